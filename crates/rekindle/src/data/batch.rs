@@ -1,0 +1,43 @@
+//! A mini-batch on the host, before it becomes tensors.
+
+/// Samples and targets of one step, row-major with the batch dimension first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// What the model takes.
+    pub inputs: Inputs,
+    /// What it should predict.
+    pub targets: Targets,
+}
+
+/// What the model takes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Inputs {
+    /// Numbers of shape `shape`, the batch first.
+    Floats {
+        /// The values.
+        values: Vec<f32>,
+        /// Sizes, the batch first.
+        shape: Vec<usize>,
+    },
+    /// Token ids of shape `shape`, the batch first.
+    Tokens {
+        /// The ids.
+        values: Vec<i32>,
+        /// Sizes, the batch first.
+        shape: Vec<usize>,
+    },
+}
+
+/// What the model should predict.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Targets {
+    /// A class id for each sample.
+    Classes(Vec<i32>),
+    /// `width` numbers for each sample.
+    Values {
+        /// The numbers, sample by sample.
+        values: Vec<f32>,
+        /// How many each sample has.
+        width: usize,
+    },
+}

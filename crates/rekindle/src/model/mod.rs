@@ -1,0 +1,3 @@
+//! Models described by plain values, and built from them.
+
+pub mod spec;

@@ -1,0 +1,3 @@
+//! Training: settings, optimizers, learning rates, the loop, and what it records.
+
+pub mod settings;

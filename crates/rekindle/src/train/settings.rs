@@ -1,0 +1,107 @@
+//! How a model is trained, as plain values: no backend, no tensors.
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that decides the updates, apart from the model, the data and the schedule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainSettings {
+    /// Number of optimizer steps.
+    pub steps: usize,
+    /// Samples per step.
+    pub batch: usize,
+    /// Seed of initial weights, shuffling and random layers.
+    pub seed: u64,
+    /// What is minimised.
+    pub loss: LossKind,
+    /// How parameters are updated.
+    pub optimizer: OptimizerSettings,
+    /// The learning rate of each step.
+    pub learning_rate: LearningRate,
+    /// Bound on the gradients, if any.
+    pub clip: Option<Clip>,
+    /// Steps between evaluations; the last step is always evaluated.
+    pub eval_every: Option<usize>,
+}
+
+/// What is minimised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossKind {
+    /// Mean cross entropy of logits `[batch, classes]` against class ids `[batch]`.
+    CrossEntropy,
+    /// Mean squared error of `[batch, values]` against targets of the same shape.
+    MeanSquaredError,
+}
+
+/// How parameters are updated.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum OptimizerSettings {
+    /// Stochastic gradient descent.
+    Sgd {
+        /// Momentum, 0 for none.
+        momentum: f64,
+        /// L2 penalty added to the gradient.
+        weight_decay: f64,
+    },
+    /// Adam (Kingma & Ba 2015).
+    Adam {
+        /// Decay of the first and the second moment.
+        betas: [f64; 2],
+        /// Added to the denominator.
+        epsilon: f64,
+        /// L2 penalty added to the gradient.
+        weight_decay: f64,
+    },
+    /// Adam with decoupled weight decay (Loshchilov & Hutter 2019).
+    AdamW {
+        /// Decay of the first and the second moment.
+        betas: [f64; 2],
+        /// Added to the denominator.
+        epsilon: f64,
+        /// Decoupled decay.
+        weight_decay: f64,
+    },
+}
+
+/// The learning rate of each step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum LearningRate {
+    /// The same at every step.
+    Constant {
+        /// The rate.
+        rate: f64,
+    },
+    /// A linear warm-up to `rate`, then half a cosine down to `final_rate`.
+    WarmupCosine {
+        /// The largest rate.
+        rate: f64,
+        /// Steps until it is reached.
+        warmup_steps: usize,
+        /// The rate at the last step.
+        final_rate: f64,
+    },
+}
+
+/// Bound on the gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Clip {
+    /// Each value into `[-max, max]`.
+    Value {
+        /// The bound.
+        max: f64,
+    },
+    /// Each tensor to an L2 norm of at most `max`.
+    Norm {
+        /// The bound.
+        max: f64,
+    },
+    /// All gradients together to an L2 norm of at most `max`.
+    GlobalNorm {
+        /// The bound.
+        max: f64,
+    },
+}
