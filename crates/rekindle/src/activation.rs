@@ -113,3 +113,9 @@ tuple_activation!(A1);
 tuple_activation!(A1, A2);
 tuple_activation!(A1, A2, A3);
 tuple_activation!(A1, A2, A3, A4);
+
+impl<B: Backend> Activation<B> for () {
+    fn visit<V: ActivationVisitor<B>>(&self, _visitor: &mut V) {}
+
+    fn map<M: ActivationMapper<B>>(self, _mapper: &mut M) -> Self {}
+}

@@ -1,9 +1,39 @@
-//! Gradient checkpointing for burn.
+//! Gradient checkpointing for burn: train sequential models in less memory, with the plain run's gradients.
+//!
+//! # Map
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`activation`], [`layer`], [`sequential`] | what a chain is made of: values, stages, the whole |
+//! | [`executor`] | runs one training step under any schedule |
+//! | [`backend`], [`seed`] | a backward from any gradient; the same random numbers in every recompute |
+//! | [`meter`] | memory in use and reserved, by phase |
+//! | [`profile`] | the measured chain: bytes and seconds of each stage |
+//! | [`model`] | models from plain descriptions: shapes, costs, modules |
+//! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
+//! | [`train`] | optimizers, learning rates, the training loop and its record |
+//!
+//! Schedules, and the planners that find them, live in [`rekindle_plan`].
+
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod activation;
+pub mod backend;
 pub mod data;
+pub mod executor;
+mod graph;
 pub mod layer;
+pub mod meter;
 pub mod model;
+pub mod profile;
+pub mod seed;
+pub mod sequential;
 pub mod train;
+
+pub use activation::Activation;
+pub use backend::CheckpointBackend;
+pub use executor::{Executor, StepOutput, checkpoint_sequential};
+pub use layer::Layer;
+pub use seed::StepSeed;
+pub use sequential::Sequential;

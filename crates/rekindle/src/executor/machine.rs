@@ -1,0 +1,305 @@
+//! The state of one training step while its program runs.
+
+use std::{borrow::Cow, ops::RangeInclusive};
+
+use burn::{
+    module::AutodiffModule,
+    optim::GradientsParams,
+    tensor::{
+        Bool, Int, Tensor,
+        backend::{AutodiffBackend, Backend},
+        ops::FloatTensor,
+    },
+};
+use rekindle_plan::StageId;
+
+use super::{
+    StepError, StepLoss, StepOutput, copies,
+    program::{Instruction, Program},
+};
+use crate::{
+    activation::{Activation, ActivationVisitor},
+    backend::CheckpointBackend,
+    graph::{self, Upstream, detached, leaf},
+    layer::Layer,
+    meter::{Meter, Phase, PhaseRecorder},
+    seed::StepSeed,
+};
+
+/// Stages that were run as one graph and wait for their backward.
+struct Piece<'a, A, L: Clone> {
+    stages: RangeInclusive<usize>,
+    /// The fresh leaf that the graph starts from.
+    input: A,
+    /// The graph's end. Gone once the loss has been computed on it.
+    output: Option<A>,
+    /// The layers whose leaves the graph ends in.
+    layers: Vec<Cow<'a, L>>,
+}
+
+pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
+    layers: &'a [L],
+    holds_statistics: Vec<bool>,
+    seed: StepSeed,
+    phases: PhaseRecorder<'a>,
+    /// `activations[i]` is the input of stage i where it is held on its own; the last one is the chain's output.
+    activations: Vec<Option<A>>,
+    /// Pieces in the order in which they were run. Their sweeps come in the opposite order.
+    pieces: Vec<Piece<'a, A, L>>,
+    /// The gradient of the activation that the next sweep starts from.
+    upstream: Option<Upstream<B>>,
+    /// The loss on the last piece's graph, until that piece is swept.
+    loss_root: Option<FloatTensor<B>>,
+    gradients: GradientsParams,
+    forward_counts: Vec<usize>,
+}
+
+impl<'a, B, L, A> Machine<'a, B, L, A>
+where
+    B: CheckpointBackend,
+    A: Activation<B>,
+    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+{
+    pub(super) fn new(
+        layers: &'a [L],
+        input: A,
+        seed: StepSeed,
+        meter: Option<&'a dyn Meter>,
+    ) -> Self {
+        let mut activations: Vec<Option<A>> = layers.iter().map(|_| None).collect();
+        activations.push(None);
+        activations[0] = Some(detached(input));
+        // Looking at every parameter also initialises the lazy ones: a lazy parameter draws anew in each copy.
+        let holds_statistics = layers
+            .iter()
+            .map(copies::may_hold_statistics::<B, L>)
+            .collect();
+        Self {
+            layers,
+            holds_statistics,
+            seed,
+            phases: PhaseRecorder::start(meter),
+            activations,
+            pieces: Vec::new(),
+            upstream: None,
+            loss_root: None,
+            gradients: GradientsParams::new(),
+            forward_counts: vec![0; layers.len()],
+        }
+    }
+
+    pub(super) fn run<R, F>(
+        mut self,
+        program: &Program,
+        loss: F,
+    ) -> Result<StepOutput<B, R::Extra>, StepError>
+    where
+        R: StepLoss<B>,
+        F: FnOnce(A) -> R,
+    {
+        let mut loss = Some(loss);
+        let mut result = None;
+        for instruction in &program.instructions {
+            match instruction {
+                Instruction::Forward { stage, keep_input } => self.forward(*stage, *keep_input),
+                Instruction::Track { stages } => self.track(stages.clone()),
+                Instruction::Sweep { stages } => self.sweep(stages),
+                Instruction::Loss { joins_piece } => {
+                    self.phases.end(Phase::Forward);
+                    if let Some(loss) = loss.take() {
+                        result = Some(self.loss(*joins_piece, loss)?);
+                    }
+                    self.phases.end(Phase::Loss);
+                }
+            }
+            self.phases.sample();
+        }
+        self.reseed_after();
+        self.phases.end(Phase::Backward);
+        let Some((loss, extra)) = result else {
+            unreachable!("a schedule without a loss is not a valid schedule");
+        };
+        Ok(StepOutput {
+            loss,
+            extra,
+            gradients: self.gradients,
+            phases: self.phases.finish(),
+            forward_counts: self.forward_counts,
+        })
+    }
+
+    /// Runs one stage without a graph.
+    fn forward(&mut self, stage: usize, keep_input: bool) {
+        let input = if keep_input {
+            self.read(stage)
+        } else {
+            match self.activations[stage].take() {
+                Some(input) => input,
+                None => self.read(stage),
+            }
+        };
+        let detach = self.enter_stage(stage, &input);
+        let layer = copies::untracked(&self.layers[stage], detach);
+        let output = layer.forward(input);
+        self.activations[stage + 1] = Some(detached(output));
+    }
+
+    /// Runs stages as one graph.
+    fn track(&mut self, stages: RangeInclusive<usize>) {
+        let first = *stages.start();
+        let input = self.read(first);
+        // The chain's own input wants no gradient, so nothing is computed for it.
+        let input = if first == 0 { input } else { leaf(input) };
+        let mut output = input.clone();
+        let mut layers = Vec::with_capacity(stages.clone().count());
+        for stage in stages.clone() {
+            let detach = self.enter_stage(stage, &output);
+            let layer = copies::tracked(&self.layers[stage], detach);
+            output = layer.forward(output);
+            layers.push(layer);
+        }
+        self.pieces.push(Piece {
+            stages,
+            input,
+            output: Some(output),
+            layers,
+        });
+    }
+
+    /// Computes the loss, detached, and remembers where the first backward starts.
+    #[expect(
+        clippy::type_complexity,
+        reason = "the two halves of what a loss closure returns"
+    )]
+    fn loss<R, F>(
+        &mut self,
+        joins_piece: bool,
+        loss: F,
+    ) -> Result<(Tensor<B::InnerBackend, 1>, R::Extra), StepError>
+    where
+        R: StepLoss<B>,
+        F: FnOnce(A) -> R,
+    {
+        let own_input = if joins_piece {
+            None
+        } else {
+            Some(leaf(self.read(self.layers.len())))
+        };
+        let output = match &own_input {
+            Some(input) => input.clone(),
+            None => match self.pieces.last_mut().and_then(|piece| piece.output.take()) {
+                Some(output) => output,
+                None => unreachable!("the program joins the loss to a piece that is there"),
+            },
+        };
+        self.activations[self.layers.len()] = None;
+
+        let (value, extra) = loss(output).split();
+        let [elements] = value.dims();
+        if elements != 1 {
+            return Err(StepError::LossNotScalar { elements });
+        }
+        let extra = detached(extra);
+        let detached_value = value.clone().inner();
+        let root = graph::root_of(value);
+        if let Some(input) = own_input {
+            if B::is_tracked(&root) {
+                let mut grads = graph::sweep::<B>(root);
+                self.upstream = Some(Upstream::take(&input, &mut grads));
+            }
+        } else {
+            self.loss_root = Some(root);
+        }
+        Ok((detached_value, extra))
+    }
+
+    /// One backward through the last piece: from the upstream gradient to its input's.
+    fn sweep(&mut self, stages: &RangeInclusive<usize>) {
+        let Some(piece) = self.pieces.pop() else {
+            unreachable!("a valid schedule sweeps only what it has tracked");
+        };
+        debug_assert_eq!(piece.stages, *stages);
+        let upstream = self.upstream.take();
+        let root = match (self.loss_root.take(), upstream, piece.output) {
+            (Some(root), _, _) => Some(root).filter(|root| B::is_tracked(root)),
+            (None, Some(upstream), Some(output)) => upstream.seed(output),
+            _ => None,
+        };
+        if let Some(root) = root {
+            let mut grads = graph::sweep::<B>(root);
+            for layer in &piece.layers {
+                graph::collect(layer.as_ref(), &mut grads, &mut self.gradients);
+            }
+            self.upstream = Some(Upstream::take(&piece.input, &mut grads));
+        }
+        let first = *stages.start();
+        if first > 0 {
+            self.activations[first] = None;
+        }
+    }
+
+    /// The input of a stage, without a graph; the place it is held in keeps it.
+    fn read(&self, stage: usize) -> A {
+        if let Some(activation) = &self.activations[stage] {
+            return activation.clone();
+        }
+        let inside_graph = self
+            .pieces
+            .iter()
+            .rev()
+            .find(|piece| *piece.stages.end() + 1 == stage)
+            .and_then(|piece| piece.output.clone());
+        match inside_graph {
+            Some(output) => detached(output),
+            None => unreachable!("a valid schedule reads only what is there (stage {stage})"),
+        }
+    }
+
+    /// Before a stage runs: seeds the generator if the stage draws, and says whether the run must leave the layer's
+    /// own statistics alone.
+    fn enter_stage(&mut self, stage: usize, input: &A) -> bool {
+        let layer = &self.layers[stage];
+        if layer.draws_random()
+            && let Some(device) = device_of(input, layer)
+        {
+            B::seed(&device, self.seed.stage(StageId(stage)));
+        }
+        let ran_before = self.forward_counts[stage] > 0;
+        self.forward_counts[stage] += 1;
+        ran_before && self.holds_statistics[stage]
+    }
+
+    /// Leaves the generator in a state that does not depend on the schedule.
+    fn reseed_after(&self) {
+        let Some(input) = &self.activations[0] else {
+            return;
+        };
+        if let Some(layer) = self.layers.iter().find(|layer| layer.draws_random())
+            && let Some(device) = device_of(input, layer)
+        {
+            B::seed(&device, self.seed.after());
+        }
+    }
+}
+
+/// The device that a layer runs on: its input's, or else that of its parameters.
+pub(super) fn device_of<B: Backend, A: Activation<B>, L: Layer<B>>(
+    input: &A,
+    layer: &L,
+) -> Option<B::Device> {
+    struct Find<B: Backend>(Option<B::Device>);
+    impl<B: Backend> ActivationVisitor<B> for Find<B> {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
+            self.0.get_or_insert_with(|| tensor.device());
+        }
+        fn int<const D: usize>(&mut self, tensor: &Tensor<B, D, Int>) {
+            self.0.get_or_insert_with(|| tensor.device());
+        }
+        fn bool<const D: usize>(&mut self, tensor: &Tensor<B, D, Bool>) {
+            self.0.get_or_insert_with(|| tensor.device());
+        }
+    }
+    let mut find = Find(None);
+    input.visit(&mut find);
+    find.0.or_else(|| layer.devices().into_iter().next())
+}

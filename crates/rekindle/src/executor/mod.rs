@@ -1,0 +1,209 @@
+//! Runs a schedule: the only place that calls `backward`.
+//!
+//! One training step is the schedule's actions in order. Untracked forwards keep nothing but the activations that the
+//! schedule keeps; tracked forwards record burn's graph; backwards start from the gradient of a piece's output and
+//! give the gradient of its input, the upstream gradient of the piece before. burn 0.21 cannot run a backward inside
+//! a backward, so pieces are driven from outside, the last one first.
+//!
+//! # What is promised
+//!
+//! Loss, gradients and running statistics are those of the plain run under the same [`StepSeed`], whatever the
+//! schedule; on the CPU backend bit for bit. The only arithmetic added is the sum where one parameter is used in two
+//! pieces.
+//!
+//! # What it does not do
+//!
+//! It has no notion of segments (that is the schedule's), it does not update parameters, and it does not look inside
+//! layers: a layer that gives another output when it runs again (unseeded random numbers, state of its own) breaks
+//! the promise.
+
+mod copies;
+mod machine;
+mod program;
+mod scalar;
+
+use burn::{module::AutodiffModule, optim::GradientsParams, tensor::Tensor};
+use rekindle_plan::{Schedule, planner};
+use thiserror::Error;
+
+use crate::{
+    activation::Activation,
+    backend::CheckpointBackend,
+    layer::Layer,
+    meter::{Meter, PhaseReading},
+    seed::StepSeed,
+    sequential::Sequential,
+};
+use machine::Machine;
+use program::Program;
+
+pub use scalar::StepLoss;
+
+/// Runs training steps of one chain under one schedule.
+pub struct Executor {
+    schedule: Schedule,
+    program: Program,
+    meter: Option<Box<dyn Meter>>,
+}
+
+/// What one training step gives.
+#[derive(Debug)]
+pub struct StepOutput<B: CheckpointBackend, T> {
+    /// The loss, shape `[1]`.
+    pub loss: Tensor<B::InnerBackend, 1>,
+    /// Whatever else the loss closure returned, detached.
+    pub extra: T,
+    /// The gradient of every parameter that wants one, for any burn optimizer.
+    pub gradients: GradientsParams,
+    /// Forward, loss and backward, if the executor has a meter.
+    pub phases: Vec<PhaseReading>,
+    /// Times each stage ran forward in this step.
+    pub forward_counts: Vec<usize>,
+}
+
+/// A step that could not run. Nothing was computed and no state has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StepError {
+    /// The schedule was made for another chain.
+    #[error("the schedule is for {schedule} stages, but the model has {layers} layers")]
+    LayerCount {
+        /// Stages of the schedule.
+        schedule: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// The loss has several values.
+    #[error(
+        "the loss must be one number (shape [1]), but has shape [{elements}]: take its mean or sum"
+    )]
+    LossNotScalar {
+        /// Number of values.
+        elements: usize,
+    },
+    /// The schedule asks for an alternative way to track a stage that the layers do not have.
+    #[error(
+        "the schedule tracks stage {stage} by alternative {alternative}, but its layer has only the default"
+    )]
+    Alternative {
+        /// The stage.
+        stage: usize,
+        /// The alternative asked for.
+        alternative: usize,
+    },
+}
+
+impl Executor {
+    /// An executor for this schedule.
+    #[must_use]
+    pub fn new(schedule: Schedule) -> Self {
+        let program = Program::new(&schedule);
+        Self {
+            schedule,
+            program,
+            meter: None,
+        }
+    }
+
+    /// Records memory and time of each phase with this meter.
+    #[must_use]
+    pub fn with_meter(mut self, meter: Box<dyn Meter>) -> Self {
+        self.meter = Some(meter);
+        self
+    }
+
+    /// The schedule.
+    #[must_use]
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Runs one training step: forward, loss, backward.
+    ///
+    /// `loss` gets the chain's output and returns the loss of shape `[1]`, alone or in a pair with anything else
+    /// that is wanted from the output (see [`StepLoss`]). It must not draw random numbers.
+    ///
+    /// # Errors
+    ///
+    /// A [`StepError`] if the schedule does not fit the model, before anything runs, or if the loss is no scalar.
+    pub fn step<B, L, A, R, F>(
+        &self,
+        model: &Sequential<L>,
+        input: A,
+        seed: StepSeed,
+        loss: F,
+    ) -> Result<StepOutput<B, R::Extra>, StepError>
+    where
+        B: CheckpointBackend,
+        A: Activation<B>,
+        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+        R: StepLoss<B>,
+        F: FnOnce(A) -> R,
+    {
+        self.check(model.len())?;
+        let machine = Machine::new(model.layers(), input, seed, self.meter.as_deref());
+        machine.run(&self.program, loss)
+    }
+
+    fn check(&self, layers: usize) -> Result<(), StepError> {
+        if self.schedule.stages() != layers {
+            return Err(StepError::LayerCount {
+                schedule: self.schedule.stages(),
+                layers,
+            });
+        }
+        for action in self.schedule.actions() {
+            if let rekindle_plan::Action::ForwardTracked { stage, alternative } = action
+                && *alternative > 0
+            {
+                return Err(StepError::Alternative {
+                    stage: stage.0,
+                    alternative: *alternative,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A one-call training step that could not run.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// The number of segments does not fit the model.
+    #[error(transparent)]
+    Plan(#[from] rekindle_plan::PlanError),
+    /// The step could not run.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+/// Forward, loss and backward with `segments` checkpointed segments: the form that PyTorch's
+/// `checkpoint_sequential(functions, segments, input)` suggests.
+///
+/// PyTorch returns the output and recomputes when the caller runs `backward`. burn cannot run a backward inside a
+/// backward, so the loss comes as a closure and the gradients come back with it. Random layers draw from the
+/// generator that [`Backend::seed`](burn::tensor::backend::Backend::seed) seeds.
+///
+/// # Errors
+///
+/// When `segments` is 0 or larger than the number of layers, or when the loss is no scalar.
+pub fn checkpoint_sequential<B, L, A, R, F>(
+    model: &Sequential<L>,
+    segments: usize,
+    input: A,
+    loss: F,
+) -> Result<StepOutput<B, R::Extra>, CheckpointError>
+where
+    B: CheckpointBackend,
+    A: Activation<B>,
+    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    R: StepLoss<B>,
+    F: FnOnce(A) -> R,
+{
+    let schedule = planner::uniform(model.len(), segments)?;
+    let random = model.layers().iter().find(|layer| layer.draws_random());
+    let seed = match random.and_then(|layer| machine::device_of(&input, layer)) {
+        Some(device) => StepSeed::draw::<B>(&device),
+        None => StepSeed::new(0, 0),
+    };
+    Ok(Executor::new(schedule).step(model, input, seed, loss)?)
+}

@@ -1,0 +1,207 @@
+//! A schedule made ready to run: which tracked stages form one graph, and which backward sweeps it.
+//!
+//! burn pays for every `backward` call (it walks all live graphs), so consecutive tracked stages are recorded as one
+//! graph, a *piece*, and swept by one backward. A piece ends where something must get in between: where the next
+//! stage is not tracked right after, where its backward does not come right before, or where another action reads
+//! the activation on that border.
+
+use std::ops::RangeInclusive;
+
+use rekindle_plan::{Action, Schedule, StageId};
+
+/// What the executor does, one instruction for one or more actions of the schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Instruction {
+    /// Run one stage without a graph; the input is dropped unless `keep_input`.
+    Forward { stage: usize, keep_input: bool },
+    /// Run these stages as one graph.
+    Track { stages: RangeInclusive<usize> },
+    /// Compute the loss, on the graph of the last piece or on a graph of its own.
+    Loss { joins_piece: bool },
+    /// One backward through the piece of these stages.
+    Sweep { stages: RangeInclusive<usize> },
+}
+
+/// The instructions of one step. What `optimize` does is the caller's.
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    pub(super) instructions: Vec<Instruction>,
+}
+
+impl Program {
+    pub(super) fn new(schedule: &Schedule) -> Self {
+        let actions = schedule.actions();
+        let mut instructions = Vec::new();
+        let mut next = 0;
+        while next < actions.len() {
+            let (instruction, taken) = match actions[next] {
+                Action::Forward(StageId(stage)) => (
+                    Some(Instruction::Forward {
+                        stage,
+                        keep_input: stage == 0,
+                    }),
+                    1,
+                ),
+                Action::ForwardKeep(StageId(stage)) => (
+                    Some(Instruction::Forward {
+                        stage,
+                        keep_input: true,
+                    }),
+                    1,
+                ),
+                Action::ForwardTracked {
+                    stage: StageId(first),
+                    ..
+                } => {
+                    let last = end_of_piece(actions, next, first);
+                    (
+                        Some(Instruction::Track {
+                            stages: first..=last,
+                        }),
+                        last - first + 1,
+                    )
+                }
+                Action::Loss => (
+                    Some(Instruction::Loss {
+                        joins_piece: loss_joins(actions, next, schedule.stages() - 1),
+                    }),
+                    1,
+                ),
+                Action::Backward(StageId(last)) => {
+                    let first = piece_that_ends_at(&instructions, last);
+                    (
+                        Some(Instruction::Sweep {
+                            stages: first..=last,
+                        }),
+                        last - first + 1,
+                    )
+                }
+                Action::Optimize => (None, 1),
+            };
+            instructions.extend(instruction);
+            next += taken;
+        }
+        Self { instructions }
+    }
+}
+
+/// The last stage of the piece that starts with the tracked forward of `first` at action `start`.
+fn end_of_piece(actions: &[Action], start: usize, first: usize) -> usize {
+    let mut last = first;
+    loop {
+        let next = last + 1;
+        let at = start + (next - first);
+        let follows = matches!(actions.get(at), Some(Action::ForwardTracked { stage, .. }) if stage.0 == next);
+        if !follows || !swept_together(actions, at, next) {
+            return last;
+        }
+        last = next;
+    }
+}
+
+/// Whether stage `upper`, tracked at action `at`, and the stage below it have adjacent backwards, with no other
+/// reader of the activation between them meanwhile.
+fn swept_together(actions: &[Action], at: usize, upper: usize) -> bool {
+    let after = &actions[at + 1..];
+    let Some(sweep) = after
+        .iter()
+        .position(|action| matches!(action, Action::Backward(stage) if stage.0 == upper))
+    else {
+        return false;
+    };
+    let read_between = after[..sweep].iter().any(|action| {
+        matches!(action, Action::Forward(stage) | Action::ForwardKeep(stage) if stage.0 == upper)
+    });
+    let adjacent =
+        matches!(after.get(sweep + 1), Some(Action::Backward(stage)) if stage.0 + 1 == upper);
+    adjacent && !read_between
+}
+
+/// Whether the loss at action `at` extends the graph of the last stage, whose backward must then come next.
+fn loss_joins(actions: &[Action], at: usize, last_stage: usize) -> bool {
+    matches!(actions.get(at + 1), Some(Action::Backward(stage)) if stage.0 == last_stage)
+        && actions[..at]
+            .iter()
+            .any(|action| matches!(action, Action::ForwardTracked { stage, .. } if stage.0 == last_stage))
+}
+
+/// The first stage of the live piece whose last stage is `last`. A schedule is valid, so there is one.
+fn piece_that_ends_at(instructions: &[Instruction], last: usize) -> usize {
+    instructions
+        .iter()
+        .rev()
+        .find_map(|instruction| match instruction {
+            Instruction::Track { stages } if *stages.end() == last => Some(*stages.start()),
+            _ => None,
+        })
+        .unwrap_or(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(stages: usize, text: &str) -> Vec<Instruction> {
+        let actions = text
+            .split(", ")
+            .map(|action| action.parse().expect("an action"))
+            .collect();
+        let schedule = Schedule::new(stages, actions).expect("a valid schedule");
+        Program::new(&schedule).instructions
+    }
+
+    #[test]
+    fn neighbours_tracked_and_swept_together_are_one_piece() {
+        assert_eq!(
+            program(
+                3,
+                "forward_keep 0, forward_tracked 1, forward_tracked 2, loss, backward 2, backward 1, \
+                 forward_tracked 0, backward 0, optimize"
+            ),
+            [
+                Instruction::Forward {
+                    stage: 0,
+                    keep_input: true
+                },
+                Instruction::Track { stages: 1..=2 },
+                Instruction::Loss { joins_piece: true },
+                Instruction::Sweep { stages: 1..=2 },
+                Instruction::Track { stages: 0..=0 },
+                Instruction::Sweep { stages: 0..=0 },
+            ]
+        );
+    }
+
+    #[test]
+    fn a_piece_ends_where_its_output_is_read_again() {
+        // Stage 1 runs untracked from the a_1 inside X_1, and is tracked only after stage 2's backward.
+        assert_eq!(
+            program(
+                3,
+                "forward_tracked 0, forward_keep 1, forward_tracked 2, loss, backward 2, forward_tracked 1, \
+                 backward 1, backward 0"
+            ),
+            [
+                Instruction::Track { stages: 0..=0 },
+                Instruction::Forward {
+                    stage: 1,
+                    keep_input: true
+                },
+                Instruction::Track { stages: 2..=2 },
+                Instruction::Loss { joins_piece: true },
+                Instruction::Sweep { stages: 2..=2 },
+                Instruction::Track { stages: 1..=1 },
+                Instruction::Sweep { stages: 1..=1 },
+                Instruction::Sweep { stages: 0..=0 },
+            ]
+        );
+    }
+
+    #[test]
+    fn a_loss_before_the_last_tracked_forward_stands_alone() {
+        assert_eq!(
+            program(1, "forward_keep 0, loss, forward_tracked 0, backward 0")[1],
+            Instruction::Loss { joins_piece: false }
+        );
+    }
+}

@@ -1,0 +1,55 @@
+//! The process's own allocator as a meter.
+
+use rekindle_plan::Bytes;
+use thiserror::Error;
+
+use super::{MemoryReading, Meter};
+
+/// Exact bytes of the whole process, from its counting allocator.
+///
+/// Whatever the process allocates is counted, not only tensors: data sets, progress bars, and tests that run beside.
+#[derive(Debug, Clone, Copy)]
+pub struct HostMeter(());
+
+/// The process's allocator does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "host memory cannot be measured: the counting allocator is not installed \
+     (put `#[global_allocator] static A: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;` \
+     into the program)"
+)]
+pub struct NotInstalled;
+
+impl HostMeter {
+    /// A meter, if [`rekindle_alloc::CountingAllocator`] is the process's allocator.
+    ///
+    /// # Errors
+    ///
+    /// [`NotInstalled`] otherwise: there would be nothing but zeros to read.
+    pub fn new() -> Result<Self, NotInstalled> {
+        if rekindle_alloc::installed() {
+            Ok(Self(()))
+        } else {
+            Err(NotInstalled)
+        }
+    }
+}
+
+impl Meter for HostMeter {
+    fn read(&self) -> MemoryReading {
+        MemoryReading {
+            in_use_bytes: bytes(rekindle_alloc::in_use()),
+            peak_in_use_bytes: bytes(rekindle_alloc::peak()),
+            reserved_bytes: None,
+            peak_reserved_bytes: None,
+        }
+    }
+
+    fn start_interval(&self) {
+        rekindle_alloc::reset_peak();
+    }
+}
+
+fn bytes(count: usize) -> Bytes {
+    Bytes(count as u64)
+}

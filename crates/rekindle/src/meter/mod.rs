@@ -1,0 +1,59 @@
+//! Memory truth: what is in use, what is reserved, and their peaks.
+//!
+//! | meter | in use | peak in use | reserved |
+//! |---|---|---|---|
+//! | [`HostMeter`] | the process's allocator, exact | exact | not a notion of its own |
+//! | [`CubeMeter`] | live buffers of cubecl's pools | highest of the samples taken between actions | bytes the pools took from the device; they only shrink in a clean-up, so its peak is exact |
+
+mod host;
+mod phase;
+
+#[cfg(feature = "cubecl")]
+mod cube;
+#[cfg(feature = "cuda")]
+mod nvml;
+
+use rekindle_plan::Bytes;
+use serde::Serialize;
+
+#[cfg(feature = "cubecl")]
+pub use cube::CubeMeter;
+pub use host::{HostMeter, NotInstalled};
+#[cfg(feature = "cuda")]
+pub use nvml::{NvmlError, NvmlMemory, nvml_memory};
+pub use phase::{Phase, PhaseReading, PhaseRecorder};
+
+/// Reads a device's memory.
+///
+/// Peaks belong to an interval: from the last [`start_interval`](Self::start_interval) until now.
+pub trait Meter {
+    /// Waits for queued work, then reads.
+    fn read(&self) -> MemoryReading;
+
+    /// Starts a new interval for the peaks.
+    fn start_interval(&self);
+
+    /// Notes the bytes in use now, where a peak can only be sampled. Must be cheap: it runs after every action.
+    fn sample(&self) {}
+}
+
+/// What a meter reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct MemoryReading {
+    /// Bytes in live buffers.
+    pub in_use_bytes: Bytes,
+    /// The most bytes in live buffers during the interval.
+    pub peak_in_use_bytes: Bytes,
+    /// Bytes taken from the device by the pools; `None` where buffers come straight from the system.
+    pub reserved_bytes: Option<Bytes>,
+    /// The most bytes taken from the device by the pools during the interval.
+    pub peak_reserved_bytes: Option<Bytes>,
+}
+
+impl MemoryReading {
+    /// What the device loses at the peak: reserved bytes where there are pools, else bytes in use.
+    #[must_use]
+    pub fn peak_bytes(&self) -> Bytes {
+        self.peak_reserved_bytes.unwrap_or(self.peak_in_use_bytes)
+    }
+}

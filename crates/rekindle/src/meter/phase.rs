@@ -1,0 +1,98 @@
+//! Memory and time of a training step, phase by phase.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::{MemoryReading, Meter};
+
+/// A part of a training step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// The last step's gradients go.
+    ZeroGrad,
+    /// Everything before the loss.
+    Forward,
+    /// The loss itself.
+    Loss,
+    /// Everything after the loss, recomputed forwards included.
+    Backward,
+    /// The update of the parameters.
+    Optimizer,
+}
+
+impl Phase {
+    /// The phase's name as tables show it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ZeroGrad => "zero_grad",
+            Self::Forward => "forward",
+            Self::Loss => "loss",
+            Self::Backward => "backward",
+            Self::Optimizer => "optimizer",
+        }
+    }
+}
+
+/// Memory at the end of a phase, its peaks during the phase, and the phase's time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PhaseReading {
+    /// The phase.
+    pub phase: Phase,
+    /// Wall-clock seconds, queued work included.
+    pub seconds_s: f64,
+    /// The memory.
+    #[serde(flatten)]
+    pub memory: MemoryReading,
+}
+
+/// Takes a reading at the end of each phase. Without a meter it takes none.
+pub struct PhaseRecorder<'a> {
+    meter: Option<&'a dyn Meter>,
+    started: Instant,
+    readings: Vec<PhaseReading>,
+}
+
+impl<'a> PhaseRecorder<'a> {
+    /// Starts the first phase.
+    #[must_use]
+    pub fn start(meter: Option<&'a dyn Meter>) -> Self {
+        if let Some(meter) = meter {
+            meter.start_interval();
+        }
+        Self {
+            meter,
+            started: Instant::now(),
+            readings: Vec::new(),
+        }
+    }
+
+    /// Ends a phase and starts the next one.
+    pub fn end(&mut self, phase: Phase) {
+        if let Some(meter) = self.meter {
+            let memory = meter.read();
+            self.readings.push(PhaseReading {
+                phase,
+                seconds_s: self.started.elapsed().as_secs_f64(),
+                memory,
+            });
+            meter.start_interval();
+            self.started = Instant::now();
+        }
+    }
+
+    /// Notes the bytes in use within a phase.
+    pub fn sample(&self) {
+        if let Some(meter) = self.meter {
+            meter.sample();
+        }
+    }
+
+    /// The readings so far.
+    #[must_use]
+    pub fn finish(self) -> Vec<PhaseReading> {
+        self.readings
+    }
+}

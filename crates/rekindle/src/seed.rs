@@ -1,0 +1,51 @@
+//! Seeds for layers that draw random numbers.
+//!
+//! burn's generators can be seeded but not read or restored, and one generator serves a whole process. So each stage
+//! that draws gets a seed of its own in every step, set before every run of that stage: its recomputes draw what its
+//! first forward drew, in whatever order stages run. The plain run draws the same if it sets the same seeds.
+
+use burn::tensor::{Distribution, Int, Tensor, backend::Backend};
+use rekindle_plan::StageId;
+
+/// The root of one training step's random numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StepSeed(u64);
+
+impl StepSeed {
+    /// The root for step number `step` of the run with seed `run`.
+    #[must_use]
+    pub fn new(run: u64, step: u64) -> Self {
+        Self(mix(mix(run) ^ step))
+    }
+
+    /// A root drawn from the backend's own generator, so that [`Backend::seed`] decides it.
+    pub fn draw<B: Backend>(device: &B::Device) -> Self {
+        let range = Distribution::Uniform(0.0, f64::from(1 << 24));
+        let draws: Tensor<B, 1, Int> = Tensor::random([4], range, device);
+        let root = draws
+            .into_data()
+            .iter::<i64>()
+            .fold(0, |root, draw| mix(root ^ draw.unsigned_abs()));
+        Self(root)
+    }
+
+    /// What the generator is seeded with before stage `stage` runs.
+    #[must_use]
+    pub fn stage(self, stage: StageId) -> u64 {
+        mix(self.0 ^ mix(stage.0 as u64 + 1))
+    }
+
+    /// What the generator is seeded with when the step is over, so that later draws do not depend on the schedule.
+    #[must_use]
+    pub fn after(self) -> u64 {
+        mix(self.0)
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea & Flood 2014): a bijection whose output bits depend on every input bit.
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,121 @@
+//! A chain of layers as one burn module.
+
+use burn::{
+    module::{
+        AutodiffModule, Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault,
+        ModuleMapper, ModuleVisitor,
+    },
+    tensor::backend::{AutodiffBackend, Backend},
+};
+
+use crate::{activation::Activation, layer::Layer};
+
+/// Layers that run one after the other; the stages of the chain.
+///
+/// As a module it is exactly a `Vec` of its layers: replacing a field `layers: Vec<L>` by `layers: Sequential<L>`
+/// changes no parameter's path or id in a record.
+#[derive(Debug, Clone)]
+pub struct Sequential<L> {
+    layers: Vec<L>,
+}
+
+impl<L> Sequential<L> {
+    /// A chain of these layers.
+    #[must_use]
+    pub fn new(layers: Vec<L>) -> Self {
+        Self { layers }
+    }
+
+    /// The layers in order.
+    #[must_use]
+    pub fn layers(&self) -> &[L] {
+        &self.layers
+    }
+
+    /// The layers in order, for changing them.
+    pub fn layers_mut(&mut self) -> &mut [L] {
+        &mut self.layers
+    }
+
+    /// Number of layers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether there is no layer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    /// Runs all layers as ordinary burn code: for inference, and the plain run that checkpointing is compared with.
+    pub fn forward<B, A>(&self, input: A) -> A
+    where
+        B: Backend,
+        A: Activation<B>,
+        L: Layer<B, Input = A, Output = A>,
+    {
+        self.layers
+            .iter()
+            .fold(input, |activation, layer| layer.forward(activation))
+    }
+}
+
+impl<L> From<Vec<L>> for Sequential<L> {
+    fn from(layers: Vec<L>) -> Self {
+        Self::new(layers)
+    }
+}
+
+impl<B: Backend, L: Module<B>> Module<B> for Sequential<L> {
+    type Record = Vec<L::Record>;
+
+    fn collect_devices(&self, devices: Devices<B>) -> Devices<B> {
+        self.layers.collect_devices(devices)
+    }
+
+    fn fork(self, device: &B::Device) -> Self {
+        Self::new(self.layers.fork(device))
+    }
+
+    fn to_device(self, device: &B::Device) -> Self {
+        Self::new(self.layers.to_device(device))
+    }
+
+    fn visit<V: ModuleVisitor<B>>(&self, visitor: &mut V) {
+        self.layers.visit(visitor);
+    }
+
+    fn map<M: ModuleMapper<B>>(self, mapper: &mut M) -> Self {
+        Self::new(self.layers.map(mapper))
+    }
+
+    fn load_record(self, record: Self::Record) -> Self {
+        Self::new(self.layers.load_record(record))
+    }
+
+    fn into_record(self) -> Self::Record {
+        self.layers.into_record()
+    }
+}
+
+impl<B: AutodiffBackend, L: AutodiffModule<B>> AutodiffModule<B> for Sequential<L> {
+    type InnerModule = Sequential<L::InnerModule>;
+
+    fn valid(&self) -> Self::InnerModule {
+        Sequential::new(self.layers.valid())
+    }
+
+    fn from_inner(module: Self::InnerModule) -> Self {
+        Self::new(Vec::from_inner(module.layers))
+    }
+}
+
+impl<L: ModuleDisplay> ModuleDisplayDefault for Sequential<L> {
+    fn content(&self, content: Content) -> Option<Content> {
+        self.layers.content(content)
+    }
+}
+
+impl<L: ModuleDisplay> ModuleDisplay for Sequential<L> {}

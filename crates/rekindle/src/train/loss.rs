@@ -1,0 +1,39 @@
+//! Losses and what is counted beside them, on the output of a model `[batch, values]`.
+
+use burn::{
+    nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction},
+    tensor::{Int, Tensor, backend::Backend},
+};
+
+/// What a model's output is compared with, on the device.
+#[derive(Debug, Clone)]
+pub enum TargetTensor<B: Backend> {
+    /// Class ids, shape `[batch]`.
+    Classes(Tensor<B, 1, Int>),
+    /// Numbers, shape `[batch, values]`.
+    Values(Tensor<B, 2>),
+}
+
+impl<B: Backend> TargetTensor<B> {
+    /// The mean loss, shape `[1]`: cross entropy for classes, squared error for values.
+    pub fn loss(&self, output: Tensor<B, 2>) -> Tensor<B, 1> {
+        match self {
+            Self::Classes(classes) => CrossEntropyLossConfig::new()
+                .init(&output.device())
+                .forward(output, classes.clone()),
+            Self::Values(values) => MseLoss::new().forward(output, values.clone(), Reduction::Mean),
+        }
+    }
+
+    /// How many samples of the batch are classified right, shape `[1]`; `None` where there are no classes.
+    pub fn correct(&self, output: Tensor<B, 2>) -> Option<Tensor<B, 1, Int>> {
+        match self {
+            Self::Classes(classes) => {
+                let [batch] = classes.dims();
+                let predicted = output.argmax(1).reshape([batch]);
+                Some(predicted.equal(classes.clone()).int().sum())
+            }
+            Self::Values(_) => None,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! burn's optimizers, chosen at run time, and clipping of all gradients together.
+
+use burn::{
+    grad_clipping::GradientClippingConfig,
+    module::{AutodiffModule, ModuleVisitor, Param},
+    optim::{
+        Adam, AdamConfig, AdamW, AdamWConfig, GradientsParams, Optimizer, Sgd, SgdConfig,
+        adaptor::OptimizerAdaptor, decay::WeightDecayConfig, momentum::MomentumConfig,
+    },
+    tensor::{Tensor, backend::AutodiffBackend},
+};
+use rekindle_plan::Bytes;
+
+use super::settings::{Clip, OptimizerSettings};
+
+/// Updates a model of type `M` as [`OptimizerSettings`] and [`Clip`] say.
+pub struct AnyOptimizer<B: AutodiffBackend, M: AutodiffModule<B>> {
+    kind: Kind<B, M>,
+    global_norm: Option<f64>,
+}
+
+enum Kind<B: AutodiffBackend, M: AutodiffModule<B>> {
+    Sgd(OptimizerAdaptor<Sgd<B::InnerBackend>, M, B>),
+    Adam(OptimizerAdaptor<Adam, M, B>),
+    AdamW(OptimizerAdaptor<AdamW, M, B>),
+}
+
+impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
+    /// An optimizer without state yet.
+    #[must_use]
+    pub fn new(settings: OptimizerSettings, clip: Option<Clip>) -> Self {
+        let each = match clip {
+            Some(Clip::Value { max }) => Some(GradientClippingConfig::Value(max as f32)),
+            Some(Clip::Norm { max }) => Some(GradientClippingConfig::Norm(max as f32)),
+            Some(Clip::GlobalNorm { .. }) | None => None,
+        };
+        let penalty = |decay: f64| (decay > 0.0).then(|| WeightDecayConfig::new(decay as f32));
+        let kind = match settings {
+            OptimizerSettings::Sgd {
+                momentum,
+                weight_decay,
+            } => {
+                // PyTorch's momentum has no dampening by default; burn's has.
+                let momentum = (momentum > 0.0).then(|| {
+                    MomentumConfig::new()
+                        .with_momentum(momentum)
+                        .with_dampening(0.0)
+                });
+                let config = SgdConfig::new()
+                    .with_momentum(momentum)
+                    .with_weight_decay(penalty(weight_decay))
+                    .with_gradient_clipping(each);
+                Kind::Sgd(config.init())
+            }
+            OptimizerSettings::Adam {
+                betas: [beta_1, beta_2],
+                epsilon,
+                weight_decay,
+            } => {
+                let config = AdamConfig::new()
+                    .with_beta_1(beta_1 as f32)
+                    .with_beta_2(beta_2 as f32)
+                    .with_epsilon(epsilon as f32)
+                    .with_weight_decay(penalty(weight_decay))
+                    .with_grad_clipping(each);
+                Kind::Adam(config.init())
+            }
+            OptimizerSettings::AdamW {
+                betas: [beta_1, beta_2],
+                epsilon,
+                weight_decay,
+            } => {
+                let config = AdamWConfig::new()
+                    .with_beta_1(beta_1 as f32)
+                    .with_beta_2(beta_2 as f32)
+                    .with_epsilon(epsilon as f32)
+                    .with_weight_decay(weight_decay as f32)
+                    .with_grad_clipping(each);
+                Kind::AdamW(config.init())
+            }
+        };
+        let global_norm = match clip {
+            Some(Clip::GlobalNorm { max }) => Some(max),
+            _ => None,
+        };
+        Self { kind, global_norm }
+    }
+
+    /// Updates the model.
+    #[must_use]
+    pub fn step(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
+        let gradients = match self.global_norm {
+            Some(max) => clip_global_norm(&model, gradients, max),
+            None => gradients,
+        };
+        match &mut self.kind {
+            Kind::Sgd(optimizer) => optimizer.step(rate, model, gradients),
+            Kind::Adam(optimizer) => optimizer.step(rate, model, gradients),
+            Kind::AdamW(optimizer) => optimizer.step(rate, model, gradients),
+        }
+    }
+}
+
+impl OptimizerSettings {
+    /// Bytes of state that appear in the first step, beside `param_bytes` of trainable parameters.
+    #[must_use]
+    pub fn state_bytes(&self, param_bytes: Bytes) -> Bytes {
+        let tensors_per_parameter = match self {
+            Self::Sgd { momentum, .. } => u64::from(*momentum > 0.0),
+            Self::Adam { .. } | Self::AdamW { .. } => 2,
+        };
+        Bytes(param_bytes.0 * tensors_per_parameter)
+    }
+}
+
+/// Scales all gradients by `max / norm` where their common L2 norm exceeds `max` (Pascanu et al. 2013, algorithm 1).
+///
+/// A gradient that is not finite leaves them as they are, so that the loss shows it.
+fn clip_global_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
+    model: &M,
+    gradients: GradientsParams,
+    max: f64,
+) -> GradientsParams {
+    struct SquaredNorm<'a, B: AutodiffBackend> {
+        gradients: &'a GradientsParams,
+        sum: Option<Tensor<B::InnerBackend, 1>>,
+    }
+    impl<B: AutodiffBackend> ModuleVisitor<B> for SquaredNorm<'_, B> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            if let Some(gradient) = self.gradients.get::<B::InnerBackend, D>(param.id) {
+                let square = gradient.square().sum();
+                self.sum = Some(match self.sum.take() {
+                    None => square,
+                    Some(sum) => sum + square,
+                });
+            }
+        }
+    }
+    /// Moves rather than changes in place, so that a parameter used twice is scaled once.
+    struct Scale {
+        from: GradientsParams,
+        to: GradientsParams,
+        factor: f64,
+    }
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Scale {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            if let Some(gradient) = self.from.remove::<B::InnerBackend, D>(param.id) {
+                self.to
+                    .register::<B::InnerBackend, D>(param.id, gradient * self.factor);
+            }
+        }
+    }
+
+    let mut squared = SquaredNorm {
+        gradients: &gradients,
+        sum: None,
+    };
+    model.visit(&mut squared);
+    let Some(sum) = squared.sum else {
+        return gradients;
+    };
+    let norm = sum.into_data().iter::<f64>().next().map_or(0.0, f64::sqrt);
+    if norm <= max || !norm.is_finite() {
+        return gradients;
+    }
+    let mut scale = Scale {
+        from: gradients,
+        to: GradientsParams::new(),
+        factor: max / norm,
+    };
+    model.visit(&mut scale);
+    scale.to
+}

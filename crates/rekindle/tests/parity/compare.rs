@@ -1,0 +1,167 @@
+//! Runs a model the plain way and under a schedule, and compares everything that a training step decides.
+
+use burn::{
+    module::{AutodiffModule, Module, ModuleVisitor, Param},
+    optim::{AdamConfig, GradientsParams, Optimizer},
+    tensor::{Tensor, backend::AutodiffBackend},
+};
+use rekindle::{Activation, CheckpointBackend, Executor, Layer, Sequential, StepSeed};
+use rekindle_plan::{Schedule, StageId};
+
+const STEPS: u64 = 3;
+const LEARNING_RATE: f64 = 1e-2;
+const RUN_SEED: u64 = 7;
+
+/// Everything that a training step decides: names with their values.
+pub type Trace = Vec<(String, Vec<f32>)>;
+
+/// A hand-written burn training loop: no executor, the same seeds.
+pub fn plain<B, L, A>(
+    model: &Sequential<L>,
+    input: &A,
+    device: &B::Device,
+    loss: impl Fn(A) -> Tensor<B, 1>,
+) -> Trace
+where
+    B: AutodiffBackend,
+    A: Activation<B>,
+    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+{
+    let mut model = private_copy(model);
+    let mut optimizer = AdamConfig::new().init();
+    let mut trace = Trace::new();
+    for step in 0..STEPS {
+        let seed = StepSeed::new(RUN_SEED, step);
+        let mut activation = input.clone();
+        for (stage, layer) in model.layers().iter().enumerate() {
+            B::seed(device, seed.stage(StageId(stage)));
+            activation = layer.forward(activation);
+        }
+        let value = loss(activation);
+        trace.push((
+            format!("loss of step {step}"),
+            floats(value.clone().inner()),
+        ));
+        let gradients = GradientsParams::from_grads(value.backward(), &model);
+        trace.extend(gradients_of(step, &model, &gradients));
+        model = optimizer.step(LEARNING_RATE, model, gradients);
+    }
+    trace.extend(state_of(&model));
+    trace
+}
+
+/// The same training under a schedule.
+pub fn scheduled<B, L, A>(
+    model: &Sequential<L>,
+    input: &A,
+    schedule: &Schedule,
+    loss: impl Fn(A) -> Tensor<B, 1>,
+) -> Trace
+where
+    B: CheckpointBackend,
+    A: Activation<B>,
+    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+{
+    let mut model = private_copy(model);
+    let mut optimizer = AdamConfig::new().init();
+    let executor = Executor::new(schedule.clone());
+    let mut trace = Trace::new();
+    for step in 0..STEPS {
+        let output = executor
+            .step(&model, input.clone(), StepSeed::new(RUN_SEED, step), &loss)
+            .expect("the schedule fits the model");
+        assert_eq!(output.forward_counts, schedule.forward_counts());
+        trace.push((format!("loss of step {step}"), floats(output.loss)));
+        trace.extend(gradients_of(step, &model, &output.gradients));
+        model = optimizer.step(LEARNING_RATE, model, output.gradients);
+    }
+    trace.extend(state_of(&model));
+    trace
+}
+
+/// Reports every mismatch with its largest difference. A tolerance of zero asks for equal bits.
+pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) {
+    let names = |trace: &Trace| {
+        trace
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(plain), names(other), "{what}");
+    let mut mismatches = Vec::new();
+    for ((name, expected), (_, actual)) in plain.iter().zip(other) {
+        assert_eq!(expected.len(), actual.len(), "{what}: {name}");
+        assert!(
+            expected.iter().all(|value| value.is_finite()),
+            "{what}: {name} is not finite"
+        );
+        let scale = expected
+            .iter()
+            .fold(1.0f32, |scale, value| scale.max(value.abs()));
+        let largest = expected
+            .iter()
+            .zip(actual)
+            .map(|(expected, actual)| (expected - actual).abs())
+            .fold(0.0, f32::max);
+        if largest > tolerance * scale {
+            mismatches.push(format!("{name}: {largest:e}"));
+        }
+    }
+    assert!(
+        mismatches.is_empty(),
+        "{what} differs from the plain run: {}",
+        mismatches.join("; ")
+    );
+}
+
+/// Parameters of the same values and ids, statistics of its own.
+fn private_copy<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> M {
+    M::from_inner(model.valid())
+}
+
+fn floats<B: burn::tensor::backend::Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+/// Every parameter's gradient, or an empty list where it has none.
+fn gradients_of<B: AutodiffBackend, M: Module<B>>(
+    step: u64,
+    model: &M,
+    gradients: &GradientsParams,
+) -> Trace {
+    struct Read<'a> {
+        step: u64,
+        gradients: &'a GradientsParams,
+        trace: Trace,
+    }
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            let gradient = self.gradients.get::<B::InnerBackend, D>(param.id);
+            self.trace.push((
+                format!("gradient {} of step {}", self.trace.len(), self.step),
+                gradient.map(floats).unwrap_or_default(),
+            ));
+        }
+    }
+    let mut read = Read {
+        step,
+        gradients,
+        trace: Trace::new(),
+    };
+    model.visit(&mut read);
+    read.trace
+}
+
+/// Every parameter and every running statistic, pending updates merged.
+fn state_of<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> Trace {
+    struct Read(Trace);
+    impl<B: burn::tensor::backend::Backend> ModuleVisitor<B> for Read {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            self.0
+                .push((format!("state {}", self.0.len()), floats(param.val())));
+        }
+    }
+    let mut read = Read(Trace::new());
+    model.valid().visit(&mut read);
+    read.0
+}

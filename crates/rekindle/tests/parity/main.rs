@@ -1,0 +1,101 @@
+//! A schedule never changes what is computed: loss, gradients, statistics and updated parameters of every schedule
+//! equal those of a hand-written burn loop.
+//!
+//! One test function for each backend: seeding is process-wide, so runs must not overlap.
+
+mod compare;
+mod models;
+
+use burn::{
+    backend::{Autodiff, Flex},
+    module::AutodiffModule,
+    tensor::{Distribution, Int, Tensor},
+};
+use rekindle::{Activation, CheckpointBackend, Layer, Sequential};
+use rekindle_plan::planner;
+
+use models::WIDTH;
+
+const BATCH: usize = 4;
+const DEPTH: usize = 5;
+const CHANNELS: usize = 3;
+const VOCAB: usize = 11;
+
+#[test]
+fn flex_equals_the_plain_run_bit_for_bit() {
+    every_model::<Autodiff<Flex>>(&Default::default(), 0.0);
+}
+
+/// Sums on a GPU may be taken in another order when other kernels are chosen, so bits may differ there.
+#[cfg(feature = "wgpu")]
+const GPU_TOLERANCE: f32 = 2e-4;
+
+#[cfg(feature = "wgpu")]
+#[test]
+fn wgpu_equals_the_plain_run_within_tolerance() {
+    every_model::<Autodiff<burn::backend::Wgpu>>(&Default::default(), GPU_TOLERANCE);
+}
+
+fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
+    B::seed(device, 1);
+
+    let rows = Tensor::<B, 2>::random([BATCH, WIDTH], Distribution::Default, device);
+    every_segment_count(
+        "mlp",
+        &models::mlp::<B>(DEPTH, device),
+        &rows,
+        device,
+        tolerance,
+        |output| output.powf_scalar(2.0).mean(),
+    );
+
+    let images = Tensor::<B, 4>::random([BATCH, CHANNELS, 6, 6], Distribution::Default, device);
+    every_segment_count(
+        "conv + batch norm + dropout",
+        &models::conv_net::<B>(DEPTH, CHANNELS, device),
+        &images,
+        device,
+        tolerance,
+        |output| output.powf_scalar(2.0).mean(),
+    );
+
+    let tokens = Tensor::<B, 1, Int>::arange(0..VOCAB as i64, device)
+        .slice([0..10])
+        .reshape([2, 5]);
+    every_segment_count(
+        "embedding + residual",
+        &models::token_net::<B>(DEPTH, VOCAB, device),
+        &(Some(tokens), None),
+        device,
+        tolerance,
+        |(_, vectors)| match vectors {
+            Some(vectors) => vectors.powf_scalar(2.0).mean(),
+            None => unreachable!("the last layer gives vectors"),
+        },
+    );
+}
+
+fn every_segment_count<B, L, A>(
+    name: &str,
+    model: &Sequential<L>,
+    input: &A,
+    device: &B::Device,
+    tolerance: f32,
+    loss: impl Fn(A) -> Tensor<B, 1>,
+) where
+    B: CheckpointBackend,
+    A: Activation<B>,
+    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+{
+    let plain = compare::plain(model, input, device, &loss);
+    for segments in 1..=model.len() {
+        let schedule = planner::uniform(model.len(), segments).expect("segments in range");
+        let trace = compare::scheduled(model, input, &schedule, &loss);
+        compare::assert_same(
+            &format!("{name}, {segments} segments"),
+            &plain,
+            &trace,
+            tolerance,
+        );
+    }
+}
