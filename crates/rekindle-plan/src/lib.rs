@@ -1,1 +1,54 @@
 //! Recompute schedules for chains of stages, a simulator that referees them, and planners that fit a memory budget.
+//!
+//! A training step of a sequential model can drop activations on the way forward and compute them again on the way
+//! back. This crate decides which. It knows no deep learning: a model is a [`Chain`] of bytes and seconds.
+//!
+//! # Map
+//! | module | what it owns |
+//! |---|---|
+//! | [`bytes`], [`seconds`] | the two units, [`Bytes`] and [`Seconds`] |
+//! | [`chain`] | [`Chain`]: what each stage costs; its JSON file format |
+//! | [`action`] | [`Action`]: one step of a schedule, and its one-line text form |
+//! | [`schedule`] | [`Schedule`]: a list of actions that breaks no rule |
+//! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes |
+//! | [`planner`] | the planners, one file each |
+//!
+//! # Example
+//! ```
+//! use rekindle_plan::{Chain, planner, simulate};
+//!
+//! let chain = Chain::from_json(
+//!     r#"{"format": "rekindle-chain/1", "input_bytes": 3,
+//!         "stages": [
+//!           {"name": "a", "forward_s": 7, "backward_s": 14, "output_bytes": 5, "saved_bytes": 11,
+//!            "forward_temp_bytes": 2, "backward_temp_bytes": 3},
+//!           {"name": "b", "forward_s": 6, "backward_s": 12, "output_bytes": 4, "saved_bytes": 9,
+//!            "forward_temp_bytes": 2, "backward_temp_bytes": 3}],
+//!         "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 1}}"#,
+//! )?;
+//! let plain = simulate(&chain, &planner::none(2)?)?;
+//! let halves = simulate(&chain, &planner::uniform(2, 2)?)?;
+//! assert!(halves.peak < plain.peak);
+//! assert!(halves.time > plain.time);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod action;
+pub mod bytes;
+pub mod chain;
+mod holdings;
+pub mod planner;
+pub mod schedule;
+pub mod seconds;
+pub mod simulator;
+
+pub use action::{Action, ActionParseError, StageId};
+pub use bytes::Bytes;
+pub use chain::{Alternative, Chain, ChainError, LossCost, OptimizerCost, Stage};
+pub use planner::PlanError;
+pub use schedule::{Rule, Schedule, ScheduleError};
+pub use seconds::Seconds;
+pub use simulator::{Moment, Parts, Simulation, Violation, simulate};

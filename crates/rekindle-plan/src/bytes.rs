@@ -1,0 +1,123 @@
+//! A number of bytes.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub, SubAssign};
+
+use serde::{Deserialize, Serialize};
+
+/// A number of bytes. Sums stop at `u64::MAX` and differences at zero: no arithmetic on sizes can wrap or panic.
+///
+/// [`Display`](fmt::Display) prints binary units for people ("130.2 MiB"); serde writes the plain number.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Bytes = Bytes(0);
+    /// The most that can be counted.
+    pub const MAX: Bytes = Bytes(u64::MAX);
+
+    /// The sum, or `None` where it does not fit in 64 bits.
+    pub fn checked_add(self, other: Bytes) -> Option<Bytes> {
+        self.0.checked_add(other.0).map(Bytes)
+    }
+
+    /// The difference, or `None` where `other` is larger.
+    pub fn checked_sub(self, other: Bytes) -> Option<Bytes> {
+        self.0.checked_sub(other.0).map(Bytes)
+    }
+}
+
+impl Add for Bytes {
+    type Output = Bytes;
+
+    fn add(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Bytes) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Bytes {
+    type Output = Bytes;
+
+    fn sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_sub(other.0))
+    }
+}
+
+impl SubAssign for Bytes {
+    fn sub_assign(&mut self, other: Bytes) {
+        *self = *self - other;
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Bytes>>(sizes: I) -> Bytes {
+        sizes.fold(Bytes::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1024 {
+            return f.pad(&format!("{} B", self.0));
+        }
+        let units = [
+            ("KiB", 1),
+            ("MiB", 1),
+            ("GiB", 2),
+            ("TiB", 2),
+            ("PiB", 2),
+            ("EiB", 2),
+        ];
+        let mut value = self.0 as f64 / 1024.0;
+        for (unit, decimals) in units {
+            let text = format!("{value:.decimals$}");
+            // 1023.97 KiB would print as 1024.0 KiB: the next unit says it better.
+            if value < 1024.0 && !text.starts_with("1024") {
+                return f.pad(&format!("{text} {unit}"));
+            }
+            value /= 1024.0;
+        }
+        f.pad(&format!("{} B", self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Bytes;
+
+    #[test]
+    fn prints_binary_units() {
+        let cases = [
+            (0, "0 B"),
+            (512, "512 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (8_000, "7.8 KiB"),
+            (1_048_575, "1.0 MiB"),
+            (136_524_595, "130.2 MiB"),
+            (1_610_612_736, "1.50 GiB"),
+            (u64::MAX, "16.00 EiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn arithmetic_stops_at_the_ends() {
+        assert_eq!(Bytes::MAX + Bytes(1), Bytes::MAX);
+        assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);
+        assert_eq!(Bytes::MAX.checked_add(Bytes(1)), None);
+    }
+}

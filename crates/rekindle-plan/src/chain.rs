@@ -1,0 +1,185 @@
+//! The chain: what each stage of a model costs, measured or estimated.
+//!
+//! Stages i = 0..L-1 lead from a_i to a_{i+1}; the loss counts as stage L. In the formulas of this crate x_i is the
+//! size of a_i, X_{i+1} what a tracked forward of stage i keeps (its output included, its input not), f_i and F_i the
+//! temporary bytes of an untracked and a tracked forward, b_i those of the backward, g_i the parameter gradients, and
+//! y_i the size of the gradient of a_i: y_i = x_i, but y_0 = 0 unless `input_grad`.
+//!
+//! The file format is JSON, read by [`Chain::from_json`] and written by [`Chain::to_json`].
+
+mod file;
+mod validate;
+
+use crate::bytes::Bytes;
+use crate::seconds::Seconds;
+
+pub use validate::{ChainError, Place};
+
+/// The `format` of a chain file.
+pub const FORMAT: &str = "rekindle-chain/1";
+
+/// What one training step of a sequential model costs, stage by stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chain {
+    /// x_0: the size of the input, which is always resident.
+    pub input_bytes: Bytes,
+    /// Whether the backward of stage 0 also makes the gradient of the input.
+    pub input_grad: bool,
+    /// Always resident besides the input: parameters, targets, the runtime's own.
+    pub fixed_bytes: Bytes,
+    /// The stages, first to last; at least one.
+    pub stages: Vec<Stage>,
+    /// The loss.
+    pub loss: LossCost,
+    /// The optimizer.
+    pub optimizer: OptimizerCost,
+}
+
+/// What one stage costs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// A name for people.
+    pub name: String,
+    /// Time of a forward, in seconds.
+    pub forward_s: Seconds,
+    /// Time of the backward, in seconds.
+    pub backward_s: Seconds,
+    /// x_{i+1}: the size of the output.
+    pub output_bytes: Bytes,
+    /// X_{i+1}: all that a tracked forward keeps for the backward, the output included, the input not.
+    pub saved_bytes: Bytes,
+    /// f_i: extra bytes during an untracked forward.
+    pub forward_temp_bytes: Bytes,
+    /// F_i: extra bytes during a tracked forward.
+    pub tracked_temp_bytes: Bytes,
+    /// b_i: extra bytes during the backward.
+    pub backward_temp_bytes: Bytes,
+    /// The size of the parameters; already part of the chain's fixed bytes.
+    pub param_bytes: Bytes,
+    /// g_i: parameter gradients that appear in the backward and stay until the optimizer.
+    pub grad_bytes: Bytes,
+    /// Other ways to record the stage.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// One way to record a stage for its backward. Its untracked forward, its output and its gradients stay the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Alternative {
+    /// A name for people.
+    pub name: String,
+    /// Time of the tracked forward, in seconds.
+    pub forward_s: Seconds,
+    /// Time of the backward, in seconds.
+    pub backward_s: Seconds,
+    /// X_{i+1} when recorded this way.
+    pub saved_bytes: Bytes,
+    /// F_i when recorded this way.
+    pub tracked_temp_bytes: Bytes,
+    /// b_i when recorded this way.
+    pub backward_temp_bytes: Bytes,
+}
+
+/// What the loss costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LossCost {
+    /// Time of the forward, in seconds.
+    pub forward_s: Seconds,
+    /// Time of the backward, in seconds.
+    pub backward_s: Seconds,
+    /// Extra bytes during the forward.
+    pub forward_temp_bytes: Bytes,
+    /// Extra bytes during the backward, the gradient of the last output not counted.
+    pub backward_temp_bytes: Bytes,
+}
+
+/// What the optimizer costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OptimizerCost {
+    /// Time of its step, in seconds.
+    pub step_s: Seconds,
+    /// Extra bytes during its step.
+    pub temp_bytes: Bytes,
+    /// Its state, counted as resident from the first step on.
+    pub state_bytes: Bytes,
+}
+
+/// The costs of one way to record a stage: the default or an alternative.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tracked {
+    /// Time of the tracked forward, in seconds.
+    pub forward_s: Seconds,
+    /// Time of the backward, in seconds.
+    pub backward_s: Seconds,
+    /// X_{i+1}.
+    pub saved_bytes: Bytes,
+    /// F_i.
+    pub tracked_temp_bytes: Bytes,
+    /// b_i.
+    pub backward_temp_bytes: Bytes,
+}
+
+impl Stage {
+    /// The costs of recording the stage in a way: 0 is the default, k >= 1 is `alternatives[k - 1]`.
+    pub fn tracked(&self, alternative: usize) -> Option<Tracked> {
+        if alternative == 0 {
+            return Some(Tracked {
+                forward_s: self.forward_s,
+                backward_s: self.backward_s,
+                saved_bytes: self.saved_bytes,
+                tracked_temp_bytes: self.tracked_temp_bytes,
+                backward_temp_bytes: self.backward_temp_bytes,
+            });
+        }
+        let way = self.alternatives.get(alternative - 1)?;
+        Some(Tracked {
+            forward_s: way.forward_s,
+            backward_s: way.backward_s,
+            saved_bytes: way.saved_bytes,
+            tracked_temp_bytes: way.tracked_temp_bytes,
+            backward_temp_bytes: way.backward_temp_bytes,
+        })
+    }
+
+    /// All ways to record the stage, the default first.
+    pub fn ways(&self) -> impl Iterator<Item = Tracked> {
+        (0..=self.alternatives.len()).filter_map(|alternative| self.tracked(alternative))
+    }
+}
+
+impl Chain {
+    /// x_i: the size of a_i, for i from 0 (the input) to the number of stages (the last output).
+    ///
+    /// # Panics
+    /// If i is larger than the number of stages.
+    pub fn activation_bytes(&self, i: usize) -> Bytes {
+        if i == 0 {
+            self.input_bytes
+        } else {
+            self.stages[i - 1].output_bytes
+        }
+    }
+
+    /// y_i: the size of the gradient of a_i; zero for the input unless `input_grad`.
+    ///
+    /// # Panics
+    /// If i is larger than the number of stages.
+    pub fn gradient_bytes(&self, i: usize) -> Bytes {
+        if i == 0 && !self.input_grad {
+            Bytes::ZERO
+        } else {
+            self.activation_bytes(i)
+        }
+    }
+
+    /// Resident at every moment: fixed bytes, optimizer state and input.
+    pub fn resident_bytes(&self) -> Bytes {
+        self.fixed_bytes + self.optimizer.state_bytes + self.input_bytes
+    }
+
+    /// The peak of the optimizer's step, which no schedule can lower: what is always resident, y_0, all parameter
+    /// gradients and the optimizer's temporary bytes.
+    pub fn optimizer_peak(&self) -> Bytes {
+        let gradients: Bytes = self.stages.iter().map(|stage| stage.grad_bytes).sum();
+        self.resident_bytes() + self.gradient_bytes(0) + gradients + self.optimizer.temp_bytes
+    }
+}

@@ -1,0 +1,264 @@
+//! The JSON file format of chains.
+//!
+//! Numbers are read as plain JSON numbers first and turned into sizes and times after, so that a wrong one can be
+//! reported with its stage and field.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Number;
+
+use super::{Alternative, Chain, ChainError, FORMAT, LossCost, OptimizerCost, Place, Stage};
+use crate::bytes::Bytes;
+use crate::seconds::Seconds;
+
+/// The largest whole number that a JSON number with a point or an exponent names exactly.
+const LARGEST_EXACT: f64 = (1_u64 << 53) as f64;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChainFile {
+    format: String,
+    input_bytes: Number,
+    #[serde(default)]
+    input_grad: bool,
+    #[serde(default = "zero")]
+    fixed_bytes: Number,
+    stages: Vec<StageFile>,
+    loss: LossFile,
+    #[serde(default)]
+    optimizer: OptimizerFile,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StageFile {
+    name: String,
+    forward_s: Number,
+    backward_s: Number,
+    output_bytes: Number,
+    saved_bytes: Number,
+    forward_temp_bytes: Number,
+    #[serde(default)]
+    tracked_temp_bytes: Option<Number>,
+    backward_temp_bytes: Number,
+    #[serde(default = "zero")]
+    param_bytes: Number,
+    #[serde(default = "zero")]
+    grad_bytes: Number,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    alternatives: Vec<AlternativeFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AlternativeFile {
+    name: String,
+    forward_s: Number,
+    backward_s: Number,
+    saved_bytes: Number,
+    tracked_temp_bytes: Number,
+    backward_temp_bytes: Number,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LossFile {
+    forward_s: Number,
+    backward_s: Number,
+    forward_temp_bytes: Number,
+    backward_temp_bytes: Number,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OptimizerFile {
+    step_s: Number,
+    temp_bytes: Number,
+    state_bytes: Number,
+}
+
+impl Default for OptimizerFile {
+    fn default() -> OptimizerFile {
+        OptimizerFile {
+            step_s: zero(),
+            temp_bytes: zero(),
+            state_bytes: zero(),
+        }
+    }
+}
+
+fn zero() -> Number {
+    Number::from(0)
+}
+
+impl Chain {
+    /// Reads a chain file and [validates](Chain::validate) it.
+    ///
+    /// # Errors
+    /// JSON errors carry line and column; wrong values their stage and field.
+    pub fn from_json(text: &str) -> Result<Chain, ChainError> {
+        let file: ChainFile = serde_json::from_str(text).map_err(|error| ChainError::Json {
+            message: error.to_string(),
+            line: error.line(),
+            column: error.column(),
+        })?;
+        if file.format != FORMAT {
+            return Err(ChainError::Format { found: file.format });
+        }
+        let stages = file
+            .stages
+            .into_iter()
+            .enumerate()
+            .map(|(index, stage)| read_stage(index, stage));
+        let loss = At(&|| Place::Loss);
+        let optimizer = At(&|| Place::Optimizer);
+        let chain = Chain {
+            input_bytes: At(&|| Place::Chain).bytes("input_bytes", &file.input_bytes)?,
+            input_grad: file.input_grad,
+            fixed_bytes: At(&|| Place::Chain).bytes("fixed_bytes", &file.fixed_bytes)?,
+            stages: stages.collect::<Result<_, _>>()?,
+            loss: LossCost {
+                forward_s: loss.seconds("forward_s", &file.loss.forward_s)?,
+                backward_s: loss.seconds("backward_s", &file.loss.backward_s)?,
+                forward_temp_bytes: loss
+                    .bytes("forward_temp_bytes", &file.loss.forward_temp_bytes)?,
+                backward_temp_bytes: loss
+                    .bytes("backward_temp_bytes", &file.loss.backward_temp_bytes)?,
+            },
+            optimizer: OptimizerCost {
+                step_s: optimizer.seconds("step_s", &file.optimizer.step_s)?,
+                temp_bytes: optimizer.bytes("temp_bytes", &file.optimizer.temp_bytes)?,
+                state_bytes: optimizer.bytes("state_bytes", &file.optimizer.state_bytes)?,
+            },
+        };
+        chain.validate()?;
+        Ok(chain)
+    }
+
+    /// Writes the chain file, indented. Reading it back gives an equal chain.
+    ///
+    /// # Errors
+    /// The chain does not [validate](Chain::validate).
+    pub fn to_json(&self) -> Result<String, ChainError> {
+        self.validate()?;
+        let file = ChainFile {
+            format: FORMAT.to_owned(),
+            input_bytes: self.input_bytes.0.into(),
+            input_grad: self.input_grad,
+            fixed_bytes: self.fixed_bytes.0.into(),
+            stages: self.stages.iter().map(write_stage).collect(),
+            loss: LossFile {
+                forward_s: write_seconds(self.loss.forward_s),
+                backward_s: write_seconds(self.loss.backward_s),
+                forward_temp_bytes: self.loss.forward_temp_bytes.0.into(),
+                backward_temp_bytes: self.loss.backward_temp_bytes.0.into(),
+            },
+            optimizer: OptimizerFile {
+                step_s: write_seconds(self.optimizer.step_s),
+                temp_bytes: self.optimizer.temp_bytes.0.into(),
+                state_bytes: self.optimizer.state_bytes.0.into(),
+            },
+        };
+        serde_json::to_string_pretty(&file).map_err(|error| ChainError::Json {
+            message: error.to_string(),
+            line: error.line(),
+            column: error.column(),
+        })
+    }
+}
+
+/// Reads numbers at one place of the chain.
+struct At<'a>(&'a dyn Fn() -> Place);
+
+impl At<'_> {
+    fn bytes(&self, field: &'static str, number: &Number) -> Result<Bytes, ChainError> {
+        let whole = number.as_u64().or_else(|| {
+            let value = number.as_f64()?;
+            (value.fract() == 0.0 && (0.0..=LARGEST_EXACT).contains(&value)).then_some(value as u64)
+        });
+        whole.map(Bytes).ok_or_else(|| ChainError::Size {
+            place: self.0(),
+            field,
+            value: number.to_string(),
+        })
+    }
+
+    fn seconds(&self, field: &'static str, number: &Number) -> Result<Seconds, ChainError> {
+        let value = number.as_f64().unwrap_or(f64::NAN);
+        if value.is_finite() && value >= 0.0 {
+            Ok(Seconds(value))
+        } else {
+            Err(ChainError::Time {
+                place: self.0(),
+                field,
+                value,
+            })
+        }
+    }
+}
+
+fn read_stage(index: usize, file: StageFile) -> Result<Stage, ChainError> {
+    let place = || Place::Stage(index, file.name.clone());
+    let at = At(&place);
+    let forward_temp_bytes = at.bytes("forward_temp_bytes", &file.forward_temp_bytes)?;
+    let tracked_temp_bytes = match &file.tracked_temp_bytes {
+        Some(number) => at.bytes("tracked_temp_bytes", number)?,
+        None => forward_temp_bytes,
+    };
+    let alternatives = file.alternatives.iter().enumerate().map(|(number, way)| {
+        let place = || Place::Alternative(index, file.name.clone(), number + 1, way.name.clone());
+        let at = At(&place);
+        Ok(Alternative {
+            name: way.name.clone(),
+            forward_s: at.seconds("forward_s", &way.forward_s)?,
+            backward_s: at.seconds("backward_s", &way.backward_s)?,
+            saved_bytes: at.bytes("saved_bytes", &way.saved_bytes)?,
+            tracked_temp_bytes: at.bytes("tracked_temp_bytes", &way.tracked_temp_bytes)?,
+            backward_temp_bytes: at.bytes("backward_temp_bytes", &way.backward_temp_bytes)?,
+        })
+    });
+    Ok(Stage {
+        alternatives: alternatives.collect::<Result<_, ChainError>>()?,
+        forward_s: at.seconds("forward_s", &file.forward_s)?,
+        backward_s: at.seconds("backward_s", &file.backward_s)?,
+        output_bytes: at.bytes("output_bytes", &file.output_bytes)?,
+        saved_bytes: at.bytes("saved_bytes", &file.saved_bytes)?,
+        forward_temp_bytes,
+        tracked_temp_bytes,
+        backward_temp_bytes: at.bytes("backward_temp_bytes", &file.backward_temp_bytes)?,
+        param_bytes: at.bytes("param_bytes", &file.param_bytes)?,
+        grad_bytes: at.bytes("grad_bytes", &file.grad_bytes)?,
+        name: file.name,
+    })
+}
+
+fn write_stage(stage: &Stage) -> StageFile {
+    StageFile {
+        name: stage.name.clone(),
+        forward_s: write_seconds(stage.forward_s),
+        backward_s: write_seconds(stage.backward_s),
+        output_bytes: stage.output_bytes.0.into(),
+        saved_bytes: stage.saved_bytes.0.into(),
+        forward_temp_bytes: stage.forward_temp_bytes.0.into(),
+        tracked_temp_bytes: Some(stage.tracked_temp_bytes.0.into()),
+        backward_temp_bytes: stage.backward_temp_bytes.0.into(),
+        param_bytes: stage.param_bytes.0.into(),
+        grad_bytes: stage.grad_bytes.0.into(),
+        alternatives: stage
+            .alternatives
+            .iter()
+            .map(|way| AlternativeFile {
+                name: way.name.clone(),
+                forward_s: write_seconds(way.forward_s),
+                backward_s: write_seconds(way.backward_s),
+                saved_bytes: way.saved_bytes.0.into(),
+                tracked_temp_bytes: way.tracked_temp_bytes.0.into(),
+                backward_temp_bytes: way.backward_temp_bytes.0.into(),
+            })
+            .collect(),
+    }
+}
+
+/// A validated chain has only finite times, which JSON can hold.
+fn write_seconds(seconds: Seconds) -> Number {
+    Number::from_f64(seconds.0).unwrap_or_else(zero)
+}

@@ -1,0 +1,138 @@
+//! What is held at a point of a schedule, and which actions the rules allow there.
+//!
+//! [`Schedule::new`](crate::Schedule::new) and [`simulate`](crate::simulate) both step this one machine, so a schedule
+//! that was accepted can be simulated. It knows no sizes.
+
+use crate::action::{Action, StageId};
+use crate::schedule::Rule;
+
+/// The activations, graphs and gradients that are held in a chain of `stages` stages.
+pub(crate) struct Holdings {
+    stages: usize,
+    /// `activation[i]`: a_i is held stand-alone.
+    activation: Vec<bool>,
+    /// `graph[i]`: X_i, the graph of stage i - 1, is held. Index 0 is never true.
+    graph: Vec<bool>,
+    /// The i of the one gradient y_i that is held.
+    gradient: Option<usize>,
+    lost: bool,
+    optimized: bool,
+}
+
+/// What an action freed besides what it always frees.
+pub(crate) struct Effect {
+    /// The stand-alone input was freed.
+    pub(crate) freed_input: bool,
+}
+
+impl Holdings {
+    /// The start of a step: only a_0 is there.
+    pub(crate) fn new(stages: usize) -> Holdings {
+        let mut activation = vec![false; stages + 1];
+        activation[0] = true;
+        Holdings {
+            stages,
+            activation,
+            graph: vec![false; stages + 1],
+            gradient: None,
+            lost: false,
+            optimized: false,
+        }
+    }
+
+    /// The least stage whose backward has run; `None` before the loss has.
+    pub(crate) fn backward_reached(&self) -> Option<StageId> {
+        self.gradient.map(StageId)
+    }
+
+    /// Performs an action, or says which rule forbids it and changes nothing.
+    pub(crate) fn apply(&mut self, action: Action) -> Result<Effect, Rule> {
+        if self.optimized {
+            return Err(Rule::AfterOptimize);
+        }
+        if let Some(stage) = action.stage()
+            && stage.0 >= self.stages
+        {
+            return Err(Rule::NoSuchStage {
+                stages: self.stages,
+            });
+        }
+        let freed_input = match action {
+            Action::Forward(StageId(i)) => {
+                self.reads_activation(i)?;
+                self.makes_activation(i + 1)?;
+                if i > 0 && self.activation[i] && self.graph[i + 1] {
+                    return Err(Rule::InputInUse { activation: i });
+                }
+                self.activation[i + 1] = true;
+                self.frees_activation(i)
+            }
+            Action::ForwardKeep(StageId(i)) => {
+                self.reads_activation(i)?;
+                self.makes_activation(i + 1)?;
+                self.activation[i + 1] = true;
+                false
+            }
+            Action::ForwardTracked {
+                stage: StageId(i), ..
+            } => {
+                self.reads_activation(i)?;
+                if self.graph[i + 1] {
+                    return Err(Rule::GraphAlreadyHeld { graph: i + 1 });
+                }
+                self.graph[i + 1] = true;
+                false
+            }
+            Action::Loss => {
+                self.reads_activation(self.stages)?;
+                if self.lost {
+                    return Err(Rule::SecondLoss);
+                }
+                self.lost = true;
+                self.gradient = Some(self.stages);
+                self.frees_activation(self.stages)
+            }
+            Action::Backward(StageId(i)) => {
+                if self.gradient != Some(i + 1) {
+                    return Err(Rule::GradientMissing { gradient: i + 1 });
+                }
+                if !self.graph[i + 1] {
+                    return Err(Rule::GraphMissing { graph: i + 1 });
+                }
+                self.reads_activation(i)?;
+                self.gradient = Some(i);
+                self.graph[i + 1] = false;
+                self.frees_activation(i)
+            }
+            Action::Optimize => {
+                if self.gradient != Some(0) {
+                    return Err(Rule::OptimizeTooEarly);
+                }
+                self.optimized = true;
+                false
+            }
+        };
+        Ok(Effect { freed_input })
+    }
+
+    fn reads_activation(&self, i: usize) -> Result<(), Rule> {
+        if self.activation[i] || self.graph[i] {
+            Ok(())
+        } else {
+            Err(Rule::InputMissing { activation: i })
+        }
+    }
+
+    fn makes_activation(&self, i: usize) -> Result<(), Rule> {
+        if self.activation[i] {
+            Err(Rule::OutputAlreadyHeld { activation: i })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Frees a stand-alone a_i, and says whether there was one. a_0 is never freed.
+    fn frees_activation(&mut self, i: usize) -> bool {
+        i > 0 && std::mem::replace(&mut self.activation[i], false)
+    }
+}

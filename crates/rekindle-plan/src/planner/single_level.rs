@@ -1,0 +1,49 @@
+//! Schedules with one level of recomputation, from their cut points.
+//!
+//! `uniform`, `sqrt` and `segments` differ only in where they cut. On the way forward each segment but the last keeps
+//! its input and nothing else; the last is recorded as a whole and run backward; then each earlier segment, from the
+//! last to the first, is computed again, recorded as a whole and run backward. Every stage outside the last segment runs
+//! forward twice. Cost: O(stages).
+
+use super::PlanError;
+use crate::action::{Action, StageId};
+use crate::schedule::Schedule;
+
+/// The single-level schedule whose second and later segments start at the given stages.
+///
+/// # Errors
+/// [`PlanError::NoStages`] for zero stages, [`PlanError::Cuts`] if the starts do not rise from 1 to below `stages`.
+pub fn single_level(stages: usize, starts: &[usize]) -> Result<Schedule, PlanError> {
+    if stages == 0 {
+        return Err(PlanError::NoStages);
+    }
+    let mut edges = vec![0];
+    edges.extend_from_slice(starts);
+    edges.push(stages);
+    if edges.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(PlanError::Cuts {
+            starts: starts.to_vec(),
+            stages,
+        });
+    }
+    let mut actions = Vec::with_capacity(3 * stages + 2);
+    let last = edges[edges.len() - 2];
+    for i in 0..last {
+        let keeps_input = edges.binary_search(&i).is_ok();
+        actions.push(if keeps_input {
+            Action::ForwardKeep(StageId(i))
+        } else {
+            Action::Forward(StageId(i))
+        });
+    }
+    for segment in edges.windows(2).rev() {
+        let stages_of = segment[0]..segment[1];
+        actions.extend(stages_of.clone().map(Action::tracked));
+        if segment[1] == stages {
+            actions.push(Action::Loss);
+        }
+        actions.extend(stages_of.rev().map(|i| Action::Backward(StageId(i))));
+    }
+    actions.push(Action::Optimize);
+    Ok(Schedule::new(stages, actions)?)
+}

@@ -1,0 +1,215 @@
+//! Schedules: lists of actions that break no rule.
+
+use serde::Serialize;
+
+use crate::action::{Action, StageId};
+use crate::holdings::Holdings;
+
+/// A valid schedule of one training step for a chain of [`stages`](Schedule::stages) stages.
+///
+/// Valid means that every action finds what it reads, that the loss runs once, that the backward of every stage runs
+/// once, from the last stage to the first, and that the optimizer, if it is there, runs once and last. Whether the
+/// alternatives that it names exist is checked against a chain, by [`simulate`](crate::simulate).
+///
+/// serde writes the list of actions; reading one back needs the number of stages, so goes through [`Schedule::new`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Schedule {
+    #[serde(skip)]
+    stages: usize,
+    actions: Vec<Action>,
+}
+
+/// A rule of schedules, as one action broke it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rule {
+    /// The stage is not part of the chain.
+    #[error("the chain has {stages} stages, numbered from 0")]
+    NoSuchStage {
+        /// How many stages the chain has.
+        stages: usize,
+    },
+    /// The activation that it reads is not held.
+    #[error(
+        "it reads a_{activation}, which is neither kept nor inside the graph of the stage before"
+    )]
+    InputMissing {
+        /// The i of a_i.
+        activation: usize,
+    },
+    /// A stand-alone copy of its output is already held.
+    #[error("it computes a_{activation}, which is still kept")]
+    OutputAlreadyHeld {
+        /// The i of a_i.
+        activation: usize,
+    },
+    /// It would drop an activation that a recorded graph still needs.
+    #[error("it drops a_{activation}, which the recorded graph of stage {activation} still needs")]
+    InputInUse {
+        /// The i of a_i.
+        activation: usize,
+    },
+    /// The stage is recorded already.
+    #[error("it records X_{graph}, which is still held")]
+    GraphAlreadyHeld {
+        /// The i of X_i, the graph of stage i - 1.
+        graph: usize,
+    },
+    /// The stage was not recorded.
+    #[error("it reads X_{graph}, which is not held: the stage needs a forward_tracked first")]
+    GraphMissing {
+        /// The i of X_i, the graph of stage i - 1.
+        graph: usize,
+    },
+    /// The gradient is not there: the loss or the backward of the next stage must come first, and only once.
+    #[error(
+        "it reads y_{gradient}, which is not held: the backward of every stage runs once, from the last to the first"
+    )]
+    GradientMissing {
+        /// The i of y_i, the gradient of a_i.
+        gradient: usize,
+    },
+    /// The loss runs once.
+    #[error("the loss has run already")]
+    SecondLoss,
+    /// The optimizer needs all parameter gradients.
+    #[error("the optimizer runs after the backward of every stage")]
+    OptimizeTooEarly,
+    /// The optimizer runs once and last.
+    #[error("the optimizer is the last action")]
+    AfterOptimize,
+}
+
+/// Why a list of actions is no schedule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// A chain has at least one stage.
+    #[error("a schedule needs at least one stage")]
+    NoStages,
+    /// An action broke a rule.
+    #[error("action {index} (`{action}`): {rule}")]
+    Broken {
+        /// The place of the action in the list, from 0.
+        index: usize,
+        /// The action.
+        action: Action,
+        /// The rule.
+        rule: Rule,
+    },
+    /// The list ends before the loss.
+    #[error("the schedule ends after {actions} actions without the loss")]
+    NoLoss {
+        /// How many actions there are.
+        actions: usize,
+    },
+    /// The list ends before the last backward.
+    #[error("the schedule ends after {actions} actions without the backward of stages 0 to {last}")]
+    MissingBackward {
+        /// How many actions there are.
+        actions: usize,
+        /// The last stage whose backward is missing.
+        last: StageId,
+    },
+}
+
+impl Schedule {
+    /// Checks the actions against the rules of a chain of `stages` stages.
+    ///
+    /// # Errors
+    /// The first action that breaks a rule, with its place and the rule; or what is missing at the end.
+    pub fn new(stages: usize, actions: Vec<Action>) -> Result<Schedule, ScheduleError> {
+        if stages == 0 {
+            return Err(ScheduleError::NoStages);
+        }
+        let mut holdings = Holdings::new(stages);
+        for (index, &action) in actions.iter().enumerate() {
+            holdings
+                .apply(action)
+                .map_err(|rule| ScheduleError::Broken {
+                    index,
+                    action,
+                    rule,
+                })?;
+        }
+        match holdings.backward_reached() {
+            Some(StageId(0)) => Ok(Schedule { stages, actions }),
+            Some(StageId(next)) => Err(ScheduleError::MissingBackward {
+                actions: actions.len(),
+                last: StageId(next - 1),
+            }),
+            None => Err(ScheduleError::NoLoss {
+                actions: actions.len(),
+            }),
+        }
+    }
+
+    /// The number of stages of the chain, the loss not counted.
+    pub fn stages(&self) -> usize {
+        self.stages
+    }
+
+    /// The actions in order.
+    pub fn actions(&self) -> &[Action] {
+        &self.actions
+    }
+
+    /// How often each stage runs forward, tracked or not.
+    pub fn forward_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.stages];
+        for action in &self.actions {
+            if let Action::Forward(stage)
+            | Action::ForwardKeep(stage)
+            | Action::ForwardTracked { stage, .. } = action
+            {
+                counts[stage.0] += 1;
+            }
+        }
+        counts
+    }
+
+    /// Whether nothing is recomputed: every stage runs forward once.
+    pub fn is_plain(&self) -> bool {
+        self.forward_counts().iter().all(|&count| count == 1)
+    }
+
+    /// The segments of a single-level schedule, each as its first and last stage, from the first segment to the last;
+    /// `None` for a nested one. A schedule that keeps everything is one segment.
+    ///
+    /// Single level means: one untracked sweep over all segments but the last, then each segment, from the last to
+    /// the first, is recorded as a whole and run backward.
+    pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
+        let mut segments: Vec<(StageId, StageId)> = Vec::new();
+        let mut extending = false;
+        let mut swept = 0;
+        for &action in &self.actions {
+            match action {
+                Action::Forward(stage) | Action::ForwardKeep(stage) => {
+                    if !segments.is_empty() || stage.0 != swept {
+                        return None;
+                    }
+                    swept += 1;
+                }
+                Action::ForwardTracked { stage, .. } => match segments.last_mut() {
+                    Some((_, last)) if extending => {
+                        if stage.0 != last.0 + 1 {
+                            return None;
+                        }
+                        *last = stage;
+                    }
+                    _ => {
+                        segments.push((stage, stage));
+                        extending = true;
+                    }
+                },
+                Action::Loss | Action::Backward(_) | Action::Optimize => extending = false,
+            }
+        }
+        segments.reverse();
+        let tiles = segments
+            .windows(2)
+            .all(|pair| pair[1].0.0 == pair[0].1.0 + 1);
+        let (first, last) = (segments.first()?, segments.last()?);
+        let whole = first.0.0 == 0 && last.1.0 + 1 == self.stages && last.0.0 == swept;
+        (tiles && whole).then_some(segments)
+    }
+}

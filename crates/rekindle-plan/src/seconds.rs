@@ -1,0 +1,93 @@
+//! A time in seconds.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Mul, Sub};
+
+use serde::{Deserialize, Serialize};
+
+/// A time in seconds. A validated [`Chain`](crate::Chain) holds only finite times of zero or more.
+///
+/// [`Display`](fmt::Display) picks the unit ("1.42 s", "3.1 ms", "12 µs"); serde writes the plain number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Seconds(pub f64);
+
+impl Seconds {
+    /// No time.
+    pub const ZERO: Seconds = Seconds(0.0);
+}
+
+impl Add for Seconds {
+    type Output = Seconds;
+
+    fn add(self, other: Seconds) -> Seconds {
+        Seconds(self.0 + other.0)
+    }
+}
+
+impl AddAssign for Seconds {
+    fn add_assign(&mut self, other: Seconds) {
+        self.0 += other.0;
+    }
+}
+
+impl Sub for Seconds {
+    type Output = Seconds;
+
+    fn sub(self, other: Seconds) -> Seconds {
+        Seconds(self.0 - other.0)
+    }
+}
+
+impl Mul<f64> for Seconds {
+    type Output = Seconds;
+
+    fn mul(self, factor: f64) -> Seconds {
+        Seconds(self.0 * factor)
+    }
+}
+
+impl Sum for Seconds {
+    fn sum<I: Iterator<Item = Seconds>>(times: I) -> Seconds {
+        times.fold(Seconds::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = self.0.abs();
+        // The borders are where the smaller unit would round up to 1000.
+        let text = if size == 0.0 || size >= 0.99995 || !size.is_finite() {
+            format!("{:.2} s", self.0)
+        } else if size >= 0.999_5e-3 {
+            format!("{:.1} ms", self.0 * 1e3)
+        } else if size >= 0.999_5e-6 {
+            format!("{:.0} µs", self.0 * 1e6)
+        } else {
+            format!("{:.0} ns", self.0 * 1e9)
+        };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Seconds;
+
+    #[test]
+    fn prints_the_fitting_unit() {
+        let cases = [
+            (0.0, "0.00 s"),
+            (1.42, "1.42 s"),
+            (0.999_99, "1.00 s"),
+            (0.0031, "3.1 ms"),
+            (0.000_012, "12 µs"),
+            (0.000_999_9, "1.0 ms"),
+            (2e-9, "2 ns"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(Seconds(seconds).to_string(), text);
+        }
+    }
+}

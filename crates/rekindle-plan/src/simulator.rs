@@ -1,0 +1,223 @@
+//! The referee: what a schedule costs on a chain, action by action, in exact bytes.
+//!
+//! The peak of an action is what was resident before it, plus its outputs, plus its temporary bytes; what it frees is
+//! freed after it. Resident at every moment are the chain's fixed bytes, the optimizer's state and a_0. `loss` has two
+//! halves: its forward holds only its own temporary bytes, its backward y_L and its own temporary bytes. At `optimize`
+//! a_0 (and y_0, where the chain has `input_grad`) is still there, all other activations are gone.
+
+use crate::action::{Action, StageId};
+use crate::bytes::Bytes;
+use crate::chain::Chain;
+use crate::holdings::Holdings;
+use crate::schedule::Schedule;
+use crate::seconds::Seconds;
+
+/// What a schedule costs on a chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Simulation {
+    /// The most bytes held at any moment, everything included.
+    pub peak: Bytes,
+    /// The place of the first action that reaches the peak.
+    pub peak_action: usize,
+    /// What the peak is made of.
+    pub at_peak: Parts,
+    /// The time of all actions, one after the other.
+    pub time: Seconds,
+    /// How often each stage runs forward, tracked or not.
+    pub forward_counts: Vec<usize>,
+    /// One entry per action.
+    pub moments: Vec<Moment>,
+}
+
+/// The bytes around one action, everything included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Held after the action.
+    pub resident: Bytes,
+    /// The most held during the action.
+    pub peak: Bytes,
+}
+
+/// What the bytes of a moment are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// The chain's fixed bytes and the optimizer's state.
+    pub fixed: Bytes,
+    /// The input a_0.
+    pub input: Bytes,
+    /// Stand-alone activations: boundaries, and the running one.
+    pub activations: Bytes,
+    /// Recorded graphs.
+    pub graphs: Bytes,
+    /// Gradients of activations.
+    pub gradients: Bytes,
+    /// Gradients of parameters.
+    pub parameter_gradients: Bytes,
+    /// Temporary bytes of the action itself.
+    pub temporary: Bytes,
+}
+
+impl Parts {
+    /// The sum of all parts.
+    pub fn total(&self) -> Bytes {
+        self.fixed
+            + self.input
+            + self.activations
+            + self.graphs
+            + self.gradients
+            + self.parameter_gradients
+            + self.temporary
+    }
+}
+
+/// Why a schedule cannot run on a chain.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// The schedule was made for a chain of another length.
+    #[error("the schedule is for {schedule} stages, the chain has {chain}")]
+    OtherLength {
+        /// Stages of the schedule.
+        schedule: usize,
+        /// Stages of the chain.
+        chain: usize,
+    },
+    /// The schedule names an alternative that the chain's stage does not have.
+    #[error(
+        "action {index} (`{action}`): stage {stage} has {alternatives} alternatives, alt={alternative} is none of them"
+    )]
+    NoSuchAlternative {
+        /// The place of the action in the list, from 0.
+        index: usize,
+        /// The action.
+        action: Action,
+        /// The stage.
+        stage: StageId,
+        /// The alternative that it names.
+        alternative: usize,
+        /// How many alternatives the stage has; 0 names the default.
+        alternatives: usize,
+    },
+    /// The action breaks a rule of schedules.
+    #[error("action {index} (`{action}`): {rule}")]
+    Broken {
+        /// The place of the action in the list, from 0.
+        index: usize,
+        /// The action.
+        action: Action,
+        /// The rule.
+        rule: crate::schedule::Rule,
+    },
+}
+
+/// Runs a schedule on a chain. Costs O(actions + stages).
+///
+/// # Errors
+/// The chain has another number of stages, or a stage lacks an alternative that the schedule names.
+pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violation> {
+    let stages = chain.stages.len();
+    if schedule.stages() != stages {
+        return Err(Violation::OtherLength {
+            schedule: schedule.stages(),
+            chain: stages,
+        });
+    }
+    let mut holdings = Holdings::new(stages);
+    // recorded_as[i]: the saved bytes of X_{i+1}, and its backward's temporary bytes and time, as it was recorded.
+    let mut recorded_as = vec![(Bytes::ZERO, Bytes::ZERO, Seconds::ZERO); stages];
+    let mut held = Parts {
+        fixed: chain.fixed_bytes + chain.optimizer.state_bytes,
+        input: chain.input_bytes,
+        ..Parts::default()
+    };
+    let mut run = Simulation {
+        peak: Bytes::ZERO,
+        peak_action: 0,
+        at_peak: held,
+        time: Seconds::ZERO,
+        forward_counts: schedule.forward_counts(),
+        moments: Vec::with_capacity(schedule.actions().len()),
+    };
+    for (index, &action) in schedule.actions().iter().enumerate() {
+        let effect = holdings.apply(action).map_err(|rule| Violation::Broken {
+            index,
+            action,
+            rule,
+        })?;
+        let mut during = held;
+        match action {
+            Action::Forward(StageId(i)) | Action::ForwardKeep(StageId(i)) => {
+                let stage = &chain.stages[i];
+                during.activations += stage.output_bytes;
+                held = during;
+                during.temporary = stage.forward_temp_bytes;
+                run.time += stage.forward_s;
+                if effect.freed_input {
+                    held.activations -= chain.activation_bytes(i);
+                }
+            }
+            Action::ForwardTracked {
+                stage: StageId(i),
+                alternative,
+            } => {
+                let stage = &chain.stages[i];
+                let way = stage
+                    .tracked(alternative)
+                    .ok_or(Violation::NoSuchAlternative {
+                        index,
+                        action,
+                        stage: StageId(i),
+                        alternative,
+                        alternatives: stage.alternatives.len(),
+                    })?;
+                during.graphs += way.saved_bytes;
+                held = during;
+                during.temporary = way.tracked_temp_bytes;
+                run.time += way.forward_s;
+                recorded_as[i] = (way.saved_bytes, way.backward_temp_bytes, way.backward_s);
+            }
+            Action::Loss => {
+                let mut forward = during;
+                forward.temporary = chain.loss.forward_temp_bytes;
+                during.gradients += chain.activation_bytes(stages);
+                held = during;
+                during.temporary = chain.loss.backward_temp_bytes;
+                if forward.total() > during.total() {
+                    during = forward;
+                }
+                run.time += chain.loss.forward_s + chain.loss.backward_s;
+                if effect.freed_input {
+                    held.activations -= chain.activation_bytes(stages);
+                }
+            }
+            Action::Backward(StageId(i)) => {
+                let (saved, temporary, seconds) = recorded_as[i];
+                during.gradients += chain.gradient_bytes(i);
+                during.parameter_gradients += chain.stages[i].grad_bytes;
+                held = during;
+                during.temporary = temporary;
+                run.time += seconds;
+                held.gradients -= chain.gradient_bytes(i + 1);
+                held.graphs -= saved;
+                if effect.freed_input {
+                    held.activations -= chain.activation_bytes(i);
+                }
+            }
+            Action::Optimize => {
+                during.temporary = chain.optimizer.temp_bytes;
+                held.parameter_gradients = Bytes::ZERO;
+                run.time += chain.optimizer.step_s;
+            }
+        }
+        let moment = Moment {
+            resident: held.total(),
+            peak: during.total(),
+        };
+        if moment.peak > run.peak {
+            run.peak = moment.peak;
+            run.peak_action = index;
+            run.at_peak = during;
+        }
+        run.moments.push(moment);
+    }
+    Ok(run)
+}
