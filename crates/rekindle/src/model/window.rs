@@ -18,6 +18,28 @@ pub fn positions(size: usize, kernel: usize, stride: usize, padding: usize) -> O
         .checked_add(1)
 }
 
+/// How many of a window's values lie on the input rather than in the padding, on average over its positions.
+///
+/// 0 where [`positions`] has no answer.
+#[must_use]
+pub fn mean_on_input(size: usize, kernel: usize, stride: usize, padding: usize) -> f64 {
+    let Some(positions) = positions(size, kernel, stride, padding) else {
+        return 0.0;
+    };
+    let on_input: usize = (0..kernel)
+        .map(|offset| {
+            // Positions o with 0 <= o * stride + offset - padding < size.
+            let first = padding.saturating_sub(offset).div_ceil(stride);
+            let end = (size + padding)
+                .saturating_sub(offset)
+                .div_ceil(stride)
+                .min(positions);
+            end.saturating_sub(first)
+        })
+        .sum();
+    on_input as f64 / positions as f64
+}
+
 impl Padding {
     /// Rows above and below, columns left and right, for a kernel of this size.
     ///
@@ -73,6 +95,17 @@ mod tests {
                 (inside > 0).then_some(inside)
             );
         }
+    }
+
+    #[test]
+    fn averages_what_a_window_meets() {
+        // 3 over 4 with one zero on each side: 2, 3, 3, 2.
+        assert_eq!(mean_on_input(4, 3, 1, 1), 2.5);
+        // Steps of 2: 2, 3.
+        assert_eq!(mean_on_input(4, 3, 2, 1), 2.5);
+        // 0, 0, 1, 1, 0, 0.
+        assert_eq!(mean_on_input(2, 1, 1, 2), 1.0 / 3.0);
+        assert_eq!(mean_on_input(9, 3, 1, 0), 3.0);
     }
 
     #[test]
