@@ -25,6 +25,8 @@ use std::{
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// The largest peak among those that were reset.
+static EARLIER_PEAKS: AtomicUsize = AtomicUsize::new(0);
 
 /// The system allocator, counted. Install it with `#[global_allocator]`.
 pub struct CountingAllocator;
@@ -48,9 +50,16 @@ pub fn peak() -> usize {
     PEAK.load(Relaxed)
 }
 
+/// The largest [`in_use`] since the process started.
+#[must_use]
+pub fn lifetime_peak() -> usize {
+    EARLIER_PEAKS.load(Relaxed).max(peak())
+}
+
 /// Starts a new peak at the bytes in use now.
 pub fn reset_peak() {
-    PEAK.store(IN_USE.load(Relaxed), Relaxed);
+    let earlier = PEAK.swap(IN_USE.load(Relaxed), Relaxed);
+    EARLIER_PEAKS.fetch_max(earlier, Relaxed);
 }
 
 fn grow(bytes: usize) {

@@ -27,4 +27,5 @@ fn counts_what_is_asked_for_and_its_peak() {
 
     rekindle_alloc::reset_peak();
     assert_eq!(rekindle_alloc::peak(), base);
+    assert!(rekindle_alloc::lifetime_peak() >= base + 128 * KIB);
 }

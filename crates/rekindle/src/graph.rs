@@ -6,10 +6,17 @@ use burn::{
     tensor::{Tensor, TensorMetadata, TensorPrimitive, backend::AutodiffBackend, ops::FloatTensor},
 };
 
+use burn_autodiff::NodeId;
+
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor},
     backend::CheckpointBackend,
 };
+
+/// A number that grows by one with every graph node that the process makes, and with every call.
+pub(crate) fn node_counter() -> u64 {
+    NodeId::new().value
+}
 
 /// The same values without a graph.
 pub(crate) fn detached<B: AutodiffBackend, A: Activation<B>>(activation: A) -> A {

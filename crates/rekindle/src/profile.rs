@@ -42,8 +42,26 @@ use crate::{
     },
 };
 
-/// Runs of each operation: the first is a warm-up.
-const RUNS: usize = 4;
+/// Fewest and most runs of each operation; the first is a warm-up. Between them, as many as fit into
+/// [`SECONDS_FOR_RUNS`]: kernels that run on several threads peak a little differently each time, and the highest
+/// counts.
+const RUNS: (usize, usize) = (4, 16);
+
+/// Time for the runs of one stage, beyond the fewest.
+const SECONDS_FOR_RUNS: f64 = 0.3;
+
+/// What a backward's own tables take for each graph node of its piece, until it is over.
+///
+/// A stage's own backward shows only its own share; those of the other stages in one piece add up. Seen on the CPU:
+/// 150 to 250 bytes.
+const TABLE_BYTES_PER_NODE: u64 = 256;
+
+/// What the executor's own tables take.
+const EXECUTOR_BYTES: u64 = 4096;
+
+/// Share by which temporary bytes are rounded up. Kernels that run on several threads hold one scratch buffer for
+/// each thread that happens to be busy, so the same operation peaks a little differently from run to run.
+const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
 
 /// What the profiler cannot see from a stage alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,8 +87,8 @@ pub struct Profiler<'a, B: AutodiffBackend> {
 impl<B: CheckpointBackend> Profiler<'_, B> {
     /// Measures every stage of `model` on `input`, the loss on its output, and the optimizer's step on every stage.
     ///
-    /// The chain's fixed bytes are left at zero: they belong to the run, not to the model. `progress` is told the
-    /// number of stages done.
+    /// The chain's fixed bytes hold only the executor's own tables: parameters and data belong to the run, which adds
+    /// them. `progress` is told the number of stages done.
     pub fn chain<L, A, R, F>(
         &self,
         model: &Sequential<L>,
@@ -118,7 +136,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         Chain {
             input_bytes: Bytes(value_bytes::<B, A>(input)),
             input_grad: false,
-            fixed_bytes: Bytes(0),
+            fixed_bytes: Bytes(EXECUTOR_BYTES),
             stages,
             loss: self.loss(&activation, &loss),
             optimizer,
@@ -169,7 +187,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let meter = self.meter;
         let (param_bytes, grad_bytes) = parameter_bytes::<B, L>(&copy());
         let (mut untracked, mut tracked, mut backward) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..RUNS {
+        let started = Instant::now();
+        while wants_another_run(untracked.len(), started) {
             let layer = copy().no_grad();
             reseed();
             let (output, cost) = measure(meter, || layer.forward(input.clone()));
@@ -183,7 +202,10 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                 input.clone()
             };
             reseed();
-            let (output, cost) = measure(meter, || layer.forward(start.clone()));
+            let nodes = graph::node_counter();
+            let (output, mut cost) = measure(meter, || layer.forward(start.clone()));
+            let nodes = graph::node_counter() - nodes;
+            cost.kept += nodes * TABLE_BYTES_PER_NODE;
             tracked.push(cost);
 
             let upstream = Upstream::<B>::ones(&output);
@@ -227,7 +249,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     {
         let meter = self.meter;
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
-        for _ in 0..RUNS {
+        let started = Instant::now();
+        while wants_another_run(forward.len(), started) {
             let start = leaf::<B, A>(output.clone());
             let base = meter.read().in_use_bytes.0;
             let (value, mut cost) = measure(meter, || loss(start.clone()).split());
@@ -259,7 +282,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let mut layer = layer.clone().map(&mut DeepCopy);
         let mut optimizer = AnyOptimizer::<B, L>::new(self.optimizer, self.clip);
         let (mut costs, mut state_bytes) = (Vec::new(), 0);
-        for run in 0..RUNS {
+        for run in 0..RUNS.0 {
             let gradients = unit_gradients::<B, L>(&layer);
             let before = meter.read().in_use_bytes.0;
             let (updated, mut cost) = measure(meter, || optimizer.step(0.0, layer, gradients));
@@ -281,6 +304,10 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     }
 }
 
+fn wants_another_run(done: usize, started: Instant) -> bool {
+    done < RUNS.0 || (done < RUNS.1 && started.elapsed().as_secs_f64() < SECONDS_FOR_RUNS)
+}
+
 /// The largest bytes and the median time of all runs but the warm-up.
 fn summary(runs: &[Cost]) -> Cost {
     let counted = runs.get(1..).unwrap_or_default();
@@ -288,10 +315,14 @@ fn summary(runs: &[Cost]) -> Cost {
     seconds.sort_by(f64::total_cmp);
     Cost {
         kept: counted.iter().map(|cost| cost.kept).max().unwrap_or(0),
-        temp: counted.iter().map(|cost| cost.temp).max().unwrap_or(0),
+        temp: with_margin(counted.iter().map(|cost| cost.temp).max().unwrap_or(0)),
         peak: counted.iter().map(|cost| cost.peak).max().unwrap_or(0),
         seconds: seconds.get(seconds.len() / 2).copied().unwrap_or(0.0),
     }
+}
+
+fn with_margin(temp: u64) -> u64 {
+    temp + (temp as f64 * SCRATCH_MARGIN).ceil() as u64
 }
 
 /// Bytes of all float tensors of a module, and of those that want a gradient.

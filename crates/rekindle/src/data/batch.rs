@@ -41,3 +41,20 @@ pub enum Targets {
         width: usize,
     },
 }
+
+impl Targets {
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Classes(classes) => classes.len(),
+            Self::Values { values, width } => values.len() / width.max(&1),
+        }
+    }
+
+    /// Whether there is no sample.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -22,6 +22,8 @@ mod machine;
 mod program;
 mod scalar;
 
+use std::sync::Arc;
+
 use burn::{module::AutodiffModule, optim::GradientsParams, tensor::Tensor};
 use rekindle_plan::{Schedule, planner};
 use thiserror::Error;
@@ -43,7 +45,7 @@ pub use scalar::StepLoss;
 pub struct Executor {
     schedule: Schedule,
     program: Program,
-    meter: Option<Box<dyn Meter>>,
+    meter: Option<Arc<dyn Meter>>,
 }
 
 /// What one training step gives.
@@ -106,7 +108,7 @@ impl Executor {
 
     /// Records memory and time of each phase with this meter.
     #[must_use]
-    pub fn with_meter(mut self, meter: Box<dyn Meter>) -> Self {
+    pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
         self.meter = Some(meter);
         self
     }

@@ -9,7 +9,7 @@ use burn::tensor::backend::Backend;
 use cubecl::Runtime;
 use rekindle_plan::Bytes;
 
-use super::{MemoryReading, Meter};
+use super::{MemoryReading, Meter, PeakMemory};
 
 /// In use and reserved bytes of the pools that belong to the calling thread's stream on one device.
 ///
@@ -18,6 +18,8 @@ pub struct CubeMeter<B: Backend, R: Runtime<Device = B::Device>> {
     device: B::Device,
     peak_in_use: AtomicU64,
     peak_reserved: AtomicU64,
+    lifetime_in_use: AtomicU64,
+    lifetime_reserved: AtomicU64,
     types: PhantomData<fn() -> (B, R)>,
 }
 
@@ -29,6 +31,8 @@ impl<B: Backend, R: Runtime<Device = B::Device>> CubeMeter<B, R> {
             device,
             peak_in_use: AtomicU64::new(0),
             peak_reserved: AtomicU64::new(0),
+            lifetime_in_use: AtomicU64::new(0),
+            lifetime_reserved: AtomicU64::new(0),
             types: PhantomData,
         }
     }
@@ -40,6 +44,9 @@ impl<B: Backend, R: Runtime<Device = B::Device>> CubeMeter<B, R> {
         };
         self.peak_in_use.fetch_max(usage.bytes_in_use, Relaxed);
         self.peak_reserved.fetch_max(usage.bytes_reserved, Relaxed);
+        self.lifetime_in_use.fetch_max(usage.bytes_in_use, Relaxed);
+        self.lifetime_reserved
+            .fetch_max(usage.bytes_reserved, Relaxed);
         (usage.bytes_in_use, usage.bytes_reserved)
     }
 }
@@ -54,6 +61,13 @@ impl<B: Backend, R: Runtime<Device = B::Device>> Meter for CubeMeter<B, R> {
             peak_in_use_bytes: Bytes(self.peak_in_use.load(Relaxed)),
             reserved_bytes: Some(Bytes(reserved)),
             peak_reserved_bytes: Some(Bytes(self.peak_reserved.load(Relaxed))),
+        }
+    }
+
+    fn lifetime_peak(&self) -> PeakMemory {
+        PeakMemory {
+            in_use_bytes: Bytes(self.lifetime_in_use.load(Relaxed)),
+            reserved_bytes: Some(Bytes(self.lifetime_reserved.load(Relaxed))),
         }
     }
 

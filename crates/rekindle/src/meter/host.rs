@@ -3,7 +3,7 @@
 use rekindle_plan::Bytes;
 use thiserror::Error;
 
-use super::{MemoryReading, Meter};
+use super::{MemoryReading, Meter, PeakMemory};
 
 /// Exact bytes of the whole process, from its counting allocator.
 ///
@@ -42,6 +42,13 @@ impl Meter for HostMeter {
             peak_in_use_bytes: bytes(rekindle_alloc::peak()),
             reserved_bytes: None,
             peak_reserved_bytes: None,
+        }
+    }
+
+    fn lifetime_peak(&self) -> PeakMemory {
+        PeakMemory {
+            in_use_bytes: bytes(rekindle_alloc::lifetime_peak()),
+            reserved_bytes: None,
         }
     }
 

@@ -26,12 +26,15 @@ pub use phase::{Phase, PhaseReading, PhaseRecorder};
 /// Reads a device's memory.
 ///
 /// Peaks belong to an interval: from the last [`start_interval`](Self::start_interval) until now.
-pub trait Meter {
+pub trait Meter: Send + Sync {
     /// Waits for queued work, then reads.
     fn read(&self) -> MemoryReading;
 
     /// Starts a new interval for the peaks.
     fn start_interval(&self);
+
+    /// The highest peaks of all intervals since the meter was made (for a host meter: since the process started).
+    fn lifetime_peak(&self) -> PeakMemory;
 
     /// Notes the bytes in use now, where a peak can only be sampled. Must be cheap: it runs after every action.
     fn sample(&self) {}
@@ -50,10 +53,19 @@ pub struct MemoryReading {
     pub peak_reserved_bytes: Option<Bytes>,
 }
 
-impl MemoryReading {
-    /// What the device loses at the peak: reserved bytes where there are pools, else bytes in use.
+/// The highest peaks over many intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct PeakMemory {
+    /// The most bytes in live buffers.
+    pub in_use_bytes: Bytes,
+    /// The most bytes taken from the device by the pools.
+    pub reserved_bytes: Option<Bytes>,
+}
+
+impl PeakMemory {
+    /// What the device lost at the peak: reserved bytes where there are pools, else bytes in use.
     #[must_use]
-    pub fn peak_bytes(&self) -> Bytes {
-        self.peak_reserved_bytes.unwrap_or(self.peak_in_use_bytes)
+    pub fn device_bytes(&self) -> Bytes {
+        self.reserved_bytes.unwrap_or(self.in_use_bytes)
     }
 }

@@ -3,4 +3,8 @@
 mod learning_rate;
 pub mod loss;
 pub mod optimizer;
+pub mod record;
 pub mod settings;
+mod trainer;
+
+pub use trainer::{StepReport, TrainError, Trainer, to_device};

@@ -1,0 +1,120 @@
+//! What a run leaves behind: one record that every table, file and picture is made from.
+
+use rekindle_plan::{Bytes, Seconds};
+use serde::Serialize;
+
+use crate::meter::PhaseReading;
+
+/// Format tag of [`RunRecord`].
+pub const RUN_FORMAT: &str = "rekindle-run/1";
+
+/// One optimizer step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StepRecord {
+    /// Number of the step, from 1.
+    pub step: usize,
+    /// Mean loss of the batch.
+    pub loss: f64,
+    /// Share of samples classified right; `None` where there are no classes.
+    pub accuracy: Option<f64>,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Wall-clock seconds of the whole step, from fetching the batch to the updated parameters.
+    pub step_s: Seconds,
+}
+
+/// Memory of one step, phase by phase.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhasedStep {
+    /// Number of the step, from 1.
+    pub step: usize,
+    /// Its phases in order.
+    pub phases: Vec<PhaseReading>,
+}
+
+/// One evaluation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EvalRecord {
+    /// Steps done when it ran.
+    pub step: usize,
+    /// Samples evaluated.
+    pub samples: usize,
+    /// Mean loss.
+    pub loss: f64,
+    /// Share of samples classified right; `None` where there are no classes.
+    pub accuracy: Option<f64>,
+}
+
+/// What the same training without recomputing takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlainRun {
+    /// Its peak.
+    pub peak_bytes: Bytes,
+    /// Its step time.
+    pub step_s: Seconds,
+    /// Whether a plain step was run (`--compare`), or its cost was predicted from the measured chain.
+    pub measured: bool,
+}
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunRecord {
+    /// [`RUN_FORMAT`].
+    pub format: &'static str,
+    /// Where it ran.
+    pub device: String,
+    /// How the schedule was found.
+    pub planner: String,
+    /// First and last stage of each segment; `None` for nested schedules.
+    pub segments: Option<Vec<[usize; 2]>>,
+    /// The budget, if there was one.
+    pub budget_bytes: Option<Bytes>,
+    /// Peak that was predicted.
+    pub predicted_peak_bytes: Bytes,
+    /// Peak that was measured, over everything the process did.
+    pub measured_peak_bytes: Bytes,
+    /// Step time that was predicted.
+    pub predicted_step_s: Seconds,
+    /// Median step time that was measured, the first step left out where there are more.
+    pub measured_step_s: Seconds,
+    /// The same training without recomputing.
+    pub plain: PlainRun,
+    /// Loss of the first step.
+    pub first_loss: f64,
+    /// Loss of the last step.
+    pub last_loss: f64,
+    /// Steps done.
+    pub steps: usize,
+    /// Samples in each step.
+    pub batch: usize,
+    /// Whether the run was stopped before its last step.
+    pub interrupted: bool,
+    /// Evaluations.
+    pub evaluations: Vec<EvalRecord>,
+    /// Memory by phase of the first three steps and the last.
+    pub phases: Vec<PhasedStep>,
+    /// Every step.
+    pub history: Vec<StepRecord>,
+}
+
+impl RunRecord {
+    /// `(predicted - measured) / measured` of the peak.
+    #[must_use]
+    pub fn peak_error(&self) -> f64 {
+        let measured = self.measured_peak_bytes.0 as f64;
+        (self.predicted_peak_bytes.0 as f64 - measured) / measured
+    }
+}
+
+/// The median step time, the first step left out where there are more: it also warms up.
+#[must_use]
+pub fn median_step_time(history: &[StepRecord]) -> Seconds {
+    let counted = if history.len() > 1 {
+        &history[1..]
+    } else {
+        history
+    };
+    let mut seconds: Vec<f64> = counted.iter().map(|step| step.step_s.0).collect();
+    seconds.sort_by(f64::total_cmp);
+    Seconds(seconds.get(seconds.len() / 2).copied().unwrap_or(0.0))
+}

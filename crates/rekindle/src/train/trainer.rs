@@ -1,0 +1,217 @@
+//! One optimizer step after another, on a model built from a description.
+
+use std::{sync::Arc, time::Instant};
+
+use burn::{
+    module::AutodiffModule,
+    tensor::{Int, Tensor, backend::Backend},
+};
+use rekindle_plan::Seconds;
+
+use super::{
+    loss::TargetTensor,
+    optimizer::AnyOptimizer,
+    record::{EvalRecord, StepRecord},
+    settings::TrainSettings,
+};
+use crate::{
+    backend::CheckpointBackend,
+    data::batch::{Batch, Inputs, Targets},
+    executor::{Executor, StepError},
+    meter::{Meter, Phase, PhaseReading, PhaseRecorder},
+    model::{
+        spec::{ElementKind, SampleShape},
+        stage::Stage,
+        value::{Value, ValueError},
+    },
+    seed::StepSeed,
+    sequential::Sequential,
+};
+
+/// A model, its optimizer and its schedule.
+pub struct Trainer<B: CheckpointBackend> {
+    model: Sequential<Stage<B>>,
+    optimizer: AnyOptimizer<B, Sequential<Stage<B>>>,
+    executor: Executor,
+    settings: TrainSettings,
+    meter: Arc<dyn Meter>,
+    device: B::Device,
+    steps_done: usize,
+}
+
+/// What one optimizer step did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepReport {
+    /// Loss, accuracy, time.
+    pub record: StepRecord,
+    /// Memory by phase.
+    pub phases: Vec<PhaseReading>,
+}
+
+/// A step that could not run.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TrainError {
+    /// No loss takes such an output.
+    #[error(
+        "one sample of the model's output has the shape {got}, but the loss wants one row of numbers: end with a flatten and a linear layer"
+    )]
+    Output {
+        /// What it is.
+        got: SampleShape,
+    },
+    /// The batch does not fit the model.
+    #[error(transparent)]
+    Batch(#[from] ValueError),
+    /// The schedule does not fit the model.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+impl<B: CheckpointBackend> Trainer<B> {
+    /// A trainer that has done no step yet. `output` is the shape of one sample of the model's output.
+    ///
+    /// # Errors
+    ///
+    /// If the output is not one row of numbers, which every loss here wants.
+    pub fn new(
+        model: Sequential<Stage<B>>,
+        output: &SampleShape,
+        executor: Executor,
+        settings: TrainSettings,
+        meter: Arc<dyn Meter>,
+        device: B::Device,
+    ) -> Result<Self, TrainError> {
+        if output.kind != ElementKind::Float || output.dims.len() != 1 {
+            return Err(TrainError::Output {
+                got: output.clone(),
+            });
+        }
+        Ok(Self {
+            optimizer: AnyOptimizer::new(settings.optimizer, settings.clip),
+            executor: executor.with_meter(Arc::clone(&meter)),
+            model,
+            settings,
+            meter,
+            device,
+            steps_done: 0,
+        })
+    }
+
+    /// Steps done so far.
+    #[must_use]
+    pub fn steps_done(&self) -> usize {
+        self.steps_done
+    }
+
+    /// Runs one optimizer step on a batch whose shapes fit the model.
+    ///
+    /// # Errors
+    ///
+    /// If the schedule or the batch does not fit the model.
+    pub fn step(&mut self, batch: Batch) -> Result<StepReport, TrainError> {
+        let started = Instant::now();
+        let samples = batch.targets.len();
+        let mut before = PhaseRecorder::start(Some(&*self.meter));
+        let (input, targets) = to_device::<B>(batch, &self.device)?;
+        before.end(Phase::ZeroGrad);
+
+        let seed = StepSeed::new(self.settings.seed, self.steps_done as u64);
+        let output = self.executor.step(&self.model, input, seed, |output| {
+            let output = rows(output);
+            let loss = targets.loss(output.clone());
+            (loss, targets.correct(output))
+        })?;
+
+        let mut after = PhaseRecorder::start(Some(&*self.meter));
+        let rate = self
+            .settings
+            .learning_rate
+            .at(self.steps_done, self.settings.steps);
+        // The optimizer consumes the model, so that it can update parameters in place.
+        let model = std::mem::replace(&mut self.model, Sequential::new(Vec::new()));
+        self.model = self.optimizer.step(rate, model, output.gradients);
+        after.end(Phase::Optimizer);
+
+        self.steps_done += 1;
+        let record = StepRecord {
+            step: self.steps_done,
+            loss: scalar(output.loss),
+            accuracy: output
+                .extra
+                .map(|correct| count(correct) as f64 / samples as f64),
+            learning_rate: rate,
+            step_s: Seconds(started.elapsed().as_secs_f64()),
+        };
+        let mut phases = before.finish();
+        phases.extend(output.phases);
+        phases.extend(after.finish());
+        Ok(StepReport { record, phases })
+    }
+
+    /// Mean loss and accuracy over batches, with dropout off and batch normalisation by its running statistics.
+    ///
+    /// # Errors
+    ///
+    /// If a batch does not fit the model.
+    pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> Result<EvalRecord, TrainError> {
+        let model = self.model.valid();
+        let (mut samples, mut loss, mut correct) = (0, 0.0, None);
+        for batch in batches {
+            let size = batch.targets.len();
+            let (input, targets) = to_device::<B::InnerBackend>(batch, &self.device)?;
+            let output = rows(model.forward(input));
+            loss += scalar(targets.loss(output.clone())) * size as f64;
+            if let Some(right) = targets.correct(output) {
+                *correct.get_or_insert(0) += count(right);
+            }
+            samples += size;
+        }
+        Ok(EvalRecord {
+            step: self.steps_done,
+            samples,
+            loss: loss / samples.max(1) as f64,
+            accuracy: correct.map(|correct: i64| correct as f64 / samples.max(1) as f64),
+        })
+    }
+}
+
+/// Moves a batch to the device.
+///
+/// # Errors
+///
+/// If its values do not fill its shape.
+pub fn to_device<B: Backend>(
+    batch: Batch,
+    device: &B::Device,
+) -> Result<(Value<B>, TargetTensor<B>), TrainError> {
+    let input = match batch.inputs {
+        Inputs::Floats { values, shape } => Value::from_floats(values, &shape, device)?,
+        Inputs::Tokens { values, shape } => Value::from_tokens(values, &shape, device)?,
+    };
+    let targets = match batch.targets {
+        Targets::Classes(classes) => {
+            TargetTensor::Classes(Tensor::from_data(classes.as_slice(), device))
+        }
+        Targets::Values { values, width } => {
+            let shape = [values.len() / width.max(1), width];
+            TargetTensor::Values(Value::from_floats(values, &shape, device)?.into_float2()?)
+        }
+    };
+    Ok((input, targets))
+}
+
+/// The model's output as `[batch, values]`.
+pub(super) fn rows<B: Backend>(output: Value<B>) -> Tensor<B, 2> {
+    match output.into_float2() {
+        Ok(rows) => rows,
+        Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
+    }
+}
+
+fn scalar<B: Backend>(tensor: Tensor<B, 1>) -> f64 {
+    tensor.into_data().iter::<f64>().next().unwrap_or(f64::NAN)
+}
+
+fn count<B: Backend>(tensor: Tensor<B, 1, Int>) -> i64 {
+    tensor.into_data().iter::<i64>().next().unwrap_or(0)
+}

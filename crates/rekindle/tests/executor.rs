@@ -1,0 +1,278 @@
+//! The executor against independent expectations: counted forwards, finite differences, frozen and shared
+//! parameters, records.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use burn::{
+    backend::{Autodiff, Flex},
+    module::{Module, Param},
+    nn::{Linear, LinearConfig},
+    optim::GradientsParams,
+    record::{BinBytesRecorder, FullPrecisionSettings, Recorder},
+    tensor::{Distribution, Tensor, TensorData, activation::tanh, backend::Backend},
+};
+use rekindle::{Executor, Layer, Sequential, StepSeed, checkpoint_sequential};
+use rekindle_plan::planner;
+
+type B = Autodiff<Flex>;
+
+const WIDTH: usize = 6;
+const BATCH: usize = 3;
+const SEED: fn() -> StepSeed = || StepSeed::new(0, 0);
+
+/// A linear layer with tanh that counts how often it runs.
+#[derive(Module, Debug)]
+struct Counting<B: Backend> {
+    linear: Linear<B>,
+    #[module(skip)]
+    runs: Arc<AtomicUsize>,
+}
+
+impl<B: Backend> Counting<B> {
+    fn new(device: &B::Device) -> Self {
+        Self {
+            linear: LinearConfig::new(WIDTH, WIDTH).init(device),
+            runs: Arc::default(),
+        }
+    }
+}
+
+impl<B: Backend> Layer<B> for Counting<B> {
+    type Input = Tensor<B, 2>;
+    type Output = Tensor<B, 2>;
+
+    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+        self.runs.fetch_add(1, Relaxed);
+        tanh(self.linear.forward(input))
+    }
+
+    fn draws_random(&self) -> bool {
+        false
+    }
+}
+
+fn model(depth: usize) -> Sequential<Counting<B>> {
+    (0..depth)
+        .map(|_| Counting::new(&Default::default()))
+        .collect::<Vec<_>>()
+        .into()
+}
+
+fn input() -> Tensor<B, 2> {
+    Tensor::random([BATCH, WIDTH], Distribution::Default, &Default::default())
+}
+
+fn mean_square(output: Tensor<B, 2>) -> Tensor<B, 1> {
+    output.powf_scalar(2.0).mean()
+}
+
+fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+#[test]
+fn stages_run_twice_but_those_of_the_last_segment_once() {
+    let model = model(7);
+    for (segments, expected) in [
+        (1, [1, 1, 1, 1, 1, 1, 1]),
+        (2, [2, 2, 2, 1, 1, 1, 1]),
+        (3, [2, 2, 2, 2, 1, 1, 1]),
+        (7, [2, 2, 2, 2, 2, 2, 1]),
+    ] {
+        for layer in model.layers() {
+            layer.runs.store(0, Relaxed);
+        }
+        let schedule = planner::uniform(7, segments).expect("in range");
+        Executor::new(schedule)
+            .step(&model, input(), SEED(), mean_square)
+            .expect("fits");
+        let counted: Vec<usize> = model
+            .layers()
+            .iter()
+            .map(|layer| layer.runs.load(Relaxed))
+            .collect();
+        assert_eq!(counted, expected, "{segments} segments");
+    }
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    /// Central differences of an f32 loss: truncation ~ step^2, rounding ~ 1e-7 / step.
+    const STEP: f32 = 1e-2;
+    const TOLERANCE: f32 = 1e-4;
+
+    let model = model(4);
+    let input = input();
+    let executor = Executor::new(planner::uniform(4, 3).expect("in range"));
+    let output = executor
+        .step(&model, input.clone(), SEED(), mean_square)
+        .expect("fits");
+    let loss_with = |layer: usize, weights: Vec<f32>| -> f32 {
+        let mut layers = model.layers().to_vec();
+        let data = TensorData::new(weights, [WIDTH, WIDTH]);
+        layers[layer].linear.weight =
+            Param::from_tensor(Tensor::from_data(data, &Default::default()));
+        let output = Sequential::new(layers).forward(input.clone());
+        values(mean_square(output))[0]
+    };
+    for (index, layer) in model.layers().iter().enumerate() {
+        let weights = values(layer.linear.weight.val());
+        let gradient = output
+            .gradients
+            .get::<Flex, 2>(layer.linear.weight.id)
+            .expect("a gradient");
+        let gradient = values(gradient);
+        for entry in [0, WIDTH + 2, WIDTH * WIDTH - 1] {
+            let shifted = |by: f32| {
+                let mut weights = weights.clone();
+                weights[entry] += by;
+                loss_with(index, weights)
+            };
+            let slope = (shifted(STEP) - shifted(-STEP)) / (2.0 * STEP);
+            let difference = (slope - gradient[entry]).abs();
+            assert!(
+                difference < TOLERANCE,
+                "layer {index}, weight {entry}: {slope} against {}",
+                gradient[entry]
+            );
+        }
+    }
+}
+
+#[test]
+fn frozen_parameters_get_no_gradient() {
+    let mut layers = model(4).layers().to_vec();
+    layers[0] = layers[0].clone().no_grad();
+    layers[2] = layers[2].clone().no_grad();
+    let model = Sequential::new(layers);
+    let input = input();
+    let plain = mean_square(model.forward(input.clone()));
+    let plain = GradientsParams::from_grads(plain.backward(), &model);
+    for segments in 1..=4 {
+        let output =
+            checkpoint_sequential(&model, segments, input.clone(), mean_square).expect("fits");
+        assert_eq!(output.gradients.len(), plain.len());
+        for (index, layer) in model.layers().iter().enumerate() {
+            let of = |gradients: &GradientsParams| {
+                gradients.get::<Flex, 2>(layer.linear.weight.id).map(values)
+            };
+            assert_eq!(of(&output.gradients).is_some(), index % 2 == 1);
+            assert_eq!(
+                of(&output.gradients),
+                of(&plain),
+                "{segments} segments, layer {index}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_model_without_anything_to_train_gives_no_gradients() {
+    let model = model(3).no_grad();
+    let output = checkpoint_sequential(&model, 2, input(), mean_square).expect("fits");
+    assert!(output.gradients.is_empty());
+}
+
+#[test]
+fn gradients_of_a_layer_used_twice_add_up() {
+    /// Two sums of the same products in another order.
+    const TOLERANCE: f32 = 1e-6;
+
+    let shared = Counting::<B>::new(&Default::default());
+    // The layer's parameters must exist before it is cloned: lazy ones are drawn anew in each clone.
+    shared.linear.weight.val();
+    shared.linear.bias.as_ref().map(Param::val);
+    let model = Sequential::new(vec![
+        shared.clone(),
+        Counting::new(&Default::default()),
+        shared.clone(),
+        Counting::new(&Default::default()),
+    ]);
+    let input = input();
+    let plain = mean_square(model.forward(input.clone()));
+    let plain = GradientsParams::from_grads(plain.backward(), &model);
+    let expected = values(
+        plain
+            .get::<Flex, 2>(shared.linear.weight.id)
+            .expect("a gradient"),
+    );
+    for segments in 1..=4 {
+        let output =
+            checkpoint_sequential(&model, segments, input.clone(), mean_square).expect("fits");
+        let actual = output.gradients.get::<Flex, 2>(shared.linear.weight.id);
+        let actual = values(actual.expect("a gradient"));
+        for (actual, expected) in actual.iter().zip(&expected) {
+            assert!((actual - expected).abs() < TOLERANCE, "{segments} segments");
+        }
+    }
+}
+
+#[test]
+fn the_loss_closure_can_return_more_than_the_loss() {
+    let model = model(3);
+    let input = input();
+    let output = checkpoint_sequential(&model, 2, input.clone(), |output: Tensor<B, 2>| {
+        (mean_square(output.clone()), output)
+    })
+    .expect("fits");
+    assert_eq!(values(output.extra), values(model.forward(input)));
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_with_both_numbers() {
+    let model = model(3);
+    let text = |segments| {
+        checkpoint_sequential(&model, segments, input(), mean_square)
+            .err()
+            .expect("an error")
+            .to_string()
+    };
+    assert!(text(0).contains("0 segments") && text(0).contains("3 stages"));
+    assert!(text(4).contains("4 segments") && text(4).contains("3 stages"));
+
+    let other = Executor::new(planner::none(5).expect("stages"));
+    let error = other.step(&model, input(), SEED(), mean_square).err();
+    let error = error.expect("an error").to_string();
+    assert!(error.contains('5') && error.contains('3'), "{error}");
+
+    let vector = checkpoint_sequential(&model, 1, input(), |output: Tensor<B, 2>| {
+        output.sum_dim(1).reshape([BATCH as i32])
+    });
+    let error = vector.err().expect("an error").to_string();
+    assert!(error.contains("shape [3]"), "{error}");
+}
+
+#[test]
+fn wrapping_layers_changes_no_record() {
+    #[derive(Module, Debug)]
+    struct Before<B: Backend> {
+        layers: Vec<Linear<B>>,
+    }
+    #[derive(Module, Debug)]
+    struct After<B: Backend> {
+        layers: Sequential<Linear<B>>,
+    }
+    let device = Default::default();
+    let make = || -> Vec<Linear<B>> {
+        (0..3)
+            .map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device))
+            .collect()
+    };
+    let recorder = BinBytesRecorder::<FullPrecisionSettings>::new();
+    let before = Before { layers: make() };
+    before.num_params(); // Initialises the lazy parameters, which would draw anew in the clone.
+    let bytes = recorder
+        .record(before.clone().into_record(), ())
+        .expect("recorded");
+    let after = After {
+        layers: Sequential::new(make()),
+    };
+    let after = after.load_record(recorder.load(bytes, &device).expect("the same record type"));
+    for (before, after) in before.layers.iter().zip(after.layers.layers()) {
+        assert_eq!(before.weight.id, after.weight.id);
+        assert_eq!(values(before.weight.val()), values(after.weight.val()));
+    }
+}
