@@ -12,6 +12,8 @@
 //! | [`schedule`] | [`Schedule`]: a list of actions that breaks no rule |
 //! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes |
 //! | [`planner`] | the planners, one file each |
+//! | [`plan`](mod@plan) | [`plan()`]: from a chain and a [`PlanRequest`] to a [`Plan`] |
+//! | [`frontier`](mod@frontier) | [`frontier()`]: which budgets buy which times |
 //!
 //! # Example
 //! ```
@@ -39,7 +41,9 @@
 pub mod action;
 pub mod bytes;
 pub mod chain;
+pub mod frontier;
 mod holdings;
+pub mod plan;
 pub mod planner;
 pub mod schedule;
 pub mod seconds;
@@ -48,7 +52,9 @@ pub mod simulator;
 pub use action::{Action, ActionParseError, StageId};
 pub use bytes::Bytes;
 pub use chain::{Alternative, Chain, ChainError, LossCost, OptimizerCost, Stage};
-pub use planner::PlanError;
+pub use frontier::{FrontierPoint, frontier};
+pub use plan::{Plan, PlanRequest, PlannerKind, PlannerParseError, Slots, Source, plan};
+pub use planner::{PlanError, least_time, smallest_peak};
 pub use schedule::{Rule, Schedule, ScheduleError};
 pub use seconds::Seconds;
 pub use simulator::{Moment, Parts, Simulation, Violation, simulate};

@@ -1,42 +1,38 @@
 //! The planners: from a chain and a budget to a schedule.
+//!
+//! [`plan`](crate::plan()) is the door to all of them; the functions here are the algorithms alone.
+//!
+//! | planner | what | file |
+//! |---|---|---|
+//! | `none` | keep everything | `none.rs` |
+//! | `uniform` | segments of equal length | `uniform.rs` |
+//! | `sqrt` | about sqrt(n) segments, cut by bytes | `sqrt.rs` |
+//! | `segments` | the best single-level cut | `segments.rs` |
+//! | `revolve` | binomial schedules for equal stages | `revolve.rs` |
+//! | `optimal` | the best persistent schedule | `optimal.rs` |
+//!
+//! `terms.rs` holds the symbols that the recurrences share; `single_level.rs` and `persistent.rs` turn cuts and trees into
+//! actions; `smallest_peak.rs` and `least_time.rs` are the bounds.
 
+mod error;
+mod least_time;
 mod none;
+pub(crate) mod optimal;
+mod persistent;
+mod revolve;
+pub(crate) mod segments;
 mod single_level;
+mod smallest_peak;
+mod sqrt;
+pub(crate) mod terms;
 mod uniform;
 
-use crate::schedule::ScheduleError;
-
+pub use error::PlanError;
+pub use least_time::least_time;
 pub use none::none;
+pub use revolve::revolve;
+pub use segments::{segments, smallest_segments_peak};
 pub use single_level::single_level;
+pub use smallest_peak::smallest_peak;
+pub use sqrt::sqrt;
 pub use uniform::uniform;
-
-/// Why there is no plan.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum PlanError {
-    /// A chain has at least one stage.
-    #[error("a chain without stages has no plan")]
-    NoStages,
-    /// There are at least one and at most as many segments as stages.
-    #[error(
-        "{segments} segments for {stages} stages: the number of segments is from 1 to the number of stages"
-    )]
-    Segments {
-        /// The number of segments that was asked for.
-        segments: usize,
-        /// The number of stages.
-        stages: usize,
-    },
-    /// The cuts between segments rise and lie inside the chain.
-    #[error(
-        "segments cannot start at {starts:?} in a chain of {stages} stages: the starts rise from 1"
-    )]
-    Cuts {
-        /// The first stages of the second and later segments.
-        starts: Vec<usize>,
-        /// The number of stages.
-        stages: usize,
-    },
-    /// A planner made a schedule that breaks a rule: a bug in this crate.
-    #[error("the planner's own schedule breaks a rule, please report this: {0}")]
-    Schedule(#[from] ScheduleError),
-}

@@ -1,0 +1,139 @@
+//! `revolve`: binomial schedules for equal stages.
+//!
+//! Griewank & Walther 2000 (Algorithm 799, ACM TOMS 26(1)); also treeverse (Griewank 1992). With s stored states, the
+//! chain's input among them, and beta(s,r) = C(s+r, s), a chain of l <= beta(s,r) equal steps is reversed with no step
+//! run forward more than r times before its own recording, and the least number of untracked forwards is
+//! ```text
+//! t(l,s) = min over 0<h<l of h + t(l-h, s-1) + t(h, s) = r l - beta(s+1, r-1),   r the least with l <= beta(s,r)
+//! ```
+//! Every h with beta(s,r-2) <= h <= beta(s,r-1) and beta(s-1,r-1) <= l-h <= beta(s-1,r) is optimal; this takes
+//! h = min( beta(s,r-1), l - beta(s-1,r-1) ), in O(r) each. Each stage is recorded alone, so its graph never meets another's:
+//! optimal for equal stages whose graph is no larger than what is stored, blind to bytes and seconds otherwise.
+//! Cost: O(actions).
+
+use super::PlanError;
+use super::persistent::{Choice, emit};
+use crate::schedule::Schedule;
+
+/// The binomial schedule of `stages` equal stages with `snapshots` stored states, the chain's input among them.
+///
+/// # Errors
+/// [`PlanError::NoStages`] for zero stages, [`PlanError::Snapshots`] for zero snapshots or more than stages.
+pub fn revolve(stages: usize, snapshots: usize) -> Result<Schedule, PlanError> {
+    if stages == 0 {
+        return Err(PlanError::NoStages);
+    }
+    if snapshots == 0 || snapshots > stages {
+        return Err(PlanError::Snapshots { snapshots, stages });
+    }
+    emit(stages, snapshots, |s, t, &snapshots| {
+        let steps = t.min(stages - 1) + 1 - s;
+        if steps == 1 {
+            return Choice::Track {
+                alternative: 0,
+                rest: snapshots,
+            };
+        }
+        let ahead = if snapshots == 1 {
+            steps - 1
+        } else {
+            first_part(steps, snapshots)
+        };
+        Choice::Split {
+            j: s + ahead,
+            right: snapshots.saturating_sub(1).max(1),
+            left: snapshots,
+        }
+    })
+}
+
+/// beta(s,r) = C(s+r, s): the longest chain that s stored states reverse with r repetitions. Stops at `usize::MAX`.
+fn beta(snapshots: usize, repetitions: usize) -> usize {
+    let mut value = 1_u128;
+    for k in 1..=repetitions.min(snapshots) {
+        value = value * (repetitions.max(snapshots) + k) as u128 / k as u128;
+        if value > usize::MAX as u128 {
+            return usize::MAX;
+        }
+    }
+    value as usize
+}
+
+/// h: how far to go before the next state is stored, for at least two steps and two snapshots.
+fn first_part(steps: usize, snapshots: usize) -> usize {
+    let mut repetitions = 1;
+    while beta(snapshots, repetitions) < steps {
+        repetitions += 1;
+    }
+    beta(snapshots, repetitions - 1).min(steps - beta(snapshots - 1, repetitions - 1))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::{beta, revolve};
+    use crate::action::Action;
+    use crate::planner::PlanError;
+
+    fn advances(stages: usize, snapshots: usize) -> usize {
+        let schedule = revolve(stages, snapshots).unwrap();
+        schedule
+            .actions()
+            .iter()
+            .filter(|a| matches!(a, Action::Forward(_) | Action::ForwardKeep(_)))
+            .count()
+    }
+
+    /// Griewank & Walther 2000, section 2: the recurrence itself, which knows nothing of binomials.
+    #[test]
+    fn forwards_are_as_few_as_the_recurrence_allows() {
+        const LONGEST: usize = 60;
+        let mut least = vec![vec![0; LONGEST + 1]; LONGEST + 1];
+        for snapshots in 1..=LONGEST {
+            for steps in 2..=LONGEST {
+                least[snapshots][steps] = if snapshots == 1 {
+                    steps * (steps - 1) / 2
+                } else {
+                    (1..steps)
+                        .map(|h| h + least[snapshots - 1][steps - h] + least[snapshots][h])
+                        .min()
+                        .unwrap()
+                };
+            }
+        }
+        for steps in 1..=LONGEST {
+            for snapshots in 1..=steps {
+                assert_eq!(
+                    advances(steps, snapshots),
+                    least[snapshots][steps],
+                    "{steps} steps, {snapshots} snapshots"
+                );
+            }
+        }
+    }
+
+    /// The closed form t(l,s) = r l - beta(s+1, r-1) for 10 steps and 3 snapshots: 2 * 10 - C(5,1) = 15.
+    #[test]
+    fn ten_steps_with_three_snapshots_take_fifteen_forwards() {
+        assert_eq!(beta(3, 2), 10);
+        assert_eq!(advances(10, 3), 15);
+    }
+
+    #[test]
+    fn the_number_of_snapshots_is_checked() {
+        assert_eq!(
+            revolve(3, 0),
+            Err(PlanError::Snapshots {
+                snapshots: 0,
+                stages: 3
+            })
+        );
+        assert_eq!(
+            revolve(3, 4),
+            Err(PlanError::Snapshots {
+                snapshots: 4,
+                stages: 3
+            })
+        );
+    }
+}

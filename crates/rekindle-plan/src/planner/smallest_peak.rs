@@ -1,0 +1,118 @@
+//! The smallest peak of any persistent schedule, in exact bytes.
+//!
+//! ```text
+//! P(s,s) = all(s,s)
+//! P(s,t) = min( min over s<j<=t of max( null(s,j,t), x_j + P(j,t), P(s,j-1) ), max( all(s,t), X_{s+1} + P(s+1,t) ) )
+//! ```
+//! the second over all ways to record stage s. The recurrence is the memory half of the program of Beaumont et al.
+//! (INRIA RR-9302, ACM TOMS 50(2) 2024), with parameter gradients and alternatives added; recomputing everything is not
+//! always the smallest, since a recorded stage may be smaller than the forwards that would come between. Cost: O(n^3)
+//! time in parallel diagonals, O(n^2) bytes. Optimal among persistent schedules.
+
+use rayon::prelude::*;
+
+use super::PlanError;
+use super::persistent::{Choice, emit};
+use super::terms::Terms;
+use crate::bytes::Bytes;
+use crate::chain::Chain;
+use crate::schedule::Schedule;
+
+/// The smallest budget that some persistent schedule fits, and that schedule. The budget counts everything: what is
+/// always resident, and the optimizer's peak, which no schedule lowers.
+///
+/// # Errors
+/// The chain does not validate.
+pub fn smallest_peak(chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
+    chain.validate()?;
+    SmallestPeaks::new(&Terms::new(chain)).whole(chain)
+}
+
+/// P of every window, each less its G(t).
+pub(crate) struct SmallestPeaks<'a> {
+    terms: &'a Terms,
+    /// `by_start[s][t - s]` and `by_end[t][t - s]`: P(s,t) - G(t) twice, so that both inner reads run along memory.
+    by_start: Vec<Vec<u64>>,
+    by_end: Vec<Vec<u64>>,
+}
+
+impl SmallestPeaks<'_> {
+    pub(crate) fn new(terms: &Terms) -> SmallestPeaks<'_> {
+        let n = terms.nodes.len();
+        let mut peaks = SmallestPeaks {
+            terms,
+            by_start: vec![Vec::new(); n],
+            by_end: vec![Vec::new(); n],
+        };
+        for length in 0..n {
+            let diagonal: Vec<u64> = (0..n - length)
+                .into_par_iter()
+                .with_min_len(16)
+                .map(|s| peaks.best(s, s + length).0)
+                .collect();
+            for (s, peak) in diagonal.into_iter().enumerate() {
+                peaks.by_start[s].push(peak);
+                peaks.by_end[s + length].push(peak);
+            }
+        }
+        peaks
+    }
+
+    /// The smallest budget for the whole chain, and a schedule that meets it.
+    pub(crate) fn whole(&self, chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
+        let loss = self.terms.loss();
+        let schedule = emit(loss, (), |s, t, ()| self.best(s, t).1)?;
+        Ok((
+            (chain.resident_bytes() + Bytes(self.by_start[0][loss])).max(chain.optimizer_peak()),
+            schedule,
+        ))
+    }
+
+    /// P(s,t) - G(t) and the choice that attains it, from the shorter windows.
+    fn best(&self, s: usize, t: usize) -> (u64, Choice<()>) {
+        let terms = self.terms;
+        let mut best = u64::MAX;
+        let mut choice = Choice::Track {
+            alternative: 0,
+            rest: (),
+        };
+        for (alternative, way) in terms.nodes[s].ways.iter().enumerate() {
+            let inside = if s < t {
+                way.saved + self.by_start[s + 1][t - s - 1]
+            } else {
+                0
+            };
+            let peak = terms.all(s, t, way).max(inside);
+            if peak < best {
+                best = peak;
+                choice = Choice::Track {
+                    alternative,
+                    rest: (),
+                };
+            }
+        }
+        let mut forwards = terms.forward_peak(s, true);
+        for j in s + 1..=t {
+            let null = terms.y[t + 1] + forwards;
+            // null only grows with j.
+            if null >= best {
+                break;
+            }
+            // P(s,j-1) with its own gradients, which are G(j-1) - G(t) more than this window starts with.
+            let grads = terms.later_grads[j - 1] - terms.later_grads[t];
+            let right = terms.x[j] + self.by_end[t][t - j];
+            let left = grads + self.by_start[s][j - 1 - s];
+            let peak = null.max(right).max(left);
+            if peak < best {
+                best = peak;
+                choice = Choice::Split {
+                    j,
+                    right: (),
+                    left: (),
+                };
+            }
+            forwards = forwards.max(terms.forward_peak(j, false));
+        }
+        (best, choice)
+    }
+}

@@ -1,0 +1,51 @@
+//! `sqrt`: about the square root of n segments, cut by bytes.
+//!
+//! Chen et al. 2016 (arXiv 1604.06174): n equal layers in K segments keep K boundaries and n / K layers, least at
+//! K = sqrt(n), for one extra forward. Their algorithm 3 cuts where the bytes since the last cut pass a limit and
+//! searches the limit around its balanced value; here K is searched from half to twice sqrt(n), each K cut where the saved
+//! bytes pass the next K-th of their sum. Cost: O(n sqrt(n)). Near the least single-level peak when stages are alike;
+//! `segments` is exact.
+
+use super::{PlanError, single_level};
+use crate::chain::Chain;
+use crate::schedule::Schedule;
+
+/// The candidates: one schedule for each K from half to twice the square root of the number of stages.
+///
+/// # Errors
+/// The chain does not validate.
+pub fn sqrt(chain: &Chain) -> Result<Vec<Schedule>, PlanError> {
+    chain.validate()?;
+    let stages = chain.stages.len();
+    let root = (stages as f64).sqrt();
+    let fewest = ((root / 2.0).floor() as usize).max(1);
+    let most = ((root * 2.0).ceil() as usize).min(stages);
+    (fewest..=most)
+        .map(|segments| single_level(stages, &starts(chain, segments)))
+        .collect()
+}
+
+/// The first stages of the second and later of `segments` segments of about equal saved bytes, none of them empty.
+fn starts(chain: &Chain, segments: usize) -> Vec<usize> {
+    let stages = chain.stages.len();
+    let total: u128 = chain
+        .stages
+        .iter()
+        .map(|stage| u128::from(stage.saved_bytes.0))
+        .sum();
+    let mut starts: Vec<usize> = Vec::with_capacity(segments - 1);
+    let (mut saved, mut next) = (0_u128, 0);
+    for k in 1..segments {
+        while next < stages
+            && (saved + u128::from(chain.stages[next].saved_bytes.0)) * segments as u128
+                <= k as u128 * total
+        {
+            saved += u128::from(chain.stages[next].saved_bytes.0);
+            next += 1;
+        }
+        // Leave at least one stage for the segments before and after this cut.
+        let after_previous = starts.last().map_or(1, |previous| previous + 1);
+        starts.push(next.clamp(after_previous, stages - (segments - k)));
+    }
+    starts
+}

@@ -1,0 +1,123 @@
+//! The symbols of the recurrences, as arrays over stages, the loss being stage L like any other.
+//!
+//! All sizes are exact bytes above what is always resident. With G(t) = sum of g_k over k > t, the parameter gradients
+//! that are there when the backward of stage t starts:
+//! ```text
+//! null(s,j,t) = G(t) + y_{t+1} + max( x_{s+1} + f_s , max_{s<k<j}( x_k + x_{k+1} + f_k ) )
+//! all(s,t)    = max( G(t) + y_{t+1} + X_{s+1} + F_s ,  G(s) + g_s + y_s + y_{s+1} + X_{s+1} + b_s )
+//! ```
+//! null is the peak of the untracked forwards from stage s to a_j, all that of the tracked forward and the backward of
+//! stage s, while y_{t+1} waits. Both are given here without their G(t), which depends on the rest of the chain: what
+//! is left depends on the stages s..t alone, so equal windows have equal terms.
+
+use crate::chain::Chain;
+
+/// One way to record a stage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Way {
+    /// X.
+    pub(crate) saved: u64,
+    /// F.
+    pub(crate) tracked_temp: u64,
+    /// b.
+    pub(crate) backward_temp: u64,
+    /// Time of the tracked forward and the backward.
+    pub(crate) seconds: f64,
+}
+
+/// One stage, or the loss.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    /// x_{i+1}; 0 for the loss.
+    pub(crate) output: u64,
+    /// f.
+    pub(crate) forward_temp: u64,
+    /// g.
+    pub(crate) grad: u64,
+    /// Time of an untracked forward.
+    pub(crate) forward: f64,
+    /// At least one; the first is the default.
+    pub(crate) ways: Vec<Way>,
+}
+
+/// A chain as the recurrences see it.
+pub(crate) struct Terms {
+    /// Stages 0..L-1 and the loss.
+    pub(crate) nodes: Vec<Node>,
+    /// x_i for i in 0..=L+1.
+    pub(crate) x: Vec<u64>,
+    /// y_i for i in 0..=L+1.
+    pub(crate) y: Vec<u64>,
+    /// G(t) for t in 0..=L.
+    pub(crate) later_grads: Vec<u64>,
+}
+
+impl Terms {
+    pub(crate) fn new(chain: &Chain) -> Terms {
+        let stages = chain.stages.len();
+        let mut nodes: Vec<Node> = chain
+            .stages
+            .iter()
+            .map(|stage| Node {
+                output: stage.output_bytes.0,
+                forward_temp: stage.forward_temp_bytes.0,
+                grad: stage.grad_bytes.0,
+                forward: stage.forward_s.0,
+                ways: stage
+                    .ways()
+                    .map(|way| Way {
+                        saved: way.saved_bytes.0,
+                        tracked_temp: way.tracked_temp_bytes.0,
+                        backward_temp: way.backward_temp_bytes.0,
+                        seconds: way.forward_s.0 + way.backward_s.0,
+                    })
+                    .collect(),
+            })
+            .collect();
+        nodes.push(Node {
+            output: 0,
+            forward_temp: chain.loss.forward_temp_bytes.0,
+            grad: 0,
+            forward: chain.loss.forward_s.0,
+            ways: vec![Way {
+                saved: 0,
+                tracked_temp: chain.loss.forward_temp_bytes.0,
+                backward_temp: chain.loss.backward_temp_bytes.0,
+                seconds: chain.loss.forward_s.0 + chain.loss.backward_s.0,
+            }],
+        });
+        let mut x: Vec<u64> = (0..=stages).map(|i| chain.activation_bytes(i).0).collect();
+        let mut y: Vec<u64> = (0..=stages).map(|i| chain.gradient_bytes(i).0).collect();
+        x.push(0);
+        y.push(0);
+        let mut later_grads = vec![0; stages + 1];
+        for t in (0..stages).rev() {
+            later_grads[t] = later_grads[t + 1] + nodes[t + 1].grad;
+        }
+        Terms {
+            nodes,
+            x,
+            y,
+            later_grads,
+        }
+    }
+
+    /// L, the number of the loss.
+    pub(crate) fn loss(&self) -> usize {
+        self.nodes.len() - 1
+    }
+
+    /// x_k + x_{k+1} + f_k, or without x_k where a_k is counted elsewhere: the peak of the untracked forward of stage k.
+    pub(crate) fn forward_peak(&self, k: usize, first: bool) -> u64 {
+        let input = if first { 0 } else { self.x[k] };
+        input + self.x[k + 1] + self.nodes[k].forward_temp
+    }
+
+    /// all(s,t) - G(t), with stage s recorded in the given way.
+    pub(crate) fn all(&self, s: usize, t: usize, way: &Way) -> u64 {
+        let forward = self.y[t + 1] + way.saved + way.tracked_temp;
+        let grads = self.later_grads[s] - self.later_grads[t] + self.nodes[s].grad;
+        let backward = grads + self.y[s] + self.y[s + 1] + way.saved + way.backward_temp;
+        forward.max(backward)
+    }
+}
