@@ -11,6 +11,7 @@
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
+//! | [`device`] | where a run can be |
 //! | [`train`] | optimizers, learning rates, the training loop and its record |
 //!
 //! Schedules, and the planners that find them, live in [`rekindle_plan`].
@@ -21,6 +22,7 @@
 pub mod activation;
 pub mod backend;
 pub mod data;
+pub mod device;
 pub mod executor;
 mod graph;
 pub mod layer;

@@ -4,6 +4,7 @@ mod learning_rate;
 pub mod loss;
 pub mod optimizer;
 pub mod record;
+pub mod session;
 pub mod settings;
 mod trainer;
 

@@ -6,7 +6,7 @@ use burn::{
     module::AutodiffModule,
     tensor::{Int, Tensor, backend::Backend},
 };
-use rekindle_plan::Seconds;
+use rekindle_plan::{Bytes, Schedule, Seconds};
 
 use super::{
     loss::TargetTensor,
@@ -146,6 +146,37 @@ impl<B: CheckpointBackend> Trainer<B> {
         phases.extend(output.phases);
         phases.extend(after.finish());
         Ok(StepReport { record, phases })
+    }
+
+    /// Peak of the device and seconds of forward, loss and backward under another schedule, on a copy of the model:
+    /// parameters and statistics stay as they are. Runs twice; the second run counts.
+    ///
+    /// # Errors
+    ///
+    /// If the schedule or the batch does not fit the model.
+    pub fn trial(
+        &self,
+        schedule: Schedule,
+        batch: impl Fn() -> Batch,
+    ) -> Result<(Bytes, f64), TrainError> {
+        let executor = Executor::new(schedule);
+        let model: Sequential<Stage<B>> = AutodiffModule::<B>::from_inner(self.model.valid());
+        let mut result = (Bytes(0), 0.0);
+        for _ in 0..2 {
+            let (input, targets) = to_device::<B>(batch(), &self.device)?;
+            self.meter.start_interval();
+            let started = Instant::now();
+            let output = executor.step(&model, input, StepSeed::new(0, 0), |output| {
+                targets.loss(rows(output))
+            })?;
+            let memory = self.meter.read();
+            let peak = memory
+                .peak_reserved_bytes
+                .unwrap_or(memory.peak_in_use_bytes);
+            result = (peak, started.elapsed().as_secs_f64());
+            drop(output);
+        }
+        Ok(result)
     }
 
     /// Mean loss and accuracy over batches, with dropout off and batch normalisation by its running statistics.

@@ -1,0 +1,49 @@
+//! The devices that a run can be on.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A device, resolved: not "whatever there is", but one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// The processor, by burn's `flex` backend.
+    Cpu,
+    /// The NVIDIA GPU of this number.
+    Cuda(usize),
+    /// The wgpu adapter of this number; 0 is wgpu's own choice.
+    Wgpu(usize),
+}
+
+impl Device {
+    /// The cargo feature that builds the device's backend in.
+    #[must_use]
+    pub fn feature(self) -> &'static str {
+        match self {
+            Self::Cpu => "flex",
+            Self::Cuda(_) => "cuda",
+            Self::Wgpu(_) => "wgpu",
+        }
+    }
+
+    /// Whether the device's backend is part of this build.
+    #[must_use]
+    pub fn built_in(self) -> bool {
+        match self {
+            Self::Cpu => cfg!(feature = "flex"),
+            Self::Cuda(_) => cfg!(feature = "cuda"),
+            Self::Wgpu(_) => cfg!(feature = "wgpu"),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::Wgpu(index) => write!(f, "wgpu:{index}"),
+        }
+    }
+}

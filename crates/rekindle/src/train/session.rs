@@ -1,0 +1,192 @@
+//! A whole run: build, measure, plan, train, evaluate, record.
+//!
+//! This is where a device becomes a backend; nothing outside this crate needs to name one.
+
+mod run;
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use rekindle_plan::{Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Seconds};
+use thiserror::Error;
+
+use super::{
+    record::{EvalRecord, RunRecord, StepRecord},
+    settings::TrainSettings,
+    trainer::TrainError,
+};
+use crate::{
+    backend::CheckpointBackend,
+    data::{DataError, Dataset},
+    device::Device,
+    meter::{Meter, NotInstalled, PeakMemory},
+    model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
+};
+
+/// What is to be trained, on what, and how.
+pub struct Job<'a> {
+    /// The model.
+    pub model: &'a ModelSpec,
+    /// Samples to train on.
+    pub train: &'a dyn Dataset,
+    /// Samples to evaluate on.
+    pub eval: Option<&'a dyn Dataset>,
+    /// Steps, batch, optimizer and so on.
+    pub settings: &'a TrainSettings,
+    /// Where the schedule comes from.
+    pub schedule: ScheduleRequest,
+    /// Whether one plain step is run and measured after the training, for comparison.
+    pub compare: bool,
+    /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
+    pub free: Option<Bytes>,
+}
+
+/// Where a run's schedule comes from.
+#[derive(Debug, Clone)]
+pub enum ScheduleRequest {
+    /// A planner finds it on the measured chain.
+    Plan(PlanRequest),
+    /// It was made before.
+    Given {
+        /// The schedule.
+        schedule: Schedule,
+        /// Who made it.
+        planner: String,
+        /// The budget that it was made for.
+        budget: Option<Bytes>,
+    },
+}
+
+/// What is known before the first step.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The measured chain, fixed bytes included.
+    pub chain: Chain,
+    /// The schedule and what it should cost.
+    pub plan: Plan,
+    /// Its name, as records show it.
+    pub planner: String,
+    /// The budget.
+    pub budget: Option<Bytes>,
+    /// Peak of the same training without recomputing.
+    pub plain_peak: Bytes,
+    /// Step time of the same training without recomputing.
+    pub plain_step: Seconds,
+    /// Values that training changes.
+    pub param_count: u64,
+}
+
+/// Memory while a run goes on.
+#[derive(Debug, Clone, Copy)]
+pub struct MemoryNow {
+    /// Bytes in use after the last step.
+    pub in_use: Bytes,
+    /// The highest peak so far.
+    pub peak: PeakMemory,
+}
+
+/// Is told what a run does, and may stop it.
+pub trait Observer {
+    /// `done` of `of` stages are measured.
+    fn profiling(&mut self, done: usize, of: usize);
+    /// The plan is made; training starts.
+    fn planned(&mut self, planned: &Planned);
+    /// A step is done. Breaking stops the run in good order.
+    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()>;
+    /// An evaluation is done.
+    fn evaluated(&mut self, evaluation: &EvalRecord);
+}
+
+/// A run that could not be.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// A layer cannot take its input.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The model cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The data cannot fill a batch.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The schedule that was given does not fit the model.
+    #[error("the schedule does not fit the model: {0}")]
+    Schedule(#[from] rekindle_plan::Violation),
+    /// A step could not run.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// Memory cannot be measured.
+    #[error(transparent)]
+    Meter(#[from] NotInstalled),
+    /// The device's backend is not part of this build.
+    #[error("{device} is not built in: build with `--features {}`", device.feature())]
+    NotBuiltIn {
+        /// The device.
+        device: Device,
+    },
+}
+
+/// Runs a job on a device that is known to answer: asking for a GPU that does not may panic below burn.
+///
+/// # Errors
+///
+/// A [`RunError`]; nothing has been trained then.
+pub fn run(
+    job: &Job<'_>,
+    device: Device,
+    observer: &mut dyn Observer,
+) -> Result<RunRecord, RunError> {
+    match device {
+        #[cfg(feature = "flex")]
+        Device::Cpu => {
+            let meter = Arc::new(crate::meter::HostMeter::new()?);
+            on::<burn::backend::Autodiff<burn::backend::Flex>>(
+                job,
+                device,
+                Default::default(),
+                meter,
+                observer,
+            )
+        }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(index) => {
+            let cuda = burn::backend::cuda::CudaDevice::new(index);
+            let meter = Arc::new(crate::meter::CubeMeter::<
+                burn::backend::Cuda,
+                cubecl::cuda::CudaRuntime,
+            >::new(cuda.clone()));
+            on::<burn::backend::Autodiff<burn::backend::Cuda>>(job, device, cuda, meter, observer)
+        }
+        #[cfg(feature = "wgpu")]
+        Device::Wgpu(index) => {
+            use burn::backend::wgpu::WgpuDevice;
+            let wgpu = match index {
+                0 => WgpuDevice::DefaultDevice,
+                _ => WgpuDevice::DiscreteGpu(index - 1),
+            };
+            let meter = Arc::new(crate::meter::CubeMeter::<
+                burn::backend::Wgpu,
+                cubecl::wgpu::WgpuRuntime,
+            >::new(wgpu.clone()));
+            on::<burn::backend::Autodiff<burn::backend::Wgpu>>(job, device, wgpu, meter, observer)
+        }
+        #[allow(
+            unreachable_patterns,
+            reason = "reached in builds without all backends"
+        )]
+        _ => Err(RunError::NotBuiltIn { device }),
+    }
+}
+
+#[allow(dead_code, reason = "unused in a build without any backend")]
+fn on<B: CheckpointBackend>(
+    job: &Job<'_>,
+    device: Device,
+    backend_device: B::Device,
+    meter: Arc<dyn Meter>,
+    observer: &mut dyn Observer,
+) -> Result<RunRecord, RunError> {
+    run::Session::<B>::prepare(job, device, backend_device, meter, observer)?.run(observer)
+}

@@ -1,0 +1,288 @@
+//! One run on one backend.
+
+use std::sync::Arc;
+
+use rekindle_plan::{Bytes, Chain, Plan, PlannerKind, Seconds, Source, plan, planner, simulate};
+
+use super::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest};
+use crate::{
+    backend::CheckpointBackend,
+    data::{Shuffled, in_order},
+    device::Device,
+    executor::Executor,
+    meter::Meter,
+    model::{build::build, spec::ModelSpec, stage::Stage, stages::StagePlan},
+    profile::{Profiler, StageLabel},
+    sequential::Sequential,
+    train::{
+        record::{
+            EvalRecord, PhasedStep, PlainRun, RUN_FORMAT, RunRecord, StepRecord, median_step_time,
+        },
+        trainer::{Trainer, rows, to_device},
+    },
+};
+
+/// Steps whose phases are recorded from the start; the last step's are too.
+const PHASED_STEPS: usize = 3;
+
+pub(super) struct Session<'a, B: CheckpointBackend> {
+    job: &'a Job<'a>,
+    device: Device,
+    meter: Arc<dyn Meter>,
+    batches: Shuffled,
+    planned: Planned,
+    trainer: Trainer<B>,
+    history: Vec<StepRecord>,
+    phases: Vec<PhasedStep>,
+    evaluations: Vec<EvalRecord>,
+}
+
+impl<'a, B: CheckpointBackend> Session<'a, B> {
+    /// Builds the model, measures it and makes the plan.
+    pub(super) fn prepare(
+        job: &'a Job<'a>,
+        device: Device,
+        backend_device: B::Device,
+        meter: Arc<dyn Meter>,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, RunError> {
+        let settings = job.settings;
+        let shape = job.model.infer()?;
+        let stages = StagePlan::new(job.model, &shape);
+        let batches = Shuffled::new(job.train.len(), settings.batch, settings.seed)?;
+
+        B::seed(&backend_device, settings.seed);
+        let model = Sequential::new(build::<B>(job.model, &stages, &backend_device)?);
+        let labels = labels(job.model, &stages);
+        let chain = measure::<B>(
+            job,
+            &model,
+            &labels,
+            &batches,
+            &backend_device,
+            &*meter,
+            observer,
+        )?;
+        let planned = make_plan(job, chain, shape.param_count())?;
+        observer.planned(&planned);
+
+        let executor = Executor::new(planned.plan.schedule.clone());
+        let trainer = Trainer::new(
+            model,
+            shape.output(),
+            executor,
+            settings.clone(),
+            Arc::clone(&meter),
+            backend_device,
+        )?;
+        Ok(Self {
+            job,
+            device,
+            meter,
+            batches,
+            planned,
+            trainer,
+            history: Vec::new(),
+            phases: Vec::new(),
+            evaluations: Vec::new(),
+        })
+    }
+
+    /// Trains until the last step, or until the observer stops it.
+    pub(super) fn run(mut self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
+        let steps = self.job.settings.steps;
+        let mut interrupted = false;
+        while self.trainer.steps_done() < steps && !interrupted {
+            let batch = self
+                .job
+                .train
+                .batch(&self.batches.step(self.trainer.steps_done()));
+            let report = self.trainer.step(batch)?;
+            let done = self.trainer.steps_done();
+
+            // The last step seen replaces the one seen before it.
+            self.phases.truncate(PHASED_STEPS);
+            self.phases.push(PhasedStep {
+                step: done,
+                phases: report.phases,
+            });
+            self.history.push(report.record);
+            let memory = MemoryNow {
+                in_use: self.meter.read().in_use_bytes,
+                peak: self.meter.lifetime_peak(),
+            };
+            if let Some(step) = self.history.last() {
+                interrupted = observer.stepped(step, memory).is_break();
+            }
+            let due = self
+                .job
+                .settings
+                .eval_every
+                .is_some_and(|every| done.is_multiple_of(every));
+            if (due || done == steps) && !interrupted {
+                self.evaluate(observer)?;
+            }
+        }
+        self.finish(interrupted)
+    }
+
+    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        let Some(data) = self.job.eval else {
+            return Ok(());
+        };
+        let batches =
+            in_order(data.len(), self.job.settings.batch).map(|indices| data.batch(&indices));
+        let evaluation = self.trainer.evaluate(batches)?;
+        observer.evaluated(&evaluation);
+        self.evaluations.push(evaluation);
+        Ok(())
+    }
+
+    fn finish(self, interrupted: bool) -> Result<RunRecord, RunError> {
+        // Taken before the comparison, which is no part of the run.
+        let measured_peak = self.meter.lifetime_peak().device_bytes();
+        let plain = self.plain()?;
+        let planned = self.planned;
+        let segments = planned.plan.schedule.segments();
+        Ok(RunRecord {
+            format: RUN_FORMAT,
+            device: self.device.to_string(),
+            planner: planned.planner,
+            segments: segments.map(|segments| {
+                segments
+                    .iter()
+                    .map(|(first, last)| [first.0, last.0])
+                    .collect()
+            }),
+            budget_bytes: planned.budget,
+            predicted_peak_bytes: planned.plan.peak,
+            measured_peak_bytes: measured_peak,
+            predicted_step_s: planned.plan.step,
+            measured_step_s: median_step_time(&self.history),
+            plain,
+            first_loss: self.history.first().map_or(f64::NAN, |step| step.loss),
+            last_loss: self.history.last().map_or(f64::NAN, |step| step.loss),
+            steps: self.trainer.steps_done(),
+            batch: self.job.settings.batch,
+            interrupted,
+            evaluations: self.evaluations,
+            phases: self.phases,
+            history: self.history,
+        })
+    }
+
+    /// The plain run's cost: measured where that was asked for and fits, else predicted.
+    fn plain(&self) -> Result<PlainRun, RunError> {
+        let predicted = PlainRun {
+            peak_bytes: self.planned.plain_peak,
+            step_s: self.planned.plain_step,
+            measured: false,
+        };
+        let fits = self
+            .job
+            .free
+            .is_none_or(|free| predicted.peak_bytes <= free);
+        if !self.job.compare || !fits {
+            return Ok(predicted);
+        }
+        let stages = self.planned.chain.stages.len();
+        let batch = || self.job.train.batch(&self.batches.step(0));
+        let (peak_bytes, seconds) = self.trainer.trial(planner::none(stages)?, batch)?;
+        Ok(PlainRun {
+            peak_bytes,
+            step_s: Seconds(seconds) + self.planned.chain.optimizer.step_s,
+            measured: true,
+        })
+    }
+}
+
+/// Names for people, and keys that are equal where stages cost the same.
+fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
+    stages
+        .stages
+        .iter()
+        .enumerate()
+        .map(|(index, stage)| StageLabel {
+            name: stage.name.clone(),
+            // The first stage computes no gradient for its input.
+            key: format!(
+                "{:?} {:?} {}",
+                &model.layers[stage.layers.clone()],
+                stage.input,
+                index == 0
+            ),
+        })
+        .collect()
+}
+
+fn measure<B: CheckpointBackend>(
+    job: &Job<'_>,
+    model: &Sequential<Stage<B>>,
+    labels: &[StageLabel],
+    batches: &Shuffled,
+    device: &B::Device,
+    meter: &dyn Meter,
+    observer: &mut dyn Observer,
+) -> Result<Chain, RunError> {
+    let fixed = meter.read().in_use_bytes;
+    let batch = job.train.batch(&batches.step(0));
+    let (input, targets) = to_device::<B>(batch, device)?;
+    let profiler = Profiler::<B> {
+        device,
+        meter,
+        optimizer: job.settings.optimizer,
+        clip: job.settings.clip,
+    };
+    let with_data = meter.read().in_use_bytes;
+    let of = labels.len();
+    let mut chain = profiler.chain(
+        model,
+        labels,
+        &input,
+        |output| {
+            let output = rows(output);
+            (targets.loss(output.clone()), targets.correct(output))
+        },
+        |done| observer.profiling(done, of),
+    );
+    // Parameters, data sets, whatever the process holds, and the batch's targets.
+    let data = Bytes(with_data.0.saturating_sub(fixed.0));
+    let targets = Bytes(data.0.saturating_sub(chain.input_bytes.0));
+    chain.fixed_bytes = chain.fixed_bytes + fixed + targets;
+    Ok(chain)
+}
+
+fn make_plan(job: &Job<'_>, chain: Chain, param_count: u64) -> Result<Planned, RunError> {
+    let plain = simulate(&chain, &planner::none(chain.stages.len())?)?;
+    let (plan, planner, budget) = match &job.schedule {
+        ScheduleRequest::Plan(request) => {
+            let plan = plan(&chain, request)?;
+            let name = plan.planner.to_string();
+            (plan, name, request.budget)
+        }
+        ScheduleRequest::Given {
+            schedule,
+            planner,
+            budget,
+        } => {
+            let simulated = simulate(&chain, schedule)?;
+            let plan = Plan {
+                planner: PlannerKind::Auto,
+                schedule: schedule.clone(),
+                peak: simulated.peak,
+                step: simulated.time,
+                source: Source::Fastest,
+            };
+            (plan, planner.clone(), *budget)
+        }
+    };
+    Ok(Planned {
+        chain,
+        plan,
+        planner,
+        budget,
+        plain_peak: plain.peak,
+        plain_step: plain.time,
+        param_count,
+    })
+}
