@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::{cifar10, dataset::TargetKind, mnist, text};
+use crate::model::spec::{ElementKind, SampleShape};
+
 /// Where samples come from, and how many are set apart for evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,3 +68,67 @@ pub enum SyntheticTarget {
         classes: usize,
     },
 }
+
+impl Source {
+    /// Shape of one sample, as far as it is known before any file is read.
+    ///
+    /// IDX folders are taken to hold MNIST's own size; other sizes show when the folder is opened.
+    #[must_use]
+    pub fn sample_shape(&self) -> SampleShape {
+        let (kind, dims) = match self {
+            Self::Text { window, .. } => (ElementKind::Token, vec![*window]),
+            Self::Mnist { .. } => (ElementKind::Float, mnist::DIMS.to_vec()),
+            Self::Cifar10 { .. } => (ElementKind::Float, cifar10::DIMS.to_vec()),
+            Self::Synthetic {
+                shape, vocab: None, ..
+            } => (ElementKind::Float, shape.clone()),
+            Self::Synthetic { shape, .. } => (ElementKind::Token, shape.clone()),
+        };
+        SampleShape { kind, dims }
+    }
+
+    /// Number of different token ids, if samples are token ids.
+    #[must_use]
+    pub fn vocab(&self) -> Option<usize> {
+        match self {
+            Self::Text { .. } => Some(text::CLASSES),
+            Self::Mnist { .. } | Self::Cifar10 { .. } => None,
+            Self::Synthetic { vocab, .. } => *vocab,
+        }
+    }
+
+    /// What is to be predicted.
+    #[must_use]
+    pub fn target(&self) -> TargetKind {
+        match self {
+            Self::Text { .. } => TargetKind::Classes(text::CLASSES),
+            Self::Mnist { .. } => TargetKind::Classes(mnist::CLASSES),
+            Self::Cifar10 { .. } => TargetKind::Classes(cifar10::CLASSES),
+            Self::Synthetic { target, .. } => match *target {
+                SyntheticTarget::Classes { classes } => TargetKind::Classes(classes),
+                SyntheticTarget::Regression { values } => TargetKind::Values(values),
+            },
+        }
+    }
+
+    /// Random samples that look like this source's: the same shape, token ids and targets. Reads no files.
+    #[must_use]
+    pub fn synthetic_like(&self) -> Self {
+        if matches!(self, Self::Synthetic { .. }) {
+            return self.clone();
+        }
+        Self::Synthetic {
+            shape: self.sample_shape().dims,
+            vocab: self.vocab(),
+            target: match self.target() {
+                TargetKind::Classes(classes) => SyntheticTarget::Classes { classes },
+                TargetKind::Values(values) => SyntheticTarget::Regression { values },
+            },
+            samples: LIKENESS_SAMPLES,
+            seed: 0,
+        }
+    }
+}
+
+/// Samples of a synthetic stand-in: they are drawn when they are read, so many cost nothing.
+const LIKENESS_SAMPLES: usize = 10_000;

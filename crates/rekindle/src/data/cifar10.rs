@@ -1,0 +1,146 @@
+//! CIFAR-10 in its binary version.
+//!
+//! Each file holds records of 3,073 bytes: a label, then 1,024 red, 1,024 green and 1,024 blue values, row by row.
+
+use std::path::Path;
+
+use super::{error::DataError, file, images::Images};
+
+/// Classes of CIFAR-10.
+pub const CLASSES: usize = 10;
+/// Channels, rows and columns.
+pub const DIMS: [usize; 3] = [3, 32, 32];
+
+const PIXELS: usize = 3 * 32 * 32;
+const RECORD: usize = 1 + PIXELS;
+
+/// The training images and, if the file is there, the official test images.
+pub(super) struct Cifar10 {
+    pub train: Images,
+    pub test: Option<Images>,
+}
+
+/// Reads `data_batch_1.bin` to `data_batch_5.bin` and, if it is there, `test_batch.bin`.
+pub(super) fn open(folder: &Path) -> Result<Cifar10, DataError> {
+    file::require_folder(folder)?;
+    // The archive unpacks into a folder of its own; pointing at its parent is an easy slip.
+    let unpacked = folder.join("cifar-10-batches-bin");
+    let folder = if unpacked.is_dir() {
+        unpacked.as_path()
+    } else {
+        folder
+    };
+
+    let mut train = none();
+    for batch in 1..=5 {
+        append(&mut train, &folder.join(format!("data_batch_{batch}.bin")))?;
+    }
+    let test_path = folder.join("test_batch.bin");
+    let test = if test_path.is_file() {
+        let mut test = none();
+        append(&mut test, &test_path)?;
+        Some(test)
+    } else {
+        None
+    };
+    Ok(Cifar10 { train, test })
+}
+
+fn none() -> Images {
+    Images {
+        dims: DIMS,
+        pixels: Vec::new(),
+        labels: Vec::new(),
+        classes: CLASSES,
+    }
+}
+
+fn append(images: &mut Images, path: &Path) -> Result<(), DataError> {
+    let bytes = file::read(path)?;
+    if bytes.is_empty() {
+        return Err(DataError::Empty {
+            path: path.to_path_buf(),
+        });
+    }
+    if !bytes.len().is_multiple_of(RECORD) {
+        return Err(DataError::Length {
+            path: path.to_path_buf(),
+            expected: bytes.len().next_multiple_of(RECORD) as u64,
+            actual: bytes.len() as u64,
+        });
+    }
+    for (index, record) in bytes.chunks_exact(RECORD).enumerate() {
+        let (label, pixels) = (record[0], &record[1..]);
+        if usize::from(label) >= CLASSES {
+            return Err(DataError::Label {
+                path: path.to_path_buf(),
+                index,
+                label,
+                classes: CLASSES,
+            });
+        }
+        images.labels.push(label);
+        images.pixels.extend_from_slice(pixels);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::data::dataset::Dataset;
+
+    fn record(label: u8, pixel: u8) -> Vec<u8> {
+        let mut record = vec![pixel; RECORD];
+        record[0] = label;
+        record
+    }
+
+    fn write_all(folder: &Path) {
+        for batch in 1..=5u8 {
+            fs::write(
+                folder.join(format!("data_batch_{batch}.bin")),
+                record(batch, batch),
+            )
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn joins_the_five_batches() {
+        let folder = TempDir::new().unwrap();
+        write_all(folder.path());
+        let cifar = open(folder.path()).unwrap();
+        assert_eq!(cifar.train.labels, [1, 2, 3, 4, 5]);
+        assert_eq!(cifar.train.sample_shape().dims, [3, 32, 32]);
+        assert!(cifar.test.is_none());
+    }
+
+    #[test]
+    fn a_cut_file_and_a_wrong_label_are_named() {
+        let folder = TempDir::new().unwrap();
+        write_all(folder.path());
+        let third = folder.path().join("data_batch_3.bin");
+        fs::write(&third, &record(1, 0)[..3000]).unwrap();
+        let message = open(folder.path()).err().unwrap().to_string();
+        assert!(
+            message.ends_with(
+                "data_batch_3.bin: holds 3000 bytes where 3073 are expected; it was cut short"
+            ),
+            "{message}"
+        );
+        fs::write(&third, [record(1, 0), record(200, 0)].concat()).unwrap();
+        let message = open(folder.path()).err().unwrap().to_string();
+        assert!(message.contains("label 200 of sample 1"), "{message}");
+        fs::remove_file(&third).unwrap();
+        let message = open(folder.path()).err().unwrap().to_string();
+        assert!(
+            message.ends_with("data_batch_3.bin: no such file"),
+            "{message}"
+        );
+    }
+}

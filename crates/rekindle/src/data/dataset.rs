@@ -1,0 +1,37 @@
+//! What every source of samples answers.
+
+use super::batch::Batch;
+use crate::model::spec::SampleShape;
+
+/// Samples that can be read in any order.
+pub trait Dataset: Send + Sync {
+    /// How many samples there are, at least 1.
+    fn len(&self) -> usize;
+
+    /// Always false: a source without samples does not open.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Shape of one sample.
+    fn sample_shape(&self) -> SampleShape;
+
+    /// What is to be predicted.
+    fn target(&self) -> TargetKind;
+
+    /// The samples with these numbers, in this order.
+    ///
+    /// # Panics
+    ///
+    /// If a number is not below [`len`](Self::len).
+    fn batch(&self, indices: &[usize]) -> Batch;
+}
+
+/// What is to be predicted for a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetKind {
+    /// One of this many classes.
+    Classes(usize),
+    /// This many real numbers.
+    Values(usize),
+}

@@ -1,0 +1,216 @@
+//! The IDX format of MNIST and the data sets made in its likeness.
+//!
+//! A file is a header of big-endian 32-bit numbers and then one byte a value. The first number says what follows:
+//! `0x00000801` one dimension (labels), `0x00000803` three (images, rows, columns); then the dimensions.
+
+use std::path::Path;
+
+use super::{error::DataError, file};
+
+const LABELS: u32 = 0x0000_0801;
+const IMAGES: u32 = 0x0000_0803;
+
+/// The content of an image file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdxImages {
+    /// Rows of an image.
+    pub rows: usize,
+    /// Columns of an image.
+    pub cols: usize,
+    /// One byte a pixel, image by image, row by row.
+    pub pixels: Vec<u8>,
+}
+
+impl IdxImages {
+    /// Number of images.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.pixels.len() / (self.rows * self.cols)
+    }
+}
+
+/// Reads an image file, gzipped if its name ends in `.gz`.
+///
+/// # Errors
+///
+/// If the file is missing or unreadable, is no IDX file of images, is longer or shorter than its header says, or holds
+/// no pixels.
+pub fn read_images(path: &Path) -> Result<IdxImages, DataError> {
+    let (dims, pixels) = read(path, "images", IMAGES)?;
+    let [_, rows, cols] = dims;
+    Ok(IdxImages {
+        rows: rows as usize,
+        cols: cols as usize,
+        pixels,
+    })
+}
+
+/// Reads a label file, gzipped if its name ends in `.gz`.
+///
+/// # Errors
+///
+/// If the file is missing or unreadable, is no IDX file of labels, is longer or shorter than its header says, or holds
+/// no labels.
+pub fn read_labels(path: &Path) -> Result<Vec<u8>, DataError> {
+    let ([_], labels) = read(path, "labels", LABELS)?;
+    Ok(labels)
+}
+
+fn read<const D: usize>(
+    path: &Path,
+    what: &'static str,
+    magic: u32,
+) -> Result<([u32; D], Vec<u8>), DataError> {
+    let mut bytes = file::read_unpacked(path)?;
+    let header = 4 * (1 + D);
+    let length = |expected: u64| DataError::Length {
+        path: path.to_path_buf(),
+        expected,
+        actual: bytes.len() as u64,
+    };
+    let number = |at: usize| {
+        bytes
+            .get(4 * at..4 * at + 4)
+            .and_then(|four| four.try_into().ok())
+            .map(u32::from_be_bytes)
+            .ok_or_else(|| length(header as u64))
+    };
+
+    let actual = number(0)?;
+    if actual != magic {
+        return Err(DataError::Magic {
+            path: path.to_path_buf(),
+            what,
+            expected: magic,
+            actual,
+        });
+    }
+    let mut dims = [0; D];
+    for (at, dim) in dims.iter_mut().enumerate() {
+        *dim = number(at + 1)?;
+    }
+    if let [_, rows, cols] = dims[..]
+        && (rows == 0 || cols == 0)
+    {
+        return Err(DataError::Header {
+            path: path.to_path_buf(),
+            what,
+            rows: rows.into(),
+            cols: cols.into(),
+        });
+    }
+    // Saturating: three 32-bit numbers can overflow 64 bits, and no file is that long.
+    let values = dims
+        .iter()
+        .fold(1u64, |size, &dim| size.saturating_mul(dim.into()));
+    let expected = values.saturating_add(header as u64);
+    if bytes.len() as u64 != expected {
+        return Err(length(expected));
+    }
+    if values == 0 {
+        return Err(DataError::Empty {
+            path: path.to_path_buf(),
+        });
+    }
+    bytes.drain(..header);
+    Ok((dims, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write, path::PathBuf};
+
+    use flate2::{Compression, write::GzEncoder};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn write(folder: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn two_images() -> Vec<u8> {
+        let mut bytes = vec![0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3];
+        bytes.extend([1, 2, 3, 4, 5, 6]);
+        bytes
+    }
+
+    #[test]
+    fn reads_images_row_by_row() {
+        let folder = TempDir::new().unwrap();
+        let images = read_images(&write(&folder, "images", &two_images())).unwrap();
+        assert_eq!((images.count(), images.rows, images.cols), (2, 1, 3));
+        assert_eq!(images.pixels, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn unpacks_gzip() {
+        let folder = TempDir::new().unwrap();
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&two_images()).unwrap();
+        let packed = encoder.finish().unwrap();
+        let path = write(&folder, "images.gz", &packed);
+        assert_eq!(read_images(&path).unwrap().count(), 2);
+
+        let cut = write(&folder, "cut.gz", &packed[..packed.len() / 2]);
+        assert!(matches!(read_images(&cut), Err(DataError::Gzip { .. })));
+    }
+
+    #[test]
+    fn a_file_cut_short_names_both_lengths() {
+        let folder = TempDir::new().unwrap();
+        let path = write(&folder, "images", &two_images()[..20]);
+        let message = read_images(&path).unwrap_err().to_string();
+        assert!(
+            message.ends_with("images: holds 20 bytes where 22 are expected; it was cut short"),
+            "{message}"
+        );
+        let header_only = write(&folder, "header", &two_images()[..6]);
+        assert!(matches!(
+            read_images(&header_only),
+            Err(DataError::Length {
+                expected: 16,
+                actual: 6,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn labels_are_not_images() {
+        let folder = TempDir::new().unwrap();
+        let path = write(&folder, "images", &two_images());
+        let message = read_labels(&path).unwrap_err().to_string();
+        assert!(
+            message.contains("0x00000803 where an IDX file of labels starts with 0x00000801"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn huge_and_zero_sizes_are_refused() {
+        let folder = TempDir::new().unwrap();
+        let mut huge = vec![0, 0, 8, 3];
+        huge.extend([0xff; 12]);
+        assert!(matches!(
+            read_images(&write(&folder, "huge", &huge)),
+            Err(DataError::Length {
+                expected: u64::MAX,
+                ..
+            })
+        ));
+        let mut flat = vec![0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 0];
+        flat.extend([0, 0, 0, 5]);
+        assert!(matches!(
+            read_images(&write(&folder, "flat", &flat)),
+            Err(DataError::Header { .. })
+        ));
+        let none = [0, 0, 8, 1, 0, 0, 0, 0];
+        assert!(matches!(
+            read_labels(&write(&folder, "none", &none)),
+            Err(DataError::Empty { .. })
+        ));
+    }
+}

@@ -1,0 +1,59 @@
+//! Labelled images held as bytes, handed out as numbers in `[0, 1]`.
+
+use super::{
+    batch::{Batch, Inputs, Targets},
+    dataset::{Dataset, TargetKind},
+};
+use crate::model::spec::{ElementKind, SampleShape};
+
+/// Images of one size, one byte a value, and a class for each.
+#[derive(Debug)]
+pub(super) struct Images {
+    /// Channels, rows, columns.
+    pub dims: [usize; 3],
+    /// The values, image by image.
+    pub pixels: Vec<u8>,
+    /// The classes.
+    pub labels: Vec<u8>,
+    /// How many classes there are.
+    pub classes: usize,
+}
+
+impl Dataset for Images {
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        SampleShape {
+            kind: ElementKind::Float,
+            dims: self.dims.to_vec(),
+        }
+    }
+
+    fn target(&self) -> TargetKind {
+        TargetKind::Classes(self.classes)
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let size = self.dims.iter().product::<usize>();
+        let mut values = Vec::with_capacity(indices.len() * size);
+        for &index in indices {
+            let image = &self.pixels[index * size..(index + 1) * size];
+            values.extend(image.iter().map(|&byte| f32::from(byte) / 255.0));
+        }
+        let [channels, rows, cols] = self.dims;
+        Batch {
+            inputs: Inputs::Floats {
+                values,
+                shape: vec![indices.len(), channels, rows, cols],
+            },
+            targets: Targets::Classes(
+                indices
+                    .iter()
+                    .map(|&index| i32::from(self.labels[index]))
+                    .collect(),
+            ),
+        }
+    }
+}

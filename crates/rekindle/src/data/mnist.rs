@@ -1,0 +1,194 @@
+//! MNIST and the data sets made in its likeness, from a folder of IDX files.
+
+use std::path::{Path, PathBuf};
+
+use super::{error::DataError, file, idx, images::Images};
+
+/// Classes of MNIST.
+pub const CLASSES: usize = 10;
+/// Channels, rows and columns of the original's images.
+pub const DIMS: [usize; 3] = [1, 28, 28];
+
+/// The training images, if they are there, and the official test images.
+pub(super) struct Mnist {
+    pub train: Option<Images>,
+    pub test: Option<Images>,
+}
+
+/// Reads what is in `folder`; at least one of the two sets is there.
+pub(super) fn open(folder: &Path) -> Result<Mnist, DataError> {
+    file::require_folder(folder)?;
+    let train = set(folder, "train")?;
+    let test = set(folder, "t10k")?;
+    if train.is_none() && test.is_none() {
+        return Err(missing(folder, "train-images-idx3-ubyte"));
+    }
+    Ok(Mnist { train, test })
+}
+
+fn missing(folder: &Path, name: &str) -> DataError {
+    DataError::Missing {
+        what: "file (nor with .gz at its end)",
+        path: folder.join(name),
+    }
+}
+
+/// One set, or none if neither of its files is there.
+fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, DataError> {
+    let look = |rest: &str| -> (String, Option<PathBuf>) {
+        // Both spellings circulate: the original archive's and the one that some unpackers leave.
+        let name = format!("{prefix}-{rest}-ubyte");
+        let dotted = name.replace("-idx", ".idx");
+        let found = file::find(folder, &[&name, &dotted]);
+        (name, found)
+    };
+    let (images_name, images_path) = look("images-idx3");
+    let (labels_name, labels_path) = look("labels-idx1");
+    let (images_path, labels_path) = match (images_path, labels_path) {
+        (None, None) => return Ok(None),
+        (Some(images), Some(labels)) => (images, labels),
+        (None, Some(_)) => return Err(missing(folder, &images_name)),
+        (Some(_), None) => return Err(missing(folder, &labels_name)),
+    };
+
+    let images = idx::read_images(&images_path)?;
+    let labels = idx::read_labels(&labels_path)?;
+    if images.count() != labels.len() {
+        return Err(DataError::Pairing {
+            images: images.count() as u64,
+            labels: labels.len() as u64,
+            images_path,
+            labels_path,
+        });
+    }
+    if let Some(index) = labels
+        .iter()
+        .position(|&label| usize::from(label) >= CLASSES)
+    {
+        return Err(DataError::Label {
+            path: labels_path,
+            index,
+            label: labels[index],
+            classes: CLASSES,
+        });
+    }
+    Ok(Some(Images {
+        dims: [1, images.rows, images.cols],
+        pixels: images.pixels,
+        labels,
+        classes: CLASSES,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::data::{
+        batch::{Inputs, Targets},
+        dataset::Dataset,
+    };
+
+    fn write_set(folder: &Path, prefix: &str, labels: &[u8]) {
+        let count = labels.len() as u8;
+        let mut images = vec![0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, 2, 0, 0, 0, 2];
+        images.extend((0..count).flat_map(|image| [image, 51, 102, 255]));
+        fs::write(folder.join(format!("{prefix}-images-idx3-ubyte")), images).unwrap();
+        let mut bytes = vec![0, 0, 8, 1, 0, 0, 0, count];
+        bytes.extend(labels);
+        fs::write(folder.join(format!("{prefix}-labels-idx1-ubyte")), bytes).unwrap();
+    }
+
+    #[test]
+    fn pixels_are_scaled_to_one() {
+        let folder = TempDir::new().unwrap();
+        write_set(folder.path(), "train", &[7, 3]);
+        let mnist = open(folder.path()).unwrap();
+        assert!(mnist.test.is_none());
+        let batch = mnist.train.unwrap().batch(&[1]);
+        assert_eq!(
+            batch.inputs,
+            Inputs::Floats {
+                values: vec![1.0 / 255.0, 0.2, 0.4, 1.0],
+                shape: vec![1, 1, 2, 2],
+            }
+        );
+        assert_eq!(batch.targets, Targets::Classes(vec![3]));
+    }
+
+    #[test]
+    fn the_test_set_alone_is_enough() {
+        let folder = TempDir::new().unwrap();
+        write_set(folder.path(), "t10k", &[1]);
+        let mnist = open(folder.path()).unwrap();
+        assert!(mnist.train.is_none() && mnist.test.is_some());
+    }
+
+    #[test]
+    fn a_label_out_of_range_is_named() {
+        let folder = TempDir::new().unwrap();
+        write_set(folder.path(), "train", &[1, 2, 12]);
+        let message = open(folder.path()).err().unwrap().to_string();
+        assert!(
+            message.contains("label 12 of sample 2 is not one of the 10 classes (0 to 9)"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn missing_files_are_named() {
+        let folder = TempDir::new().unwrap();
+        let message = open(folder.path()).err().unwrap().to_string();
+        assert!(
+            message.contains("train-images-idx3-ubyte: no such file"),
+            "{message}"
+        );
+        write_set(folder.path(), "train", &[1]);
+        fs::remove_file(folder.path().join("train-labels-idx1-ubyte")).unwrap();
+        let message = open(folder.path()).err().unwrap().to_string();
+        assert!(
+            message.contains("train-labels-idx1-ubyte: no such file"),
+            "{message}"
+        );
+        let message = open(&folder.path().join("nowhere"))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(message.contains("nowhere: no such folder"), "{message}");
+    }
+
+    #[test]
+    fn images_without_their_labels_are_refused() {
+        let folder = TempDir::new().unwrap();
+        write_set(folder.path(), "train", &[1, 2]);
+        fs::write(
+            folder.path().join("train-labels-idx1-ubyte"),
+            [0, 0, 8, 1, 0, 0, 0, 1, 4],
+        )
+        .unwrap();
+        assert!(matches!(
+            open(folder.path()).err().unwrap(),
+            DataError::Pairing {
+                images: 2,
+                labels: 1,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn reads_the_real_files() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");
+        if !folder.is_dir() {
+            eprintln!("skipped: no MNIST files in {}", folder.display());
+            return;
+        }
+        let test = open(&folder).unwrap().test.unwrap();
+        assert_eq!((test.len(), test.dims), (10_000, DIMS));
+        // The first labels of the official test set.
+        assert_eq!(test.labels[..5], [7, 2, 1, 0, 4]);
+    }
+}

@@ -1,0 +1,228 @@
+//! Opens a source and sets samples apart for evaluation.
+
+use std::sync::Arc;
+
+use super::{
+    batch::Batch,
+    cifar10,
+    dataset::{Dataset, TargetKind},
+    error::DataError,
+    images::Images,
+    mnist,
+    permutation::Permutation,
+    settings::{DataSettings, Source},
+    synthetic::Synthetic,
+    text,
+};
+use crate::model::spec::SampleShape;
+
+/// Samples to train on and, where there are any, samples to evaluate on. No sample is in both.
+pub struct Split {
+    /// Samples to train on.
+    pub train: Arc<dyn Dataset>,
+    /// Samples set apart.
+    pub eval: Option<Arc<dyn Dataset>>,
+}
+
+/// Opens a source.
+///
+/// Where MNIST's or CIFAR-10's official test set lies beside the training set, it is the evaluation set, and
+/// `eval_split` only switches it off when it is 0. Text is split by position. Anything else is split by a shuffle
+/// with `seed`.
+///
+/// # Errors
+///
+/// See [`DataError`]: files that are missing, unreadable or wrong; sizes of zero; a share outside of `[0, 1)` or one
+/// that leaves no samples for one side.
+pub fn open(settings: &DataSettings, seed: u64) -> Result<Split, DataError> {
+    let share = settings.eval_split;
+    if !(0.0..1.0).contains(&share) {
+        return Err(DataError::Setting {
+            what: "the evaluation share",
+            value: share.to_string(),
+            wanted: "at least 0 and below 1",
+        });
+    }
+    match &settings.source {
+        Source::Text { files, window } => {
+            let (train, eval) = text::open(files, *window, share)?;
+            Ok(Split {
+                train: Arc::new(train),
+                eval: eval.map(|eval| Arc::new(eval) as Arc<dyn Dataset>),
+            })
+        }
+        Source::Mnist { folder } => {
+            let mnist::Mnist { train, test } = mnist::open(folder)?;
+            match (train, test) {
+                (Some(train), test) => official(train, test, share, seed),
+                (None, Some(test)) => official(test, None, share, seed),
+                (None, None) => unreachable!("a folder without either set does not open"),
+            }
+        }
+        Source::Cifar10 { folder } => {
+            let cifar10::Cifar10 { train, test } = cifar10::open(folder)?;
+            official(train, test, share, seed)
+        }
+        Source::Synthetic {
+            shape,
+            vocab,
+            target,
+            samples,
+            seed: own_seed,
+        } => {
+            let all = Synthetic::new(shape, *vocab, *target, *samples, *own_seed)?;
+            by_shuffle(Arc::new(all), share, seed)
+        }
+    }
+}
+
+fn official(
+    train: Images,
+    test: Option<Images>,
+    share: f64,
+    seed: u64,
+) -> Result<Split, DataError> {
+    match test {
+        Some(test) if share > 0.0 => Ok(Split {
+            train: Arc::new(train),
+            eval: Some(Arc::new(test)),
+        }),
+        _ => by_shuffle(Arc::new(train), share, seed),
+    }
+}
+
+fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, DataError> {
+    if share == 0.0 {
+        return Ok(Split {
+            train: all,
+            eval: None,
+        });
+    }
+    let samples = all.len();
+    let eval = (samples as f64 * share).round() as usize;
+    for (count, starved) in [(eval, "evaluation"), (samples - eval, "training")] {
+        if count == 0 {
+            return Err(DataError::Share {
+                share,
+                samples,
+                starved,
+            });
+        }
+    }
+    let order = Permutation::new(samples, seed, SPLIT);
+    let part = |first, len| Part {
+        all: Arc::clone(&all),
+        order,
+        first,
+        len,
+    };
+    Ok(Split {
+        train: Arc::new(part(eval, samples - eval)),
+        eval: Some(Arc::new(part(0, eval))),
+    })
+}
+
+/// An epoch that no run reaches: the split's order is none of the training's.
+const SPLIT: u64 = u64::MAX;
+
+/// A stretch of a shuffled data set.
+struct Part {
+    all: Arc<dyn Dataset>,
+    order: Permutation,
+    first: usize,
+    len: usize,
+}
+
+impl Dataset for Part {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        self.all.sample_shape()
+    }
+
+    fn target(&self) -> TargetKind {
+        self.all.target()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let inner: Vec<usize> = indices
+            .iter()
+            .map(|&index| {
+                assert!(index < self.len, "sample {index} of {}", self.len);
+                self.order.at(self.first + index)
+            })
+            .collect();
+        self.all.batch(&inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::data::{batch::Inputs, settings::SyntheticTarget};
+
+    fn synthetic(samples: usize, eval_split: f64) -> DataSettings {
+        DataSettings {
+            source: Source::Synthetic {
+                shape: vec![1],
+                vocab: None,
+                target: SyntheticTarget::Classes { classes: 2 },
+                samples,
+                seed: 0,
+            },
+            eval_split,
+        }
+    }
+
+    fn values(dataset: &dyn Dataset) -> HashSet<u32> {
+        let all: Vec<usize> = (0..dataset.len()).collect();
+        let Inputs::Floats { values, .. } = dataset.batch(&all).inputs else {
+            panic!("numbers were asked for");
+        };
+        values.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn the_parts_are_disjoint_and_complete_and_follow_the_seed() {
+        let split = open(&synthetic(50, 0.2), 1).unwrap();
+        let eval = split.eval.unwrap();
+        assert_eq!((split.train.len(), eval.len()), (40, 10));
+        let (trained, evaluated) = (values(&*split.train), values(&*eval));
+        assert!(trained.is_disjoint(&evaluated));
+        assert_eq!(trained.len() + evaluated.len(), 50);
+        assert_eq!(
+            values(&*open(&synthetic(50, 0.2), 1).unwrap().eval.unwrap()),
+            evaluated
+        );
+        assert_ne!(
+            values(&*open(&synthetic(50, 0.2), 2).unwrap().eval.unwrap()),
+            evaluated
+        );
+    }
+
+    #[test]
+    fn shares_that_starve_a_side_are_refused() {
+        let message = |samples, share| {
+            open(&synthetic(samples, share), 0)
+                .err()
+                .unwrap()
+                .to_string()
+        };
+        assert_eq!(
+            message(10, 0.01),
+            "an evaluation share of 0.01 of 10 samples leaves none for evaluation"
+        );
+        assert_eq!(
+            message(10, 0.99),
+            "an evaluation share of 0.99 of 10 samples leaves none for training"
+        );
+        for share in [1.0, -0.1, f64::NAN] {
+            assert!(message(10, share).ends_with("must be at least 0 and below 1"));
+        }
+        assert!(open(&synthetic(10, 0.0), 0).unwrap().eval.is_none());
+    }
+}

@@ -1,0 +1,389 @@
+//! Random samples with targets that can be learnt from them.
+//!
+//! Nothing is stored: a sample is drawn anew from (seed, number) whenever it is read. All draws come from ChaCha8 with a stream
+//! of its own per sample, and use only additions, multiplications and one square root, so every machine
+//! draws the same bits.
+//!
+//! **Classes.** Each class has a prototype. A sample is its class's prototype plus as much noise (numbers), or shows
+//! the prototype's token in about half of its places and any token in the others (token ids).
+//!
+//! **Regression.** A fixed random linear teacher: `y = W x / sqrt(n)` for `n` numbers; for token ids the mean over
+//! places of a random vector per id, times `sqrt(n)`. Targets have a variance near 1, so a model that
+//! has learnt nothing shows a loss near 1.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{
+    batch::{Batch, Inputs, Targets},
+    dataset::{Dataset, TargetKind},
+    error::DataError,
+    settings::SyntheticTarget,
+};
+use crate::model::spec::{ElementKind, SampleShape};
+
+/// First streams of the random numbers of each purpose; far enough apart that no two meet.
+const PROTOTYPES: u64 = 0;
+const TEACHER: u64 = 1 << 61;
+const SAMPLES: u64 = 1 << 62;
+
+/// Values of a sample that fit an `i32` index, as every backend demands.
+const MAX_VALUES: usize = i32::MAX as usize;
+
+/// Random samples.
+#[derive(Debug)]
+pub(super) struct Synthetic {
+    shape: Vec<usize>,
+    vocab: Option<usize>,
+    samples: usize,
+    seed: u64,
+    target: Rule,
+}
+
+#[derive(Debug)]
+enum Rule {
+    Classes(usize),
+    /// Rows of `values` weights: one row for each number of a sample, or for each token id.
+    Regression {
+        values: usize,
+        teacher: Vec<f32>,
+    },
+}
+
+impl Synthetic {
+    /// Checks the sizes and draws the teacher.
+    pub(super) fn new(
+        shape: &[usize],
+        vocab: Option<usize>,
+        target: SyntheticTarget,
+        samples: usize,
+        seed: u64,
+    ) -> Result<Self, DataError> {
+        let setting = |what, value: String, wanted| {
+            Err(DataError::Setting {
+                what,
+                value,
+                wanted,
+            })
+        };
+        if shape.is_empty() || shape.contains(&0) {
+            return setting(
+                "the synthetic shape",
+                format!("{shape:?}"),
+                "one or more sizes of at least 1",
+            );
+        }
+        if vocab.is_some_and(|vocab| vocab == 0 || i32::try_from(vocab).is_err()) {
+            return setting(
+                "the synthetic vocabulary",
+                vocab.unwrap_or(0).to_string(),
+                "from 1 to 2147483647",
+            );
+        }
+        if samples == 0 {
+            return setting(
+                "the number of synthetic samples",
+                samples.to_string(),
+                "at least 1",
+            );
+        }
+        let size = shape
+            .iter()
+            .try_fold(1usize, |size, &dim| size.checked_mul(dim));
+        let Some(size) = size.filter(|&size| size <= MAX_VALUES) else {
+            return setting(
+                "the synthetic shape",
+                format!("{shape:?}"),
+                "at most 2147483647 values a sample",
+            );
+        };
+        let target = match target {
+            SyntheticTarget::Classes { classes }
+                if classes == 0 || i32::try_from(classes).is_err() =>
+            {
+                return setting(
+                    "the number of synthetic classes",
+                    classes.to_string(),
+                    "from 1 to 2147483647",
+                );
+            }
+            SyntheticTarget::Regression { values: 0 } => {
+                return setting(
+                    "the number of synthetic target values",
+                    "0".into(),
+                    "at least 1",
+                );
+            }
+            SyntheticTarget::Classes { classes } => Rule::Classes(classes),
+            SyntheticTarget::Regression { values } => {
+                let scale = 1.0 / (size as f32).sqrt();
+                let mut rng = stream(seed, TEACHER);
+                let weights = vocab.unwrap_or(size).saturating_mul(values);
+                if weights > MAX_VALUES / 4 {
+                    return setting(
+                        "the number of synthetic target values",
+                        values.to_string(),
+                        "small enough for a teacher of at most 536870911 weights",
+                    );
+                }
+                let teacher = (0..weights)
+                    .map(|_| scale * unit_variance(&mut rng))
+                    .collect();
+                Rule::Regression { values, teacher }
+            }
+        };
+        Ok(Self {
+            shape: shape.to_vec(),
+            vocab,
+            samples,
+            seed,
+            target,
+        })
+    }
+
+    fn size(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    fn sample_stream(&self, index: usize) -> ChaCha8Rng {
+        assert!(index < self.samples, "sample {index} of {}", self.samples);
+        stream(self.seed, SAMPLES + index as u64)
+    }
+
+    fn numbers(&self, index: usize) -> (Vec<f32>, Drawn) {
+        let mut rng = self.sample_stream(index);
+        match &self.target {
+            Rule::Classes(classes) => {
+                let class = rng.random_range(0..*classes as u32);
+                let mut prototype = stream(self.seed, PROTOTYPES + u64::from(class));
+                let half = 0.5f32.sqrt();
+                let values = (0..self.size())
+                    .map(|_| half * (unit_variance(&mut prototype) + unit_variance(&mut rng)))
+                    .collect();
+                (values, Drawn::Class(class))
+            }
+            Rule::Regression { values, teacher } => {
+                let sample: Vec<f32> = (0..self.size()).map(|_| unit_variance(&mut rng)).collect();
+                let mut target = vec![0.0; *values];
+                for (x, row) in sample.iter().zip(teacher.chunks_exact(*values)) {
+                    for (sum, weight) in target.iter_mut().zip(row) {
+                        *sum += x * weight;
+                    }
+                }
+                (sample, Drawn::Values(target))
+            }
+        }
+    }
+
+    fn tokens(&self, index: usize, vocab: usize) -> (Vec<i32>, Drawn) {
+        let mut rng = self.sample_stream(index);
+        let token = |rng: &mut ChaCha8Rng| rng.random_range(0..vocab as u32) as i32;
+        match &self.target {
+            Rule::Classes(classes) => {
+                let class = rng.random_range(0..*classes as u32);
+                let mut prototype = stream(self.seed, PROTOTYPES + u64::from(class));
+                let values = (0..self.size())
+                    .map(|_| {
+                        let (shown, noise) = (token(&mut prototype), token(&mut rng));
+                        if rng.random::<bool>() { shown } else { noise }
+                    })
+                    .collect();
+                (values, Drawn::Class(class))
+            }
+            Rule::Regression { values, teacher } => {
+                let sample: Vec<i32> = (0..self.size()).map(|_| token(&mut rng)).collect();
+                let mut target = vec![0.0; *values];
+                for &id in &sample {
+                    let row = &teacher[id as usize * values..(id as usize + 1) * values];
+                    for (sum, weight) in target.iter_mut().zip(row) {
+                        *sum += weight;
+                    }
+                }
+                (sample, Drawn::Values(target))
+            }
+        }
+    }
+
+    fn empty_targets(&self) -> Targets {
+        match self.target {
+            Rule::Classes(_) => Targets::Classes(Vec::new()),
+            Rule::Regression { values, .. } => Targets::Values {
+                values: Vec::new(),
+                width: values,
+            },
+        }
+    }
+}
+
+/// The target of one sample.
+enum Drawn {
+    Class(u32),
+    Values(Vec<f32>),
+}
+
+impl Drawn {
+    fn push_to(self, targets: &mut Targets) {
+        match (self, targets) {
+            (Self::Class(class), Targets::Classes(classes)) => classes.push(class as i32),
+            (Self::Values(drawn), Targets::Values { values, .. }) => values.extend(drawn),
+            _ => unreachable!("a data set has one kind of target"),
+        }
+    }
+}
+
+impl Dataset for Synthetic {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        let kind = match self.vocab {
+            Some(_) => ElementKind::Token,
+            None => ElementKind::Float,
+        };
+        SampleShape {
+            kind,
+            dims: self.shape.clone(),
+        }
+    }
+
+    fn target(&self) -> TargetKind {
+        match self.target {
+            Rule::Classes(classes) => TargetKind::Classes(classes),
+            Rule::Regression { values, .. } => TargetKind::Values(values),
+        }
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let mut shape = vec![indices.len()];
+        shape.extend(&self.shape);
+        let mut targets = self.empty_targets();
+        let inputs = match self.vocab {
+            None => {
+                let mut values = Vec::with_capacity(indices.len() * self.size());
+                for &index in indices {
+                    let (sample, target) = self.numbers(index);
+                    values.extend(sample);
+                    target.push_to(&mut targets);
+                }
+                Inputs::Floats { values, shape }
+            }
+            Some(vocab) => {
+                let mut values = Vec::with_capacity(indices.len() * self.size());
+                for &index in indices {
+                    let (sample, target) = self.tokens(index, vocab);
+                    values.extend(sample);
+                    target.push_to(&mut targets);
+                }
+                Inputs::Tokens { values, shape }
+            }
+        };
+        Batch { inputs, targets }
+    }
+}
+
+fn stream(seed: u64, number: u64) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(number);
+    rng
+}
+
+/// A draw with mean 0 and variance 1. Uniform rather than normal: no logarithm, whose last bit differs among machines.
+fn unit_variance(rng: &mut ChaCha8Rng) -> f32 {
+    let sqrt_12 = 12.0f32.sqrt();
+    (rng.random::<f32>() - 0.5) * sqrt_12
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLASSES: SyntheticTarget = SyntheticTarget::Classes { classes: 4 };
+
+    #[test]
+    fn the_same_seed_draws_the_same_samples_in_any_order() {
+        let one = Synthetic::new(&[2, 3], None, CLASSES, 10, 7).unwrap();
+        let two = Synthetic::new(&[2, 3], None, CLASSES, 10, 7).unwrap();
+        let other = Synthetic::new(&[2, 3], None, CLASSES, 10, 8).unwrap();
+        assert_eq!(one.batch(&[9]), two.batch(&[9]));
+        assert_ne!(one.batch(&[9]), one.batch(&[8]));
+        assert_ne!(one.batch(&[9]), other.batch(&[9]));
+    }
+
+    #[test]
+    fn draws_do_not_change_from_release_to_release() {
+        let data = Synthetic::new(&[2], Some(100), CLASSES, 10, 0).unwrap();
+        let batch = data.batch(&[0, 1]);
+        assert_eq!(
+            batch.inputs,
+            Inputs::Tokens {
+                values: vec![0, 0, 0, 0],
+                shape: vec![2, 2],
+            }
+        );
+        assert_eq!(batch.targets, Targets::Classes(vec![0, 0]));
+    }
+
+    /// The nearest prototype names the class far more often than chance: what a linear model can learn.
+    #[test]
+    fn classes_can_be_told_from_the_samples() {
+        let data = Synthetic::new(&[32], None, CLASSES, 400, 1).unwrap();
+        let prototypes: Vec<Vec<f32>> = (0..4)
+            .map(|class| {
+                let mut rng = stream(1, PROTOTYPES + class);
+                (0..32).map(|_| unit_variance(&mut rng)).collect()
+            })
+            .collect();
+        let hits = (0..400)
+            .filter(|&index| {
+                let (sample, Drawn::Class(class)) = data.numbers(index) else {
+                    panic!("classes were asked for");
+                };
+                let score = |prototype: &[f32]| -> f32 {
+                    prototype.iter().zip(&sample).map(|(p, x)| p * x).sum()
+                };
+                let best =
+                    (0..4).max_by(|&a, &b| score(&prototypes[a]).total_cmp(&score(&prototypes[b])));
+                best == Some(class as usize)
+            })
+            .count();
+        assert!(hits > 360, "{hits} of 400");
+    }
+
+    #[test]
+    fn regression_targets_are_a_fixed_linear_map() {
+        let data = Synthetic::new(
+            &[8],
+            None,
+            SyntheticTarget::Regression { values: 3 },
+            500,
+            1,
+        )
+        .unwrap();
+        let all: Vec<usize> = (0..500).collect();
+        let Targets::Values { values, width } = data.batch(&all).targets else {
+            panic!("numbers were asked for");
+        };
+        assert_eq!((values.len(), width), (1500, 3));
+        let variance = values.iter().map(|y| y * y).sum::<f32>() / 1500.0;
+        assert!((0.3..3.0).contains(&variance), "{variance}");
+    }
+
+    #[test]
+    fn sizes_of_zero_are_refused() {
+        for (shape, vocab, target, samples) in [
+            (&[][..], None, CLASSES, 1),
+            (&[3, 0], None, CLASSES, 1),
+            (&[usize::MAX, 2], None, CLASSES, 1),
+            (&[3], Some(0), CLASSES, 1),
+            (&[3], None, SyntheticTarget::Classes { classes: 0 }, 1),
+            (&[3], None, SyntheticTarget::Regression { values: 0 }, 1),
+            (&[3], None, CLASSES, 0),
+        ] {
+            assert!(matches!(
+                Synthetic::new(shape, vocab, target, samples, 0),
+                Err(DataError::Setting { .. })
+            ));
+        }
+    }
+}

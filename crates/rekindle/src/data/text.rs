@@ -1,0 +1,279 @@
+//! Next-byte prediction over files.
+//!
+//! A sample is `window` bytes of one file as token ids, and its class is the byte that follows. No window crosses from
+//! one file into the next.
+//!
+//! For evaluation each file gives its last share, by position: no byte of a training sample, target included, is in
+//! an evaluation sample. Training windows start at every byte; evaluation windows stand side by side, so
+//! that an evaluation reads each byte about once.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{
+    batch::{Batch, Inputs, Targets},
+    dataset::{Dataset, TargetKind},
+    error::DataError,
+    file,
+};
+use crate::model::spec::{ElementKind, SampleShape};
+
+/// A byte has this many values.
+pub const CLASSES: usize = 256;
+
+/// Windows over pieces of files.
+#[derive(Debug)]
+pub(super) struct Text {
+    files: Arc<Vec<Vec<u8>>>,
+    window: usize,
+    /// Bytes from the start of a window to the start of the next.
+    stride: usize,
+    pieces: Vec<Piece>,
+    len: usize,
+}
+
+/// Consecutive bytes of a file and the windows in them.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    file: usize,
+    start: usize,
+    /// Number of the piece's first sample.
+    first: usize,
+}
+
+/// Reads the files and sets apart the last `share` of each.
+pub(super) fn open(
+    paths: &[PathBuf],
+    window: usize,
+    share: f64,
+) -> Result<(Text, Option<Text>), DataError> {
+    if window == 0 {
+        return Err(DataError::Setting {
+            what: "the window",
+            value: window.to_string(),
+            wanted: "at least 1 byte",
+        });
+    }
+    let files = paths
+        .iter()
+        .map(|path| file::read(path))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (longest, bytes) = paths
+        .iter()
+        .zip(&files)
+        .map(|(path, bytes)| (path, bytes.len()))
+        .max_by_key(|&(_, bytes)| bytes)
+        .ok_or(DataError::NoFiles)?;
+    if bytes == 0 {
+        return Err(DataError::EmptyText {
+            path: longest.clone(),
+        });
+    }
+    if bytes <= window {
+        return Err(DataError::Window {
+            window,
+            path: longest.clone(),
+            bytes: bytes as u64,
+        });
+    }
+
+    let files = Arc::new(files);
+    let cuts: Vec<usize> = files.iter().map(|bytes| cut(bytes.len(), share)).collect();
+    let samples = Text::new(&files, window, 1, |file| (0, files[file].len())).len;
+    let train = Text::new(&files, window, 1, |file| (0, cuts[file]));
+    let starved = |starved| DataError::Share {
+        share,
+        samples,
+        starved,
+    };
+    if train.len == 0 {
+        return Err(starved("training"));
+    }
+    if share == 0.0 {
+        return Ok((train, None));
+    }
+    let eval = Text::new(&files, window, window, |file| {
+        (cuts[file], files[file].len())
+    });
+    if eval.len == 0 {
+        return Err(starved("evaluation"));
+    }
+    Ok((train, Some(eval)))
+}
+
+/// Where the evaluation share of a file of `bytes` bytes begins.
+fn cut(bytes: usize, share: f64) -> usize {
+    bytes - (bytes as f64 * share).round() as usize
+}
+
+impl Text {
+    /// Windows over the bytes `[start, end)` of each file.
+    fn new(
+        files: &Arc<Vec<Vec<u8>>>,
+        window: usize,
+        stride: usize,
+        range: impl Fn(usize) -> (usize, usize),
+    ) -> Self {
+        let mut pieces = Vec::new();
+        let mut first = 0;
+        for file in 0..files.len() {
+            let (start, end) = range(file);
+            // A sample takes one byte more than its window: the target.
+            if let Some(room) = (end - start).checked_sub(window + 1) {
+                pieces.push(Piece { file, start, first });
+                first += room / stride + 1;
+            }
+        }
+        Self {
+            files: Arc::clone(files),
+            window,
+            stride,
+            pieces,
+            len: first,
+        }
+    }
+}
+
+impl Text {
+    /// The window of sample `index` and the byte that follows it.
+    fn sample(&self, index: usize) -> (&[u8], u8) {
+        assert!(index < self.len, "sample {index} of {}", self.len);
+        let piece = self.pieces[self.pieces.partition_point(|piece| piece.first <= index) - 1];
+        let start = piece.start + (index - piece.first) * self.stride;
+        let bytes = &self.files[piece.file];
+        (
+            &bytes[start..start + self.window],
+            bytes[start + self.window],
+        )
+    }
+}
+
+impl Dataset for Text {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        SampleShape {
+            kind: ElementKind::Token,
+            dims: vec![self.window],
+        }
+    }
+
+    fn target(&self) -> TargetKind {
+        TargetKind::Classes(CLASSES)
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let mut values = Vec::with_capacity(indices.len() * self.window);
+        let mut classes = Vec::with_capacity(indices.len());
+        for &index in indices {
+            let (window, next) = self.sample(index);
+            values.extend(window.iter().copied().map(i32::from));
+            classes.push(i32::from(next));
+        }
+        Batch {
+            inputs: Inputs::Tokens {
+                values,
+                shape: vec![indices.len(), self.window],
+            },
+            targets: Targets::Classes(classes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, fs};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn files(contents: &[&[u8]]) -> (TempDir, Vec<PathBuf>) {
+        let folder = TempDir::new().unwrap();
+        let paths = contents
+            .iter()
+            .enumerate()
+            .map(|(index, bytes)| {
+                let path = folder.path().join(format!("{index}.txt"));
+                fs::write(&path, bytes).unwrap();
+                path
+            })
+            .collect();
+        (folder, paths)
+    }
+
+    #[test]
+    fn no_window_crosses_files() {
+        let (_folder, paths) = files(&[b"abcd", b"xy", b"12345"]);
+        let (train, eval) = open(&paths, 3, 0.0).unwrap();
+        assert!(eval.is_none());
+        let samples: Vec<_> = (0..train.len()).map(|index| train.sample(index)).collect();
+        assert_eq!(
+            samples,
+            [(&b"abc"[..], b'd'), (b"123", b'4'), (b"234", b'5')]
+        );
+    }
+
+    #[test]
+    fn a_batch_holds_bytes_as_token_ids() {
+        let (_folder, paths) = files(&[&[0, 200, 255, 7]]);
+        let (train, _) = open(&paths, 2, 0.0).unwrap();
+        let batch = train.batch(&[1, 0]);
+        assert_eq!(
+            batch.inputs,
+            Inputs::Tokens {
+                values: vec![200, 255, 0, 200],
+                shape: vec![2, 2],
+            }
+        );
+        assert_eq!(batch.targets, Targets::Classes(vec![7, 255]));
+    }
+
+    #[test]
+    fn training_and_evaluation_share_no_byte() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let (_folder, paths) = files(&[&bytes[..100], &bytes[100..]]);
+        let (train, eval) = open(&paths, 5, 0.2).unwrap();
+        let eval = eval.unwrap();
+        let bytes_of = |text: &Text| -> HashSet<u8> {
+            (0..text.len())
+                .flat_map(|index| {
+                    let (window, next) = text.sample(index);
+                    window.iter().copied().chain([next]).collect::<Vec<_>>()
+                })
+                .collect()
+        };
+        let (trained, evaluated) = (bytes_of(&train), bytes_of(&eval));
+        assert!(trained.is_disjoint(&evaluated));
+        assert_eq!(trained.len(), 80 + 125);
+        // Side by side: 20 bytes hold 3 windows of 5 and their next bytes, 31 bytes hold 6.
+        assert_eq!(eval.len(), 3 + 6);
+    }
+
+    #[test]
+    fn too_little_text_is_refused_with_its_numbers() {
+        let (_folder, paths) = files(&[b"abc", b"abcd"]);
+        let message = open(&paths, 4, 0.0).unwrap_err().to_string();
+        assert!(message.contains("a window of 4 bytes"), "{message}");
+        assert!(message.ends_with("1.txt, has 4 bytes"), "{message}");
+        assert!(matches!(open(&[], 4, 0.0), Err(DataError::NoFiles)));
+        assert!(matches!(
+            open(&paths, 0, 0.0),
+            Err(DataError::Setting { .. })
+        ));
+        assert!(matches!(
+            open(&paths, 2, 0.25),
+            Err(DataError::Share {
+                samples: 3,
+                starved: "evaluation",
+                ..
+            })
+        ));
+        let (_folder, empty) = files(&[b"", b""]);
+        assert!(matches!(
+            open(&empty, 1, 0.0),
+            Err(DataError::EmptyText { .. })
+        ));
+    }
+}
