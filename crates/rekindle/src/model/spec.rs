@@ -1,5 +1,7 @@
 //! What a model is made of, as plain values: no backend, no tensors.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// One layer of a sequential model, before its input's shape is known.
@@ -85,6 +87,32 @@ pub enum LayerSpec {
     },
 }
 
+impl LayerSpec {
+    /// The layer's name in a config, such as `conv2d`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Linear { .. } => "linear",
+            Self::Conv2d { .. } => "conv2d",
+            Self::MaxPool2d(_) => "max_pool2d",
+            Self::AvgPool2d(_) => "avg_pool2d",
+            Self::Flatten => "flatten",
+            Self::Reshape { .. } => "reshape",
+            Self::Relu => "relu",
+            Self::Gelu => "gelu",
+            Self::Tanh => "tanh",
+            Self::Sigmoid => "sigmoid",
+            Self::Softmax => "softmax",
+            Self::Dropout { .. } => "dropout",
+            Self::BatchNorm { .. } => "batch_norm",
+            Self::LayerNorm { .. } => "layer_norm",
+            Self::Embedding { .. } => "embedding",
+            Self::ZeroPad { .. } => "zero_pad",
+            Self::Residual { .. } => "residual",
+        }
+    }
+}
+
 /// Window of a pooling layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -127,6 +155,44 @@ pub struct SampleShape {
     pub kind: ElementKind,
     /// Sizes of the dimensions.
     pub dims: Vec<usize>,
+}
+
+impl SampleShape {
+    /// A shape of numbers.
+    #[must_use]
+    pub fn float(dims: impl Into<Vec<usize>>) -> Self {
+        Self {
+            kind: ElementKind::Float,
+            dims: dims.into(),
+        }
+    }
+
+    /// A shape of token ids.
+    #[must_use]
+    pub fn tokens(dims: impl Into<Vec<usize>>) -> Self {
+        Self {
+            kind: ElementKind::Token,
+            dims: dims.into(),
+        }
+    }
+
+    /// Number of values in one sample; `u64::MAX` where that does not fit.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.dims
+            .iter()
+            .fold(1, |product: u64, &dim| product.saturating_mul(dim as u64))
+    }
+}
+
+/// `[1, 28, 28]`, or `tokens [128]`.
+impl fmt::Display for SampleShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            ElementKind::Float => write!(f, "{:?}", self.dims),
+            ElementKind::Token => write!(f, "tokens {:?}", self.dims),
+        }
+    }
 }
 
 /// What the values of an activation are.

@@ -1,0 +1,237 @@
+//! A stage of a model that is known only at run time.
+//!
+//! A [`Stage`] holds its modules in a flat list and a short program that runs them. Residuals nest to any depth in
+//! the program (push the skip, run, add the skip), so the module type is not recursive.
+
+use burn::{
+    module::Module,
+    nn::{BatchNorm, Dropout, Embedding, LayerNorm, Linear, conv::Conv2d},
+    tensor::{
+        Tensor, activation,
+        backend::Backend,
+        module::{avg_pool2d, max_pool2d},
+        ops::PadMode,
+    },
+};
+
+use super::{
+    spec::{PoolSpec, SampleShape},
+    value::{Value, ValueError},
+};
+use crate::{
+    activation::{Activation, ActivationMapper},
+    layer::Layer,
+};
+
+/// A layer with parameters.
+#[derive(Module, Debug)]
+pub enum Op<B: Backend> {
+    /// `y = x W + b` on the last dimension.
+    Linear(Linear<B>),
+    /// 2-D convolution.
+    Conv2d(Conv2d<B>),
+    /// Batch normalisation over the first dimension of a sample.
+    BatchNorm(BatchNorm<B>),
+    /// Layer normalisation over the last dimension.
+    LayerNorm(LayerNorm<B>),
+    /// A learned vector for each token id.
+    Embedding(Embedding<B>),
+}
+
+/// One step of a stage's program.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Instruction {
+    /// Runs the module of this index.
+    Apply(usize),
+    Relu,
+    Gelu,
+    Tanh,
+    Sigmoid,
+    Softmax,
+    Dropout(f64),
+    MaxPool(PoolSpec),
+    AvgPool(PoolSpec),
+    ZeroPad([usize; 4]),
+    /// To this shape of one sample.
+    Reshape(Vec<usize>),
+    /// Remembers the value for the matching `AddSkip`.
+    PushSkip,
+    AddSkip,
+}
+
+/// One stage of a model built from a [`ModelSpec`](super::spec::ModelSpec).
+///
+/// In a record its parameters are called `ops.0.Linear.weight` and so on, in the order of its layers.
+#[derive(Module, Debug)]
+pub struct Stage<B: Backend> {
+    ops: Vec<Op<B>>,
+    #[module(skip)]
+    program: Vec<Instruction>,
+    #[module(skip)]
+    input: SampleShape,
+}
+
+impl<B: Backend> Stage<B> {
+    pub(super) fn new(ops: Vec<Op<B>>, program: Vec<Instruction>, input: SampleShape) -> Self {
+        Self {
+            ops,
+            program,
+            input,
+        }
+    }
+
+    /// Shape of one sample that the stage takes.
+    #[must_use]
+    pub fn input(&self) -> &SampleShape {
+        &self.input
+    }
+
+    /// Its layers with parameters, in order.
+    #[must_use]
+    pub fn ops(&self) -> &[Op<B>] {
+        &self.ops
+    }
+
+    fn run(&self, input: Value<B>) -> Result<Value<B>, ValueError> {
+        input.check(&self.input)?;
+        let mut skips = Vec::new();
+        let mut value = input;
+        for instruction in &self.program {
+            value = match instruction {
+                Instruction::Apply(index) => apply(&self.ops[*index], value)?,
+                Instruction::PushSkip => {
+                    skips.push(value.clone());
+                    value
+                }
+                Instruction::AddSkip => match skips.pop() {
+                    Some(skip) => add(skip, value)?,
+                    None => value,
+                },
+                Instruction::Reshape(shape) => value.reshape(shape)?,
+                Instruction::MaxPool(PoolSpec {
+                    kernel,
+                    stride,
+                    padding,
+                }) => max_pool2d(
+                    value.into_float4()?,
+                    *kernel,
+                    *stride,
+                    *padding,
+                    [1, 1],
+                    false,
+                )
+                .into(),
+                Instruction::AvgPool(PoolSpec {
+                    kernel,
+                    stride,
+                    padding,
+                }) => avg_pool2d(
+                    value.into_float4()?,
+                    *kernel,
+                    *stride,
+                    *padding,
+                    false,
+                    false,
+                )
+                .into(),
+                Instruction::ZeroPad([top, bottom, left, right]) => value
+                    .into_float4()?
+                    .pad((*left, *right, *top, *bottom), PadMode::Constant(0.0))
+                    .into(),
+                Instruction::Relu
+                | Instruction::Gelu
+                | Instruction::Tanh
+                | Instruction::Sigmoid
+                | Instruction::Softmax
+                | Instruction::Dropout(_) => value.map(&mut Function(instruction)),
+            };
+        }
+        Ok(value)
+    }
+}
+
+impl<B: Backend> Layer<B> for Stage<B> {
+    type Input = Value<B>;
+    type Output = Value<B>;
+
+    /// # Panics
+    ///
+    /// Where one sample of the input has not the shape [`Stage::input`]; [`Value::check`] tells.
+    fn forward(&self, input: Value<B>) -> Value<B> {
+        match self.run(input) {
+            Ok(output) => output,
+            Err(error) => panic!("a stage ran on a value that it was not built for: {error}"),
+        }
+    }
+
+    fn draws_random(&self) -> bool {
+        self.program
+            .iter()
+            .any(|instruction| matches!(instruction, Instruction::Dropout(p) if *p > 0.0))
+    }
+}
+
+fn apply<B: Backend>(op: &Op<B>, value: Value<B>) -> Result<Value<B>, ValueError> {
+    Ok(match op {
+        Op::Linear(_) | Op::BatchNorm(_) | Op::LayerNorm(_) => value.map(&mut AnyRank(op)),
+        Op::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
+        Op::Embedding(embedding) => {
+            let mut sample = value.sample_shape().dims;
+            let ids = value.reshape(&[sample.iter().product()])?.into_tokens2()?;
+            let vectors = embedding.forward(ids);
+            sample.push(vectors.dims()[2]);
+            Value::from(vectors).reshape(&sample)?
+        }
+    })
+}
+
+fn add<B: Backend>(skip: Value<B>, value: Value<B>) -> Result<Value<B>, ValueError> {
+    Ok(match value {
+        Value::Float2(tensor) => (skip.into_float2()? + tensor).into(),
+        Value::Float3(tensor) => (skip.into_float3()? + tensor).into(),
+        other => (skip.into_float4()? + other.into_float4()?).into(),
+    })
+}
+
+/// Modules that take floats of any rank.
+struct AnyRank<'a, B: Backend>(&'a Op<B>);
+
+impl<B: Backend> ActivationMapper<B> for AnyRank<'_, B> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
+        match self.0 {
+            Op::Linear(linear) => linear.forward(tensor),
+            Op::BatchNorm(norm) => norm.forward(tensor),
+            Op::LayerNorm(norm) => norm.forward(tensor),
+            Op::Conv2d(_) | Op::Embedding(_) => tensor,
+        }
+    }
+}
+
+/// Functions without parameters on floats of any rank.
+struct Function<'a>(&'a Instruction);
+
+impl<B: Backend> ActivationMapper<B> for Function<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
+        match self.0 {
+            Instruction::Relu => activation::relu(tensor),
+            Instruction::Gelu => activation::gelu(tensor),
+            Instruction::Tanh => tensor.tanh(),
+            Instruction::Sigmoid => activation::sigmoid(tensor),
+            Instruction::Softmax => softmax(tensor),
+            Instruction::Dropout(p) => Dropout { prob: *p }.forward(tensor),
+            _ => tensor,
+        }
+    }
+}
+
+/// Softmax over the last dimension, shifted by the maximum.
+///
+/// burn's own detaches the maximum, but a detached leaf requires a gradient again: what it keeps would depend on
+/// whether the input is the first of a segment.
+fn softmax<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
+    let last = D - 1;
+    let maximum = tensor.clone().set_require_grad(false).max_dim(last);
+    let exponential = (tensor - maximum).exp();
+    let sum = exponential.clone().sum_dim(last);
+    exponential / sum
+}
