@@ -55,9 +55,11 @@ pub fn build<B: Backend>(
     let shape = model.infer()?;
     let layers = model.layers.len();
     let planned = plan.stages.iter().try_fold(0, |next, stage| {
-        (stage.layers.start == next && stage.layers.end <= layers)
-            .then_some(stage.layers.end)
-            .ok_or(next)
+        if stage.layers.start == next && stage.layers.end > next {
+            Ok(stage.layers.end)
+        } else {
+            Err(next)
+        }
     });
     match planned {
         Ok(planned) if planned == layers => {}

@@ -318,3 +318,93 @@ impl Counter {
 fn product<const N: usize>(factors: [u64; N]) -> u64 {
     factors.into_iter().fold(1, u64::saturating_mul)
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::{
+        super::spec::{Padding, PoolSpec},
+        *,
+    };
+
+    fn cost(input: SampleShape, layers: Vec<LayerSpec>, batch: usize) -> ModelCost {
+        let model = ModelSpec { input, layers };
+        let shape = model.infer().unwrap();
+        let plan = StagePlan::new(&model, &shape);
+        ModelCost::new(&model, &shape, &plan, batch, ElementBytes::FLEX)
+    }
+
+    #[test]
+    fn a_small_model_adds_up_by_hand() {
+        let conv = LayerSpec::Conv2d {
+            out: 4,
+            kernel: [3, 3],
+            stride: [1, 1],
+            padding: Padding::Same,
+            bias: true,
+        };
+        let pool = LayerSpec::MaxPool2d(PoolSpec {
+            kernel: [2, 2],
+            stride: [2, 2],
+            padding: [0, 0],
+        });
+        let layers = vec![
+            conv,
+            pool,
+            LayerSpec::Flatten,
+            LayerSpec::Linear { out: 3, bias: true },
+        ];
+        let cost = cost(SampleShape::float([2, 4, 4]), layers, 5);
+        assert_eq!(cost.input_bytes, 5 * 32 * 4);
+        assert_eq!(
+            cost.stages,
+            [
+                LayerCost {
+                    output_bytes: 5 * 64 * 4,
+                    saved_bytes: 5 * 64 * 4,
+                    param_count: 4 * 2 * 9 + 4,
+                    param_bytes: 4 * (4 * 2 * 9 + 4),
+                    state_bytes: 0,
+                    multiply_adds: 5 * 64 * 2 * 9,
+                },
+                // Four bytes of output and eight of index for each of 16 values.
+                LayerCost {
+                    output_bytes: 5 * 16 * 4,
+                    saved_bytes: 5 * 16 * 12,
+                    ..LayerCost::default()
+                },
+                LayerCost {
+                    output_bytes: 5 * 3 * 4,
+                    saved_bytes: 5 * 3 * 4,
+                    param_count: 16 * 3 + 3,
+                    param_bytes: 4 * (16 * 3 + 3),
+                    state_bytes: 0,
+                    multiply_adds: 5 * 3 * 16,
+                },
+            ]
+        );
+        assert_eq!(
+            cost.layers[2],
+            LayerCost {
+                output_bytes: 5 * 16 * 4,
+                ..LayerCost::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_batch_beyond_any_machine_does_not_overflow() {
+        let layers = vec![
+            LayerSpec::Linear {
+                out: 1 << 20,
+                bias: true,
+            },
+            LayerSpec::BatchNorm {
+                epsilon: 1e-5,
+                momentum: 0.1,
+            },
+        ];
+        let cost = cost(SampleShape::float([1 << 20]), layers, usize::MAX);
+        assert_eq!(cost.stages[1].saved_bytes, u64::MAX);
+    }
+}
