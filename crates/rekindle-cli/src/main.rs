@@ -1,1 +1,46 @@
-fn main() {}
+//! Rekindle's command line.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`args`] | the command line as typed |
+//! | [`config`] | the config file: from text to checked settings |
+//! | [`device`], [`size`] | devices and sizes as people write them |
+//! | [`commands`] | one file for each command |
+//! | [`progress`], [`summary`], [`output`] | what a person sees during a run, after it, and on standard output |
+//! | [`failure`], [`exit`] | what ends a command early, and its exit code |
+
+mod args;
+mod commands;
+mod config;
+mod device;
+mod exit;
+mod failure;
+mod output;
+mod progress;
+mod size;
+mod summary;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+#[global_allocator]
+static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
+
+fn main() {
+    failure::report_panics_as_bugs();
+    let result = match &Cli::parse().command {
+        Command::Estimate(args) => commands::estimate::run(args),
+        Command::Train(args) => commands::train::run(args),
+        Command::Verify(args) => commands::verify::run(args),
+        Command::Devices(args) => commands::devices::run(args),
+    };
+    let code = match result {
+        Ok(()) => exit::DONE,
+        Err(failure) => {
+            eprintln!("{:?}", failure.report);
+            failure.code
+        }
+    };
+    std::process::exit(code);
+}

@@ -7,5 +7,6 @@ pub mod record;
 pub mod session;
 pub mod settings;
 mod trainer;
+pub mod verify;
 
 pub use trainer::{StepReport, TrainError, Trainer, to_device};

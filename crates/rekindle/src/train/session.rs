@@ -17,8 +17,8 @@ use super::{
 use crate::{
     backend::CheckpointBackend,
     data::{DataError, Dataset},
-    device::Device,
-    meter::{Meter, NotInstalled, PeakMemory},
+    device::{Device, DispatchError, Task, dispatch},
+    meter::{Meter, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
 };
 
@@ -117,15 +117,9 @@ pub enum RunError {
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// Memory cannot be measured.
+    /// The device has no backend here.
     #[error(transparent)]
-    Meter(#[from] NotInstalled),
-    /// The device's backend is not part of this build.
-    #[error("{device} is not built in: build with `--features {}`", device.feature())]
-    NotBuiltIn {
-        /// The device.
-        device: Device,
-    },
+    Device(#[from] DispatchError),
 }
 
 /// Runs a job on a device that is known to answer: asking for a GPU that does not may panic below burn.
@@ -138,55 +132,27 @@ pub fn run(
     device: Device,
     observer: &mut dyn Observer,
 ) -> Result<RunRecord, RunError> {
-    match device {
-        #[cfg(feature = "flex")]
-        Device::Cpu => {
-            let meter = Arc::new(crate::meter::HostMeter::new()?);
-            on::<burn::backend::Autodiff<burn::backend::Flex>>(
-                job,
-                device,
-                Default::default(),
-                meter,
-                observer,
-            )
-        }
-        #[cfg(feature = "cuda")]
-        Device::Cuda(index) => {
-            let cuda = burn::backend::cuda::CudaDevice::new(index);
-            let meter = Arc::new(crate::meter::CubeMeter::<
-                burn::backend::Cuda,
-                cubecl::cuda::CudaRuntime,
-            >::new(cuda.clone()));
-            on::<burn::backend::Autodiff<burn::backend::Cuda>>(job, device, cuda, meter, observer)
-        }
-        #[cfg(feature = "wgpu")]
-        Device::Wgpu(index) => {
-            use burn::backend::wgpu::WgpuDevice;
-            let wgpu = match index {
-                0 => WgpuDevice::DefaultDevice,
-                _ => WgpuDevice::DiscreteGpu(index - 1),
-            };
-            let meter = Arc::new(crate::meter::CubeMeter::<
-                burn::backend::Wgpu,
-                cubecl::wgpu::WgpuRuntime,
-            >::new(wgpu.clone()));
-            on::<burn::backend::Autodiff<burn::backend::Wgpu>>(job, device, wgpu, meter, observer)
-        }
-        #[allow(
-            unreachable_patterns,
-            reason = "reached in builds without all backends"
-        )]
-        _ => Err(RunError::NotBuiltIn { device }),
-    }
+    dispatch(
+        device,
+        Run {
+            job,
+            device,
+            observer,
+        },
+    )?
 }
 
-#[allow(dead_code, reason = "unused in a build without any backend")]
-fn on<B: CheckpointBackend>(
-    job: &Job<'_>,
+struct Run<'a> {
+    job: &'a Job<'a>,
     device: Device,
-    backend_device: B::Device,
-    meter: Arc<dyn Meter>,
-    observer: &mut dyn Observer,
-) -> Result<RunRecord, RunError> {
-    run::Session::<B>::prepare(job, device, backend_device, meter, observer)?.run(observer)
+    observer: &'a mut dyn Observer,
+}
+
+impl Task for Run<'_> {
+    type Output = Result<RunRecord, RunError>;
+
+    fn run<B: CheckpointBackend>(self, device: B::Device, meter: Arc<dyn Meter>) -> Self::Output {
+        run::Session::<B>::prepare(self.job, self.device, device, meter, self.observer)?
+            .run(self.observer)
+    }
 }

@@ -1,8 +1,14 @@
 //! The devices that a run can be on.
 
+mod dispatch;
+mod probe;
+
 use std::fmt;
 
 use serde::Serialize;
+
+pub use dispatch::{DispatchError, Task, dispatch};
+pub use probe::{DeviceInfo, Unavailable, probe, probe_kind};
 
 /// A device, resolved: not "whatever there is", but one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

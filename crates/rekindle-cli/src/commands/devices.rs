@@ -1,0 +1,62 @@
+//! `rekindle devices`: what this machine can run on.
+
+use comfy_table::{Table, presets::NOTHING};
+use rekindle::device::{Device, DeviceInfo, probe_kind};
+use serde_json::{Value, json};
+
+use crate::{args::DevicesArgs, failure::Outcome, output};
+
+/// Lists devices; for what is missing, why.
+pub fn run(args: &DevicesArgs) -> Outcome {
+    let kinds = [Device::Cpu, Device::Cuda(0), Device::Wgpu(0)];
+    let found: Vec<_> = kinds.iter().map(|&kind| (kind, probe_kind(kind))).collect();
+    if args.json {
+        let devices: Vec<Value> = found
+            .iter()
+            .flat_map(|(_, devices)| devices.iter().flatten())
+            .map(|info| {
+                json!({
+                    "device": info.device.to_string(),
+                    "name": info.name,
+                    "total_bytes": info.total_bytes,
+                    "free_bytes": info.free_bytes,
+                    "detail": info.detail,
+                })
+            })
+            .collect();
+        let missing: Vec<Value> = found
+            .iter()
+            .filter_map(|(kind, devices)| {
+                let reason = devices.as_ref().err()?;
+                Some(json!({ "kind": kind.feature(), "reason": reason.to_string() }))
+            })
+            .collect();
+        return output::json(&json!({ "devices": devices, "unavailable": missing }));
+    }
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.set_header(["device", "name", "memory", "free", ""]);
+    for info in found.iter().flat_map(|(_, devices)| devices.iter().flatten()) {
+        table.add_row(row(info));
+    }
+    let mut text = format!("{table}\n");
+    for (kind, devices) in &found {
+        if let Err(reason) = devices {
+            let name = kind.to_string();
+            let name = name.split(':').next().unwrap_or_default();
+            text.push_str(&format!("{name}: {reason}\n"));
+        }
+    }
+    output::text(&text)
+}
+
+fn row(info: &DeviceInfo) -> [String; 5] {
+    let bytes = |bytes: Option<rekindle_plan::Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
+    [
+        info.device.to_string(),
+        info.name.clone(),
+        bytes(info.total_bytes),
+        bytes(info.free_bytes),
+        info.detail.clone(),
+    ]
+}

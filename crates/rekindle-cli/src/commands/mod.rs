@@ -1,0 +1,6 @@
+//! The commands, one file each.
+
+pub mod devices;
+pub mod estimate;
+pub mod train;
+pub mod verify;

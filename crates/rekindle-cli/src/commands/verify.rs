@@ -1,0 +1,126 @@
+//! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
+
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use rekindle::{
+    data,
+    device::Device,
+    train::verify::{Comparison, Verification, VerifyError, verify},
+};
+use serde_json::json;
+
+use crate::{
+    args::VerifyArgs,
+    config::{self, Overrides},
+    exit,
+    failure::{Failure, Outcome},
+    output,
+};
+
+/// Largest relative difference that is put down to rounding on a GPU, where the fastest kernel is chosen anew and
+/// sums may be taken in another order. On the processor nothing is tolerated.
+const GPU_TOLERANCE: f64 = 1e-3;
+
+/// Compares, and fails if anything differs.
+pub fn run(args: &VerifyArgs) -> Outcome {
+    let config = config::load(
+        &args.config.config,
+        &Overrides {
+            steps: Some(args.steps),
+            ..Overrides::from(&args.config)
+        },
+    )?;
+    let device = args.device.unwrap_or_default().resolve()?;
+    let data = data::open(&config.data, config.training.seed)?;
+    config.check_data(&*data.train)?;
+    let verification = Verification {
+        model: &config.model,
+        data: &*data.train,
+        settings: &config.training,
+        segments: &args.segments,
+    };
+    eprintln!(
+        "comparing {} steps with the plain run on {} ({})",
+        args.steps, device.device, device.name
+    );
+    let tolerance = match device.device {
+        Device::Cpu => 0.0,
+        Device::Cuda(_) | Device::Wgpu(_) => GPU_TOLERANCE,
+    };
+    let comparisons = verify(&verification, device.device, |comparison| {
+        eprintln!(
+            "{} segments: {}",
+            comparison.segments,
+            verdict(comparison, tolerance)
+        );
+    })?;
+    let failed = comparisons
+        .iter()
+        .filter(|comparison| !passes(comparison, tolerance))
+        .count();
+    if args.json {
+        output::json(&json!({
+            "device": device.device.to_string(),
+            "steps": args.steps,
+            "tolerance": tolerance,
+            "passed": failed == 0,
+            "comparisons": comparisons,
+        }))?;
+    } else {
+        output::text(&table(&comparisons, tolerance))?;
+    }
+    if failed > 0 {
+        return Err(Failure {
+            code: exit::OTHER,
+            report: miette::miette!("{failed} of {} runs differ from the plain run", comparisons.len()),
+        });
+    }
+    Ok(())
+}
+
+fn passes(comparison: &Comparison, tolerance: f64) -> bool {
+    let largest = comparison
+        .loss
+        .max(comparison.gradients)
+        .max(comparison.state);
+    comparison.identical || (largest <= tolerance && tolerance > 0.0)
+}
+
+fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
+    match (comparison.identical, passes(comparison, tolerance)) {
+        (true, _) => "identical",
+        (false, true) => "same within rounding",
+        (false, false) => "DIFFERS",
+    }
+}
+
+fn table(comparisons: &[Comparison], tolerance: f64) -> String {
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.set_header(["segments", "loss", "gradients", "parameters and statistics", ""]);
+    for comparison in comparisons {
+        table.add_row([
+            comparison.segments.to_string(),
+            format!("{:.1e}", comparison.loss),
+            format!("{:.1e}", comparison.gradients),
+            format!("{:.1e}", comparison.state),
+            verdict(comparison, tolerance).to_owned(),
+        ]);
+    }
+    for column in 0..4 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    format!("{table}\n")
+}
+
+impl From<VerifyError> for Failure {
+    fn from(error: VerifyError) -> Self {
+        match error {
+            VerifyError::Data(error) => error.into(),
+            VerifyError::Plan(error) => error.into(),
+            VerifyError::Device(_) => Self::usage(error),
+            VerifyError::Build(_) | VerifyError::Train(_) => Self::other(error),
+        }
+    }
+}

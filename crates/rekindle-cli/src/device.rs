@@ -1,0 +1,88 @@
+//! Which device a command runs on: as asked for, and as found.
+
+use std::{fmt, str::FromStr};
+
+use rekindle::device::{Device, DeviceInfo, Unavailable, probe};
+
+use crate::failure::Failure;
+
+/// A device as asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The first NVIDIA GPU that answers, else the processor.
+    #[default]
+    Auto,
+    /// This one.
+    One(Device),
+}
+
+/// A text that names no device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no device: write auto, cpu, cuda, cuda:N, wgpu or wgpu:N")]
+pub struct DeviceParseError {
+    text: String,
+}
+
+impl FromStr for DeviceChoice {
+    type Err = DeviceParseError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceParseError> {
+        let unknown = || DeviceParseError { text: text.into() };
+        let (kind, index) = match text.split_once(':') {
+            Some((kind, index)) => (kind, Some(index.parse().map_err(|_| unknown())?)),
+            None => (text, None),
+        };
+        match (kind, index) {
+            ("auto", None) => Ok(Self::Auto),
+            ("cpu", None) => Ok(Self::One(Device::Cpu)),
+            ("cuda", index) => Ok(Self::One(Device::Cuda(index.unwrap_or(0)))),
+            ("wgpu", index) => Ok(Self::One(Device::Wgpu(index.unwrap_or(0)))),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::One(device) => device.fmt(f),
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// Finds the device, without letting burn touch one that does not answer.
+    pub fn resolve(self) -> Result<DeviceInfo, Failure> {
+        let unusable = |device: Device| {
+            move |error: Unavailable| Failure::usage(format!("{device} cannot be used: {error}"))
+        };
+        match self {
+            Self::One(device) => probe(device).map_err(unusable(device)),
+            Self::Auto => probe(Device::Cuda(0))
+                .or_else(|_| probe(Device::Cpu))
+                .map_err(unusable(Device::Cpu)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_as_written() {
+        for (text, expected) in [
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::One(Device::Cpu)),
+            ("cuda", DeviceChoice::One(Device::Cuda(0))),
+            ("cuda:3", DeviceChoice::One(Device::Cuda(3))),
+            ("wgpu:1", DeviceChoice::One(Device::Wgpu(1))),
+        ] {
+            assert_eq!(text.parse(), Ok(expected));
+        }
+        for text in ["gpu", "cuda:", "cuda:x", "cpu:0", "auto:1", ""] {
+            assert!(text.parse::<DeviceChoice>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Standard output. A reader that went away (`rekindle … | head`) ends the command quietly.
+
+use std::io::{ErrorKind, Write};
+
+use serde::Serialize;
+
+use crate::failure::{Failure, Outcome};
+
+/// Writes one JSON document.
+pub fn json(document: &impl Serialize) -> Outcome {
+    let text = serde_json::to_string_pretty(document).map_err(Failure::other)?;
+    self::text(&format!("{text}\n"))
+}
+
+/// Writes text.
+pub fn text(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::file("standard output".as_ref(), &error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,152 @@
+//! What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere. All of it on standard error.
+
+use std::{
+    io::IsTerminal,
+    ops::ControlFlow,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rekindle::train::{
+    record::{EvalRecord, StepRecord},
+    session::{MemoryNow, Observer, Planned},
+};
+
+/// Time between two plain lines.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Makes the first Ctrl-C stop the run after the step that is under way, and the second end the process at once.
+pub fn stop_on_interrupt() {
+    // Without a handler Ctrl-C still ends the process; only the good order is lost.
+    let _ = ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Relaxed) {
+            std::process::exit(crate::exit::INTERRUPTED);
+        }
+        eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
+    });
+}
+
+/// Shows a run's progress.
+pub struct Progress {
+    steps: usize,
+    batch: usize,
+    bar: Option<ProgressBar>,
+    last_line: Option<Instant>,
+    warned: bool,
+}
+
+impl Progress {
+    /// For a run of so many steps with so many samples each.
+    pub fn new(steps: usize, batch: usize) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(0);
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Self {
+            steps,
+            batch,
+            bar,
+            last_line: None,
+            warned: false,
+        }
+    }
+
+    /// Prints a line without tearing the bar.
+    fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Characters fall back to what every terminal has; a broken template would be a bug, not a reason to stop a run.
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
+impl Observer for Progress {
+    fn profiling(&mut self, done: usize, of: usize) {
+        if let Some(bar) = &self.bar {
+            if done == 1 {
+                bar.set_style(style("measuring [{bar:30}] {pos}/{len} stages"));
+                bar.set_length(of as u64);
+            }
+            bar.set_position(done as u64);
+        } else if done == of {
+            self.line(&format!("measured {of} stages"));
+        }
+    }
+
+    fn planned(&mut self, planned: &Planned) {
+        self.line(&crate::summary::plan_line(planned));
+        if let Some(bar) = &self.bar {
+            bar.set_style(style("{pos}/{len} [{bar:20}] {eta} {msg}"));
+            bar.set_length(self.steps as u64);
+            bar.set_position(0);
+        }
+    }
+
+    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+        let accuracy = step
+            .accuracy
+            .map(|share| format!(" acc {:.0}%", 100.0 * share))
+            .unwrap_or_default();
+        let message = format!(
+            "loss {:.4}{accuracy} {:.0}/s mem {} peak {}",
+            step.loss,
+            self.batch as f64 / step.step_s.0.max(1e-9),
+            memory.in_use,
+            memory.peak.device_bytes(),
+        );
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(step.step as u64);
+                bar.set_message(message);
+            }
+            None => {
+                let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
+                if due || step.step == self.steps {
+                    self.line(&format!("step {}/{} {message}", step.step, self.steps));
+                    self.last_line = Some(Instant::now());
+                }
+            }
+        }
+        if !step.loss.is_finite() && !self.warned {
+            self.warned = true;
+            self.line(&format!(
+                "warning: the loss of step {} is {}: try a smaller learning rate or `clip`",
+                step.step, step.loss
+            ));
+        }
+        if INTERRUPTED.load(Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    fn evaluated(&mut self, evaluation: &EvalRecord) {
+        let accuracy = evaluation
+            .accuracy
+            .map(|share| format!(", accuracy {:.1}%", 100.0 * share))
+            .unwrap_or_default();
+        self.line(&format!(
+            "step {}: evaluation on {} samples: loss {:.4}{accuracy}",
+            evaluation.step, evaluation.samples, evaluation.loss
+        ));
+    }
+}

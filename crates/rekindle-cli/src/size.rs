@@ -1,0 +1,143 @@
+//! Sizes as people write them: `512MiB`, `2GiB`, `1.5GB`, `300000B`, `80%`.
+
+use std::{fmt, str::FromStr};
+
+use rekindle_plan::Bytes;
+
+/// A size: so many bytes, or a share of a device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Size {
+    /// Bytes.
+    Bytes(Bytes),
+    /// Percent of a device's memory.
+    Percent(f64),
+}
+
+/// A text that is no size.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SizeError {
+    /// Nothing says what is counted.
+    #[error("`{text}` has no unit: write `{text}MiB` (2^20 bytes), `{text}MB` (10^6), `{text}GiB`, `{text}B` or `{text}%`")]
+    NoUnit {
+        /// What was written.
+        text: String,
+    },
+    /// Neither a number of bytes nor a share.
+    #[error("`{text}` is not a size: write for example 512MiB, 2GiB, 1.5GB, 300000B or 80%")]
+    NotASize {
+        /// What was written.
+        text: String,
+    },
+    /// Nothing fits into nothing.
+    #[error("a size of 0 leaves no room for anything")]
+    Zero,
+    /// More than there is.
+    #[error("{percent}% is more than the whole device: a share is above 0% and at most 100%")]
+    Share {
+        /// What was written.
+        percent: f64,
+    },
+    /// A share needs a device whose size is known.
+    #[error("a share such as {percent}% needs a device whose memory is known; write a size such as 2GiB")]
+    UnknownDevice {
+        /// What was written.
+        percent: f64,
+    },
+}
+
+impl FromStr for Size {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let text = text.trim();
+        let not_a_size = || SizeError::NotASize { text: text.into() };
+        if let Some(number) = text.strip_suffix('%') {
+            let percent: f64 = number.trim().parse().map_err(|_| not_a_size())?;
+            return match percent {
+                0.0 => Err(SizeError::Zero),
+                percent if percent > 0.0 && percent <= 100.0 => Ok(Self::Percent(percent)),
+                percent if percent > 100.0 => Err(SizeError::Share { percent }),
+                _ => Err(not_a_size()),
+            };
+        }
+        if text.parse::<f64>().is_ok_and(f64::is_finite) {
+            return Err(SizeError::NoUnit { text: text.into() });
+        }
+        // `512M` is ambiguous between 10^6 and 2^20, so only full units are taken.
+        if !text.ends_with(['b', 'B']) {
+            return Err(not_a_size());
+        }
+        let bytes: bytesize::ByteSize = text.parse().map_err(|_| not_a_size())?;
+        match bytes.as_u64() {
+            0 => Err(SizeError::Zero),
+            bytes => Ok(Self::Bytes(Bytes(bytes))),
+        }
+    }
+}
+
+impl Size {
+    /// The bytes, given what the device has in all.
+    ///
+    /// # Errors
+    ///
+    /// For a share of a device whose memory is not known.
+    pub fn of(self, device: Option<Bytes>) -> Result<Bytes, SizeError> {
+        match (self, device) {
+            (Self::Bytes(bytes), _) => Ok(bytes),
+            (Self::Percent(percent), Some(all)) => {
+                Ok(Bytes((all.0 as f64 * percent / 100.0) as u64))
+            }
+            (Self::Percent(percent), None) => Err(SizeError::UnknownDevice { percent }),
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{bytes}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Result<Size, SizeError> {
+        text.parse()
+    }
+
+    #[test]
+    fn both_families_of_units_are_known() {
+        for (text, expected) in [
+            ("512MiB", 512 << 20),
+            ("2GiB", 2 << 30),
+            ("1.5GB", 1_500_000_000),
+            ("300000B", 300_000),
+            ("7 kB", 7_000),
+            ("64kib", 64 << 10),
+        ] {
+            assert_eq!(bytes(text), Ok(Size::Bytes(Bytes(expected))), "{text}");
+        }
+        assert_eq!(bytes("80%"), Ok(Size::Percent(80.0)));
+    }
+
+    #[test]
+    fn what_is_no_size_says_how_to_write_one() {
+        assert!(matches!(bytes("12"), Err(SizeError::NoUnit { .. })));
+        assert_eq!(bytes("0B"), Err(SizeError::Zero));
+        assert_eq!(bytes("0%"), Err(SizeError::Zero));
+        assert_eq!(bytes("120%"), Err(SizeError::Share { percent: 120.0 }));
+        for text in ["lots", "", "-3MiB", "NaN", "inf", "512M", "-5%", "NaN%"] {
+            assert!(matches!(bytes(text), Err(SizeError::NotASize { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_share_needs_a_whole() {
+        assert_eq!(Size::Percent(50.0).of(Some(Bytes(300))), Ok(Bytes(150)));
+        assert!(Size::Percent(50.0).of(None).is_err());
+    }
+}

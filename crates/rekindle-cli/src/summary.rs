@@ -1,0 +1,144 @@
+//! What a run says at its start and its end.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use rekindle::train::{record::RunRecord, session::Planned};
+use rekindle_plan::Bytes;
+
+/// One line on the plan, before the first step.
+pub fn plan_line(planned: &Planned) -> String {
+    let plan = &planned.plan;
+    let stages = planned.chain.stages.len();
+    let shape = match plan.schedule.segments() {
+        Some(segments) if segments.len() > 1 => format!("{} segments of {stages} stages", segments.len()),
+        Some(_) => format!("all {stages} stages kept"),
+        None => format!("nested recomputes of {stages} stages"),
+    };
+    let budget = planned
+        .budget
+        .map(|budget| format!(", budget {budget}"))
+        .unwrap_or_default();
+    format!(
+        "plan `{}`: {shape}; predicted peak {}{budget}, step {} (plain: {}, {})",
+        planned.planner, plan.peak, plan.step, planned.plain_peak, planned.plain_step
+    )
+}
+
+/// Phases, predictions beside measurements, and what was saved.
+pub fn closing(record: &RunRecord) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "{}\n", phases(record));
+    let _ = writeln!(text, "{}\n", predictions(record));
+    if let Some(evaluation) = record.evaluations.last() {
+        let accuracy = evaluation
+            .accuracy
+            .map(|share| format!(", accuracy {:.1}%", 100.0 * share))
+            .unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "Loss {:.4} -> {:.4} in {} steps; evaluation loss {:.4}{accuracy}.",
+            record.first_loss, record.last_loss, record.steps, evaluation.loss
+        );
+    } else {
+        let _ = writeln!(
+            text,
+            "Loss {:.4} -> {:.4} in {} steps.",
+            record.first_loss, record.last_loss, record.steps
+        );
+    }
+    text.push_str(&saved(record));
+    text
+}
+
+/// Memory by phase of the first steps and the last.
+fn phases(record: &RunRecord) -> Table {
+    let mut table = plain_table();
+    table.set_header(["step", "phase", "in use", "peak in use", "reserved", "peak reserved"]);
+    let pools = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
+    for step in &record.phases {
+        for (index, reading) in step.phases.iter().enumerate() {
+            table.add_row([
+                if index == 0 { step.step.to_string() } else { String::new() },
+                reading.phase.name().into(),
+                reading.memory.in_use_bytes.to_string(),
+                reading.memory.peak_in_use_bytes.to_string(),
+                pools(reading.memory.reserved_bytes),
+                pools(reading.memory.peak_reserved_bytes),
+            ]);
+        }
+    }
+    right_align(&mut table, 2..6);
+    table
+}
+
+fn predictions(record: &RunRecord) -> Table {
+    let mut table = plain_table();
+    table.set_header(["", "predicted", "measured", "error", "budget"]);
+    table.add_row([
+        "peak memory".into(),
+        record.predicted_peak_bytes.to_string(),
+        record.measured_peak_bytes.to_string(),
+        percent(record.peak_error()),
+        record
+            .budget_bytes
+            .map_or("-".into(), |budget| budget.to_string()),
+    ]);
+    let (predicted, measured) = (record.predicted_step_s, record.measured_step_s);
+    table.add_row([
+        "step time".into(),
+        predicted.to_string(),
+        measured.to_string(),
+        percent((predicted.0 - measured.0) / measured.0),
+        "-".into(),
+    ]);
+    right_align(&mut table, 1..5);
+    table
+}
+
+/// The closing line: this peak against the plain run's.
+fn saved(record: &RunRecord) -> String {
+    let plain = &record.plain;
+    let how = if plain.measured {
+        "measured"
+    } else {
+        "predicted from the measured stages; `--compare` measures it"
+    };
+    let peak = record.measured_peak_bytes;
+    if record.segments.as_ref().is_some_and(|segments| segments.len() == 1) {
+        return format!(
+            "Nothing was recomputed: this is the plain run. Peak {peak}; `--segments K` or `--budget SIZE` lowers it."
+        );
+    }
+    if peak >= plain.peak_bytes {
+        return format!(
+            "Checkpointing saved nothing here: peak {peak}, plain run {} ({how}).",
+            plain.peak_bytes
+        );
+    }
+    let saved = Bytes(plain.peak_bytes.0 - peak.0);
+    format!(
+        "Checkpointing saved {saved} ({:.0}%): peak {peak} instead of {}, at {:.2}x the step time.\n(Plain run: {how}.)",
+        100.0 * saved.0 as f64 / plain.peak_bytes.0 as f64,
+        plain.peak_bytes,
+        record.measured_step_s.0 / plain.step_s.0,
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{:+.1}%", 100.0 * share)
+}
+
+fn plain_table() -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table
+}
+
+fn right_align(table: &mut Table, columns: std::ops::Range<usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
