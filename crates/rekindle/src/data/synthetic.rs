@@ -317,11 +317,11 @@ mod tests {
         assert_eq!(
             batch.inputs,
             Inputs::Tokens {
-                values: vec![0, 0, 0, 0],
+                values: vec![78, 75, 22, 75],
                 shape: vec![2, 2],
             }
         );
-        assert_eq!(batch.targets, Targets::Classes(vec![0, 0]));
+        assert_eq!(batch.targets, Targets::Classes(vec![1, 1]));
     }
 
     /// The nearest prototype names the class far more often than chance: what a linear model can learn.
