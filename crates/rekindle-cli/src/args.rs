@@ -12,8 +12,12 @@ use crate::{device::DeviceChoice, size::Size};
 /// Layers are cut into segments, activations inside them are dropped on the way forward and computed again on the
 /// way back. Loss and gradients are the plain run's.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = "Exit codes: 0 done; 1 other; 2 bad usage, config or input file; \
-3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 130 interrupted.")]
+#[command(
+    version,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 done; 1 other; 2 bad usage, config or input file; \
+3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 130 interrupted."
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

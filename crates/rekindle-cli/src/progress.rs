@@ -118,7 +118,9 @@ impl Observer for Progress {
                 bar.set_message(message);
             }
             None => {
-                let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
+                let due = self
+                    .last_line
+                    .is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
                 if due || step.step == self.steps {
                     self.line(&format!("step {}/{} {message}", step.step, self.steps));
                     self.last_line = Some(Instant::now());

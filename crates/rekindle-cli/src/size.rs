@@ -17,7 +17,9 @@ pub enum Size {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SizeError {
     /// Nothing says what is counted.
-    #[error("`{text}` has no unit: write `{text}MiB` (2^20 bytes), `{text}MB` (10^6), `{text}GiB`, `{text}B` or `{text}%`")]
+    #[error(
+        "`{text}` has no unit: write `{text}MiB` (2^20 bytes), `{text}MB` (10^6), `{text}GiB`, `{text}B` or `{text}%`"
+    )]
     NoUnit {
         /// What was written.
         text: String,
@@ -38,7 +40,9 @@ pub enum SizeError {
         percent: f64,
     },
     /// A share needs a device whose size is known.
-    #[error("a share such as {percent}% needs a device whose memory is known; write a size such as 2GiB")]
+    #[error(
+        "a share such as {percent}% needs a device whose memory is known; write a size such as 2GiB"
+    )]
     UnknownDevice {
         /// What was written.
         percent: f64,
@@ -131,7 +135,10 @@ mod tests {
         assert_eq!(bytes("0%"), Err(SizeError::Zero));
         assert_eq!(bytes("120%"), Err(SizeError::Share { percent: 120.0 }));
         for text in ["lots", "", "-3MiB", "NaN", "inf", "512M", "-5%", "NaN%"] {
-            assert!(matches!(bytes(text), Err(SizeError::NotASize { .. })), "{text}");
+            assert!(
+                matches!(bytes(text), Err(SizeError::NotASize { .. })),
+                "{text}"
+            );
         }
     }
 

@@ -11,7 +11,9 @@ pub fn plan_line(planned: &Planned) -> String {
     let plan = &planned.plan;
     let stages = planned.chain.stages.len();
     let shape = match plan.schedule.segments() {
-        Some(segments) if segments.len() > 1 => format!("{} segments of {stages} stages", segments.len()),
+        Some(segments) if segments.len() > 1 => {
+            format!("{} segments of {stages} stages", segments.len())
+        }
         Some(_) => format!("all {stages} stages kept"),
         None => format!("nested recomputes of {stages} stages"),
     };
@@ -54,12 +56,23 @@ pub fn closing(record: &RunRecord) -> String {
 /// Memory by phase of the first steps and the last.
 fn phases(record: &RunRecord) -> Table {
     let mut table = plain_table();
-    table.set_header(["step", "phase", "in use", "peak in use", "reserved", "peak reserved"]);
+    table.set_header([
+        "step",
+        "phase",
+        "in use",
+        "peak in use",
+        "reserved",
+        "peak reserved",
+    ]);
     let pools = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
     for step in &record.phases {
         for (index, reading) in step.phases.iter().enumerate() {
             table.add_row([
-                if index == 0 { step.step.to_string() } else { String::new() },
+                if index == 0 {
+                    step.step.to_string()
+                } else {
+                    String::new()
+                },
                 reading.phase.name().into(),
                 reading.memory.in_use_bytes.to_string(),
                 reading.memory.peak_in_use_bytes.to_string(),
@@ -105,7 +118,11 @@ fn saved(record: &RunRecord) -> String {
         "predicted from the measured stages; `--compare` measures it"
     };
     let peak = record.measured_peak_bytes;
-    if record.segments.as_ref().is_some_and(|segments| segments.len() == 1) {
+    if record
+        .segments
+        .as_ref()
+        .is_some_and(|segments| segments.len() == 1)
+    {
         return format!(
             "Nothing was recomputed: this is the plain run. Peak {peak}; `--segments K` or `--budget SIZE` lowers it."
         );
@@ -131,7 +148,7 @@ fn percent(share: f64) -> String {
 
 fn plain_table() -> Table {
     let mut table = Table::new();
-    table.load_preset(NOTHING);
+    table.load_style(NOTHING);
     table
 }
 

@@ -34,9 +34,12 @@ pub fn run(args: &DevicesArgs) -> Outcome {
         return output::json(&json!({ "devices": devices, "unavailable": missing }));
     }
     let mut table = Table::new();
-    table.load_preset(NOTHING);
+    table.load_style(NOTHING);
     table.set_header(["device", "name", "memory", "free", ""]);
-    for info in found.iter().flat_map(|(_, devices)| devices.iter().flatten()) {
+    for info in found
+        .iter()
+        .flat_map(|(_, devices)| devices.iter().flatten())
+    {
         table.add_row(row(info));
     }
     let mut text = format!("{table}\n");
@@ -51,7 +54,8 @@ pub fn run(args: &DevicesArgs) -> Outcome {
 }
 
 fn row(info: &DeviceInfo) -> [String; 5] {
-    let bytes = |bytes: Option<rekindle_plan::Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
+    let bytes =
+        |bytes: Option<rekindle_plan::Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
     [
         info.device.to_string(),
         info.name.clone(),

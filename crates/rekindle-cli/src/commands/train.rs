@@ -1,9 +1,6 @@
 //! `rekindle train`: from a config to a trained model and a comparison of promises with measurements.
 
-use rekindle::{
-    data,
-    train::session::{self, Job, ScheduleRequest},
-};
+use rekindle::train::session::{self, Job, ScheduleRequest};
 use rekindle_plan::{PlanRequest, PlannerKind};
 
 use crate::{
@@ -30,8 +27,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
     )?;
     let device = device(args, &config)?.resolve()?;
     let request = request(args, &config, device.total_bytes)?;
-    let data = data::open(&config.data, config.training.seed)?;
-    config.check_data(&*data.train)?;
+    let data = config.open_data()?;
 
     let job = Job {
         model: &config.model,

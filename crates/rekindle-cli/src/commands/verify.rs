@@ -2,7 +2,6 @@
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use rekindle::{
-    data,
     device::Device,
     train::verify::{Comparison, Verification, VerifyError, verify},
 };
@@ -30,8 +29,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         },
     )?;
     let device = args.device.unwrap_or_default().resolve()?;
-    let data = data::open(&config.data, config.training.seed)?;
-    config.check_data(&*data.train)?;
+    let data = config.open_data()?;
     let verification = Verification {
         model: &config.model,
         data: &*data.train,
@@ -71,7 +69,10 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     if failed > 0 {
         return Err(Failure {
             code: exit::OTHER,
-            report: miette::miette!("{failed} of {} runs differ from the plain run", comparisons.len()),
+            report: miette::miette!(
+                "{failed} of {} runs differ from the plain run",
+                comparisons.len()
+            ),
         });
     }
     Ok(())
@@ -95,8 +96,14 @@ fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
 
 fn table(comparisons: &[Comparison], tolerance: f64) -> String {
     let mut table = Table::new();
-    table.load_preset(NOTHING);
-    table.set_header(["segments", "loss", "gradients", "parameters and statistics", ""]);
+    table.load_style(NOTHING);
+    table.set_header([
+        "segments",
+        "loss",
+        "gradients",
+        "parameters and statistics",
+        "",
+    ]);
     for comparison in comparisons {
         table.add_row([
             comparison.segments.to_string(),

@@ -1,0 +1,81 @@
+//! What is wrong in a config, and where.
+
+use std::{ops::Range, path::Path, sync::Arc};
+
+use miette::{Diagnostic, NamedSource, SourceSpan};
+
+/// Something wrong at a place of a config whose text is still at hand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    /// What is wrong.
+    pub message: String,
+    /// A few words beside the marked place.
+    pub label: String,
+    /// The place, in bytes.
+    pub span: Range<usize>,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    /// A problem at a place.
+    pub fn new(message: impl Into<String>, label: impl Into<String>, span: Range<usize>) -> Self {
+        Self {
+            message: message.into(),
+            label: label.into(),
+            span,
+            help: None,
+        }
+    }
+
+    /// Adds what to do.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// Joins the problem with the text that it is in.
+    pub fn in_file(self, path: &Path, text: &Arc<str>) -> ConfigError {
+        ConfigError {
+            message: self.message,
+            source_code: NamedSource::new(path.display().to_string(), Arc::clone(text)),
+            span: self.span.into(),
+            label: self.label,
+            help: self.help,
+        }
+    }
+}
+
+/// Something wrong in a config, shown with its lines.
+#[derive(Debug, Diagnostic, thiserror::Error)]
+#[error("{message}")]
+pub struct ConfigError {
+    message: String,
+    #[source_code]
+    source_code: NamedSource<Arc<str>>,
+    #[label("{label}")]
+    span: SourceSpan,
+    label: String,
+    #[help]
+    help: Option<String>,
+}
+
+/// The one of `known` that `word` is a slip of the keyboard away from.
+pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
+}
+
+/// `a, b or c`.
+pub fn one_of(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
+}

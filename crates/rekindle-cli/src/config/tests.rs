@@ -1,0 +1,423 @@
+use rekindle::{
+    model::spec::{LayerSpec, Padding, PoolSpec},
+    train::settings::{Clip, LearningRate, LossKind, OptimizerSettings},
+};
+use rekindle_plan::Bytes;
+
+use super::*;
+use crate::size::Size;
+
+const SYNTHETIC: &str =
+    "[data]\ntype = \"synthetic\"\nshape = [1, 8, 8]\ntarget = { classes = 3 }\n";
+
+fn config(text: &str) -> Config {
+    match parse(text, Path::new("folder"), &Overrides::default()) {
+        Ok(config) => config,
+        Err(mistake) => panic!("{mistake:?}"),
+    }
+}
+
+/// The message, the marked text and the help of a config that is refused.
+fn problem(text: &str) -> (String, String, String) {
+    match parse(text, Path::new(""), &Overrides::default()) {
+        Err(Mistake::File(problem)) => (
+            problem.message,
+            text[problem.span].to_owned(),
+            problem.help.unwrap_or_default(),
+        ),
+        Err(Mistake::Arguments(message)) => panic!("{message}"),
+        Ok(_) => panic!("nothing was wrong with {text}"),
+    }
+}
+
+/// A model of these layers, ended so that it fits the synthetic data.
+fn with_layers(layers: &str) -> String {
+    format!(
+        "{SYNTHETIC}[model]\nlayers = [{layers} \"flatten\", {{ type = \"linear\", out = 3 }}]\n"
+    )
+}
+
+fn with_train(lines: &str) -> String {
+    format!("{}[train]\n{lines}\n", with_layers(""))
+}
+
+#[test]
+fn what_is_left_out_has_the_usual_value() {
+    let config = config(
+        "[data]\ntype = 'text'\nfiles = ['a.txt']\nwindow = 4\n\
+         [model]\nlayers = [{ type = 'embedding', dim = 8 }, 'flatten', { type = 'linear', out = 256 }]",
+    );
+    assert_eq!(config.model.input, SampleShape::tokens([4]));
+    assert_eq!(
+        config.model.layers[0],
+        LayerSpec::Embedding { vocab: 256, dim: 8 }
+    );
+    assert_eq!(
+        config.model.layers[2],
+        LayerSpec::Linear {
+            out: 256,
+            bias: true
+        }
+    );
+    assert_eq!(config.data.eval_split, 0.1);
+    let Source::Text { files, .. } = &config.data.source else {
+        panic!("text was asked for");
+    };
+    assert_eq!(files, &[Path::new("folder").join("a.txt")]);
+    assert_eq!((config.training.steps, config.training.batch), (100, 32));
+    assert_eq!(config.training.loss, LossKind::CrossEntropy);
+    assert_eq!(
+        config.training.optimizer,
+        OptimizerSettings::Adam {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            weight_decay: 0.0
+        }
+    );
+    assert_eq!(
+        config.training.learning_rate,
+        LearningRate::Constant { rate: 1e-3 }
+    );
+    assert_eq!(config.run, RunKeys::default());
+}
+
+#[test]
+fn every_layer_is_read() {
+    let layers = config(&with_layers(
+        "{ type = 'conv2d', out = 4, kernel = 3, padding = 'same' },
+         { type = 'conv2d', out = 4, kernel = [3, 1], stride = 1, padding = [1, 0], bias = false },
+         { type = 'batch_norm', momentum = 0.2 },
+         { type = 'residual', layers = ['relu', 'gelu', { type = 'residual', layers = ['tanh'] }] },
+         { type = 'max_pool2d', kernel = 2 },
+         { type = 'avg_pool2d', kernel = 3, stride = 1, padding = 1 },
+         { type = 'zero_pad', padding = [1, 2] },
+         { type = 'layer_norm' }, { type = 'dropout', p = 0.1 }, 'sigmoid', 'softmax',
+         { type = 'reshape', shape = [6, 32] },",
+    ))
+    .model
+    .layers;
+    let conv = |kernel, padding, bias| LayerSpec::Conv2d {
+        out: 4,
+        kernel,
+        stride: [1, 1],
+        padding,
+        bias,
+    };
+    assert_eq!(layers[0], conv([3, 3], Padding::Same, true));
+    assert_eq!(layers[1], conv([3, 1], Padding::Explicit([1, 0]), false));
+    assert_eq!(
+        layers[2],
+        LayerSpec::BatchNorm {
+            epsilon: 1e-5,
+            momentum: 0.2
+        }
+    );
+    let inner = LayerSpec::Residual {
+        layers: vec![LayerSpec::Tanh],
+    };
+    assert_eq!(
+        layers[3],
+        LayerSpec::Residual {
+            layers: vec![LayerSpec::Relu, LayerSpec::Gelu, inner]
+        }
+    );
+    let pool = |kernel, stride, padding| PoolSpec {
+        kernel: [kernel; 2],
+        stride: [stride; 2],
+        padding: [padding; 2],
+    };
+    assert_eq!(layers[4], LayerSpec::MaxPool2d(pool(2, 2, 0)));
+    assert_eq!(layers[5], LayerSpec::AvgPool2d(pool(3, 1, 1)));
+    assert_eq!(
+        layers[6],
+        LayerSpec::ZeroPad {
+            padding: [1, 1, 2, 2]
+        }
+    );
+    assert_eq!(layers.len(), 14);
+}
+
+#[test]
+fn groups_and_layers_repeat() {
+    let layers = config(&with_layers(
+        "'flatten', { repeat = 3, layers = [{ type = 'linear', out = 8 }, { repeat = 2, type = 'relu' }] },",
+    ))
+    .model
+    .layers;
+    assert_eq!(layers.len(), 1 + 3 * 3 + 2);
+    assert_eq!(layers[8..10], [LayerSpec::Relu, LayerSpec::Relu]);
+}
+
+#[test]
+fn training_and_run_are_read() {
+    let config = config(
+        &(with_train(
+            "optimizer = { type = 'sgd', momentum = 0.9 }\nclip = { type = 'global_norm', max = 1 }\n\
+             learning_rate = { type = 'warmup_cosine', rate = 0.1, warmup_steps = 5, final_rate = 0.01 }\neval_every = 7",
+        ) + "[run]\nbudget = '1.5GB'\nplanner = 'optimal'\ndevice = 'cuda:1'"),
+    );
+    let training = config.training;
+    assert_eq!(
+        training.optimizer,
+        OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0
+        }
+    );
+    assert_eq!(training.clip, Some(Clip::GlobalNorm { max: 1.0 }));
+    assert_eq!(
+        training.learning_rate,
+        LearningRate::WarmupCosine {
+            rate: 0.1,
+            warmup_steps: 5,
+            final_rate: 0.01
+        }
+    );
+    assert_eq!(training.eval_every, Some(7));
+    assert_eq!(config.run.budget, Some(Size::Bytes(Bytes(1_500_000_000))));
+    assert_eq!(config.run.device.as_deref(), Some("cuda:1"));
+}
+
+#[test]
+fn arguments_replace_what_the_config_says() {
+    let text = "[data]\ntype = 'mnist'\nfolder = 'm'\n\
+                [model]\ninput = [1, 4, 4]\nlayers = ['flatten', { type = 'linear', out = 10 }]";
+    let load = |overrides: &Overrides| parse(text, Path::new(""), overrides);
+    let synthetic = load(&Overrides {
+        synthetic: true,
+        batch: Some(3),
+        ..Overrides::default()
+    })
+    .unwrap();
+    assert_eq!(synthetic.training.batch, 3);
+    assert_eq!(
+        synthetic.data.source.sample_shape(),
+        SampleShape::float([1, 4, 4])
+    );
+    let moved = load(&Overrides {
+        data_dir: Some("other".into()),
+        ..Overrides::default()
+    })
+    .unwrap();
+    assert_eq!(
+        moved.data.source,
+        Source::Mnist {
+            folder: "other".into()
+        }
+    );
+    let zero = load(&Overrides {
+        batch: Some(0),
+        ..Overrides::default()
+    });
+    assert!(matches!(zero, Err(Mistake::Arguments(_))));
+}
+
+#[test]
+fn a_slip_of_the_keyboard_is_recognised() {
+    let cases = [
+        (
+            with_layers("{ type = 'liner', out = 3 },"),
+            "unknown layer type `liner`",
+            "'liner'",
+            "did you mean `linear`?",
+        ),
+        (
+            with_layers("{ type = 'linear', outs = 3 },"),
+            "layer `linear` has no `out`",
+            "{ type = 'linear', outs = 3 }",
+            "",
+        ),
+        (
+            with_layers("{ type = 'dropout', q = 0.1 },"),
+            "unknown key `q` in layer `dropout`",
+            "q",
+            "known keys here: repeat, type, p",
+        ),
+        (
+            with_layers("'linear',"),
+            "layer `linear` has no `out`",
+            "'linear'",
+            "",
+        ),
+        (
+            with_train("step = 3"),
+            "unknown key `step` in [train]",
+            "step",
+            "did you mean `steps`?",
+        ),
+        (
+            with_train("optimizer = 'addam'"),
+            "`optimizer` must be sgd, adam or adamw",
+            "'addam'",
+            "did you mean `adam`?",
+        ),
+        (
+            format!("{}[trian]", with_layers("")),
+            "unknown key `trian` in the config",
+            "trian",
+            "did you mean `train`?",
+        ),
+    ];
+    for (text, message, marked, help) in cases {
+        assert_eq!(
+            problem(&text),
+            (message.into(), marked.into(), help.into()),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_marked() {
+    let train = |line: &str| problem(&with_train(line));
+    for (line, message, marked) in [
+        ("steps = 0", "`steps` must be at least 1", "0"),
+        (
+            "steps = -3",
+            "`steps` must be a whole number that is not negative",
+            "-3",
+        ),
+        ("batch = 1.5", "`batch` must be a whole number", "1.5"),
+        ("batch = '8'", "`batch` must be a whole number", "'8'"),
+        (
+            "learning_rate = nan",
+            "`learning_rate` must be a number above 0",
+            "nan",
+        ),
+        (
+            "learning_rate = -inf",
+            "`learning_rate` must be a number above 0",
+            "-inf",
+        ),
+        (
+            "learning_rate = -1e-3",
+            "`learning_rate` must be a number above 0",
+            "-1e-3",
+        ),
+        (
+            "learning_rate = 1e999",
+            "`learning_rate` must be a number above 0",
+            "1e999",
+        ),
+        (
+            "optimizer = { type = 'adam', betas = [0.9, 1.0] }",
+            "`betas` must be at least 0 and below 1",
+            "1.0",
+        ),
+        (
+            "optimizer = { type = 'sgd', momentum = -0.1 }",
+            "`momentum` must be at least 0 and below 1",
+            "-0.1",
+        ),
+        (
+            "clip = { type = 'norm', max = 0 }",
+            "`max` must be a number above 0",
+            "0",
+        ),
+        (
+            "seed = -1",
+            "`seed` must be a whole number that is not negative",
+            "-1",
+        ),
+        ("eval_every = 0", "`eval_every` must be at least 1", "0"),
+    ] {
+        let (found, place, _) = train(line);
+        assert_eq!(
+            (found.as_str(), place.as_str()),
+            (message, marked),
+            "{line}"
+        );
+    }
+    let (message, marked, _) = problem(&with_layers("'flatten', { repeat = 0, type = 'relu' },"));
+    assert_eq!(
+        (message.as_str(), marked.as_str()),
+        ("`repeat` must be at least 1", "0")
+    );
+    let (message, _, _) = problem(&with_layers(
+        "{ repeat = 1000000000, layers = [{ repeat = 1000, type = 'relu' }] },",
+    ));
+    assert!(message.contains("at most 1000000 layers"), "{message}");
+}
+
+#[test]
+fn shapes_are_checked_through_groups_and_residuals() {
+    let (message, marked, _) = problem(&with_layers(
+        "'flatten', { repeat = 2, layers = ['relu', { type = 'max_pool2d', kernel = 2 }] },",
+    ));
+    assert!(
+        message.starts_with("layer 2 (max_pool2d) got [64]: it wants"),
+        "{message}"
+    );
+    assert_eq!(marked, "{ type = 'max_pool2d', kernel = 2 }");
+
+    let (message, marked, _) = problem(&with_layers(
+        "{ type = 'residual', layers = ['relu', { type = 'conv2d', out = 1, kernel = 9 }] },",
+    ));
+    assert!(message.contains("does not fit"), "{message}");
+    assert_eq!(marked, "{ type = 'conv2d', out = 1, kernel = 9 }");
+}
+
+#[test]
+fn the_output_fits_the_loss_and_the_loss_fits_the_data() {
+    let text = |layers: &str| format!("{SYNTHETIC}[model]\nlayers = [{layers}]\n");
+    let (message, marked, help) = problem(&text("'flatten', { type = 'linear', out = 2 }"));
+    assert_eq!(
+        message,
+        "the model gives [2], but cross_entropy wants one number for each of the data's 3 classes: [3]"
+    );
+    assert_eq!(marked, "{ type = 'linear', out = 2 }");
+    assert_eq!(help, "end with { type = \"linear\", out = 3 }");
+    let (_, _, help) = problem(&text("'relu'"));
+    assert_eq!(
+        help,
+        "end with { type = \"flatten\" }, { type = \"linear\", out = 3 }"
+    );
+    let (message, marked, _) = problem(&with_train("loss = 'mean_squared_error'"));
+    assert_eq!(
+        message,
+        "`loss` must be cross_entropy: the data's targets are classes"
+    );
+    assert_eq!(marked, "'mean_squared_error'");
+}
+
+#[test]
+fn the_input_follows_from_the_data() {
+    let text = with_layers("").replace("[model]\n", "[model]\ninput = [1, 4, 4]\n");
+    let (message, marked, _) = problem(&text);
+    assert_eq!(
+        message,
+        "`input` must be [1, 8, 8], the shape of the data's samples"
+    );
+    assert_eq!(marked, "[1, 4, 4]");
+}
+
+#[test]
+fn one_way_to_schedule_at_a_time() {
+    let run = |lines: &str| problem(&format!("{}[run]\n{lines}\n", with_layers("")));
+    assert_eq!(
+        run("segments = 2\nbudget = '1GiB'").0,
+        "[run] has both `segments` and `budget`"
+    );
+    assert_eq!(
+        run("plan = 'a.json'\nplanner = 'optimal'").0,
+        "[run] has both `plan` and `planner`"
+    );
+    let (message, marked, _) = run("budget = '512'");
+    assert!(
+        message.starts_with("`budget`: `512` has no unit"),
+        "{message}"
+    );
+    assert_eq!(marked, "'512'");
+    assert!(run("device = 'gpu'").0.starts_with("`device`: "));
+    assert!(run("planner = 'best'").0.starts_with("`planner`: "));
+}
+
+#[test]
+fn what_is_not_toml_is_marked() {
+    for text in ["[data", "a = ", "[data]\n[data]", "x = 'é", "\u{0}"] {
+        let (message, _, _) = problem(text);
+        assert!(message.starts_with("not TOML: "), "{text:?}: {message}");
+    }
+    assert_eq!(problem("").0, "the config has no `data`");
+    assert_eq!(problem("data = 3\nmodel = 3").0, "`data` must be a table");
+}
