@@ -73,6 +73,8 @@ pub struct RunRecord {
     pub predicted_peak_bytes: Bytes,
     /// Peak that was measured, over everything the process did.
     pub measured_peak_bytes: Bytes,
+    /// What the whole GPU held when the run ended, all processes and the driver included; NVIDIA only.
+    pub whole_gpu_used_bytes: Option<Bytes>,
     /// Step time that was predicted.
     pub predicted_step_s: Seconds,
     /// Median step time that was measured, the first step left out where there are more.

@@ -157,6 +157,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             budget_bytes: planned.budget,
             predicted_peak_bytes: planned.plan.peak,
             measured_peak_bytes: measured_peak,
+            whole_gpu_used_bytes: whole_gpu_used(self.device),
             predicted_step_s: planned.plan.step,
             measured_step_s: median_step_time(&self.history),
             plain,
@@ -194,6 +195,22 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             measured: true,
         })
     }
+}
+
+#[cfg(feature = "cuda")]
+fn whole_gpu_used(device: Device) -> Option<Bytes> {
+    match device {
+        Device::Cuda(index) => {
+            let memory = crate::meter::nvml_memory(index as u32).ok()?;
+            Some(memory.used_bytes)
+        }
+        Device::Cpu | Device::Wgpu(_) => None,
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn whole_gpu_used(_device: Device) -> Option<Bytes> {
+    None
 }
 
 /// Names for people, and keys that are equal where stages cost the same.
