@@ -8,19 +8,24 @@
 //! Memory is counted in slots, all sizes rounded up, so a plan never exceeds its budget. When all sizes divided by their
 //! common divisor fit in the slots, the plan is optimal among persistent schedules (checked against exhaustive search;
 //! where a tracked forward's temporary bytes differ from an untracked one's, rare chains have a slightly better schedule
-//! that is not of this form). Otherwise rounding can hide a plan that fits, so the answer is the fastest of
-//! the slotted plans, the best single-level plan (`segments`, which no `uniform` beats) and the plan of the smallest peak, all
-//! simulated in exact bytes. All of them can only get faster as the budget grows, so the answer does too.
+//! that is not of this form). Otherwise rounding can hide a plan that fits, so the program is solved for a quarter more
+//! memory than there is, and the answer is the fastest of its plans for any number of slots, the best single-level plan
+//! (`segments`, which no `uniform` beats) and the plan of the smallest peak, all simulated in exact bytes. None of these
+//! plans depends on the budget, only which of them fit, so a larger budget never makes the answer slower.
 //!
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes per level of slots, with less than that in practice, see `table.rs`.
 //! Times are `f64` up to 400 stages and `f32` above, where a plan may be a millionth slower than the best.
 
+mod repeats;
+mod rounding;
 mod slots;
 mod table;
 mod time;
 
-pub(crate) use slots::{Level, levels};
-pub(crate) use table::Table;
+use rayon::prelude::*;
+use repeats::Repeats;
+use slots::{Level, levels};
+use table::Table;
 
 use super::PlanError;
 use super::least_time::LeastTimes;
@@ -63,13 +68,14 @@ impl Candidate {
 
 /// Everything about a chain that does not depend on the budget.
 pub(crate) struct Optimal<'a> {
-    pub(crate) chain: &'a Chain,
-    pub(crate) terms: &'a Terms,
+    chain: &'a Chain,
+    terms: &'a Terms,
     /// The smallest budget, and its plan.
     pub(crate) smallest: Candidate,
     /// The fastest plan of all: nothing recomputed, every stage recorded in its fastest way.
     pub(crate) fastest: Candidate,
-    pub(crate) levels: Vec<Level>,
+    repeats: Repeats,
+    levels: Vec<Level>,
 }
 
 impl<'a> Optimal<'a> {
@@ -86,12 +92,20 @@ impl<'a> Optimal<'a> {
         );
         let fastest = fastest(chain, terms)?;
         let above = |peak: Bytes| (peak - chain.resident_bytes()).0;
-        let levels = levels(terms, above(smallest.peak), above(fastest.peak), slots);
+        let repeats = Repeats::new(terms);
+        let levels = levels(
+            terms,
+            &repeats,
+            above(smallest.peak),
+            above(fastest.peak),
+            slots,
+        );
         Ok(Optimal {
             chain,
             terms,
             smallest,
             fastest,
+            repeats,
             levels,
         })
     }
@@ -108,6 +122,7 @@ impl<'a> Optimal<'a> {
             chain,
             terms,
             smallest: mut best,
+            repeats,
             levels,
             ..
         } = self;
@@ -122,13 +137,15 @@ impl<'a> Optimal<'a> {
             .rposition(|level| level.top >= memory)
             .unwrap_or(0);
         for level in levels.iter().skip(own) {
-            let memory = memory.min(level.top);
-            if best.time <= bounds.within(memory) + chain.optimizer.step_s.0 {
+            if best.time <= bounds.within(memory.min(level.reach())) + chain.optimizer.step_s.0 {
                 break;
             }
-            if let Some(found) = slotted(chain, terms, *level, memory)?
-                && found.peak <= budget
-            {
+            let wanted = Wanted {
+                budget,
+                above_peak: Bytes::ZERO,
+                first_only: true,
+            };
+            for found in slotted(chain, terms, &repeats, *level, memory, wanted)? {
                 best = faster(best, found);
             }
         }
@@ -145,37 +162,77 @@ fn faster(a: Candidate, b: Candidate) -> Candidate {
     }
 }
 
-/// The plan of one level's table, or `None` when none fits in its slots.
+/// Which plans of a table are asked for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Their exact peak is at most this.
+    budget: Bytes,
+    /// Their exact peak is more than this.
+    above_peak: Bytes,
+    /// Only the fastest.
+    first_only: bool,
+}
+
+/// The plans of one level's table for up to `memory` bytes, the fastest first.
 fn slotted(
     chain: &Chain,
     terms: &Terms,
+    repeats: &Repeats,
     level: Level,
     memory: u64,
-) -> Result<Option<Candidate>, PlanError> {
+    wanted: Wanted,
+) -> Result<Vec<Candidate>, PlanError> {
     let slots = level.slots(memory);
-    let schedule = if chain.stages.len() <= MOST_STAGES_IN_F64 {
-        let table = Table::<f64>::solve(terms, level.slot, slots);
-        table
-            .time(slots)
-            .is_finite()
-            .then(|| table.schedule(slots))
-            .transpose()?
+    if chain.stages.len() <= MOST_STAGES_IN_F64 {
+        pick(
+            chain,
+            &Table::<f64>::solve(terms, repeats, level.slot, slots),
+            level,
+            wanted,
+        )
     } else {
-        let table = Table::<f32>::solve(terms, level.slot, slots);
-        table
-            .time(slots)
-            .is_finite()
-            .then(|| table.schedule(slots))
-            .transpose()?
+        pick(
+            chain,
+            &Table::<f32>::solve(terms, repeats, level.slot, slots),
+            level,
+            wanted,
+        )
+    }
+}
+
+fn pick<T: time::Time>(
+    chain: &Chain,
+    table: &Table<'_, T>,
+    level: Level,
+    wanted: Wanted,
+) -> Result<Vec<Candidate>, PlanError> {
+    let candidate = |&slots: &usize| {
+        let source = Source::Slots(Slots {
+            count: slots,
+            bytes: Bytes(level.slot),
+            exact: level.exact,
+        });
+        let found = table
+            .schedule(slots)
+            .and_then(|schedule| Candidate::new(chain, schedule, source));
+        let fits =
+            |found: &Candidate| found.peak <= wanted.budget && found.peak > wanted.above_peak;
+        found.map(|found| fits(&found).then_some(found)).transpose()
     };
-    let source = Source::Slots(Slots {
-        count: slots,
-        bytes: Bytes(level.slot),
-        exact: level.exact,
-    });
-    schedule
-        .map(|schedule| Candidate::new(chain, schedule, source))
-        .transpose()
+    let mut steps = table.steps();
+    steps.reverse();
+    if wanted.first_only {
+        // More than one thread looks, but the answer is that of the first step.
+        steps
+            .par_iter()
+            .map(candidate)
+            .find_first(Option::is_some)
+            .flatten()
+            .into_iter()
+            .collect()
+    } else {
+        steps.par_iter().filter_map(candidate).collect()
+    }
 }
 
 /// Every stage recorded in its fastest way; of equally fast ways, the one that makes the peak smaller.
@@ -205,52 +262,27 @@ fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
     Candidate::new(chain, schedule, Source::Fastest)
 }
 
-/// The plans of all levels of the ladder at every slot where the time falls, each with the memory that finds it.
-pub(crate) fn staircase(optimal: &Optimal<'_>) -> Result<Vec<(u64, Candidate)>, PlanError> {
+/// The plans of all levels of the ladder, each with a budget at which [`Optimal::within`] would consider it.
+pub(crate) fn staircase(optimal: &Optimal<'_>) -> Result<Vec<Candidate>, PlanError> {
+    let Optimal {
+        chain,
+        terms,
+        repeats,
+        levels,
+        ..
+    } = optimal;
     let mut points = Vec::new();
-    for (index, &level) in optimal.levels.iter().enumerate() {
-        // Below this the next level answers.
-        let bottom = optimal.levels.get(index + 1).map_or(0, |next| next.top);
-        let slots = level.slots(level.top);
-        let schedules = if optimal.chain.stages.len() <= MOST_STAGES_IN_F64 {
-            stairs(
-                &Table::<f64>::solve(optimal.terms, level.slot, slots),
-                level,
-                bottom,
-            )?
-        } else {
-            stairs(
-                &Table::<f32>::solve(optimal.terms, level.slot, slots),
-                level,
-                bottom,
-            )?
+    for (index, &level) in levels.iter().enumerate() {
+        // A smaller budget is answered by the next level.
+        let above_peak = levels
+            .get(index + 1)
+            .map_or(Bytes::ZERO, |next| chain.resident_bytes() + Bytes(next.top));
+        let wanted = Wanted {
+            budget: Bytes::MAX,
+            above_peak,
+            first_only: false,
         };
-        for (slots, schedule) in schedules {
-            let source = Source::Slots(Slots {
-                count: slots,
-                bytes: Bytes(level.slot),
-                exact: level.exact,
-            });
-            // The lowest memory of this level that has as many slots.
-            let memory = (slots as u64 * level.slot).max(bottom + 1);
-            points.push((memory, Candidate::new(optimal.chain, schedule, source)?));
-        }
+        points.extend(slotted(chain, terms, repeats, level, level.top, wanted)?);
     }
     Ok(points)
-}
-
-fn stairs<T: time::Time>(
-    table: &Table<'_, T>,
-    level: Level,
-    bottom: u64,
-) -> Result<Vec<(usize, Schedule)>, PlanError> {
-    let lowest = ((bottom + 1) / level.slot) as usize;
-    let mut slots: Vec<usize> = table.steps();
-    // The step at or below the level's lowest slot is the one that holds there.
-    let below = slots.iter().rposition(|&slot| slot <= lowest).unwrap_or(0);
-    slots.drain(..below);
-    slots
-        .into_iter()
-        .map(|slot| Ok((slot.max(lowest), table.schedule(slot)?)))
-        .collect()
 }

@@ -7,7 +7,8 @@
 //! C  = min(C1, C2)
 //! ```
 //! Memory is counted in slots above G(t), the parameter gradients that are there when the window's backward starts.
-//! So C(s,j-1,m) becomes C(s,j-1, m - (G(j-1) - G(t))), and a window's row depends on its own stages alone.
+//! So C(s,j-1,m) becomes C(s,j-1, m - (G(j-1) - G(t))), and a window's row depends on its own stages alone. How sizes
+//! are rounded is in `rounding.rs`.
 //!
 //! Cost: O(n^3 slots) time, O(n^2 slots) bytes, both cut down by
 //! - keeping of each row only the part from the first feasible slot to the first that reaches the least time (all
@@ -25,7 +26,9 @@ use rayon::prelude::*;
 
 use super::super::PlanError;
 use super::super::persistent::{Choice, emit};
-use super::super::terms::{Node, Terms};
+use super::super::terms::Terms;
+use super::repeats::Repeats;
+use super::rounding::Rounded;
 use super::time::Time;
 use crate::schedule::Schedule;
 
@@ -61,10 +64,7 @@ pub(crate) struct Table<'a, T> {
     /// The largest slot.
     slots: usize,
     n: usize,
-    /// Slots of x_i.
-    x: Vec<usize>,
-    /// Slots of G(t).
-    later_grads: Vec<usize>,
+    rounded: Rounded,
     /// Time of stages 0..i run forward.
     forwards: Vec<f64>,
     /// `by_start[s * n + t]` and `by_end[t * n + s]`: the row of window s..t, twice, so that both reads of the inner
@@ -76,7 +76,12 @@ pub(crate) struct Table<'a, T> {
 
 impl<'a, T: Time> Table<'a, T> {
     /// Solves the program for up to `slots` slots of `slot` bytes each.
-    pub(crate) fn solve(terms: &'a Terms, slot: u64, slots: usize) -> Table<'a, T> {
+    pub(crate) fn solve(
+        terms: &'a Terms,
+        repeats: &Repeats,
+        slot: u64,
+        slots: usize,
+    ) -> Table<'a, T> {
         let n = terms.nodes.len();
         let mut forwards = vec![0.0];
         for node in &terms.nodes {
@@ -87,27 +92,17 @@ impl<'a, T: Time> Table<'a, T> {
             slot,
             slots,
             n,
-            x: terms
-                .x
-                .iter()
-                .map(|bytes| bytes.div_ceil(slot) as usize)
-                .collect(),
-            later_grads: grad_slots(terms, slot, slots),
+            rounded: Rounded::new(terms, slot, repeats),
             forwards,
             by_start: vec![0; n * n],
             by_end: vec![0; n * n],
             rows: Vec::new(),
         };
-        let letters = table.letters();
+        let letters = table.rounded.letters(repeats);
         for length in 0..n {
             table.solve_diagonal(length, &letters);
         }
         table
-    }
-
-    /// The time of the whole chain with `slot` slots.
-    pub(crate) fn time(&self, slot: usize) -> f64 {
-        self.row(0, self.n - 1).at(slot).seconds()
     }
 
     /// The slots at which the time of the whole chain falls.
@@ -118,7 +113,7 @@ impl<'a, T: Time> Table<'a, T> {
             .collect()
     }
 
-    /// The schedule that attains [`time`](Table::time).
+    /// The fastest schedule for so many slots.
     pub(crate) fn schedule(&self, slot: usize) -> Result<Schedule, PlanError> {
         emit(self.terms.loss(), slot, |s, t, &slot| {
             self.choice(s, t, slot)
@@ -127,39 +122,6 @@ impl<'a, T: Time> Table<'a, T> {
 
     fn row(&self, s: usize, t: usize) -> &Row<T> {
         &self.rows[self.by_start[s * self.n + t] as usize]
-    }
-
-    /// Equal letters: stages that are alike in all that a window can see of them.
-    fn letters(&self) -> Vec<usize> {
-        let mut known: Vec<(&Node, usize)> = Vec::new();
-        let mut by_hash: HashMap<[u64; 5], Vec<usize>> = HashMap::new();
-        let mut letters = Vec::with_capacity(self.n);
-        for (i, node) in self.terms.nodes.iter().enumerate() {
-            let grad_slots = if i == 0 {
-                0
-            } else {
-                self.later_grads[i - 1] - self.later_grads[i]
-            };
-            let way = &node.ways[0];
-            let key = [
-                node.output,
-                way.saved,
-                node.forward_temp,
-                node.forward.to_bits(),
-                way.seconds.to_bits(),
-            ];
-            let alike = by_hash.entry(key).or_default();
-            // The loss has no output, so it must not pass for a stage that has none either: a loss ends every window.
-            let found = alike.iter().copied().find(|&letter| {
-                i + 1 < self.n && known[letter].0 == node && known[letter].1 == grad_slots
-            });
-            letters.push(found.unwrap_or_else(|| {
-                alike.push(known.len());
-                known.push((node, grad_slots));
-                known.len() - 1
-            }));
-        }
-        letters
     }
 
     fn solve_diagonal(&mut self, length: usize, letters: &[usize]) {
@@ -231,8 +193,8 @@ impl<'a, T: Time> Table<'a, T> {
                 &self.rows[left_rows[j - 1] as usize],
                 &self.rows[right_rows[j] as usize],
             );
-            let parts = (self.x[j] + right.first)
-                .max(self.later_grads[j - 1] - self.later_grads[t] + left.first);
+            let parts = (self.rounded.x[j] + right.first)
+                .max(self.rounded.grads_between(self.terms, j, t) + left.first);
             if parts < first {
                 first = first.min(parts.max(self.null(t, forwards)));
             }
@@ -265,15 +227,15 @@ impl<'a, T: Time> Table<'a, T> {
             while end > first && times[end - 1 - first] <= bound {
                 end -= 1;
             }
-            let grads = self.later_grads[j - 1] - self.later_grads[t];
-            let start = (self.x[j] + right.first).max(grads + left.first);
+            let grads = self.rounded.grads_between(self.terms, j, t);
+            let start = (self.rounded.x[j] + right.first).max(grads + left.first);
             if start < end {
                 let start = start.max(self.null(t, forwards));
                 if start < end {
                     relax(
                         &mut times[start - first..end - first],
                         start,
-                        (sweep, right, self.x[j]),
+                        (sweep, right, self.rounded.x[j]),
                         Some((left, grads)),
                     );
                 }
@@ -314,10 +276,10 @@ impl<'a, T: Time> Table<'a, T> {
         }
         let mut forwards = self.terms.forward_peak(s, true);
         for j in s + 1..=t {
-            let grads = self.later_grads[j - 1] - self.later_grads[t];
-            if slot >= self.null(t, forwards).max(self.x[j]).max(grads) {
+            let grads = self.rounded.grads_between(self.terms, j, t);
+            if slot >= self.null(t, forwards).max(self.rounded.x[j]).max(grads) {
                 let sweep = T::from_seconds(self.forwards[j] - self.forwards[s]);
-                let (right, left) = (slot - self.x[j], slot - grads);
+                let (right, left) = (slot - self.rounded.x[j], slot - grads);
                 let time = sweep + self.row(j, t).at(right) + self.row(s, j - 1).at(left);
                 if time < best {
                     best = time;
@@ -327,25 +289,6 @@ impl<'a, T: Time> Table<'a, T> {
             forwards = forwards.max(self.terms.forward_peak(j, false));
         }
         choice
-    }
-}
-
-/// Slots of G(t) for every t. Rounding each g up by itself keeps equal stages equal, which is worth 2% of the memory;
-/// otherwise the sums are rounded up, which is exact to a slot.
-fn grad_slots(terms: &Terms, slot: u64, slots: usize) -> Vec<usize> {
-    let summed: Vec<usize> = terms
-        .later_grads
-        .iter()
-        .map(|bytes| bytes.div_ceil(slot) as usize)
-        .collect();
-    let mut each = vec![0; summed.len()];
-    for t in (0..summed.len() - 1).rev() {
-        each[t] = each[t + 1] + terms.nodes[t + 1].grad.div_ceil(slot) as usize;
-    }
-    if (each[0] - summed[0]) * 50 <= slots {
-        each
-    } else {
-        summed
     }
 }
 
