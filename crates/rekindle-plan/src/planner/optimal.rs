@@ -8,28 +8,27 @@
 //! Memory is counted in slots, all sizes rounded up, so a plan never exceeds its budget. When all sizes divided by their
 //! common divisor fit in the slots, the plan is optimal among persistent schedules (checked against exhaustive search;
 //! where a tracked forward's temporary bytes differ from an untracked one's, rare chains have a slightly better schedule
-//! that is not of this form). Otherwise rounding can hide a plan that fits, so the program is solved for a quarter more
+//! that is not of this form). Otherwise rounding can hide a plan that fits, so the program is solved for more
 //! memory than there is, and the answer is the fastest of its plans for any number of slots, the best single-level plan
 //! (`segments`, which no `uniform` beats) and the plan of the smallest peak, all simulated in exact bytes. None of these
 //! plans depends on the budget, only which of them fit, so a larger budget never makes the answer slower.
 //!
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes per level of slots, with less than that in practice, see `table.rs`.
-//! Times are `f64` up to 400 stages and `f32` above, where a plan may be a millionth slower than the best.
+//! Times are `f64` up to 150 stages and `f32` above, where a plan may be a millionth slower than the best.
 
-mod repeats;
 mod rounding;
 mod slots;
 mod table;
 mod time;
 
 use rayon::prelude::*;
-use repeats::Repeats;
 use slots::{Level, levels};
 use table::Table;
 
 use super::PlanError;
 use super::least_time::LeastTimes;
 use super::persistent::{Choice, emit};
+use super::repeats::Repeats;
 use super::segments::SegmentPeaks;
 use super::smallest_peak::SmallestPeaks;
 use super::terms::Terms;
@@ -39,8 +38,12 @@ use crate::plan::{Slots, Source};
 use crate::schedule::Schedule;
 use crate::simulator::simulate;
 
-/// Up to this many stages the table's times are `f64`: beyond, its rows would not fit in 2 GB.
-const MOST_STAGES_IN_F64: usize = 400;
+/// Up to this many stages the table's times are `f64`: beyond, its rows would be too large and twice as slow.
+const MOST_STAGES_IN_F64: usize = 150;
+
+/// So many stages for every further slot of spacing between the plans of a table that are looked at: deriving one takes
+/// O(n^2).
+const STAGES_PER_SPACING: usize = 150;
 
 /// A schedule that fits, what it takes, and where it came from.
 pub(crate) struct Candidate {
@@ -84,7 +87,8 @@ impl<'a> Optimal<'a> {
         terms: &'a Terms,
         slots: usize,
     ) -> Result<Optimal<'a>, PlanError> {
-        let (peak, schedule) = SmallestPeaks::new(terms).whole(chain)?;
+        let repeats = Repeats::new(terms);
+        let (peak, schedule) = SmallestPeaks::new(terms, &repeats).whole(chain)?;
         let smallest = Candidate::new(chain, schedule, Source::SmallestPeak)?;
         debug_assert_eq!(
             smallest.peak, peak,
@@ -92,7 +96,6 @@ impl<'a> Optimal<'a> {
         );
         let fastest = fastest(chain, terms)?;
         let above = |peak: Bytes| (peak - chain.resident_bytes()).0;
-        let repeats = Repeats::new(terms);
         let levels = levels(
             terms,
             &repeats,
@@ -137,15 +140,17 @@ impl<'a> Optimal<'a> {
             .rposition(|level| level.top >= memory)
             .unwrap_or(0);
         for level in levels.iter().skip(own) {
-            if best.time <= bounds.within(memory.min(level.reach())) + chain.optimizer.step_s.0 {
+            let memory = memory.min(level.top);
+            if best.time <= bounds.within(memory) + chain.optimizer.step_s.0 {
                 break;
             }
+            let most = chain.resident_bytes() + Bytes(memory);
             let wanted = Wanted {
-                budget,
-                above_peak: Bytes::ZERO,
+                most,
+                more_than: Bytes::ZERO,
                 first_only: true,
             };
-            for found in slotted(chain, terms, &repeats, *level, memory, wanted)? {
+            for found in slotted(chain, terms, &repeats, *level, wanted)? {
                 best = faster(best, found);
             }
         }
@@ -166,23 +171,22 @@ fn faster(a: Candidate, b: Candidate) -> Candidate {
 #[derive(Clone, Copy)]
 struct Wanted {
     /// Their exact peak is at most this.
-    budget: Bytes,
+    most: Bytes,
     /// Their exact peak is more than this.
-    above_peak: Bytes,
+    more_than: Bytes,
     /// Only the fastest.
     first_only: bool,
 }
 
-/// The plans of one level's table for up to `memory` bytes, the fastest first.
+/// The plans of one level's table, the fastest first.
 fn slotted(
     chain: &Chain,
     terms: &Terms,
     repeats: &Repeats,
     level: Level,
-    memory: u64,
     wanted: Wanted,
 ) -> Result<Vec<Candidate>, PlanError> {
-    let slots = level.slots(memory);
+    let slots = level.slots((wanted.most - chain.resident_bytes()).0, chain.stages.len());
     if chain.stages.len() <= MOST_STAGES_IN_F64 {
         pick(
             chain,
@@ -215,11 +219,10 @@ fn pick<T: time::Time>(
         let found = table
             .schedule(slots)
             .and_then(|schedule| Candidate::new(chain, schedule, source));
-        let fits =
-            |found: &Candidate| found.peak <= wanted.budget && found.peak > wanted.above_peak;
+        let fits = |found: &Candidate| found.peak <= wanted.most && found.peak > wanted.more_than;
         found.map(|found| fits(&found).then_some(found)).transpose()
     };
-    let mut steps = table.steps();
+    let mut steps = table.steps(1 + chain.stages.len() / STAGES_PER_SPACING);
     steps.reverse();
     if wanted.first_only {
         // More than one thread looks, but the answer is that of the first step.
@@ -274,15 +277,16 @@ pub(crate) fn staircase(optimal: &Optimal<'_>) -> Result<Vec<Candidate>, PlanErr
     let mut points = Vec::new();
     for (index, &level) in levels.iter().enumerate() {
         // A smaller budget is answered by the next level.
-        let above_peak = levels
+        let resident = chain.resident_bytes();
+        let more_than = levels
             .get(index + 1)
-            .map_or(Bytes::ZERO, |next| chain.resident_bytes() + Bytes(next.top));
+            .map_or(Bytes::ZERO, |next| resident + Bytes(next.top));
         let wanted = Wanted {
-            budget: Bytes::MAX,
-            above_peak,
+            most: resident + Bytes(level.top),
+            more_than,
             first_only: false,
         };
-        points.extend(slotted(chain, terms, repeats, level, level.top, wanted)?);
+        points.extend(slotted(chain, terms, repeats, level, wanted)?);
     }
     Ok(points)
 }

@@ -17,8 +17,8 @@
 
 use std::collections::HashMap;
 
+use super::super::repeats::Repeats;
 use super::super::terms::Terms;
-use super::repeats::Repeats;
 
 /// The sizes of a chain in slots.
 pub(crate) struct Rounded {

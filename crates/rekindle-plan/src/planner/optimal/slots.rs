@@ -8,8 +8,8 @@
 //! by the finer ones below it at their own top: what any smaller budget may use, a larger one may use too. At a level
 //! the budget is between half of the slots and all of them.
 
+use super::super::repeats::Repeats;
 use super::super::terms::Terms;
-use super::repeats::Repeats;
 
 /// Stages cubed times slots that take some ten milliseconds.
 const CHEAP_WORK: u64 = 100_000_000;
@@ -26,16 +26,15 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// How many slots to solve for when `memory` bytes are there: where sizes are rounded up, a plan for more slots may
-    /// still fit in exact bytes.
-    pub(crate) fn slots(self, memory: u64) -> usize {
-        let slots = memory.min(self.top) / self.slot;
-        (if self.exact { slots } else { slots + slots / 4 }) as usize
-    }
-
-    /// More memory than any plan of this level needs.
-    pub(crate) fn reach(self) -> u64 {
-        self.top + self.top / 4
+    /// How many slots to solve for when `memory` bytes are there. Where sizes are rounded up, a plan for more slots may
+    /// still fit in exact bytes: 0.4 slots more for each of the `stages`, and never more than twice as many, is tried.
+    pub(crate) fn slots(self, memory: u64, stages: usize) -> usize {
+        let slots = (memory.min(self.top) / self.slot) as usize;
+        if self.exact {
+            slots
+        } else {
+            slots + slots.min(stages * 2 / 5)
+        }
     }
 }
 

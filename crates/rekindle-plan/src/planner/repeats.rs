@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::terms::Terms;
+use super::terms::Terms;
 
 /// The repetition in a chain.
 pub(crate) struct Repeats {
