@@ -265,7 +265,7 @@ fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
     Candidate::new(chain, schedule, Source::Fastest)
 }
 
-/// The plans of all levels of the ladder, each with a budget at which [`Optimal::within`] would consider it.
+/// The plans of all levels of the ladder that [`Optimal::within`] considers with their peaks as budgets.
 pub(crate) fn staircase(optimal: &Optimal<'_>) -> Result<Vec<Candidate>, PlanError> {
     let Optimal {
         chain,
@@ -286,7 +286,18 @@ pub(crate) fn staircase(optimal: &Optimal<'_>) -> Result<Vec<Candidate>, PlanErr
             more_than,
             first_only: false,
         };
-        points.extend(slotted(chain, terms, repeats, level, wanted)?);
+        // With its peak as the budget, the table is not solved for more slots than this.
+        let reached = |found: &Candidate| match found.source {
+            Source::Slots(slots) => {
+                slots.count <= level.slots((found.peak - resident).0, chain.stages.len())
+            }
+            _ => true,
+        };
+        points.extend(
+            slotted(chain, terms, repeats, level, wanted)?
+                .into_iter()
+                .filter(reached),
+        );
     }
     Ok(points)
 }

@@ -27,13 +27,14 @@ pub(crate) struct Level {
 
 impl Level {
     /// How many slots to solve for when `memory` bytes are there. Where sizes are rounded up, a plan for more slots may
-    /// still fit in exact bytes: 0.4 slots more for each of the `stages`, and never more than twice as many, is tried.
+    /// still fit in exact bytes: 0.4 slots more for each of the `stages`, and at most half as many again, are
+    /// tried.
     pub(crate) fn slots(self, memory: u64, stages: usize) -> usize {
         let slots = (memory.min(self.top) / self.slot) as usize;
         if self.exact {
             slots
         } else {
-            slots + slots.min(stages * 2 / 5)
+            slots + (slots / 2).min(stages * 2 / 5)
         }
     }
 }
