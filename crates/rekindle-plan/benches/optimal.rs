@@ -26,7 +26,7 @@ impl Sequence {
 }
 
 /// `stages` stages, of which `kinds` differ; the others repeat them in turn.
-pub fn chain(stages: usize, kinds: usize) -> Chain {
+fn chain(stages: usize, kinds: usize) -> Chain {
     let mut random = Sequence(7);
     let kinds: Vec<Stage> = (0..kinds)
         .map(|_| {
@@ -55,7 +55,7 @@ pub fn chain(stages: usize, kinds: usize) -> Chain {
     }
 }
 
-pub fn half_of_plain(chain: &Chain) -> Bytes {
+fn half_of_plain(chain: &Chain) -> Bytes {
     let plain =
         planner::none(chain.stages.len()).and_then(|schedule| Ok(simulate(chain, &schedule)?));
     Bytes(plain.map_or(0, |run| (run.peak - chain.resident_bytes()).0 / 2)) + chain.resident_bytes()

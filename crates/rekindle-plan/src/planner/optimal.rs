@@ -219,6 +219,13 @@ fn pick<T: time::Time>(
         let found = table
             .schedule(slots)
             .and_then(|schedule| Candidate::new(chain, schedule, source));
+        if let Ok(found) = &found {
+            let granted = chain.resident_bytes() + Bytes(slots as u64 * level.slot);
+            debug_assert!(
+                found.peak <= granted.max(chain.optimizer_peak()),
+                "sizes were rounded down"
+            );
+        }
         let fits = |found: &Candidate| found.peak <= wanted.most && found.peak > wanted.more_than;
         found.map(|found| fits(&found).then_some(found)).transpose()
     };

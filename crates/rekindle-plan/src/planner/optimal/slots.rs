@@ -14,6 +14,9 @@ use super::super::terms::Terms;
 /// Stages cubed times slots that take some ten milliseconds.
 const CHEAP_WORK: u64 = 100_000_000;
 
+/// Windows times slots of the largest table: some 2 GB. More slots than that are not used.
+const MOST_CELLS: u64 = 350_000_000;
+
 /// One way to cut memory into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
@@ -48,7 +51,8 @@ pub(crate) fn levels(
     slots: usize,
 ) -> Vec<Level> {
     let divisor = common_divisor(terms);
-    let slots = slots.max(1) as u64;
+    let windows = (terms.nodes.len() as u64).pow(2) / 2 + 1;
+    let slots = (slots as u64).min(MOST_CELLS / windows).max(1);
     let exact_top = divisor
         .saturating_mul(slots.max(cheap_slots(terms.nodes.len())))
         .min(most);

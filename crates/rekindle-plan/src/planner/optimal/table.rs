@@ -33,7 +33,7 @@ use super::time::Time;
 use crate::schedule::Schedule;
 
 /// Slots that are looked at together.
-const BLOCK: usize = 32;
+const BLOCK: usize = 64;
 
 /// The row of one window.
 struct Row<T> {
