@@ -1,4 +1,5 @@
 //! A run that was stopped and resumed equals one that was not, bit for bit, and what is wrong with a run folder is said.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     fs,
@@ -167,7 +168,7 @@ impl Case {
         &self,
         run_dir: Option<RunDir>,
         after: impl FnMut(usize) -> ControlFlow<()>,
-    ) -> Result<RunRecord, RunError> {
+    ) -> Result<RunRecord, Box<RunError>> {
         let data = data(&self.model);
         let job = Job {
             model: &self.model,
@@ -184,13 +185,16 @@ impl Case {
             run_dir,
             snapshot_every: self.snapshot_every,
         };
-        run(&job, Device::Cpu, &mut After(after))
+        run(&job, Device::Cpu, &mut After(after)).map_err(Box::new)
     }
 
     fn refused(&self, run_dir: RunDir) -> RunDirError {
         match self.run(Some(run_dir), |_| ControlFlow::Continue(())) {
-            Err(RunError::RunDir(error)) => error,
-            other => panic!("a folder's error was expected, not {other:?}"),
+            Err(error) => match *error {
+                RunError::RunDir(error) => error,
+                other => panic!("a folder's error was expected, not {other}"),
+            },
+            Ok(_) => panic!("a folder's error was expected"),
         }
     }
 }

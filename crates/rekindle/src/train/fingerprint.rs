@@ -132,6 +132,7 @@ fn shown(value: &Value) -> String {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use super::*;
 

@@ -60,6 +60,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use super::*;
 
