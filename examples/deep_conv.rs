@@ -55,7 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             dropout: DropoutConfig::new(0.1).init(),
         };
         let mut model = Sequential::new((0..DEPTH).map(block).collect());
-        let images = Tensor::<B, 4>::random([BATCH, CHANNELS, 28, 28], Distribution::Default, &device);
+        let images =
+            Tensor::<B, 4>::random([BATCH, CHANNELS, 28, 28], Distribution::Default, &device);
         let labels = Tensor::<B, 1, Int>::arange(0..BATCH as i64, &device);
         let cross_entropy = CrossEntropyLossConfig::new().init(&device);
         let mut optimizer = SgdConfig::new().init();

@@ -62,9 +62,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (mut losses, mut peak) = (Vec::new(), 0);
         for step in 0..10 {
             meter.start_interval();
-            let output = executor.step(&model, input.clone(), StepSeed::new(0, step), |output| {
-                (output - target.clone()).powf_scalar(2.0).mean()
-            })?;
+            let output =
+                executor.step(&model, input.clone(), StepSeed::new(0, step), |output| {
+                    (output - target.clone()).powf_scalar(2.0).mean()
+                })?;
             model = optimizer.step(1e-3, model, output.gradients);
             losses.push(output.loss.into_scalar());
             peak = peak.max(meter.read().peak_in_use_bytes.0);

@@ -25,7 +25,13 @@ fn bytes(record: &Value, key: &str) -> u64 {
 #[test]
 fn training_reports_what_was_promised_and_what_was_measured() {
     let record = json(&[
-        "train", "configs/parity/mlp.toml", "--segments", "4", "--device", "cpu", "--json",
+        "train",
+        "configs/parity/mlp.toml",
+        "--segments",
+        "4",
+        "--device",
+        "cpu",
+        "--json",
     ]);
     assert_eq!(record["planner"], "uniform");
     assert_eq!(record["device"], "cpu");
@@ -33,8 +39,16 @@ fn training_reports_what_was_promised_and_what_was_measured() {
     assert_eq!(record["segments"].as_array().map(Vec::len), Some(4));
     assert!(bytes(&record, "measured_peak_bytes") > 0);
     assert!(bytes(&record, "predicted_peak_bytes") > 0);
-    for number in ["predicted_step_s", "measured_step_s", "first_loss", "last_loss"] {
-        assert!(record[number].as_f64().is_some_and(f64::is_finite), "{number}");
+    for number in [
+        "predicted_step_s",
+        "measured_step_s",
+        "first_loss",
+        "last_loss",
+    ] {
+        assert!(
+            record[number].as_f64().is_some_and(f64::is_finite),
+            "{number}"
+        );
     }
     assert_eq!(record["budget_bytes"], Value::Null);
 }
@@ -43,7 +57,13 @@ fn training_reports_what_was_promised_and_what_was_measured() {
 fn every_schedule_trains_to_the_same_loss() {
     let loss = |segments: &str| {
         let record = json(&[
-            "train", "configs/parity/conv.toml", "--segments", segments, "--device", "cpu", "--json",
+            "train",
+            "configs/parity/conv.toml",
+            "--segments",
+            segments,
+            "--device",
+            "cpu",
+            "--json",
         ]);
         record["last_loss"].as_f64().expect("a loss").to_bits()
     };
@@ -53,7 +73,12 @@ fn every_schedule_trains_to_the_same_loss() {
 #[test]
 fn the_smallest_budget_is_named_and_holds() {
     let refused = rekindle(&[
-        "train", "configs/parity/conv.toml", "--budget", "1kB", "--device", "cpu",
+        "train",
+        "configs/parity/conv.toml",
+        "--budget",
+        "1kB",
+        "--device",
+        "cpu",
     ])
     .code(3);
     let message = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
@@ -66,7 +91,13 @@ fn the_smallest_budget_is_named_and_holds() {
     // Measured anew, the figure may differ by a little.
     let budget = smallest + smallest / 50;
     let record = json(&[
-        "train", "configs/parity/conv.toml", "--budget", &format!("{budget}B"), "--device", "cpu", "--json",
+        "train",
+        "configs/parity/conv.toml",
+        "--budget",
+        &format!("{budget}B"),
+        "--device",
+        "cpu",
+        "--json",
     ]);
     assert_eq!(bytes(&record, "budget_bytes"), budget);
     assert!(bytes(&record, "measured_peak_bytes") <= budget, "{record}");
@@ -80,7 +111,12 @@ fn verification_finds_no_difference() {
         assert_eq!(report["passed"], true, "{config}: {report}");
         let comparisons = report["comparisons"].as_array().expect("comparisons");
         assert!(comparisons.len() >= 3, "{report}");
-        assert!(comparisons.iter().all(|comparison| comparison["identical"] == true), "{report}");
+        assert!(
+            comparisons
+                .iter()
+                .all(|comparison| comparison["identical"] == true),
+            "{report}"
+        );
     }
 }
 
@@ -89,7 +125,10 @@ fn the_processor_is_always_there() {
     let report = json(&["devices", "--json"]);
     let devices = report["devices"].as_array().expect("devices");
     let cpu = devices.iter().find(|device| device["device"] == "cpu");
-    assert!(cpu.is_some_and(|cpu| bytes(cpu, "total_bytes") > 0), "{report}");
+    assert!(
+        cpu.is_some_and(|cpu| bytes(cpu, "total_bytes") > 0),
+        "{report}"
+    );
 }
 
 #[cfg(unix)]
@@ -102,7 +141,14 @@ fn an_interrupt_stops_after_the_step_and_still_reports() {
 
     let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["train", "configs/parity/mlp.toml", "--steps", "100000000", "--device", "cpu"])
+        .args([
+            "train",
+            "configs/parity/mlp.toml",
+            "--steps",
+            "100000000",
+            "--device",
+            "cpu",
+        ])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -113,10 +159,15 @@ fn an_interrupt_stops_after_the_step_and_still_reports() {
             break;
         }
     }
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
     assert!(killed.expect("kill").success());
     let output = child.wait_with_output().expect("ended");
     assert_eq!(output.status.code(), Some(130));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("peak memory") && text.contains("Loss"), "{text}");
+    assert!(
+        text.contains("peak memory") && text.contains("Loss"),
+        "{text}"
+    );
 }

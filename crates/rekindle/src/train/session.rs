@@ -10,13 +10,15 @@ use rekindle_plan::{Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Second
 use thiserror::Error;
 
 use super::{
+    RunDirError,
     record::{EvalRecord, RunRecord, StepRecord},
+    run_dir::RunDir,
     settings::TrainSettings,
     trainer::TrainError,
 };
 use crate::{
     backend::CheckpointBackend,
-    data::{DataError, Dataset},
+    data::{DataError, Dataset, error::Blame},
     device::{Device, DispatchError, Task, dispatch},
     meter::{Meter, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
@@ -38,6 +40,11 @@ pub struct Job<'a> {
     pub compare: bool,
     /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
     pub free: Option<Bytes>,
+    /// Where the run leaves its record, its history and its newest snapshot, if anywhere.
+    pub run_dir: Option<RunDir>,
+    /// Steps between snapshots; `None` takes one at every evaluation. One more is always taken after the last step,
+    /// and when the observer stops the run.
+    pub snapshot_every: Option<usize>,
 }
 
 /// Where a run's schedule comes from.
@@ -120,13 +127,30 @@ pub enum RunError {
     /// The device has no backend here.
     #[error(transparent)]
     Device(#[from] DispatchError),
+    /// The run's folder cannot be used.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+}
+
+impl RunError {
+    /// Whether the system refused a file, rather than a file or a setting being wrong.
+    #[must_use]
+    pub fn is_refused_file(&self) -> bool {
+        let blame = match self {
+            Self::Data(error) => error.blame(),
+            Self::RunDir(error) => error.blame(),
+            _ => Blame::Content,
+        };
+        blame == Blame::System
+    }
 }
 
 /// Runs a job on a device that is known to answer: asking for a GPU that does not may panic below burn.
 ///
 /// # Errors
 ///
-/// A [`RunError`]; nothing has been trained then.
+/// A [`RunError`]. Nothing has been trained then, unless it is of the run's folder: that can fail at any step, and
+/// keeps the snapshot before.
 pub fn run(
     job: &Job<'_>,
     device: Device,
