@@ -2,6 +2,7 @@
 //!
 //! This is where a device becomes a backend; nothing outside this crate needs to name one.
 
+mod prepare;
 mod run;
 
 use std::{ops::ControlFlow, sync::Arc};
@@ -164,6 +165,33 @@ pub fn run(
             observer,
         },
     )?
+}
+
+/// Measures the chain that [`run`] would plan on, and trains nothing.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn measure(
+    job: &Job<'_>,
+    device: Device,
+    observer: &mut dyn Observer,
+) -> Result<Chain, RunError> {
+    dispatch(device, Measure { job, observer })?
+}
+
+struct Measure<'a> {
+    job: &'a Job<'a>,
+    observer: &'a mut dyn Observer,
+}
+
+impl Task for Measure<'_> {
+    type Output = Result<Chain, RunError>;
+
+    fn run<B: CheckpointBackend>(self, device: B::Device, meter: Arc<dyn Meter>) -> Self::Output {
+        let built = prepare::Built::<B>::new(self.job, &device)?;
+        built.measure(self.job, &device, &*meter, self.observer)
+    }
 }
 
 struct Run<'a> {

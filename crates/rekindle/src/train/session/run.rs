@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use rekindle_plan::{Bytes, Chain, Plan, PlannerKind, Seconds, Source, plan, planner, simulate};
+use rekindle_plan::{Bytes, Seconds, planner};
 
-use super::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest};
+use super::{
+    Job, MemoryNow, Observer, Planned, RunError,
+    prepare::{Built, make_plan},
+};
 use crate::{
     backend::CheckpointBackend,
     data::{Shuffled, in_order},
     device::Device,
     executor::Executor,
     meter::Meter,
-    model::{build::build, spec::ModelSpec, stage::Stage, stages::StagePlan},
-    profile::{Profiler, StageLabel},
-    sequential::Sequential,
     train::{
         fingerprint::fingerprint,
         record::{PhasedStep, PlainRun, RUN_FORMAT, RunRecord, median_step_time},
         run_dir::{RunDir, RunFiles},
         snapshot::{Progress, Snapshot},
-        trainer::{Trainer, rows, to_device},
+        trainer::Trainer,
     },
 };
 
@@ -50,10 +50,6 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         observer: &mut dyn Observer,
     ) -> Result<Self, RunError> {
         let settings = job.settings;
-        let shape = job.model.infer()?;
-        let stages = StagePlan::new(job.model, &shape);
-        let batches = Shuffled::new(job.train.len(), settings.batch, settings.seed)?;
-
         let fingerprint = fingerprint(job.model, settings, job.train);
         let (files, mut snapshot) = open_run_dir(job, &fingerprint)?;
         let progress = snapshot
@@ -61,21 +57,17 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             .map(Snapshot::take_progress)
             .unwrap_or_default();
 
-        B::seed(&backend_device, settings.seed);
-        let mut model = Sequential::new(build::<B>(job.model, &stages, &backend_device)?);
+        let mut built = Built::<B>::new(job, &backend_device)?;
         if let Some(snapshot) = &mut snapshot {
-            model = snapshot.restore(model)?;
+            built.model = snapshot.restore(built.model)?;
         }
-        let labels = labels(job.model, &stages);
-        let chain = measure::<B>(
-            job,
-            &model,
-            &labels,
-            &batches,
-            &backend_device,
-            &*meter,
-            observer,
-        )?;
+        let chain = built.measure(job, &backend_device, &*meter, observer)?;
+        let Built {
+            model,
+            shape,
+            batches,
+            ..
+        } = built;
         let planned = make_plan(job, chain, shape.param_count())?;
         observer.planned(&planned);
 
@@ -293,96 +285,5 @@ fn open_run_dir(
             let files = RunFiles::open(folder, &snapshot.progress().history)?;
             (Some(files), Some(snapshot))
         }
-    })
-}
-
-/// Names for people, and keys that are equal where stages cost the same.
-fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
-    stages
-        .stages
-        .iter()
-        .enumerate()
-        .map(|(index, stage)| StageLabel {
-            name: stage.name.clone(),
-            // The first stage computes no gradient for its input.
-            key: format!(
-                "{:?} {:?} {}",
-                &model.layers[stage.layers.clone()],
-                stage.input,
-                index == 0
-            ),
-        })
-        .collect()
-}
-
-fn measure<B: CheckpointBackend>(
-    job: &Job<'_>,
-    model: &Sequential<Stage<B>>,
-    labels: &[StageLabel],
-    batches: &Shuffled,
-    device: &B::Device,
-    meter: &dyn Meter,
-    observer: &mut dyn Observer,
-) -> Result<Chain, RunError> {
-    let fixed = meter.read().in_use_bytes;
-    let batch = job.train.batch(&batches.step(0));
-    let (input, targets) = to_device::<B>(batch, device)?;
-    let profiler = Profiler::<B> {
-        device,
-        meter,
-        optimizer: job.settings.optimizer,
-        clip: job.settings.clip,
-    };
-    let with_data = meter.read().in_use_bytes;
-    let of = labels.len();
-    let mut chain = profiler.chain(
-        model,
-        labels,
-        &input,
-        |output| {
-            let output = rows(output);
-            (targets.loss(output.clone()), targets.correct(output))
-        },
-        |done| observer.profiling(done, of),
-    );
-    // Parameters, data sets, whatever the process holds, and the batch's targets.
-    let data = Bytes(with_data.0.saturating_sub(fixed.0));
-    let targets = Bytes(data.0.saturating_sub(chain.input_bytes.0));
-    chain.fixed_bytes = chain.fixed_bytes + fixed + targets;
-    Ok(chain)
-}
-
-fn make_plan(job: &Job<'_>, chain: Chain, param_count: u64) -> Result<Planned, RunError> {
-    let plain = simulate(&chain, &planner::none(chain.stages.len())?)?;
-    let (plan, planner, budget) = match &job.schedule {
-        ScheduleRequest::Plan(request) => {
-            let plan = plan(&chain, request)?;
-            let name = plan.planner.to_string();
-            (plan, name, request.budget)
-        }
-        ScheduleRequest::Given {
-            schedule,
-            planner,
-            budget,
-        } => {
-            let simulated = simulate(&chain, schedule)?;
-            let plan = Plan {
-                planner: PlannerKind::Auto,
-                schedule: schedule.clone(),
-                peak: simulated.peak,
-                step: simulated.time,
-                source: Source::Fastest,
-            };
-            (plan, planner.clone(), *budget)
-        }
-    };
-    Ok(Planned {
-        chain,
-        plan,
-        planner,
-        budget,
-        plain_peak: plain.peak,
-        plain_step: plain.time,
-        param_count,
     })
 }
