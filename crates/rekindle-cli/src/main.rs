@@ -11,7 +11,7 @@
 
 mod args;
 mod commands;
-mod config;
+
 mod device;
 mod exit;
 mod failure;

@@ -52,7 +52,7 @@ pub mod simulator;
 pub use action::{Action, ActionParseError, StageId};
 pub use bytes::Bytes;
 pub use chain::{Alternative, Chain, ChainError, LossCost, OptimizerCost, Stage};
-pub use frontier::{FrontierPoint, frontier};
+pub use frontier::frontier;
 pub use plan::{Plan, PlanRequest, PlannerKind, PlannerParseError, Slots, Source, plan};
 pub use planner::{PlanError, least_time, smallest_peak};
 pub use schedule::{Rule, Schedule, ScheduleError};

@@ -11,7 +11,7 @@
 //! | `revolve` | binomial schedules for equal stages | `revolve.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
-//! `terms.rs` holds the symbols that the recurrences share; `single_level.rs` and `persistent.rs` turn cuts and trees into
+//! `terms.rs` holds the symbols that the recurrences share, `repeats.rs` and `windows.rs` find what is equal among them; `single_level.rs` and `persistent.rs` turn cuts and trees into
 //! actions; `smallest_peak.rs` and `least_time.rs` are the bounds.
 
 mod error;
@@ -19,6 +19,7 @@ mod least_time;
 mod none;
 pub(crate) mod optimal;
 mod persistent;
+mod repeats;
 mod revolve;
 pub(crate) mod segments;
 mod single_level;
@@ -26,6 +27,7 @@ mod smallest_peak;
 mod sqrt;
 pub(crate) mod terms;
 mod uniform;
+mod windows;
 
 pub use error::PlanError;
 pub use least_time::least_time;

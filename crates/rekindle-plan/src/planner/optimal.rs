@@ -8,23 +8,27 @@
 //! Memory is counted in slots, all sizes rounded up, so a plan never exceeds its budget. When all sizes divided by their
 //! common divisor fit in the slots, the plan is optimal among persistent schedules (checked against exhaustive search;
 //! where a tracked forward's temporary bytes differ from an untracked one's, rare chains have a slightly better schedule
-//! that is not of this form). Otherwise rounding can hide a plan that fits, so the answer is the fastest of
-//! the slotted plans, the best single-level plan (`segments`, which no `uniform` beats) and the plan of the smallest peak, all
-//! simulated in exact bytes. All of them can only get faster as the budget grows, so the answer does too.
+//! that is not of this form). Otherwise rounding can hide a plan that fits, so the program is solved for more
+//! memory than there is, and the answer is the fastest of its plans for any number of slots, the best single-level plan
+//! (`segments`, which no `uniform` beats) and the plan of the smallest peak, all simulated in exact bytes. None of these
+//! plans depends on the budget, only which of them fit, so a larger budget never makes the answer slower.
 //!
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes per level of slots, with less than that in practice, see `table.rs`.
-//! Times are `f64` up to 400 stages and `f32` above, where a plan may be a millionth slower than the best.
+//! Times are `f64` up to 150 stages and `f32` above, where a plan may be a millionth slower than the best.
 
+mod rounding;
 mod slots;
 mod table;
 mod time;
 
-pub(crate) use slots::{Level, levels};
-pub(crate) use table::Table;
+use rayon::prelude::*;
+use slots::{Level, levels};
+use table::Table;
 
 use super::PlanError;
 use super::least_time::LeastTimes;
 use super::persistent::{Choice, emit};
+use super::repeats::Repeats;
 use super::segments::SegmentPeaks;
 use super::smallest_peak::SmallestPeaks;
 use super::terms::Terms;
@@ -34,8 +38,12 @@ use crate::plan::{Slots, Source};
 use crate::schedule::Schedule;
 use crate::simulator::simulate;
 
-/// Up to this many stages the table's times are `f64`: beyond, its rows would not fit in 2 GB.
-const MOST_STAGES_IN_F64: usize = 400;
+/// Up to this many stages the table's times are `f64`: beyond, its rows would be too large and twice as slow.
+const MOST_STAGES_IN_F64: usize = 150;
+
+/// So many stages for every further slot of spacing between the plans of a table that are looked at: deriving one takes
+/// O(n^2).
+const STAGES_PER_SPACING: usize = 150;
 
 /// A schedule that fits, what it takes, and where it came from.
 pub(crate) struct Candidate {
@@ -63,13 +71,14 @@ impl Candidate {
 
 /// Everything about a chain that does not depend on the budget.
 pub(crate) struct Optimal<'a> {
-    pub(crate) chain: &'a Chain,
-    pub(crate) terms: &'a Terms,
+    chain: &'a Chain,
+    terms: &'a Terms,
     /// The smallest budget, and its plan.
     pub(crate) smallest: Candidate,
     /// The fastest plan of all: nothing recomputed, every stage recorded in its fastest way.
     pub(crate) fastest: Candidate,
-    pub(crate) levels: Vec<Level>,
+    repeats: Repeats,
+    levels: Vec<Level>,
 }
 
 impl<'a> Optimal<'a> {
@@ -78,7 +87,8 @@ impl<'a> Optimal<'a> {
         terms: &'a Terms,
         slots: usize,
     ) -> Result<Optimal<'a>, PlanError> {
-        let (peak, schedule) = SmallestPeaks::new(terms).whole(chain)?;
+        let repeats = Repeats::new(terms);
+        let (peak, schedule) = SmallestPeaks::new(terms, &repeats).whole(chain)?;
         let smallest = Candidate::new(chain, schedule, Source::SmallestPeak)?;
         debug_assert_eq!(
             smallest.peak, peak,
@@ -86,12 +96,19 @@ impl<'a> Optimal<'a> {
         );
         let fastest = fastest(chain, terms)?;
         let above = |peak: Bytes| (peak - chain.resident_bytes()).0;
-        let levels = levels(terms, above(smallest.peak), above(fastest.peak), slots);
+        let levels = levels(
+            terms,
+            &repeats,
+            above(smallest.peak),
+            above(fastest.peak),
+            slots,
+        );
         Ok(Optimal {
             chain,
             terms,
             smallest,
             fastest,
+            repeats,
             levels,
         })
     }
@@ -108,6 +125,7 @@ impl<'a> Optimal<'a> {
             chain,
             terms,
             smallest: mut best,
+            repeats,
             levels,
             ..
         } = self;
@@ -126,9 +144,13 @@ impl<'a> Optimal<'a> {
             if best.time <= bounds.within(memory) + chain.optimizer.step_s.0 {
                 break;
             }
-            if let Some(found) = slotted(chain, terms, *level, memory)?
-                && found.peak <= budget
-            {
+            let most = chain.resident_bytes() + Bytes(memory);
+            let wanted = Wanted {
+                most,
+                more_than: Bytes::ZERO,
+                first_only: true,
+            };
+            for found in slotted(chain, terms, &repeats, *level, wanted)? {
                 best = faster(best, found);
             }
         }
@@ -145,37 +167,82 @@ fn faster(a: Candidate, b: Candidate) -> Candidate {
     }
 }
 
-/// The plan of one level's table, or `None` when none fits in its slots.
+/// Which plans of a table are asked for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Their exact peak is at most this.
+    most: Bytes,
+    /// Their exact peak is more than this.
+    more_than: Bytes,
+    /// Only the fastest.
+    first_only: bool,
+}
+
+/// The plans of one level's table, the fastest first.
 fn slotted(
     chain: &Chain,
     terms: &Terms,
+    repeats: &Repeats,
     level: Level,
-    memory: u64,
-) -> Result<Option<Candidate>, PlanError> {
-    let slots = level.slots(memory);
-    let schedule = if chain.stages.len() <= MOST_STAGES_IN_F64 {
-        let table = Table::<f64>::solve(terms, level.slot, slots);
-        table
-            .time(slots)
-            .is_finite()
-            .then(|| table.schedule(slots))
-            .transpose()?
+    wanted: Wanted,
+) -> Result<Vec<Candidate>, PlanError> {
+    let slots = level.slots((wanted.most - chain.resident_bytes()).0, chain.stages.len());
+    if chain.stages.len() <= MOST_STAGES_IN_F64 {
+        pick(
+            chain,
+            &Table::<f64>::solve(terms, repeats, level.slot, slots),
+            level,
+            wanted,
+        )
     } else {
-        let table = Table::<f32>::solve(terms, level.slot, slots);
-        table
-            .time(slots)
-            .is_finite()
-            .then(|| table.schedule(slots))
-            .transpose()?
+        pick(
+            chain,
+            &Table::<f32>::solve(terms, repeats, level.slot, slots),
+            level,
+            wanted,
+        )
+    }
+}
+
+fn pick<T: time::Time>(
+    chain: &Chain,
+    table: &Table<'_, T>,
+    level: Level,
+    wanted: Wanted,
+) -> Result<Vec<Candidate>, PlanError> {
+    let candidate = |&slots: &usize| {
+        let source = Source::Slots(Slots {
+            count: slots,
+            bytes: Bytes(level.slot),
+            exact: level.exact,
+        });
+        let found = table
+            .schedule(slots)
+            .and_then(|schedule| Candidate::new(chain, schedule, source));
+        if let Ok(found) = &found {
+            let granted = chain.resident_bytes() + Bytes(slots as u64 * level.slot);
+            debug_assert!(
+                found.peak <= granted.max(chain.optimizer_peak()),
+                "sizes were rounded down"
+            );
+        }
+        let fits = |found: &Candidate| found.peak <= wanted.most && found.peak > wanted.more_than;
+        found.map(|found| fits(&found).then_some(found)).transpose()
     };
-    let source = Source::Slots(Slots {
-        count: slots,
-        bytes: Bytes(level.slot),
-        exact: level.exact,
-    });
-    schedule
-        .map(|schedule| Candidate::new(chain, schedule, source))
-        .transpose()
+    let mut steps = table.steps(1 + chain.stages.len() / STAGES_PER_SPACING);
+    steps.reverse();
+    if wanted.first_only {
+        // More than one thread looks, but the answer is that of the first step.
+        steps
+            .par_iter()
+            .map(candidate)
+            .find_first(Option::is_some)
+            .flatten()
+            .into_iter()
+            .collect()
+    } else {
+        steps.par_iter().filter_map(candidate).collect()
+    }
 }
 
 /// Every stage recorded in its fastest way; of equally fast ways, the one that makes the peak smaller.
@@ -205,52 +272,39 @@ fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
     Candidate::new(chain, schedule, Source::Fastest)
 }
 
-/// The plans of all levels of the ladder at every slot where the time falls, each with the memory that finds it.
-pub(crate) fn staircase(optimal: &Optimal<'_>) -> Result<Vec<(u64, Candidate)>, PlanError> {
+/// The plans of all levels of the ladder that [`Optimal::within`] considers with their peaks as budgets.
+pub(crate) fn staircase(optimal: &Optimal<'_>) -> Result<Vec<Candidate>, PlanError> {
+    let Optimal {
+        chain,
+        terms,
+        repeats,
+        levels,
+        ..
+    } = optimal;
     let mut points = Vec::new();
-    for (index, &level) in optimal.levels.iter().enumerate() {
-        // Below this the next level answers.
-        let bottom = optimal.levels.get(index + 1).map_or(0, |next| next.top);
-        let slots = level.slots(level.top);
-        let schedules = if optimal.chain.stages.len() <= MOST_STAGES_IN_F64 {
-            stairs(
-                &Table::<f64>::solve(optimal.terms, level.slot, slots),
-                level,
-                bottom,
-            )?
-        } else {
-            stairs(
-                &Table::<f32>::solve(optimal.terms, level.slot, slots),
-                level,
-                bottom,
-            )?
+    for (index, &level) in levels.iter().enumerate() {
+        // A smaller budget is answered by the next level.
+        let resident = chain.resident_bytes();
+        let more_than = levels
+            .get(index + 1)
+            .map_or(Bytes::ZERO, |next| resident + Bytes(next.top));
+        let wanted = Wanted {
+            most: resident + Bytes(level.top),
+            more_than,
+            first_only: false,
         };
-        for (slots, schedule) in schedules {
-            let source = Source::Slots(Slots {
-                count: slots,
-                bytes: Bytes(level.slot),
-                exact: level.exact,
-            });
-            // The lowest memory of this level that has as many slots.
-            let memory = (slots as u64 * level.slot).max(bottom + 1);
-            points.push((memory, Candidate::new(optimal.chain, schedule, source)?));
-        }
+        // With its peak as the budget, the table is not solved for more slots than this.
+        let reached = |found: &Candidate| match found.source {
+            Source::Slots(slots) => {
+                slots.count <= level.slots((found.peak - resident).0, chain.stages.len())
+            }
+            _ => true,
+        };
+        points.extend(
+            slotted(chain, terms, repeats, level, wanted)?
+                .into_iter()
+                .filter(reached),
+        );
     }
     Ok(points)
-}
-
-fn stairs<T: time::Time>(
-    table: &Table<'_, T>,
-    level: Level,
-    bottom: u64,
-) -> Result<Vec<(usize, Schedule)>, PlanError> {
-    let lowest = ((bottom + 1) / level.slot) as usize;
-    let mut slots: Vec<usize> = table.steps();
-    // The step at or below the level's lowest slot is the one that holds there.
-    let below = slots.iter().rposition(|&slot| slot <= lowest).unwrap_or(0);
-    slots.drain(..below);
-    slots
-        .into_iter()
-        .map(|slot| Ok((slot.max(lowest), table.schedule(slot)?)))
-        .collect()
 }

@@ -101,11 +101,11 @@ mod tests {
                 };
             }
         }
-        for steps in 1..=LONGEST {
-            for snapshots in 1..=steps {
+        for (snapshots, least) in least.iter().enumerate().skip(1) {
+            for (steps, &least) in least.iter().enumerate().skip(snapshots) {
                 assert_eq!(
                     advances(steps, snapshots),
-                    least[snapshots][steps],
+                    least,
                     "{steps} steps, {snapshots} snapshots"
                 );
             }

@@ -194,15 +194,13 @@ impl SegmentPeaks {
         let mut next: Vec<Option<Cut>> = vec![None; layer.len()];
         for (s, cut) in layer.iter().enumerate() {
             let Some(cut) = cut else { continue };
-            for e in s + 1..layer.len() {
-                if cut.stored + self.inner[s][e - s - 1] <= room {
-                    let stored = cut.stored + self.x[e];
-                    if next[e].is_none_or(|best| stored < best.stored) {
-                        next[e] = Some(Cut {
-                            stored,
-                            previous: s,
-                        });
-                    }
+            for (e, peak) in (s + 1..layer.len()).zip(&self.inner[s]) {
+                let stored = cut.stored + self.x[e];
+                if cut.stored + peak <= room && next[e].is_none_or(|best| stored < best.stored) {
+                    next[e] = Some(Cut {
+                        stored,
+                        previous: s,
+                    });
                 }
             }
         }

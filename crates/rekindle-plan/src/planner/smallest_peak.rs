@@ -7,13 +7,15 @@
 //! the second over all ways to record stage s. The recurrence is the memory half of the program of Beaumont et al.
 //! (INRIA RR-9302, ACM TOMS 50(2) 2024), with parameter gradients and alternatives added; recomputing everything is not
 //! always the smallest, since a recorded stage may be smaller than the forwards that would come between. Cost: O(n^3)
-//! time in parallel diagonals, O(n^2) bytes. Optimal among persistent schedules.
+//! time in parallel diagonals, equal windows once, O(n^2) bytes. Optimal among persistent schedules.
 
 use rayon::prelude::*;
 
 use super::PlanError;
 use super::persistent::{Choice, emit};
+use super::repeats::Repeats;
 use super::terms::Terms;
+use super::windows::Windows;
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::schedule::Schedule;
@@ -25,35 +27,36 @@ use crate::schedule::Schedule;
 /// The chain does not validate.
 pub fn smallest_peak(chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
     chain.validate()?;
-    SmallestPeaks::new(&Terms::new(chain)).whole(chain)
+    let terms = Terms::new(chain);
+    SmallestPeaks::new(&terms, &Repeats::new(&terms)).whole(chain)
 }
 
 /// P of every window, each less its G(t).
 pub(crate) struct SmallestPeaks<'a> {
     terms: &'a Terms,
-    /// `by_start[s][t - s]` and `by_end[t][t - s]`: P(s,t) - G(t) twice, so that both inner reads run along memory.
-    by_start: Vec<Vec<u64>>,
-    by_end: Vec<Vec<u64>>,
+    windows: Windows,
+    /// P(s,t) - G(t) of every class of windows.
+    peaks: Vec<u64>,
 }
 
 impl SmallestPeaks<'_> {
-    pub(crate) fn new(terms: &Terms) -> SmallestPeaks<'_> {
-        let n = terms.nodes.len();
+    pub(crate) fn new<'a>(terms: &'a Terms, repeats: &Repeats) -> SmallestPeaks<'a> {
+        let windows = Windows::new(terms, &repeats.contents);
         let mut peaks = SmallestPeaks {
             terms,
-            by_start: vec![Vec::new(); n],
-            by_end: vec![Vec::new(); n],
+            windows,
+            peaks: Vec::new(),
         };
-        for length in 0..n {
-            let diagonal: Vec<u64> = (0..n - length)
-                .into_par_iter()
-                .with_min_len(16)
-                .map(|s| peaks.best(s, s + length).0)
+        for length in 0..peaks.windows.len() {
+            let representatives = peaks
+                .windows
+                .representatives(length)
+                .par_iter()
+                .with_min_len(16);
+            let diagonal: Vec<u64> = representatives
+                .map(|&s| peaks.best(s, s + length).0)
                 .collect();
-            for (s, peak) in diagonal.into_iter().enumerate() {
-                peaks.by_start[s].push(peak);
-                peaks.by_end[s + length].push(peak);
-            }
+            peaks.peaks.extend(diagonal);
         }
         peaks
     }
@@ -63,7 +66,8 @@ impl SmallestPeaks<'_> {
         let loss = self.terms.loss();
         let schedule = emit(loss, (), |s, t, ()| self.best(s, t).1)?;
         Ok((
-            (chain.resident_bytes() + Bytes(self.by_start[0][loss])).max(chain.optimizer_peak()),
+            (chain.resident_bytes() + Bytes(self.peaks[self.windows.of(0, loss)]))
+                .max(chain.optimizer_peak()),
             schedule,
         ))
     }
@@ -78,7 +82,7 @@ impl SmallestPeaks<'_> {
         };
         for (alternative, way) in terms.nodes[s].ways.iter().enumerate() {
             let inside = if s < t {
-                way.saved + self.by_start[s + 1][t - s - 1]
+                way.saved + self.peaks[self.windows.of(s + 1, t)]
             } else {
                 0
             };
@@ -100,8 +104,8 @@ impl SmallestPeaks<'_> {
             }
             // P(s,j-1) with its own gradients, which are G(j-1) - G(t) more than this window starts with.
             let grads = terms.later_grads[j - 1] - terms.later_grads[t];
-            let right = terms.x[j] + self.by_end[t][t - j];
-            let left = grads + self.by_start[s][j - 1 - s];
+            let right = terms.x[j] + self.peaks[self.windows.of_ending(j, t)];
+            let left = grads + self.peaks[self.windows.of(s, j - 1)];
             let peak = null.max(right).max(left);
             if peak < best {
                 best = peak;

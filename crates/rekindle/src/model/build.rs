@@ -2,19 +2,21 @@
 //!
 //! All parameters are drawn here, stage by stage and layer by layer: burn's parameters are lazy by themselves, and
 //! copies of a lazy one draw different values. So `B::seed` before [`build`] makes a model reproducible, and how
-//! its layers are grouped into stages does not change a value. How they are drawn: see the module `init`.
+//! its layers are grouped into stages does not change a value. Linear layers before ReLU or GELU start as mirrored
+//! pairs of an orthogonal map, so that stacks of any depth train; the modules `init` and `mirror` say how and why.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
     nn::{
-        BatchNormConfig, EmbeddingConfig, LayerNormConfig, LinearConfig, PaddingConfig2d,
+        BatchNormConfig, EmbeddingConfig, LayerNormConfig, Linear, PaddingConfig2d,
         conv::Conv2dConfig,
     },
-    tensor::{Tensor, backend::Backend},
+    tensor::{Tensor, TensorData, backend::Backend},
 };
 
 use super::{
-    init::{conv_fan_in, first_values},
+    init::{FirstValues, FirstWeight, conv_fan_in, independent_values, linear_values},
+    mirror::mirrored_weight,
     shape::LayerShape,
     shape_error::ShapeError,
     spec::{LayerSpec, ModelSpec},
@@ -42,7 +44,7 @@ pub enum BuildError {
 
 /// Builds a module for each stage, with all parameters drawn.
 ///
-/// Memory: the parameters, plus the largest one once more while it is drawn.
+/// Memory: the parameters, plus up to twice the largest one on the host while it is drawn.
 ///
 /// # Errors
 ///
@@ -75,11 +77,7 @@ pub fn build<B: Backend>(
                 device,
             };
             for index in stage.layers.clone() {
-                builder.layer(
-                    &model.layers[index],
-                    &shape.layers[index],
-                    &model.layers[index + 1..],
-                );
+                builder.layer(&model.layers, index, &shape.layers[index]);
             }
             let input = shape.layers[stage.layers.start].input.clone();
             Stage::new(builder.ops, builder.program, input)
@@ -94,19 +92,25 @@ struct StageBuilder<'a, B: Backend> {
 }
 
 impl<B: Backend> StageBuilder<'_, B> {
-    /// Adds one layer; `follow` are the layers after it in its list.
-    fn layer(&mut self, spec: &LayerSpec, shape: &LayerShape, follow: &[LayerSpec]) {
+    /// Adds one layer of a list.
+    fn layer(&mut self, list: &[LayerSpec], index: usize, shape: &LayerShape) {
         let first = shape.input.dims.first().copied().unwrap_or(0);
         let last = shape.input.dims.last().copied().unwrap_or(0);
-        let instruction = match spec {
+        let instruction = match &list[index] {
             LayerSpec::Linear { out, bias } => {
-                let values = first_values(follow, last as f64, *bias);
-                let config = LinearConfig::new(last, *out)
-                    .with_bias(false)
-                    .with_initializer(values.weight);
-                let mut linear = config.init(self.device);
-                linear.bias = bias.then(|| values.bias.init([*out], self.device));
-                return self.op(Op::Linear(linear));
+                let FirstValues {
+                    weight,
+                    bias: bias_values,
+                } = linear_values(list, index, last);
+                let weight = match weight {
+                    FirstWeight::Drawn(initializer) => initializer.init([last, *out], self.device),
+                    FirstWeight::Mirrored { pairs_in } => {
+                        let values = mirrored_weight::<B>(last, *out, pairs_in, self.device);
+                        Param::from_data(TensorData::new(values, [last, *out]), self.device)
+                    }
+                };
+                let bias = bias.then(|| bias_values.init([*out], self.device));
+                return self.op(Op::Linear(Linear { weight, bias }));
             }
             LayerSpec::Conv2d {
                 out,
@@ -116,19 +120,16 @@ impl<B: Backend> StageBuilder<'_, B> {
                 bias,
             } => {
                 let padding = padding.each_side(*kernel);
-                let values = first_values(
-                    follow,
-                    conv_fan_in(&shape.input, *kernel, *stride, padding),
-                    *bias,
-                );
+                let fan_in = conv_fan_in(&shape.input, *kernel, *stride, padding);
+                let (weight, bias_values) = independent_values(&list[index + 1..], fan_in, *bias);
                 let [rows, columns] = padding;
                 let config = Conv2dConfig::new([first, *out], *kernel)
                     .with_stride(*stride)
                     .with_padding(PaddingConfig2d::Explicit(rows, columns, rows, columns))
                     .with_bias(false)
-                    .with_initializer(values.weight);
+                    .with_initializer(weight);
                 let mut conv = config.init(self.device);
-                conv.bias = bias.then(|| values.bias.init([*out], self.device));
+                conv.bias = bias.then(|| bias_values.init([*out], self.device));
                 return self.op(Op::Conv2d(conv));
             }
             LayerSpec::BatchNorm { epsilon, momentum } => {
@@ -148,8 +149,8 @@ impl<B: Backend> StageBuilder<'_, B> {
             }
             LayerSpec::Residual { layers } => {
                 self.program.push(Instruction::PushSkip);
-                for (index, (spec, shape)) in layers.iter().zip(&shape.inner).enumerate() {
-                    self.layer(spec, shape, &layers[index + 1..]);
+                for (index, shape) in shape.inner.iter().enumerate() {
+                    self.layer(layers, index, shape);
                 }
                 Instruction::AddSkip
             }

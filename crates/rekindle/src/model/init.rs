@@ -1,8 +1,13 @@
 //! First values of weights and biases.
 //!
-//! A stack without normalisation trains only if values and gradients keep their size through it. With weights of
-//! variance `w / fan_in` and biases of variance `b`, a layer turns preactivations of variance `v` into (in the
-//! limit of wide layers; Poole et al. 2016, arXiv 1606.05340)
+//! A stack without normalisation trains only if values and gradients keep their size through it. What a weight
+//! starts from therefore depends on the layers around it.
+//!
+//! **Linear layers** before ReLU or GELU start as [mirrored pairs](super::mirror), with which a stack of any depth
+//! starts as an orthogonal map. That wants an even number of features; an odd one is treated as below.
+//!
+//! **Others.** With weights of variance `w / fan_in` and biases of variance `b`, a layer turns preactivations of
+//! variance `v` into (in the limit of wide layers; Poole et al. 2016, arXiv 1606.05340)
 //!
 //! ```text
 //! v' = w E[f(sqrt(v) z)^2] + b,   and scales gradients' squares by   w E[f'(sqrt(v) z)^2],   z normal
@@ -10,20 +15,20 @@
 //!
 //! where `f` is the activation that follows:
 //!
-//! - **ReLU**: `E[f^2] = v / 2`, so `w = 2`, `b = 0` keeps both exactly (He et al. 2015, arXiv 1502.01852).
-//! - **GELU**: `E[f^2]` falls short of `v / 2` by 0.05 to 0.08 for every `v` from 0.5 to 10, and below that it goes
-//!   to `v / 4`: with `w = 2` alone the signal dies (`v` = 2e-9 after 40 layers). `b` = 0.16 makes up for the
-//!   shortfall: over 64 layers `v` stays between 1 and 3 and gradients lose less than half their size. Without
-//!   a bias `w = 1 / E[f(z)^2] = 2.352` holds `v = 1`, although less steadily.
-//! - **tanh**, or another matrix: `w = 1`, `b = 0`.
+//! - ReLU: `E[f^2] = v / 2`, so `w = 2`, `b = 0` keeps both exactly (He et al. 2015, arXiv 1502.01852).
+//! - GELU: `E[f^2]` falls short of `v / 2` by 0.05 to 0.08 for every `v` from 0.5 to 10, and below that goes to
+//!   `v / 4`: with `w = 2` alone the signal dies (`v` = 3e-11 after 40 layers). `b = 0.25` makes up for the
+//!   shortfall: over 64 layers `v` rises from 1 to 8 and gradients keep their size (a factor of 1.03). Without a
+//!   bias `w = 1 / E[f(z)^2] = 2.352` holds `v = 1`, although only just: what strays from 1 strays further.
+//! - tanh, or another matrix: `w = 1`, `b = 0`.
 //! - anything else (the model's last layer, the end of a residual, ...): burn's and PyTorch's default, uniform in
 //!   `+-1 / sqrt(fan_in)`, which makes small outputs.
 //!
 //! Layers that leave the scale alone (views, pooling, dropout, padding) are looked through.
 //!
 //! A convolution's windows reach into the zeros around the image, where they sum fewer values. On small images that
-//! is most of them (3x3 over 4x4: 31 %), and over many layers it adds up to nothing. So `fan_in` counts the values
-//! that a window meets on average.
+//! is a large share (3x3 over 4x4: 31 %), and over many layers little is left. So `fan_in` counts the values that a
+//! window meets on average.
 
 use burn::module::Initializer;
 
@@ -32,34 +37,85 @@ use super::{
     window::mean_on_input,
 };
 
-/// First values of one layer's weight and bias.
-pub(super) struct FirstValues {
-    pub(super) weight: Initializer,
-    pub(super) bias: Initializer,
-}
-
 const RELU_GAIN: f64 = 2.0;
-const GELU_BIAS_VARIANCE: f64 = 0.16;
+const GELU_BIAS_VARIANCE: f64 = 0.25;
 /// `1 / E[gelu(z)^2]` for a normal `z`.
 const GELU_GAIN_WITHOUT_BIAS: f64 = 2.352;
 
-/// Chooses first values by the layers that `follow` in the same list.
+/// First values of a linear layer.
+pub(super) struct FirstValues {
+    pub(super) weight: FirstWeight,
+    pub(super) bias: Initializer,
+}
+
+/// First values of a linear layer's weight.
+pub(super) enum FirstWeight {
+    /// Independent draws.
+    Drawn(Initializer),
+    /// See [`super::mirror`]; `pairs_in` where the layer before was mirrored too.
+    Mirrored { pairs_in: bool },
+}
+
+/// First values of the linear layer `list[index]` with so many `inputs`.
+pub(super) fn linear_values(list: &[LayerSpec], index: usize, inputs: usize) -> FirstValues {
+    let before = list[..index]
+        .iter()
+        .rposition(|layer| matches!(layer, LayerSpec::Linear { .. }));
+    if is_mirrored(list, index) {
+        let pairs_in = before.is_some_and(|before| {
+            let between = &list[before + 1..index];
+            is_mirrored(list, before)
+                && between.iter().filter(|layer| !is_dropout(layer)).count() == 1
+        });
+        return FirstValues {
+            weight: FirstWeight::Mirrored { pairs_in },
+            bias: Initializer::Zeros,
+        };
+    }
+    let has_bias = matches!(list[index], LayerSpec::Linear { bias: true, .. });
+    let (weight, bias) = independent_values(&list[index + 1..], inputs as f64, has_bias);
+    FirstValues {
+        weight: FirstWeight::Drawn(weight),
+        bias,
+    }
+}
+
+/// Whether `list[index]` is a linear layer of pairs, with ReLU or GELU after it.
+fn is_mirrored(list: &[LayerSpec], index: usize) -> bool {
+    let next = list[index + 1..].iter().find(|layer| !is_dropout(layer));
+    matches!(list[index], LayerSpec::Linear { out, .. } if out % 2 == 0)
+        && matches!(next, Some(LayerSpec::Relu | LayerSpec::Gelu))
+}
+
+fn is_dropout(layer: &LayerSpec) -> bool {
+    matches!(layer, LayerSpec::Dropout { .. })
+}
+
+/// First values of a weight and a bias that are drawn independently, by the layers that `follow` in the same list.
 ///
 /// `fan_in`: number of values that an output sums, on average.
-pub(super) fn first_values(follow: &[LayerSpec], fan_in: f64, has_bias: bool) -> FirstValues {
-    let normal = |gain: f64, bias_variance: f64| FirstValues {
-        weight: Initializer::Normal {
+pub(super) fn independent_values(
+    follow: &[LayerSpec],
+    fan_in: f64,
+    has_bias: bool,
+) -> (Initializer, Initializer) {
+    let normal = |gain: f64, bias_variance: f64| {
+        let weight = Initializer::Normal {
             mean: 0.0,
             std: (gain / fan_in).sqrt(),
-        },
-        bias: if bias_variance > 0.0 {
-            Initializer::Normal {
-                mean: 0.0,
-                std: bias_variance.sqrt(),
-            }
-        } else {
-            Initializer::Zeros
-        },
+        };
+        let bias = Initializer::Normal {
+            mean: 0.0,
+            std: bias_variance.sqrt(),
+        };
+        (
+            weight,
+            if bias_variance > 0.0 {
+                bias
+            } else {
+                Initializer::Zeros
+            },
+        )
     };
     match follow.iter().find(|layer| !leaves_scale(layer)) {
         Some(LayerSpec::Relu) => normal(RELU_GAIN, 0.0),
@@ -74,10 +130,7 @@ pub(super) fn first_values(follow: &[LayerSpec], fan_in: f64, has_bias: bool) ->
                 min: -bound,
                 max: bound,
             };
-            FirstValues {
-                weight: uniform.clone(),
-                bias: uniform,
-            }
+            (uniform.clone(), uniform)
         }
     }
 }

@@ -15,6 +15,7 @@
 pub mod build;
 pub mod cost;
 mod init;
+mod mirror;
 mod rules;
 pub mod shape;
 pub mod shape_error;

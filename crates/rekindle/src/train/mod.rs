@@ -1,12 +1,18 @@
-//! Training: settings, optimizers, learning rates, the loop, and what it records.
+//! Training: settings, optimizers, learning rates, the loop, what it records, and how it is resumed.
 
+mod fingerprint;
 mod learning_rate;
 pub mod loss;
 pub mod optimizer;
 pub mod record;
+mod replace;
+pub mod run_dir;
+mod run_dir_error;
 pub mod session;
 pub mod settings;
+mod snapshot;
 mod trainer;
 pub mod verify;
 
+pub use run_dir_error::RunDirError;
 pub use trainer::{StepReport, TrainError, Trainer, to_device};

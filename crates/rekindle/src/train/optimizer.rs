@@ -1,5 +1,7 @@
 //! burn's optimizers, chosen at run time, and clipping of all gradients together.
 
+use std::io;
+
 use burn::{
     grad_clipping::GradientClippingConfig,
     module::{AutodiffModule, ModuleVisitor, Param},
@@ -11,7 +13,11 @@ use burn::{
 };
 use rekindle_plan::Bytes;
 
-use super::settings::{Clip, OptimizerSettings};
+use super::{
+    run_dir_error::RunDirError,
+    settings::{Clip, OptimizerSettings},
+    snapshot::{Snapshot, SnapshotWriter},
+};
 
 /// Updates a model of type `M` as [`OptimizerSettings`] and [`Clip`] say.
 pub struct AnyOptimizer<B: AutodiffBackend, M: AutodiffModule<B>> {
@@ -98,6 +104,35 @@ impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
             Kind::Adam(optimizer) => optimizer.step(rate, model, gradients),
             Kind::AdamW(optimizer) => optimizer.step(rate, model, gradients),
         }
+    }
+
+    /// Writes the state of every parameter.
+    pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
+        match &self.kind {
+            Kind::Sgd(optimizer) => to.optimizer::<B, _>(optimizer.to_record()),
+            Kind::Adam(optimizer) => to.optimizer::<B, _>(optimizer.to_record()),
+            Kind::AdamW(optimizer) => to.optimizer::<B, _>(optimizer.to_record()),
+        }
+    }
+
+    /// Goes on with the state that an optimizer of the same settings has written.
+    pub(super) fn restored(
+        self,
+        from: &mut Snapshot,
+        device: &B::Device,
+    ) -> Result<Self, RunDirError> {
+        let kind = match self.kind {
+            Kind::Sgd(optimizer) => {
+                Kind::Sgd(optimizer.load_record(from.optimizer::<B, _, _>(device)?))
+            }
+            Kind::Adam(optimizer) => {
+                Kind::Adam(optimizer.load_record(from.optimizer::<B, _, _>(device)?))
+            }
+            Kind::AdamW(optimizer) => {
+                Kind::AdamW(optimizer.load_record(from.optimizer::<B, _, _>(device)?))
+            }
+        };
+        Ok(Self { kind, ..self })
     }
 }
 

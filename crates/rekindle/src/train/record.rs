@@ -1,7 +1,7 @@
 //! What a run leaves behind: one record that every table, file and picture is made from.
 
 use rekindle_plan::{Bytes, Seconds};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::meter::PhaseReading;
 
@@ -9,7 +9,7 @@ use crate::meter::PhaseReading;
 pub const RUN_FORMAT: &str = "rekindle-run/1";
 
 /// One optimizer step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
     /// Number of the step, from 1.
     pub step: usize,
@@ -33,7 +33,7 @@ pub struct PhasedStep {
 }
 
 /// One evaluation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalRecord {
     /// Steps done when it ran.
     pub step: usize,
@@ -73,6 +73,8 @@ pub struct RunRecord {
     pub predicted_peak_bytes: Bytes,
     /// Peak that was measured, over everything the process did.
     pub measured_peak_bytes: Bytes,
+    /// What the whole GPU held when the run ended, all processes and the driver included; NVIDIA only.
+    pub whole_gpu_used_bytes: Option<Bytes>,
     /// Step time that was predicted.
     pub predicted_step_s: Seconds,
     /// Median step time that was measured, the first step left out where there are more.
@@ -87,11 +89,13 @@ pub struct RunRecord {
     pub steps: usize,
     /// Samples in each step.
     pub batch: usize,
-    /// Whether the run was stopped before its last step.
+    /// Steps that were done when the run was last resumed; `None` if it never was.
+    pub resumed_at: Option<usize>,
+    /// Whether the run was stopped before its last step. In a record of a run that still goes on, too.
     pub interrupted: bool,
     /// Evaluations.
     pub evaluations: Vec<EvalRecord>,
-    /// Memory by phase of the first three steps and the last.
+    /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.
     pub phases: Vec<PhasedStep>,
     /// Every step.
     pub history: Vec<StepRecord>,

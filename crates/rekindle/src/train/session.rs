@@ -2,6 +2,7 @@
 //!
 //! This is where a device becomes a backend; nothing outside this crate needs to name one.
 
+mod prepare;
 mod run;
 
 use std::{ops::ControlFlow, sync::Arc};
@@ -10,13 +11,15 @@ use rekindle_plan::{Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Second
 use thiserror::Error;
 
 use super::{
+    RunDirError,
     record::{EvalRecord, RunRecord, StepRecord},
+    run_dir::RunDir,
     settings::TrainSettings,
     trainer::TrainError,
 };
 use crate::{
     backend::CheckpointBackend,
-    data::{DataError, Dataset},
+    data::{DataError, Dataset, error::Blame},
     device::{Device, DispatchError, Task, dispatch},
     meter::{Meter, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
@@ -38,6 +41,11 @@ pub struct Job<'a> {
     pub compare: bool,
     /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
     pub free: Option<Bytes>,
+    /// Where the run leaves its record, its history and its newest snapshot, if anywhere.
+    pub run_dir: Option<RunDir>,
+    /// Steps between snapshots; `None` takes one at every evaluation. One more is always taken after the last step,
+    /// and when the observer stops the run.
+    pub snapshot_every: Option<usize>,
 }
 
 /// Where a run's schedule comes from.
@@ -120,13 +128,30 @@ pub enum RunError {
     /// The device has no backend here.
     #[error(transparent)]
     Device(#[from] DispatchError),
+    /// The run's folder cannot be used.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+}
+
+impl RunError {
+    /// Whether the system refused a file, rather than a file or a setting being wrong.
+    #[must_use]
+    pub fn is_refused_file(&self) -> bool {
+        let blame = match self {
+            Self::Data(error) => error.blame(),
+            Self::RunDir(error) => error.blame(),
+            _ => Blame::Content,
+        };
+        blame == Blame::System
+    }
 }
 
 /// Runs a job on a device that is known to answer: asking for a GPU that does not may panic below burn.
 ///
 /// # Errors
 ///
-/// A [`RunError`]; nothing has been trained then.
+/// A [`RunError`]. Nothing has been trained then, unless it is of the run's folder: that can fail at any step, and
+/// keeps the snapshot before.
 pub fn run(
     job: &Job<'_>,
     device: Device,
@@ -140,6 +165,33 @@ pub fn run(
             observer,
         },
     )?
+}
+
+/// Measures the chain that [`run`] would plan on, and trains nothing.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn measure(
+    job: &Job<'_>,
+    device: Device,
+    observer: &mut dyn Observer,
+) -> Result<Chain, RunError> {
+    dispatch(device, Measure { job, observer })?
+}
+
+struct Measure<'a> {
+    job: &'a Job<'a>,
+    observer: &'a mut dyn Observer,
+}
+
+impl Task for Measure<'_> {
+    type Output = Result<Chain, RunError>;
+
+    fn run<B: CheckpointBackend>(self, device: B::Device, meter: Arc<dyn Meter>) -> Self::Output {
+        let built = prepare::Built::<B>::new(self.job, &device)?;
+        built.measure(self.job, &device, &*meter, self.observer)
+    }
 }
 
 struct Run<'a> {

@@ -1,6 +1,6 @@
 //! One optimizer step after another, on a model built from a description.
 
-use std::{sync::Arc, time::Instant};
+use std::{io, sync::Arc, time::Instant};
 
 use burn::{
     module::AutodiffModule,
@@ -12,7 +12,9 @@ use super::{
     loss::TargetTensor,
     optimizer::AnyOptimizer,
     record::{EvalRecord, StepRecord},
+    run_dir_error::RunDirError,
     settings::TrainSettings,
+    snapshot::{Snapshot, SnapshotWriter},
 };
 use crate::{
     backend::CheckpointBackend,
@@ -94,6 +96,28 @@ impl<B: CheckpointBackend> Trainer<B> {
             meter,
             device,
             steps_done: 0,
+        })
+    }
+
+    /// Writes the model and the optimizer's state.
+    ///
+    /// Updates of statistics that wait are merged first, as the next forward would: nothing that is computed changes.
+    pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
+        to.model(&self.model.valid())?;
+        self.optimizer.save(to)
+    }
+
+    /// Goes on after `steps_done` steps, with a model that was [restored](Snapshot::restore) already.
+    pub(super) fn resumed(
+        self,
+        steps_done: usize,
+        from: &mut Snapshot,
+    ) -> Result<Self, RunDirError> {
+        let optimizer = self.optimizer.restored(from, &self.device)?;
+        Ok(Self {
+            optimizer,
+            steps_done,
+            ..self
         })
     }
 

@@ -8,10 +8,14 @@
 //! by the finer ones below it at their own top: what any smaller budget may use, a larger one may use too. At a level
 //! the budget is between half of the slots and all of them.
 
+use super::super::repeats::Repeats;
 use super::super::terms::Terms;
 
 /// Stages cubed times slots that take some ten milliseconds.
 const CHEAP_WORK: u64 = 100_000_000;
+
+/// Windows times slots of the largest table: some 2 GB. More slots than that are not used.
+const MOST_CELLS: u64 = 350_000_000;
 
 /// One way to cut memory into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,24 +29,39 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// The whole slots in `memory` bytes.
-    pub(crate) fn slots(self, memory: u64) -> usize {
-        (memory.min(self.top) / self.slot) as usize
+    /// How many slots to solve for when `memory` bytes are there. Where sizes are rounded up, a plan for more slots may
+    /// still fit in exact bytes: 0.4 slots more for each of the `stages`, and at most half as many again, are
+    /// tried.
+    pub(crate) fn slots(self, memory: u64, stages: usize) -> usize {
+        let slots = (memory.min(self.top) / self.slot) as usize;
+        if self.exact {
+            slots
+        } else {
+            slots + (slots / 2).min(stages * 2 / 5)
+        }
     }
 }
 
 /// The levels of a chain that needs between `least` and `most` bytes, the one that reaches furthest first.
-pub(crate) fn levels(terms: &Terms, least: u64, most: u64, slots: usize) -> Vec<Level> {
+pub(crate) fn levels(
+    terms: &Terms,
+    repeats: &Repeats,
+    least: u64,
+    most: u64,
+    slots: usize,
+) -> Vec<Level> {
     let divisor = common_divisor(terms);
-    let slots = slots.max(1) as u64;
+    let windows = (terms.nodes.len() as u64).pow(2) / 2 + 1;
+    let slots = (slots as u64).min(MOST_CELLS / windows).max(1);
     let exact_top = divisor
         .saturating_mul(slots.max(cheap_slots(terms.nodes.len())))
         .min(most);
     let mut levels = Vec::new();
     let mut top = most;
+    let period = repeats.period_bytes(terms);
     while top > exact_top && top >= least {
         levels.push(Level {
-            slot: top.div_ceil(slots),
+            slot: period_slot(top.div_ceil(slots), period),
             top,
             exact: false,
         });
@@ -61,6 +80,11 @@ pub(crate) fn levels(terms: &Terms, least: u64, most: u64, slots: usize) -> Vec<
 /// So many slots that a chain of `nodes` stages is solved in no time: being exact is free there.
 fn cheap_slots(nodes: usize) -> u64 {
     CHEAP_WORK / (nodes as u64).pow(3)
+}
+
+/// The slot at or below `slot` of which a period is a whole number, to a few bytes.
+fn period_slot(slot: u64, period: Option<u64>) -> u64 {
+    period.map_or(slot, |bytes| bytes.div_ceil(bytes.div_ceil(slot)))
 }
 
 fn common_divisor(terms: &Terms) -> u64 {

@@ -7,7 +7,8 @@
 //! C  = min(C1, C2)
 //! ```
 //! Memory is counted in slots above G(t), the parameter gradients that are there when the window's backward starts.
-//! So C(s,j-1,m) becomes C(s,j-1, m - (G(j-1) - G(t))), and a window's row depends on its own stages alone.
+//! So C(s,j-1,m) becomes C(s,j-1, m - (G(j-1) - G(t))), and a window's row depends on its own stages alone. How sizes
+//! are rounded is in `rounding.rs`.
 //!
 //! Cost: O(n^3 slots) time, O(n^2 slots) bytes, both cut down by
 //! - keeping of each row only the part from the first feasible slot to the first that reaches the least time (all
@@ -15,21 +16,26 @@
 //! - computing equal windows once;
 //! - leaving out, for a split at j, the slots where even the least time of both parts is no improvement. The sum of
 //!   forwards grows with j, so this end of the row only moves down;
+//! - leaving out, for a split, every block of slots in which it cannot gain;
 //! - one thread per window of a diagonal t - s = const.
 //!
 //! Choices are not stored: the few on the way of one schedule are derived again.
-
-use std::collections::HashMap;
 
 use rayon::prelude::*;
 
 use super::super::PlanError;
 use super::super::persistent::{Choice, emit};
-use super::super::terms::{Node, Terms};
+use super::super::repeats::Repeats;
+use super::super::terms::Terms;
+use super::super::windows::Windows;
+use super::rounding::Rounded;
 use super::time::Time;
 use crate::schedule::Schedule;
 
-/// The rows of one window.
+/// Slots that are looked at together.
+const BLOCK: usize = 64;
+
+/// The row of one window.
 struct Row<T> {
     /// The first feasible slot.
     first: usize,
@@ -39,6 +45,18 @@ struct Row<T> {
     least: T,
     /// The times at slots `first..saturated`, as far as the table goes.
     times: Vec<T>,
+}
+
+/// A way to split a window.
+struct Split<T> {
+    /// a_j is stored.
+    j: usize,
+    /// The first slot that pays for it.
+    start: usize,
+    /// Slots of the gradients that the right part adds.
+    grads: usize,
+    /// Time of the forwards from s to a_j.
+    sweep: T,
 }
 
 impl<T: Time> Row<T> {
@@ -60,65 +78,66 @@ pub(crate) struct Table<'a, T> {
     slot: u64,
     /// The largest slot.
     slots: usize,
-    n: usize,
-    /// Slots of x_i.
-    x: Vec<usize>,
-    /// Slots of G(t).
-    later_grads: Vec<usize>,
+    rounded: Rounded,
     /// Time of stages 0..i run forward.
     forwards: Vec<f64>,
-    /// `by_start[s * n + t]` and `by_end[t * n + s]`: the row of window s..t, twice, so that both reads of the inner
-    /// loop run along memory.
-    by_start: Vec<u32>,
-    by_end: Vec<u32>,
+    windows: Windows,
     rows: Vec<Row<T>>,
 }
 
 impl<'a, T: Time> Table<'a, T> {
     /// Solves the program for up to `slots` slots of `slot` bytes each.
-    pub(crate) fn solve(terms: &'a Terms, slot: u64, slots: usize) -> Table<'a, T> {
-        let n = terms.nodes.len();
+    pub(crate) fn solve(
+        terms: &'a Terms,
+        repeats: &Repeats,
+        slot: u64,
+        slots: usize,
+    ) -> Table<'a, T> {
         let mut forwards = vec![0.0];
         for node in &terms.nodes {
             forwards.push(forwards[forwards.len() - 1] + node.forward);
         }
+        let rounded = Rounded::new(terms, slot, repeats);
+        let windows = Windows::new(terms, &rounded.letters(repeats));
         let mut table = Table {
             terms,
             slot,
             slots,
-            n,
-            x: terms
-                .x
-                .iter()
-                .map(|bytes| bytes.div_ceil(slot) as usize)
-                .collect(),
-            later_grads: grad_slots(terms, slot, slots),
+            rounded,
             forwards,
-            by_start: vec![0; n * n],
-            by_end: vec![0; n * n],
+            windows,
             rows: Vec::new(),
         };
-        let letters = table.letters();
-        for length in 0..n {
-            table.solve_diagonal(length, &letters);
+        for length in 0..table.windows.len() {
+            let representatives = table.windows.representatives(length).par_iter();
+            let rows: Vec<Row<T>> = representatives
+                .map(|&s| table.solve_window(s, s + length))
+                .collect();
+            table.rows.extend(rows);
         }
         table
     }
 
-    /// The time of the whole chain with `slot` slots.
-    pub(crate) fn time(&self, slot: usize) -> f64 {
-        self.row(0, self.n - 1).at(slot).seconds()
+    /// The slots at which the time of the whole chain falls; only the last of every `spacing` slots.
+    pub(crate) fn steps(&self, spacing: usize) -> Vec<usize> {
+        let row = self.row(0, self.terms.loss());
+        let mut steps: Vec<usize> = Vec::new();
+        for slot in row.first..=self.slots.min(row.saturated) {
+            if slot > row.first && row.at(slot) >= row.at(slot - 1) {
+                continue;
+            }
+            if steps
+                .last()
+                .is_some_and(|last| last / spacing == slot / spacing)
+            {
+                steps.pop();
+            }
+            steps.push(slot);
+        }
+        steps
     }
 
-    /// The slots at which the time of the whole chain falls.
-    pub(crate) fn steps(&self) -> Vec<usize> {
-        let row = self.row(0, self.n - 1);
-        (row.first..=self.slots.min(row.saturated))
-            .filter(|&slot| slot == row.first || row.at(slot) < row.at(slot - 1))
-            .collect()
-    }
-
-    /// The schedule that attains [`time`](Table::time).
+    /// The fastest schedule for so many slots.
     pub(crate) fn schedule(&self, slot: usize) -> Result<Schedule, PlanError> {
         emit(self.terms.loss(), slot, |s, t, &slot| {
             self.choice(s, t, slot)
@@ -126,65 +145,12 @@ impl<'a, T: Time> Table<'a, T> {
     }
 
     fn row(&self, s: usize, t: usize) -> &Row<T> {
-        &self.rows[self.by_start[s * self.n + t] as usize]
+        &self.rows[self.windows.of(s, t)]
     }
 
-    /// Equal letters: stages that are alike in all that a window can see of them.
-    fn letters(&self) -> Vec<usize> {
-        let mut known: Vec<(&Node, usize)> = Vec::new();
-        let mut by_hash: HashMap<[u64; 5], Vec<usize>> = HashMap::new();
-        let mut letters = Vec::with_capacity(self.n);
-        for (i, node) in self.terms.nodes.iter().enumerate() {
-            let grad_slots = if i == 0 {
-                0
-            } else {
-                self.later_grads[i - 1] - self.later_grads[i]
-            };
-            let way = &node.ways[0];
-            let key = [
-                node.output,
-                way.saved,
-                node.forward_temp,
-                node.forward.to_bits(),
-                way.seconds.to_bits(),
-            ];
-            let alike = by_hash.entry(key).or_default();
-            // The loss has no output, so it must not pass for a stage that has none either: a loss ends every window.
-            let found = alike.iter().copied().find(|&letter| {
-                i + 1 < self.n && known[letter].0 == node && known[letter].1 == grad_slots
-            });
-            letters.push(found.unwrap_or_else(|| {
-                alike.push(known.len());
-                known.push((node, grad_slots));
-                known.len() - 1
-            }));
-        }
-        letters
-    }
-
-    fn solve_diagonal(&mut self, length: usize, letters: &[usize]) {
-        // A window is known by the one that is a stage shorter and its last stage; one of a single stage by its input.
-        let mut classes: HashMap<(u64, u64, usize), u32> = HashMap::new();
-        let mut new: Vec<usize> = Vec::new();
-        for s in 0..self.n - length {
-            let t = s + length;
-            let key = if length == 0 {
-                (self.terms.x[s], self.terms.y[s], letters[s])
-            } else {
-                (u64::from(self.by_start[s * self.n + t - 1]), 0, letters[t])
-            };
-            let class = *classes.entry(key).or_insert_with(|| {
-                new.push(s);
-                (self.rows.len() + new.len() - 1) as u32
-            });
-            self.by_start[s * self.n + t] = class;
-            self.by_end[t * self.n + s] = class;
-        }
-        let rows: Vec<Row<T>> = new
-            .par_iter()
-            .map(|&s| self.solve_window(s, s + length))
-            .collect();
-        self.rows.extend(rows);
+    /// The same row, for a loop over s.
+    fn row_to(&self, s: usize, t: usize) -> &Row<T> {
+        &self.rows[self.windows.of_ending(s, t)]
     }
 
     /// In slots: null(s,j,t) - G(t), where `forwards` is the largest untracked forward.
@@ -223,21 +189,11 @@ impl<'a, T: Time> Table<'a, T> {
                 saturated = saturated.min(inside.map_or(all, |row| all.max(saved + row.saturated)));
             }
         }
-        let left_rows = &self.by_start[s * self.n..][..self.n];
-        let right_rows = &self.by_end[t * self.n..][..self.n];
-        let mut forwards = self.terms.forward_peak(s, true);
-        for j in s + 1..=t {
-            let (left, right) = (
-                &self.rows[left_rows[j - 1] as usize],
-                &self.rows[right_rows[j] as usize],
-            );
-            let parts = (self.x[j] + right.first)
-                .max(self.later_grads[j - 1] - self.later_grads[t] + left.first);
-            if parts < first {
-                first = first.min(parts.max(self.null(t, forwards)));
-            }
-            forwards = forwards.max(self.terms.forward_peak(j, false));
-        }
+        let splits = self.splits(s, t);
+        first = splits
+            .iter()
+            .map(|split| split.start)
+            .fold(first, usize::min);
         // Past the table nothing is asked for; an infeasible window keeps no times at all.
         let first = first.min(self.slots + 1);
         let mut end = saturated.min(self.slots + 1).max(first);
@@ -254,37 +210,80 @@ impl<'a, T: Time> Table<'a, T> {
                 None => relax_constant(&mut times[start - first..], time),
             }
         }
-        let mut forwards = self.terms.forward_peak(s, true);
-        for j in s + 1..=t {
-            let (left, right) = (
-                &self.rows[left_rows[j - 1] as usize],
-                &self.rows[right_rows[j] as usize],
-            );
-            let sweep = T::from_seconds(self.forwards[j] - self.forwards[s]);
-            let bound = sweep + right.least + left.least;
+        for split in &splits {
+            let (right, left) = (self.row_to(split.j, t), self.row(s, split.j - 1));
+            let bound = split.sweep + right.least + left.least;
             while end > first && times[end - 1 - first] <= bound {
                 end -= 1;
             }
-            let grads = self.later_grads[j - 1] - self.later_grads[t];
-            let start = (self.x[j] + right.first).max(grads + left.first);
-            if start < end {
-                let start = start.max(self.null(t, forwards));
-                if start < end {
-                    relax(
-                        &mut times[start - first..end - first],
-                        start,
-                        (sweep, right, self.x[j]),
-                        Some((left, grads)),
-                    );
-                }
-            }
-            forwards = forwards.max(self.terms.forward_peak(j, false));
+            self.improve(&mut times, first, end, (s, t), split);
         }
         Row {
             first,
             saturated: saturated.max(first),
             least,
             times,
+        }
+    }
+
+    /// The splits of a window that some slot of the table can pay for.
+    fn splits(&self, s: usize, t: usize) -> Vec<Split<T>> {
+        let mut forwards = self.terms.forward_peak(s, true);
+        let mut splits = Vec::with_capacity(t - s);
+        for j in s + 1..=t {
+            let (left, right) = (self.row(s, j - 1), self.row_to(j, t));
+            let grads = self.rounded.grads_between(self.terms, j, t);
+            let parts = (self.rounded.x[j] + right.first).max(grads + left.first);
+            let start = if parts > self.slots {
+                usize::MAX
+            } else {
+                parts.max(self.null(t, forwards))
+            };
+            let sweep = T::from_seconds(self.forwards[j] - self.forwards[s]);
+            splits.push(Split {
+                j,
+                start,
+                grads,
+                sweep,
+            });
+            forwards = forwards.max(self.terms.forward_peak(j, false));
+        }
+        splits
+    }
+
+    /// [`relax`] for a split up to slot `end`, but only for the blocks of slots in which it may find an improvement:
+    /// times fall with the slots, so a split gains nothing in a block when its time at the end is no better than the
+    /// best so far at the start. `times` begins at slot `first`.
+    fn improve(
+        &self,
+        times: &mut [T],
+        first: usize,
+        end: usize,
+        (s, t): (usize, usize),
+        split: &Split<T>,
+    ) {
+        let (right, left) = (self.row_to(split.j, t), self.row(s, split.j - 1));
+        let shift = self.rounded.x[split.j];
+        let mut from = split.start;
+        let mut open = from;
+        while from < end {
+            let to = (from + BLOCK).min(end);
+            let at_end = split.sweep + right.at(to - 1 - shift) + left.at(to - 1 - split.grads);
+            let gains = at_end < times[from - first];
+            let close = if gains { to } else { from };
+            if (!gains || to == end) && open < close {
+                let times = &mut times[open - first..close - first];
+                relax(
+                    times,
+                    open,
+                    (split.sweep, right, shift),
+                    Some((left, split.grads)),
+                );
+            }
+            if !gains {
+                open = to;
+            }
+            from = to;
         }
     }
 
@@ -314,10 +313,10 @@ impl<'a, T: Time> Table<'a, T> {
         }
         let mut forwards = self.terms.forward_peak(s, true);
         for j in s + 1..=t {
-            let grads = self.later_grads[j - 1] - self.later_grads[t];
-            if slot >= self.null(t, forwards).max(self.x[j]).max(grads) {
+            let grads = self.rounded.grads_between(self.terms, j, t);
+            if slot >= self.null(t, forwards).max(self.rounded.x[j]).max(grads) {
                 let sweep = T::from_seconds(self.forwards[j] - self.forwards[s]);
-                let (right, left) = (slot - self.x[j], slot - grads);
+                let (right, left) = (slot - self.rounded.x[j], slot - grads);
                 let time = sweep + self.row(j, t).at(right) + self.row(s, j - 1).at(left);
                 if time < best {
                     best = time;
@@ -327,25 +326,6 @@ impl<'a, T: Time> Table<'a, T> {
             forwards = forwards.max(self.terms.forward_peak(j, false));
         }
         choice
-    }
-}
-
-/// Slots of G(t) for every t. Rounding each g up by itself keeps equal stages equal, which is worth 2% of the memory;
-/// otherwise the sums are rounded up, which is exact to a slot.
-fn grad_slots(terms: &Terms, slot: u64, slots: usize) -> Vec<usize> {
-    let summed: Vec<usize> = terms
-        .later_grads
-        .iter()
-        .map(|bytes| bytes.div_ceil(slot) as usize)
-        .collect();
-    let mut each = vec![0; summed.len()];
-    for t in (0..summed.len() - 1).rev() {
-        each[t] = each[t + 1] + terms.nodes[t + 1].grad.div_ceil(slot) as usize;
-    }
-    if (each[0] - summed[0]) * 50 <= slots {
-        each
-    } else {
-        summed
     }
 }
 

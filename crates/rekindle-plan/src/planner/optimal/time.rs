@@ -9,8 +9,6 @@ pub(crate) trait Time: Copy + PartialOrd + Add<Output = Self> + Send + Sync {
 
     fn from_seconds(seconds: f64) -> Self;
 
-    fn seconds(self) -> f64;
-
     /// The smaller of two times. A plain comparison, which the compiler turns into one vector instruction; times are
     /// never NaN.
     #[inline(always)]
@@ -25,10 +23,6 @@ impl Time for f64 {
     fn from_seconds(seconds: f64) -> f64 {
         seconds
     }
-
-    fn seconds(self) -> f64 {
-        self
-    }
 }
 
 impl Time for f32 {
@@ -36,9 +30,5 @@ impl Time for f32 {
 
     fn from_seconds(seconds: f64) -> f32 {
         seconds as f32
-    }
-
-    fn seconds(self) -> f64 {
-        f64::from(self)
     }
 }

@@ -2,23 +2,24 @@
 
 use std::sync::Arc;
 
-use rekindle_plan::{Bytes, Chain, Plan, PlannerKind, Seconds, Source, plan, planner, simulate};
+use rekindle_plan::{Bytes, Seconds, planner};
 
-use super::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest};
+use super::{
+    Job, MemoryNow, Observer, Planned, RunError,
+    prepare::{Built, make_plan},
+};
 use crate::{
     backend::CheckpointBackend,
     data::{Shuffled, in_order},
     device::Device,
     executor::Executor,
     meter::Meter,
-    model::{build::build, spec::ModelSpec, stage::Stage, stages::StagePlan},
-    profile::{Profiler, StageLabel},
-    sequential::Sequential,
     train::{
-        record::{
-            EvalRecord, PhasedStep, PlainRun, RUN_FORMAT, RunRecord, StepRecord, median_step_time,
-        },
-        trainer::{Trainer, rows, to_device},
+        fingerprint::fingerprint,
+        record::{PhasedStep, PlainRun, RUN_FORMAT, RunRecord, median_step_time},
+        run_dir::{RunDir, RunFiles},
+        snapshot::{Progress, Snapshot},
+        trainer::Trainer,
     },
 };
 
@@ -32,9 +33,11 @@ pub(super) struct Session<'a, B: CheckpointBackend> {
     batches: Shuffled,
     planned: Planned,
     trainer: Trainer<B>,
-    history: Vec<StepRecord>,
     phases: Vec<PhasedStep>,
-    evaluations: Vec<EvalRecord>,
+    progress: Progress,
+    resumed_at: Option<usize>,
+    fingerprint: String,
+    files: Option<RunFiles>,
 }
 
 impl<'a, B: CheckpointBackend> Session<'a, B> {
@@ -47,27 +50,29 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         observer: &mut dyn Observer,
     ) -> Result<Self, RunError> {
         let settings = job.settings;
-        let shape = job.model.infer()?;
-        let stages = StagePlan::new(job.model, &shape);
-        let batches = Shuffled::new(job.train.len(), settings.batch, settings.seed)?;
+        let fingerprint = fingerprint(job.model, settings, job.train);
+        let (files, mut snapshot) = open_run_dir(job, &fingerprint)?;
+        let progress = snapshot
+            .as_mut()
+            .map(Snapshot::take_progress)
+            .unwrap_or_default();
 
-        B::seed(&backend_device, settings.seed);
-        let model = Sequential::new(build::<B>(job.model, &stages, &backend_device)?);
-        let labels = labels(job.model, &stages);
-        let chain = measure::<B>(
-            job,
-            &model,
-            &labels,
-            &batches,
-            &backend_device,
-            &*meter,
-            observer,
-        )?;
+        let mut built = Built::<B>::new(job, &backend_device)?;
+        if let Some(snapshot) = &mut snapshot {
+            built.model = snapshot.restore(built.model)?;
+        }
+        let chain = built.measure(job, &backend_device, &*meter, observer)?;
+        let Built {
+            model,
+            shape,
+            batches,
+            ..
+        } = built;
         let planned = make_plan(job, chain, shape.param_count())?;
         observer.planned(&planned);
 
         let executor = Executor::new(planned.plan.schedule.clone());
-        let trainer = Trainer::new(
+        let mut trainer = Trainer::new(
             model,
             shape.output(),
             executor,
@@ -75,6 +80,11 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             Arc::clone(&meter),
             backend_device,
         )?;
+        // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
+        let resumed_at = snapshot.is_some().then_some(progress.history.len());
+        if let Some(snapshot) = &mut snapshot {
+            trainer = trainer.resumed(progress.history.len(), snapshot)?;
+        }
         Ok(Self {
             job,
             device,
@@ -82,15 +92,22 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             batches,
             planned,
             trainer,
-            history: Vec::new(),
             phases: Vec::new(),
-            evaluations: Vec::new(),
+            progress,
+            resumed_at,
+            fingerprint,
+            files,
         })
     }
 
     /// Trains until the last step, or until the observer stops it.
     pub(super) fn run(mut self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
         let steps = self.job.settings.steps;
+        // A run that was stopped right after a step left this to be done.
+        if self.job.eval.is_some() && self.evaluation_is_due() {
+            self.evaluate(observer)?;
+            self.save()?;
+        }
         let mut interrupted = false;
         while self.trainer.steps_done() < steps && !interrupted {
             let batch = self
@@ -106,24 +123,40 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
                 step: done,
                 phases: report.phases,
             });
-            self.history.push(report.record);
             let memory = MemoryNow {
                 in_use: self.meter.read().in_use_bytes,
                 peak: self.meter.lifetime_peak(),
             };
-            if let Some(step) = self.history.last() {
-                interrupted = observer.stepped(step, memory).is_break();
+            interrupted = observer.stepped(&report.record, memory).is_break();
+            if let Some(files) = &mut self.files {
+                files.stepped(&report.record)?;
             }
-            let due = self
-                .job
-                .settings
-                .eval_every
-                .is_some_and(|every| done.is_multiple_of(every));
-            if (due || done == steps) && !interrupted {
+            self.progress.history.push(report.record);
+
+            let evaluate = self.evaluation_is_due() && !interrupted;
+            if evaluate {
                 self.evaluate(observer)?;
+            }
+            let save = match self.job.snapshot_every {
+                Some(every) => done.is_multiple_of(every),
+                None => evaluate,
+            };
+            if save || interrupted || done == steps {
+                self.save()?;
             }
         }
         self.finish(interrupted)
+    }
+
+    /// Whether the steps done call for an evaluation that was not made yet.
+    fn evaluation_is_due(&self) -> bool {
+        let settings = self.job.settings;
+        let done = self.trainer.steps_done();
+        let last = self.progress.evaluations.last();
+        let due = settings
+            .eval_every
+            .is_some_and(|every| done.is_multiple_of(every));
+        (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
     }
 
     fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
@@ -134,20 +167,40 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             in_order(data.len(), self.job.settings.batch).map(|indices| data.batch(&indices));
         let evaluation = self.trainer.evaluate(batches)?;
         observer.evaluated(&evaluation);
-        self.evaluations.push(evaluation);
+        self.progress.evaluations.push(evaluation);
+        if let Some(files) = &self.files {
+            files.write_record(&self.record(self.predicted_plain(), true))?;
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<(), RunError> {
+        if let Some(files) = &self.files {
+            files.write_snapshot(&self.fingerprint, &self.progress, |to| {
+                self.trainer.save(to)
+            })?;
+        }
         Ok(())
     }
 
     fn finish(self, interrupted: bool) -> Result<RunRecord, RunError> {
         // Taken before the comparison, which is no part of the run.
-        let measured_peak = self.meter.lifetime_peak().device_bytes();
-        let plain = self.plain()?;
-        let planned = self.planned;
+        let mut record = self.record(self.predicted_plain(), interrupted);
+        record.plain = self.plain()?;
+        if let Some(files) = &self.files {
+            files.write_record(&record)?;
+        }
+        Ok(record)
+    }
+
+    fn record(&self, plain: PlainRun, interrupted: bool) -> RunRecord {
+        let planned = &self.planned;
+        let history = &self.progress.history;
         let segments = planned.plan.schedule.segments();
-        Ok(RunRecord {
+        RunRecord {
             format: RUN_FORMAT,
             device: self.device.to_string(),
-            planner: planned.planner,
+            planner: planned.planner.clone(),
             segments: segments.map(|segments| {
                 segments
                     .iter()
@@ -156,28 +209,34 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             }),
             budget_bytes: planned.budget,
             predicted_peak_bytes: planned.plan.peak,
-            measured_peak_bytes: measured_peak,
+            measured_peak_bytes: self.meter.lifetime_peak().device_bytes(),
+            whole_gpu_used_bytes: whole_gpu_used(self.device),
             predicted_step_s: planned.plan.step,
-            measured_step_s: median_step_time(&self.history),
+            measured_step_s: median_step_time(history),
             plain,
-            first_loss: self.history.first().map_or(f64::NAN, |step| step.loss),
-            last_loss: self.history.last().map_or(f64::NAN, |step| step.loss),
+            first_loss: history.first().map_or(f64::NAN, |step| step.loss),
+            last_loss: history.last().map_or(f64::NAN, |step| step.loss),
             steps: self.trainer.steps_done(),
             batch: self.job.settings.batch,
+            resumed_at: self.resumed_at,
             interrupted,
-            evaluations: self.evaluations,
-            phases: self.phases,
-            history: self.history,
-        })
+            evaluations: self.progress.evaluations.clone(),
+            phases: self.phases.clone(),
+            history: history.clone(),
+        }
+    }
+
+    fn predicted_plain(&self) -> PlainRun {
+        PlainRun {
+            peak_bytes: self.planned.plain_peak,
+            step_s: self.planned.plain_step,
+            measured: false,
+        }
     }
 
     /// The plain run's cost: measured where that was asked for and fits, else predicted.
     fn plain(&self) -> Result<PlainRun, RunError> {
-        let predicted = PlainRun {
-            peak_bytes: self.planned.plain_peak,
-            step_s: self.planned.plain_step,
-            measured: false,
-        };
+        let predicted = self.predicted_plain();
         let fits = self
             .job
             .free
@@ -196,93 +255,35 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
     }
 }
 
-/// Names for people, and keys that are equal where stages cost the same.
-fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
-    stages
-        .stages
-        .iter()
-        .enumerate()
-        .map(|(index, stage)| StageLabel {
-            name: stage.name.clone(),
-            // The first stage computes no gradient for its input.
-            key: format!(
-                "{:?} {:?} {}",
-                &model.layers[stage.layers.clone()],
-                stage.input,
-                index == 0
-            ),
-        })
-        .collect()
+#[cfg(feature = "cuda")]
+fn whole_gpu_used(device: Device) -> Option<Bytes> {
+    match device {
+        Device::Cuda(index) => {
+            let memory = crate::meter::nvml_memory(index as u32).ok()?;
+            Some(memory.used_bytes)
+        }
+        Device::Cpu | Device::Wgpu(_) => None,
+    }
 }
 
-fn measure<B: CheckpointBackend>(
+#[cfg(not(feature = "cuda"))]
+fn whole_gpu_used(_device: Device) -> Option<Bytes> {
+    None
+}
+
+/// The run's files, if it leaves any, and the snapshot that it goes on from.
+fn open_run_dir(
     job: &Job<'_>,
-    model: &Sequential<Stage<B>>,
-    labels: &[StageLabel],
-    batches: &Shuffled,
-    device: &B::Device,
-    meter: &dyn Meter,
-    observer: &mut dyn Observer,
-) -> Result<Chain, RunError> {
-    let fixed = meter.read().in_use_bytes;
-    let batch = job.train.batch(&batches.step(0));
-    let (input, targets) = to_device::<B>(batch, device)?;
-    let profiler = Profiler::<B> {
-        device,
-        meter,
-        optimizer: job.settings.optimizer,
-        clip: job.settings.clip,
-    };
-    let with_data = meter.read().in_use_bytes;
-    let of = labels.len();
-    let mut chain = profiler.chain(
-        model,
-        labels,
-        &input,
-        |output| {
-            let output = rows(output);
-            (targets.loss(output.clone()), targets.correct(output))
-        },
-        |done| observer.profiling(done, of),
-    );
-    // Parameters, data sets, whatever the process holds, and the batch's targets.
-    let data = Bytes(with_data.0.saturating_sub(fixed.0));
-    let targets = Bytes(data.0.saturating_sub(chain.input_bytes.0));
-    chain.fixed_bytes = chain.fixed_bytes + fixed + targets;
-    Ok(chain)
-}
-
-fn make_plan(job: &Job<'_>, chain: Chain, param_count: u64) -> Result<Planned, RunError> {
-    let plain = simulate(&chain, &planner::none(chain.stages.len())?)?;
-    let (plan, planner, budget) = match &job.schedule {
-        ScheduleRequest::Plan(request) => {
-            let plan = plan(&chain, request)?;
-            let name = plan.planner.to_string();
-            (plan, name, request.budget)
+    fingerprint: &str,
+) -> Result<(Option<RunFiles>, Option<Snapshot>), RunError> {
+    Ok(match &job.run_dir {
+        None => (None, None),
+        Some(RunDir::New(folder)) => (Some(RunFiles::create(folder)?), None),
+        Some(RunDir::Resume(folder)) => {
+            let snapshot = RunFiles::snapshot(folder)?;
+            snapshot.check(fingerprint, job.settings.steps)?;
+            let files = RunFiles::open(folder, &snapshot.progress().history)?;
+            (Some(files), Some(snapshot))
         }
-        ScheduleRequest::Given {
-            schedule,
-            planner,
-            budget,
-        } => {
-            let simulated = simulate(&chain, schedule)?;
-            let plan = Plan {
-                planner: PlannerKind::Auto,
-                schedule: schedule.clone(),
-                peak: simulated.peak,
-                step: simulated.time,
-                source: Source::Fastest,
-            };
-            (plan, planner.clone(), *budget)
-        }
-    };
-    Ok(Planned {
-        chain,
-        plan,
-        planner,
-        budget,
-        plain_peak: plain.peak,
-        plain_step: plain.time,
-        param_count,
     })
 }

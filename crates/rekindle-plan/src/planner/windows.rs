@@ -1,0 +1,79 @@
+//! Equal windows of stages, found once.
+//!
+//! The recurrences fill a value for every window s..t, shorter windows first. Windows of the same stages have the same
+//! value, so each is computed for one representative: in a chain of repeating stages nearly all windows are alike.
+//! Cost: O(n^2).
+
+use std::collections::HashMap;
+
+use super::terms::Terms;
+
+/// The classes of equal windows of a chain of `n` stages, the loss included.
+pub(crate) struct Windows {
+    n: usize,
+    /// `by_start[s * n + t]` and `by_end[t * n + s]`: the class of s..t, twice, so that a loop over either end runs along
+    /// memory.
+    by_start: Vec<u32>,
+    by_end: Vec<u32>,
+    /// For every length t - s, the starts of its representatives, in the order of their classes. Classes are numbered
+    /// from the shortest windows on.
+    representatives: Vec<Vec<usize>>,
+}
+
+impl Windows {
+    /// `letters` are equal where two stages are alike. A window also sees the input of its first stage.
+    pub(crate) fn new(terms: &Terms, letters: &[usize]) -> Windows {
+        let n = letters.len();
+        let mut windows = Windows {
+            n,
+            by_start: vec![0; n * n],
+            by_end: vec![0; n * n],
+            representatives: Vec::with_capacity(n),
+        };
+        let mut count = 0;
+        for length in 0..n {
+            // A window is known by the one that is a stage shorter and its last stage; the shortest by its input.
+            let mut classes: HashMap<(u64, u64, usize), u32> = HashMap::new();
+            let mut new = Vec::new();
+            for s in 0..n - length {
+                let t = s + length;
+                let key = if length == 0 {
+                    (terms.x[s], terms.y[s], letters[s])
+                } else {
+                    (windows.of(s, t - 1) as u64, 0, letters[t])
+                };
+                let class = *classes.entry(key).or_insert_with(|| {
+                    new.push(s);
+                    (count + new.len() - 1) as u32
+                });
+                windows.by_start[s * n + t] = class;
+                windows.by_end[t * n + s] = class;
+            }
+            count += new.len();
+            windows.representatives.push(new);
+        }
+        windows
+    }
+
+    /// The number of stages, the loss included.
+    pub(crate) fn len(&self) -> usize {
+        self.n
+    }
+
+    /// The class of s..t.
+    #[inline]
+    pub(crate) fn of(&self, s: usize, t: usize) -> usize {
+        self.by_start[s * self.n + t] as usize
+    }
+
+    /// The same, for a loop over s.
+    #[inline]
+    pub(crate) fn of_ending(&self, s: usize, t: usize) -> usize {
+        self.by_end[t * self.n + s] as usize
+    }
+
+    /// The starts of the windows of a length that stand for all of it, in the order of their classes.
+    pub(crate) fn representatives(&self, length: usize) -> &[usize] {
+        &self.representatives[length]
+    }
+}

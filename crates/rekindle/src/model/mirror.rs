@@ -1,0 +1,90 @@
+//! Weights of linear layers that make a deep stack start as a linear map ("looks-linear").
+//!
+//! For ReLU and for GELU, `f(u) - f(-u) = u`. So if a layer's preactivations come in pairs `(u, -u)`, and the next
+//! layer weighs the two halves `f(u)` and `f(-u)` with opposite signs,
+//!
+//! ```text
+//!     | M  -M |
+//! W = |       | ,    [f(u), f(-u)] W = [u M, -u M],
+//!     |-M   M |
+//! ```
+//!
+//! then the whole stack starts as the product of its `M`. These are orthogonal here: values, gradients and the
+//! differences between samples pass any number of layers unchanged. (With He's weights a GELU stack loses its signal
+//! after some 20 layers; with ReLU the size stays, but all samples grow alike.) The first layer of a stack is
+//! `[M, -M]`. The units of a pair get different gradients, so training tells them apart from the first step.
+//!
+//! Source: Balduzzi et al. 2017, "The shattered gradients problem", arXiv 1702.08591, section 4; for GELU the same
+//! identity holds, since `gelu(u) = u P(u)` with `P(u) + P(-u) = 1`.
+//!
+//! `M` is a signed random permutation times [`REFLECTIONS`] random Householder reflections: exactly orthogonal, in
+//! `O(n^2)` steps, computed on the host from numbers that the backend draws, so that a seed gives the same weights
+//! on every run. Where it is not square it is a part of a square one, scaled so that the mean square of a unit stays.
+
+use burn::tensor::{Distribution, Tensor, backend::Backend};
+
+/// Reflections that mix the units of one matrix. With as many as units, the matrix is uniform among the orthogonal
+/// ones (Stewart 1980); a few already mix each unit into all others.
+const REFLECTIONS: usize = 16;
+
+/// Row-major weight `[inputs, outputs]`, mirrored in its outputs, and in its inputs where `pairs_in`.
+///
+/// `outputs` must be even, and `inputs` too where `pairs_in`: a last odd one would stay 0.
+pub(super) fn mirrored_weight<B: Backend>(
+    inputs: usize,
+    outputs: usize,
+    pairs_in: bool,
+    device: &B::Device,
+) -> Vec<f32> {
+    let rows = if pairs_in { inputs / 2 } else { inputs };
+    let columns = outputs / 2;
+    let matrix = orthogonal::<B>(rows, columns, device);
+    let mut weight = vec![0.0; inputs * outputs];
+    for (row, values) in matrix.chunks_exact(columns).enumerate() {
+        for (column, &value) in values.iter().enumerate() {
+            weight[row * outputs + column] = value;
+            weight[row * outputs + columns + column] = -value;
+            if pairs_in {
+                weight[(rows + row) * outputs + column] = -value;
+                weight[(rows + row) * outputs + columns + column] = value;
+            }
+        }
+    }
+    weight
+}
+
+/// A `rows` x `columns` part of an orthogonal matrix, scaled by `sqrt(columns / rows)` where it is wide.
+fn orthogonal<B: Backend>(rows: usize, columns: usize, device: &B::Device) -> Vec<f32> {
+    let size = rows.max(columns);
+    let reflections = size.min(REFLECTIONS);
+    let draw = |count: usize| -> Vec<f32> {
+        let tensor = Tensor::<B, 1>::random([count], Distribution::Normal(0.0, 1.0), device);
+        tensor.into_data().iter::<f32>().collect()
+    };
+    let order_by = draw(size);
+    let mut order: Vec<usize> = (0..size).collect();
+    order.sort_by(|&a, &b| order_by[a].total_cmp(&order_by[b]));
+    let signs = draw(size);
+
+    let mut matrix = vec![0.0_f32; rows * size];
+    for (row, values) in matrix.chunks_exact_mut(size).enumerate() {
+        values[order[row]] = 1.0_f32.copysign(signs[row]);
+    }
+    for _ in 0..reflections {
+        let normal = draw(size);
+        let squares: f32 = normal.iter().map(|x| x * x).sum();
+        for values in matrix.chunks_exact_mut(size) {
+            let along: f32 = values.iter().zip(&normal).map(|(x, n)| x * n).sum();
+            let twice = 2.0 * along / squares.max(f32::MIN_POSITIVE);
+            values
+                .iter_mut()
+                .zip(&normal)
+                .for_each(|(x, n)| *x -= twice * n);
+        }
+    }
+    let scale = (columns as f32 / rows as f32).sqrt().max(1.0);
+    matrix
+        .chunks_exact(size)
+        .flat_map(|values| values[..columns].iter().map(move |x| x * scale))
+        .collect()
+}

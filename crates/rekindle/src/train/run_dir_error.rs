@@ -1,0 +1,127 @@
+//! What can be wrong with a run folder.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::data::error::Blame;
+
+/// Why a run folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunDirError {
+    /// The system refused a file or folder.
+    #[error("{}: cannot be {what}: {source}", path.display())]
+    Refused {
+        /// The file or folder.
+        path: PathBuf,
+        /// `created`, `read` or `written`.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A new run would overwrite another.
+    #[error(
+        "{}: already holds a run: continue it with `--resume {}`, or name another folder",
+        path.display(), path.display()
+    )]
+    HoldsRun {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A new run would overwrite what is left of another, which cannot be continued.
+    #[error(
+        "{}: holds a run that was stopped before its first snapshot and cannot be resumed: remove it, or name another folder",
+        path.display()
+    )]
+    HoldsRemains {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A folder without a snapshot.
+    #[error("{}: holds no snapshot, so there is nothing to resume", path.display())]
+    NoSnapshot {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file that is no snapshot, or one of another version.
+    #[error("{}: is not a snapshot that this version reads: it does not start with `{expected}`", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// How such a file starts.
+        expected: &'static str,
+    },
+    /// A snapshot without its end.
+    #[error("{}: was cut short: the end is missing after {bytes} bytes", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+    },
+    /// A snapshot that changed after it was written.
+    #[error(
+        "{}: is damaged: its checksum is {computed:08x}, but {stored:08x} when it was written",
+        path.display()
+    )]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// CRC-32 when it was written.
+        stored: u32,
+        /// CRC-32 now.
+        computed: u32,
+    },
+    /// A snapshot that is whole but holds something else than this version writes.
+    #[error("{}: cannot be understood: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A resumed run that would not be the recorded one.
+    #[error(
+        "{}: `{field}` is {recorded} in the snapshot, but {wanted} now: a resumed run must keep it, or start a new run",
+        path.display()
+    )]
+    Mismatch {
+        /// The snapshot.
+        path: PathBuf,
+        /// What differs, such as `model.layers[2].out`.
+        field: String,
+        /// Its value in the snapshot.
+        recorded: String,
+        /// Its value now.
+        wanted: String,
+    },
+    /// A run that has done more steps than are asked for.
+    #[error("{}: has done {done} steps already, but {steps} are asked for: ask for at least {done}", path.display())]
+    Ahead {
+        /// The snapshot.
+        path: PathBuf,
+        /// Steps done.
+        done: usize,
+        /// Steps asked for.
+        steps: usize,
+    },
+}
+
+impl RunDirError {
+    /// Whether the system refused, or the content or the request is wrong.
+    #[must_use]
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Refused { .. } | Self::NoSnapshot { .. } => Blame::System,
+            _ => Blame::Content,
+        }
+    }
+
+    /// Turns the system's error about a path into this one; `what` completes "cannot be".
+    pub(super) fn refused(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Refused { path, what, source }
+    }
+}

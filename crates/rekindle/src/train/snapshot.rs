@@ -1,0 +1,373 @@
+//! A run's state in one file, written and read one tensor at a time.
+//!
+//! ```text
+//! "rekindle-snapshot/1\n"
+//! fingerprint, history, evaluations
+//! count, then an id and a tensor for each parameter and statistic, in the model's order
+//! count, then an id and burn's record item for each parameter that has optimizer state
+//! "end\n", CRC-32 of everything before
+//! ```
+//! Between the marks all is bincode, as in burn's own recorders, at full precision. Ids of parameters survive,
+//! since the optimizer finds its state by them; statistics get new ones, which nothing looks up.
+//!
+//! Memory: on the host, copies of one parameter's optimizer state, and of one tensor once more while burn aligns it: two
+//! times the largest parameter for SGD with momentum, three times for Adam. No gradient is there when a snapshot is
+//! taken, so this stays below the optimizer's own peak where no parameter is more than a third of the model.
+//! Cost: reading goes over the file twice, so that a damaged one is known before anything is built on it.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use bincode::{
+    config,
+    error::{DecodeError, EncodeError},
+    serde::{decode_from_std_read, encode_into_std_write},
+};
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    record::{FullPrecisionSettings, Record},
+    tensor::{Tensor, TensorData, backend::Backend},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    fingerprint::first_difference,
+    record::{EvalRecord, StepRecord},
+    replace::replace,
+    run_dir_error::RunDirError,
+};
+
+const START: &str = "rekindle-snapshot/1\n";
+const END: &[u8; 4] = b"end\n";
+/// Bytes of [`END`] and of the checksum.
+const TRAILER: u64 = 8;
+
+/// What a run has done, apart from its tensors.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    /// Every step that is done.
+    pub(super) history: Vec<StepRecord>,
+    pub(super) evaluations: Vec<EvalRecord>,
+}
+
+/// Replaces the snapshot at `path`; `tensors` writes the model and the optimizer, in this order.
+pub(super) fn write(
+    path: &Path,
+    fingerprint: &str,
+    progress: &Progress,
+    tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
+) -> Result<(), RunDirError> {
+    replace(path, |out| {
+        let mut writer = SnapshotWriter {
+            out,
+            checksum: crc32fast::Hasher::new(),
+        };
+        writer.write_all(START.as_bytes())?;
+        writer.put(fingerprint)?;
+        writer.put(progress)?;
+        tensors(&mut writer)?;
+        writer.write_all(END)?;
+        let checksum = writer.checksum.finalize();
+        out.write_all(&checksum.to_le_bytes())
+    })
+}
+
+/// A snapshot that is being written.
+pub(super) struct SnapshotWriter<'a> {
+    out: &'a mut BufWriter<File>,
+    checksum: crc32fast::Hasher,
+}
+
+impl SnapshotWriter<'_> {
+    fn put<T: Serialize + ?Sized>(&mut self, value: &T) -> io::Result<()> {
+        match encode_into_std_write(value, self, config::standard()) {
+            Ok(_) => Ok(()),
+            Err(EncodeError::Io { inner, .. }) => Err(inner),
+            Err(other) => Err(io::Error::other(other)),
+        }
+    }
+
+    /// Writes every float tensor of a module whose statistics are up to date.
+    pub(super) fn model<B: Backend>(&mut self, model: &impl Module<B>) -> io::Result<()> {
+        struct Count(usize);
+        impl<B: Backend> ModuleVisitor<B> for Count {
+            fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<B, D>>) {
+                self.0 += 1;
+            }
+        }
+        struct Put<'w, 'a> {
+            to: &'w mut SnapshotWriter<'a>,
+            result: io::Result<()>,
+        }
+        impl<B: Backend> ModuleVisitor<B> for Put<'_, '_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+                if self.result.is_ok() {
+                    let data = param.val().into_data();
+                    self.result = self.to.put(&(param.id.val(), data));
+                }
+            }
+        }
+
+        let mut count = Count(0);
+        model.visit(&mut count);
+        self.put(&count.0)?;
+        let mut put = Put {
+            to: self,
+            result: Ok(()),
+        };
+        model.visit(&mut put);
+        put.result
+    }
+
+    /// Writes an optimizer's record, entry by entry.
+    pub(super) fn optimizer<B: Backend, R: Record<B>>(
+        &mut self,
+        entries: impl IntoIterator<Item = (ParamId, R)>,
+    ) -> io::Result<()> {
+        let mut entries: Vec<_> = entries.into_iter().collect();
+        // burn's map has an order of its own in every process.
+        entries.sort_unstable_by_key(|(id, _)| id.val());
+        self.put(&entries.len())?;
+        for (id, state) in entries {
+            self.put(&(id.val(), state.into_item::<FullPrecisionSettings>()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Write for SnapshotWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.checksum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// A snapshot that was found whole and is being read: the model first, then the optimizer.
+pub(super) struct Snapshot {
+    path: PathBuf,
+    input: BufReader<File>,
+    fingerprint: String,
+    progress: Progress,
+}
+
+impl Snapshot {
+    /// Opens a snapshot and checks that it is whole.
+    ///
+    /// # Errors
+    ///
+    /// A file that is missing or not readable, of another format, cut short or damaged.
+    pub(super) fn open(path: &Path) -> Result<Self, RunDirError> {
+        let refused = || RunDirError::refused(path, "read");
+        check_whole(path, File::open(path).map_err(refused())?)?;
+        let mut input = BufReader::new(File::open(path).map_err(refused())?);
+        let mut start = [0; START.len()];
+        input.read_exact(&mut start).map_err(refused())?;
+        let mut snapshot = Self {
+            path: path.to_path_buf(),
+            input,
+            fingerprint: String::new(),
+            progress: Progress::default(),
+        };
+        snapshot.fingerprint = snapshot.take()?;
+        snapshot.progress = snapshot.take()?;
+        Ok(snapshot)
+    }
+
+    /// Fails if it belongs to another run than the one with this fingerprint and number of steps.
+    pub(super) fn check(&self, fingerprint: &str, steps: usize) -> Result<(), RunDirError> {
+        let difference = first_difference(&self.fingerprint, fingerprint)
+            .map_err(|error| self.malformed(error.to_string()))?;
+        if let Some(difference) = difference {
+            return Err(RunDirError::Mismatch {
+                path: self.path.clone(),
+                field: difference.field,
+                recorded: difference.recorded,
+                wanted: difference.wanted,
+            });
+        }
+        let done = self.progress.history.len();
+        if done > steps {
+            return Err(RunDirError::Ahead {
+                path: self.path.clone(),
+                done,
+                steps,
+            });
+        }
+        Ok(())
+    }
+
+    /// What the run has done.
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The same, without a copy of a long history; nothing is left of it here.
+    pub(super) fn take_progress(&mut self) -> Progress {
+        std::mem::take(&mut self.progress)
+    }
+
+    fn take<T: DeserializeOwned>(&mut self) -> Result<T, RunDirError> {
+        match decode_from_std_read(&mut self.input, config::standard()) {
+            Ok(value) => Ok(value),
+            Err(DecodeError::Io { inner, .. }) => {
+                Err(RunDirError::refused(&self.path, "read")(inner))
+            }
+            Err(other) => Err(self.malformed(other.to_string())),
+        }
+    }
+
+    fn malformed(&self, reason: String) -> RunDirError {
+        RunDirError::Malformed {
+            path: self.path.clone(),
+            reason,
+        }
+    }
+
+    /// Puts recorded values, and ids of parameters, into a module that was just built: no clone of it may be in use and no update of
+    /// its statistics may wait, since statistics are replaced in place.
+    pub(super) fn restore<B: Backend, M: Module<B>>(&mut self, model: M) -> Result<M, RunDirError> {
+        let recorded: usize = self.take()?;
+        let mut restore = Restore {
+            from: self,
+            recorded,
+            restored: 0,
+            result: Ok(()),
+        };
+        let model = model.map(&mut restore);
+        let restored = restore.restored;
+        restore.result?;
+        if restored < recorded {
+            return Err(self.malformed(format!(
+                "it holds {recorded} tensors, but the model has {restored}"
+            )));
+        }
+        Ok(model)
+    }
+
+    /// Reads an optimizer's record.
+    pub(super) fn optimizer<B, R, C>(&mut self, device: &B::Device) -> Result<C, RunDirError>
+    where
+        B: Backend,
+        R: Record<B>,
+        C: FromIterator<(ParamId, R)>,
+    {
+        let count: usize = self.take()?;
+        (0..count)
+            .map(|_| {
+                let (id, item) = self.take::<(u64, R::Item<FullPrecisionSettings>)>()?;
+                Ok((ParamId::from(id), R::from_item(item, device)))
+            })
+            .collect()
+    }
+}
+
+struct Restore<'a> {
+    from: &'a mut Snapshot,
+    recorded: usize,
+    restored: usize,
+    result: Result<(), RunDirError>,
+}
+
+impl Restore<'_> {
+    fn next(&mut self, shape: &[usize]) -> Result<(ParamId, TensorData), RunDirError> {
+        let number = self.restored;
+        if number == self.recorded {
+            let reason = format!("it holds {number} tensors, but the model has more");
+            return Err(self.from.malformed(reason));
+        }
+        let (id, data) = self.from.take::<(u64, TensorData)>()?;
+        if data.shape[..] != *shape {
+            let reason = format!(
+                "tensor {number} has the shape {:?}, but {shape:?} in the model",
+                &data.shape[..]
+            );
+            return Err(self.from.malformed(reason));
+        }
+        self.restored += 1;
+        Ok((ParamId::from(id), data))
+    }
+}
+
+impl<B: Backend> ModuleMapper<B> for Restore<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        if self.result.is_err() {
+            return param;
+        }
+        match self.next(&param.dims()) {
+            Ok((id, data)) => {
+                let (_, tensor, mapper) = param.consume();
+                let (device, wants_gradient) = (tensor.device(), tensor.is_require_grad());
+                // Freed before its successor comes.
+                drop(tensor);
+                let tensor = Tensor::from_data(data, &device).set_require_grad(wants_gradient);
+                Param::from_mapped_value(id, tensor, mapper)
+            }
+            Err(error) => {
+                self.result = Err(error);
+                param
+            }
+        }
+    }
+}
+
+/// Fails if a file does not start, end and add up as it was written.
+fn check_whole(path: &Path, mut file: File) -> Result<(), RunDirError> {
+    let refused = || RunDirError::refused(path, "read");
+    let bytes = file.metadata().map_err(refused())?.len();
+    let mut start = Vec::new();
+    Read::by_ref(&mut file)
+        .take(START.len() as u64)
+        .read_to_end(&mut start)
+        .map_err(refused())?;
+    if !START.as_bytes().starts_with(&start) {
+        return Err(RunDirError::Format {
+            path: path.to_path_buf(),
+            expected: START.trim_end(),
+        });
+    }
+    let truncated = || RunDirError::Truncated {
+        path: path.to_path_buf(),
+        bytes,
+    };
+    let body = bytes
+        .checked_sub(START.len() as u64 + TRAILER)
+        .ok_or_else(truncated)?;
+
+    let mut checksum = crc32fast::Hasher::new();
+    checksum.update(&start);
+    let mut left = body;
+    let mut buffer = vec![0; 1 << 16];
+    while left > 0 {
+        let wanted = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        let chunk = &mut buffer[..wanted];
+        file.read_exact(chunk).map_err(refused())?;
+        checksum.update(chunk);
+        left -= wanted as u64;
+    }
+    let (mut end, mut stored) = ([0; END.len()], [0; 4]);
+    file.read_exact(&mut end).map_err(refused())?;
+    file.read_exact(&mut stored).map_err(refused())?;
+    if end != *END {
+        return Err(truncated());
+    }
+    checksum.update(&end);
+    let (stored, computed) = (u32::from_le_bytes(stored), checksum.finalize());
+    if stored != computed {
+        return Err(RunDirError::Checksum {
+            path: path.to_path_buf(),
+            stored,
+            computed,
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! The binary from end to end: training, budgets, verification, devices.
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
+    Command::cargo_bin("rekindle")
+        .expect("built")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(arguments)
+        .assert()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = rekindle(arguments).success().get_output().stdout.clone();
+    serde_json::from_slice(&output).expect("one JSON document")
+}
+
+fn bytes(record: &Value, key: &str) -> u64 {
+    record[key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{key} in {record}"))
+}
+
+#[test]
+fn training_reports_what_was_promised_and_what_was_measured() {
+    let record = json(&[
+        "train",
+        "configs/parity/mlp.toml",
+        "--segments",
+        "4",
+        "--device",
+        "cpu",
+        "--json",
+    ]);
+    assert_eq!(record["planner"], "uniform");
+    assert_eq!(record["device"], "cpu");
+    assert_eq!(record["steps"], 3);
+    assert_eq!(record["segments"].as_array().map(Vec::len), Some(4));
+    assert!(bytes(&record, "measured_peak_bytes") > 0);
+    assert!(bytes(&record, "predicted_peak_bytes") > 0);
+    for number in [
+        "predicted_step_s",
+        "measured_step_s",
+        "first_loss",
+        "last_loss",
+    ] {
+        assert!(
+            record[number].as_f64().is_some_and(f64::is_finite),
+            "{number}"
+        );
+    }
+    assert_eq!(record["budget_bytes"], Value::Null);
+}
+
+#[test]
+fn every_schedule_trains_to_the_same_loss() {
+    let loss = |segments: &str| {
+        let record = json(&[
+            "train",
+            "configs/parity/conv.toml",
+            "--segments",
+            segments,
+            "--device",
+            "cpu",
+            "--json",
+        ]);
+        record["last_loss"].as_f64().expect("a loss").to_bits()
+    };
+    assert_eq!(loss("1"), loss("3"));
+}
+
+#[test]
+fn the_smallest_budget_is_named_and_holds() {
+    let refused = rekindle(&[
+        "train",
+        "configs/parity/conv.toml",
+        "--budget",
+        "1kB",
+        "--device",
+        "cpu",
+    ])
+    .code(3);
+    let message = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    let smallest: u64 = message
+        .split("--budget ")
+        .nth(1)
+        .and_then(|rest| rest.split('B').next())
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("a smallest budget in {message}"));
+    // Measured anew, the figure may differ by a little.
+    let budget = smallest + smallest / 50;
+    let record = json(&[
+        "train",
+        "configs/parity/conv.toml",
+        "--budget",
+        &format!("{budget}B"),
+        "--device",
+        "cpu",
+        "--json",
+    ]);
+    assert_eq!(bytes(&record, "budget_bytes"), budget);
+    assert!(bytes(&record, "measured_peak_bytes") <= budget, "{record}");
+}
+
+#[test]
+fn verification_finds_no_difference() {
+    for config in ["mlp", "conv", "tokens"] {
+        let path = format!("configs/parity/{config}.toml");
+        let report = json(&["verify", &path, "--device", "cpu", "--json"]);
+        assert_eq!(report["passed"], true, "{config}: {report}");
+        let comparisons = report["comparisons"].as_array().expect("comparisons");
+        assert!(comparisons.len() >= 3, "{report}");
+        assert!(
+            comparisons
+                .iter()
+                .all(|comparison| comparison["identical"] == true),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn the_processor_is_always_there() {
+    let report = json(&["devices", "--json"]);
+    let devices = report["devices"].as_array().expect("devices");
+    let cpu = devices.iter().find(|device| device["device"] == "cpu");
+    assert!(
+        cpu.is_some_and(|cpu| bytes(cpu, "total_bytes") > 0),
+        "{report}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_after_the_step_and_still_reports() {
+    use std::{
+        io::{BufRead, BufReader},
+        process::{Command, Stdio},
+    };
+
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args([
+            "train",
+            "configs/parity/mlp.toml",
+            "--steps",
+            "100000000",
+            "--device",
+            "cpu",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let messages = BufReader::new(child.stderr.take().expect("piped"));
+    for line in messages.lines() {
+        if line.expect("text").starts_with("step ") {
+            break;
+        }
+    }
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(killed.expect("kill").success());
+    let output = child.wait_with_output().expect("ended");
+    assert_eq!(output.status.code(), Some(130));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        text.contains("peak memory") && text.contains("Loss"),
+        "{text}"
+    );
+}
