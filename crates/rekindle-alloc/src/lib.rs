@@ -20,7 +20,10 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -62,6 +65,24 @@ pub fn reset_peak() {
     EARLIER_PEAKS.fetch_max(earlier, Relaxed);
 }
 
+/// Has `hook` called, once per failure, with the bytes that the system would not give. The allocation then fails as
+/// it would have: Rust ends the process. The hook must not allocate.
+///
+/// The first hook stays; later calls do nothing.
+pub fn on_exhausted(hook: fn(usize)) {
+    // A second hook is refused by the cell, as documented.
+    let _ = EXHAUSTED.set(hook);
+}
+
+static EXHAUSTED: OnceLock<fn(usize)> = OnceLock::new();
+
+#[cold]
+fn exhausted(bytes: usize) {
+    if let Some(hook) = EXHAUSTED.get() {
+        hook(bytes);
+    }
+}
+
 fn grow(bytes: usize) {
     let now = IN_USE.fetch_add(bytes, Relaxed) + bytes;
     if now > PEAK.load(Relaxed) {
@@ -78,7 +99,9 @@ fn shrink(bytes: usize) {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let pointer = unsafe { System.alloc(layout) };
-        if !pointer.is_null() {
+        if pointer.is_null() {
+            exhausted(layout.size());
+        } else {
             grow(layout.size());
         }
         pointer
@@ -86,7 +109,9 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let pointer = unsafe { System.alloc_zeroed(layout) };
-        if !pointer.is_null() {
+        if pointer.is_null() {
+            exhausted(layout.size());
+        } else {
             grow(layout.size());
         }
         pointer
@@ -99,12 +124,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let moved = unsafe { System.realloc(pointer, layout, new_size) };
-        if !moved.is_null() {
-            if new_size >= layout.size() {
-                grow(new_size - layout.size());
-            } else {
-                shrink(layout.size() - new_size);
-            }
+        if moved.is_null() {
+            exhausted(new_size);
+        } else if new_size >= layout.size() {
+            grow(new_size - layout.size());
+        } else {
+            shrink(layout.size() - new_size);
         }
         moved
     }

@@ -29,6 +29,10 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Train a model, checkpointed, and compare what was predicted with what was measured
     Train(TrainArgs),
+    /// Measure each stage of a model: bytes and seconds
+    Profile(ProfileArgs),
+    /// Find the fastest schedule that fits a budget, and explain it
+    Plan(PlanArgs),
     /// Show that checkpointed training computes what plain training computes
     Verify(VerifyArgs),
     /// List what this machine can run on
@@ -72,6 +76,14 @@ pub struct TrainArgs {
     /// Find the fastest schedule whose peak stays below SIZE (512MiB, 2GB, 80%)
     #[arg(long, value_name = "SIZE", group = "schedule")]
     pub budget: Option<Size>,
+    /// Run the schedule in FILE, which `rekindle plan -o` wrote
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "schedule",
+        conflicts_with = "planner"
+    )]
+    pub plan: Option<PathBuf>,
     /// How the schedule is found: none, uniform, sqrt, segments, revolve, optimal, auto
     #[arg(long, value_name = "NAME")]
     pub planner: Option<PlannerKind>,
@@ -87,9 +99,94 @@ pub struct TrainArgs {
     /// Run one plain step after the training and measure it
     #[arg(long)]
     pub compare: bool,
+    /// Leave the run's record, its history and its newest snapshot in this new folder
+    #[arg(short, long, value_name = "RUN_DIR")]
+    pub output: Option<PathBuf>,
+    /// Go on with the run in this folder; its schedule and its device may be others
+    #[arg(long, value_name = "RUN_DIR", conflicts_with = "output")]
+    pub resume: Option<PathBuf>,
     /// One JSON document on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// What every command that measures takes.
+#[derive(Debug, Args)]
+pub struct MeasureArgs {
+    /// auto, cpu, cuda, cuda:N, wgpu or wgpu:N
+    #[arg(long, value_name = "D")]
+    pub device: Option<DeviceChoice>,
+}
+
+#[derive(Debug, Args)]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Write the chain to this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The chain as one JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The TOML file whose model is measured and planned
+    #[arg(value_name = "CONFIG", required_unless_present = "chain")]
+    pub config: Option<PathBuf>,
+    /// A chain that `rekindle profile -o` wrote, instead of a config
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub chain: Option<PathBuf>,
+    /// Samples in each step, instead of the config's
+    #[arg(long, value_name = "N", conflicts_with = "chain")]
+    pub batch: Option<usize>,
+    /// Random data of the same shape, instead of the config's
+    #[arg(long, value_name = "KIND", value_parser = ["synthetic"], conflicts_with = "chain")]
+    pub data: Option<String>,
+    /// Folder of the data set, instead of the config's
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["data", "chain"])]
+    pub data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// The most bytes at any moment (512MiB, 2GB, 80%)
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    /// none, uniform, sqrt, segments, revolve, optimal or auto
+    #[arg(long, value_name = "NAME")]
+    pub planner: Option<PlannerKind>,
+    /// Cut the layers into K segments
+    #[arg(long, value_name = "K")]
+    pub segments: Option<usize>,
+    /// Into how many slots `optimal` cuts the memory, at most
+    #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS)]
+    pub slots: usize,
+    /// Write the plan to this file, for `rekindle train --plan`
+    #[arg(short, long, value_name = "FILE", conflicts_with = "frontier")]
+    pub output: Option<PathBuf>,
+    /// Say what is kept, from when to when, and what the peak is made of
+    #[arg(long, conflicts_with_all = ["frontier", "json"])]
+    pub explain: bool,
+    /// All useful points of the planner: which budgets buy which times
+    #[arg(long, conflicts_with_all = ["budget", "segments"])]
+    pub frontier: bool,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PlanArgs {
+    /// The part that names a config.
+    pub fn config_args(&self) -> ConfigArgs {
+        ConfigArgs {
+            config: self.config.clone().unwrap_or_default(),
+            batch: self.batch,
+            data: self.data.clone(),
+            data_dir: self.data_dir.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! What ends a command early: an exit code, and a report that says what, where and how to fix it.
 
-use std::fmt::Display;
+use std::{fmt::Display, io::Write};
 
 use miette::{Report, miette};
 use rekindle::{
@@ -95,10 +95,40 @@ impl From<RunError> for Failure {
         match error {
             RunError::Data(error) => error.into(),
             RunError::Plan(error) => error.into(),
-            RunError::Shape(_) | RunError::Schedule(_) | RunError::Device(_) => Self::usage(error),
+            RunError::OverBudget { .. } => Self {
+                code: exit::NO_PLAN,
+                report: miette!("{error}"),
+            },
+            RunError::Shape(_)
+            | RunError::Schedule(_)
+            | RunError::OtherModel(_)
+            | RunError::Device(_) => Self::usage(error),
+            RunError::RunDir(_) => Self {
+                code: if error.is_refused_file() {
+                    exit::FILE_REFUSED
+                } else {
+                    exit::USAGE
+                },
+                report: miette!("{error}"),
+            },
             RunError::Build(_) | RunError::Train(_) => Self::other(error),
         }
     }
+}
+
+/// Ends the process with a code of its own when memory runs out: the processor's by the allocator's word, a GPU's by
+/// the panic of its queue, which cannot be caught and gone on from.
+pub fn report_exhausted_memory() {
+    rekindle_alloc::on_exhausted(|bytes| {
+        // Nothing may be allocated here, so the line is written piece by piece.
+        let mut stderr = std::io::stderr().lock();
+        let _ = writeln!(
+            stderr,
+            "rekindle: out of memory: the system would not give {bytes} bytes more; a smaller `--batch`, more \
+             `--segments` or a `--budget` below what is free may do"
+        );
+        std::process::exit(exit::OUT_OF_MEMORY);
+    });
 }
 
 /// Turns a panic into one paragraph: it is a bug of ours, and the user should be told so in words.
@@ -108,20 +138,37 @@ pub fn report_panics_as_bugs() {
         if std::env::var_os("RUST_BACKTRACE").is_some() {
             default(panic);
         }
-        let message = panic
-            .payload_as_str()
-            .unwrap_or("no message")
-            .lines()
-            .next()
-            .unwrap_or_default();
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let first_line = message.lines().next().unwrap_or_default();
+        if speaks_of_memory(message) {
+            eprintln!(
+                "rekindle: the device ran out of memory ({first_line}); a smaller `--batch`, more `--segments` or a \
+                 `--budget` below what is free may do"
+            );
+            std::process::exit(exit::OUT_OF_MEMORY);
+        }
         let place = panic
             .location()
             .map(|place| format!(" at {}:{}", place.file(), place.line()))
             .unwrap_or_default();
         eprintln!(
-            "rekindle: this is a bug, please report it with the command that you ran ({message}{place}; \
+            "rekindle: this is a bug, please report it with the command that you ran ({first_line}{place}; \
              RUST_BACKTRACE=1 shows more)"
         );
         std::process::exit(exit::OTHER);
     }));
+}
+
+/// cubecl reports a failed allocation only by a panic on its device's thread.
+fn speaks_of_memory(message: &str) -> bool {
+    let message = message.to_lowercase();
+    [
+        "out of memory",
+        "outofmemory",
+        "out_of_memory",
+        "buffertoobig",
+        "can't allocate",
+    ]
+    .iter()
+    .any(|words| message.contains(words))
 }

@@ -6,19 +6,22 @@
 //! | [`config`] | the config file: from text to checked settings |
 //! | [`device`], [`size`] | devices and sizes as people write them |
 //! | [`commands`] | one file for each command |
-//! | [`progress`], [`summary`], [`output`] | what a person sees during a run, after it, and on standard output |
+//! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
+//! | [`plan_file`] | plans as files |
 //! | [`failure`], [`exit`] | what ends a command early, and its exit code |
 
 mod args;
 mod commands;
-
+mod config;
 mod device;
 mod exit;
 mod failure;
 mod output;
+mod plan_file;
 mod progress;
 mod size;
 mod summary;
+mod table;
 
 use clap::Parser;
 
@@ -29,9 +32,12 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 
 fn main() {
     failure::report_panics_as_bugs();
+    failure::report_exhausted_memory();
     let result = match &Cli::parse().command {
         Command::Estimate(args) => commands::estimate::run(args),
         Command::Train(args) => commands::train::run(args),
+        Command::Profile(args) => commands::profile::run(args),
+        Command::Plan(args) => commands::plan::run(args),
         Command::Verify(args) => commands::verify::run(args),
         Command::Devices(args) => commands::devices::run(args),
     };

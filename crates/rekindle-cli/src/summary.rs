@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use comfy_table::Table;
 use rekindle::train::{record::RunRecord, session::Planned};
 use rekindle_plan::Bytes;
+
+use crate::table;
 
 /// One line on the plan, before the first step.
 pub fn plan_line(planned: &Planned) -> String {
@@ -55,15 +57,17 @@ pub fn closing(record: &RunRecord) -> String {
 
 /// Memory by phase of the first steps and the last.
 fn phases(record: &RunRecord) -> Table {
-    let mut table = plain_table();
-    table.set_header([
-        "step",
-        "phase",
-        "in use",
-        "peak in use",
-        "reserved",
-        "peak reserved",
-    ]);
+    let mut table = table::table(
+        [
+            "step",
+            "phase",
+            "in use",
+            "peak in use",
+            "reserved",
+            "peak reserved",
+        ],
+        2..6,
+    );
     let pools = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
     for step in &record.phases {
         for (index, reading) in step.phases.iter().enumerate() {
@@ -81,13 +85,11 @@ fn phases(record: &RunRecord) -> Table {
             ]);
         }
     }
-    right_align(&mut table, 2..6);
     table
 }
 
 fn predictions(record: &RunRecord) -> Table {
-    let mut table = plain_table();
-    table.set_header(["", "predicted", "measured", "error", "budget"]);
+    let mut table = table::table(["", "predicted", "measured", "error", "budget"], 1..5);
     table.add_row([
         "peak memory".into(),
         record.predicted_peak_bytes.to_string(),
@@ -105,7 +107,6 @@ fn predictions(record: &RunRecord) -> Table {
         percent((predicted.0 - measured.0) / measured.0),
         "-".into(),
     ]);
-    right_align(&mut table, 1..5);
     table
 }
 
@@ -144,18 +145,4 @@ fn saved(record: &RunRecord) -> String {
 
 fn percent(share: f64) -> String {
     format!("{:+.1}%", 100.0 * share)
-}
-
-fn plain_table() -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    table
-}
-
-fn right_align(table: &mut Table, columns: std::ops::Range<usize>) {
-    for column in columns {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
 }

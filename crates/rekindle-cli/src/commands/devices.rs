@@ -1,10 +1,9 @@
 //! `rekindle devices`: what this machine can run on.
 
-use comfy_table::{Table, presets::NOTHING};
 use rekindle::device::{Device, DeviceInfo, probe_kind};
 use serde_json::{Value, json};
 
-use crate::{args::DevicesArgs, failure::Outcome, output};
+use crate::{args::DevicesArgs, failure::Outcome, output, table};
 
 /// Lists devices; for what is missing, why.
 pub fn run(args: &DevicesArgs) -> Outcome {
@@ -33,9 +32,7 @@ pub fn run(args: &DevicesArgs) -> Outcome {
             .collect();
         return output::json(&json!({ "devices": devices, "unavailable": missing }));
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    table.set_header(["device", "name", "memory", "free", ""]);
+    let mut table = table::table(["device", "name", "memory", "free", ""], 2..4);
     for info in found
         .iter()
         .flat_map(|(_, devices)| devices.iter().flatten())

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use comfy_table::Table;
 use rekindle::model::{
     cost::{ElementBytes, LayerCost, ModelCost},
     spec::{LayerSpec, SampleShape},
@@ -15,7 +15,7 @@ use crate::{
     args::EstimateArgs,
     config::{self, Config, Overrides},
     failure::Outcome,
-    output,
+    output, table,
 };
 
 /// Counts.
@@ -120,7 +120,10 @@ impl Estimate {
     }
 
     fn layer_table(&self) -> Table {
-        let mut table = plain_table(["layer", "output", "parameters", "activation", "saved"]);
+        let mut table = table::table(
+            ["layer", "output", "parameters", "activation", "saved"],
+            2..5,
+        );
         table.add_row([
             "input".to_owned(),
             shape_text(&self.input_shape),
@@ -142,12 +145,11 @@ impl Estimate {
                 }
             }
         }
-        align(&mut table, 2..5);
         table
     }
 
     fn total_table(&self) -> Table {
-        let mut table = plain_table([&format!("at batch {}", self.batch), ""]);
+        let mut table = table::table([&format!("at batch {}", self.batch), ""], 1..2);
         table.add_row([
             format!("parameters ({})", thousands(self.param_count)),
             self.param_bytes.to_string(),
@@ -161,7 +163,6 @@ impl Estimate {
         ] {
             table.add_row([name.to_owned(), bytes.to_string()]);
         }
-        align(&mut table, 1..2);
         table
     }
 }
@@ -296,20 +297,6 @@ fn thousands(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-fn plain_table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(header);
-    table
-}
-
-fn align(table: &mut Table, columns: std::ops::Range<usize>) {
-    for column in columns {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
 }
 
 #[cfg(test)]

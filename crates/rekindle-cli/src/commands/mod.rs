@@ -2,5 +2,7 @@
 
 pub mod devices;
 pub mod estimate;
+pub mod plan;
+pub mod profile;
 pub mod train;
 pub mod verify;

@@ -1,7 +1,13 @@
 //! `rekindle train`: from a config to a trained model and a comparison of promises with measurements.
 
-use rekindle::train::session::{self, Job, ScheduleRequest};
-use rekindle_plan::{PlanRequest, PlannerKind};
+use rekindle::{
+    device::DeviceInfo,
+    train::{
+        run_dir::RunDir,
+        session::{self, Job, ScheduleRequest},
+    },
+};
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
 use crate::{
     args::TrainArgs,
@@ -10,6 +16,7 @@ use crate::{
     exit,
     failure::{Failure, Outcome},
     output,
+    plan_file::PlanFile,
     progress::{self, Progress},
     size::Size,
     summary,
@@ -26,7 +33,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
         },
     )?;
     let device = device(args, &config)?.resolve()?;
-    let request = request(args, &config, device.total_bytes)?;
+    let schedule = schedule(args, &config, &device)?;
     let data = config.open_data()?;
 
     let job = Job {
@@ -34,9 +41,11 @@ pub fn run(args: &TrainArgs) -> Outcome {
         train: &*data.train,
         eval: data.eval.as_deref(),
         settings: &config.training,
-        schedule: ScheduleRequest::Plan(request),
+        schedule,
         compare: args.compare,
         free: device.free_bytes,
+        run_dir: run_dir(args),
+        snapshot_every: None,
     };
     progress::stop_on_interrupt();
     eprintln!(
@@ -68,6 +77,15 @@ pub fn run(args: &TrainArgs) -> Outcome {
     Ok(())
 }
 
+/// Where the run leaves its files.
+fn run_dir(args: &TrainArgs) -> Option<RunDir> {
+    match (&args.output, &args.resume) {
+        (_, Some(folder)) => Some(RunDir::Resume(folder.clone())),
+        (Some(folder), None) => Some(RunDir::New(folder.clone())),
+        (None, None) => None,
+    }
+}
+
 /// The device: as typed, else as in the config, else chosen.
 fn device(args: &TrainArgs, config: &Config) -> Result<DeviceChoice, Failure> {
     match (args.device, &config.run.device) {
@@ -77,40 +95,57 @@ fn device(args: &TrainArgs, config: &Config) -> Result<DeviceChoice, Failure> {
     }
 }
 
-/// The plan to ask for: what is typed replaces what the config says.
-fn request(
+/// The schedule to ask for: what is typed replaces what the config says.
+fn schedule(
     args: &TrainArgs,
     config: &Config,
-    device_bytes: Option<rekindle_plan::Bytes>,
-) -> Result<PlanRequest, Failure> {
-    let typed = args.segments.is_some() || args.budget.is_some() || args.planner.is_some();
-    let (segments, budget, planner) = if typed {
-        (args.segments, args.budget, args.planner)
+    device: &DeviceInfo,
+) -> Result<ScheduleRequest, Failure> {
+    let typed = args.segments.is_some()
+        || args.budget.is_some()
+        || args.planner.is_some()
+        || args.plan.is_some();
+    let (segments, budget, planner, plan) = if typed {
+        (args.segments, args.budget, args.planner, &args.plan)
     } else {
-        (config.run.segments, config.run.budget, config.run.planner)
+        let run = &config.run;
+        (run.segments, run.budget, run.planner, &run.plan)
     };
+    if let Some(path) = plan {
+        let (file, schedule) = PlanFile::read(path)?;
+        return Ok(ScheduleRequest::Given {
+            schedule,
+            planner: file.planner.clone(),
+            budget: file.budget_bytes,
+            check: Box::new(move |chain| {
+                file.check(chain)
+                    .map_err(|failure| failure.report.to_string())
+            }),
+        });
+    }
     let budget = match budget {
-        Some(size) => {
-            let bytes = size.of(device_bytes).map_err(Failure::usage)?;
-            if let (Some(all), Size::Bytes(_)) = (device_bytes, size)
-                && bytes > all
-            {
-                return Err(Failure::usage(format!(
-                    "a budget of {bytes} is more than the device has, which is {all}"
-                )));
-            }
-            Some(bytes)
-        }
+        Some(size) => Some(bytes_of(size, device)?),
         None => None,
     };
     let planner = planner.unwrap_or(match segments {
         Some(_) => PlannerKind::Uniform,
         None => PlannerKind::Auto,
     });
-    Ok(PlanRequest {
+    Ok(ScheduleRequest::Plan(PlanRequest {
         planner,
         budget,
         segments,
         ..PlanRequest::default()
-    })
+    }))
+}
+
+/// A budget in bytes, which the device must have.
+fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure> {
+    let bytes = size.of(device.total_bytes).map_err(Failure::usage)?;
+    match device.total_bytes {
+        Some(all) if bytes > all => Err(Failure::usage(format!(
+            "a budget of {bytes} is more than the device has, which is {all}"
+        ))),
+        _ => Ok(bytes),
+    }
 }

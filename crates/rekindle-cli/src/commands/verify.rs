@@ -1,6 +1,5 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use rekindle::{
     device::Device,
     train::verify::{Comparison, Verification, VerifyError, verify},
@@ -95,15 +94,16 @@ fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
 }
 
 fn table(comparisons: &[Comparison], tolerance: f64) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    table.set_header([
-        "segments",
-        "loss",
-        "gradients",
-        "parameters and statistics",
-        "",
-    ]);
+    let mut table = table::table(
+        [
+            "segments",
+            "loss",
+            "gradients",
+            "parameters and statistics",
+            "",
+        ],
+        0..4,
+    );
     for comparison in comparisons {
         table.add_row([
             comparison.segments.to_string(),
@@ -112,11 +112,6 @@ fn table(comparisons: &[Comparison], tolerance: f64) -> String {
             format!("{:.1e}", comparison.state),
             verdict(comparison, tolerance).to_owned(),
         ]);
-    }
-    for column in 0..4 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
     }
     format!("{table}\n")
 }

@@ -49,7 +49,6 @@ pub struct Job<'a> {
 }
 
 /// Where a run's schedule comes from.
-#[derive(Debug, Clone)]
 pub enum ScheduleRequest {
     /// A planner finds it on the measured chain.
     Plan(PlanRequest),
@@ -61,6 +60,8 @@ pub enum ScheduleRequest {
         planner: String,
         /// The budget that it was made for.
         budget: Option<Bytes>,
+        /// Says why it does not belong to a chain, if it does not.
+        check: Box<dyn Fn(&Chain) -> Result<(), String>>,
     },
 }
 
@@ -122,6 +123,19 @@ pub enum RunError {
     /// The schedule that was given does not fit the model.
     #[error("the schedule does not fit the model: {0}")]
     Schedule(#[from] rekindle_plan::Violation),
+    /// The schedule that was given was made for another model.
+    #[error("{0}")]
+    OtherModel(String),
+    /// The schedule that was given takes more than the budget it came with.
+    #[error(
+        "the plan takes {peak} here, more than its budget of {budget}: make it anew for this device"
+    )]
+    OverBudget {
+        /// What it takes on the chain as it was measured now.
+        peak: Bytes,
+        /// The budget.
+        budget: Bytes,
+    },
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),

@@ -109,8 +109,18 @@ pub(super) fn make_plan(
             schedule,
             planner,
             budget,
+            check,
         } => {
+            check(&chain).map_err(RunError::OtherModel)?;
             let simulated = simulate(&chain, schedule)?;
+            if let Some(budget) = *budget
+                && simulated.peak > budget
+            {
+                return Err(RunError::OverBudget {
+                    peak: simulated.peak,
+                    budget,
+                });
+            }
             let plan = Plan {
                 planner: PlannerKind::Auto,
                 schedule: schedule.clone(),

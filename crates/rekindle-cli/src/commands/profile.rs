@@ -1,0 +1,125 @@
+//! `rekindle profile`: the measured chain.
+
+use std::path::Path;
+
+use rekindle::train::session::{self, Job, ScheduleRequest};
+use rekindle_plan::{Bytes, Chain, PlanRequest};
+
+use crate::{
+    args::{MeasureArgs, ProfileArgs},
+    config::{self, Config, Overrides},
+    failure::{Failure, Outcome},
+    output,
+    progress::Progress,
+};
+
+/// Measures, and writes the chain.
+pub fn run(args: &ProfileArgs) -> Outcome {
+    let (_, chain) = measure(&args.measure, &args.config)?;
+    let text = chain.to_json().map_err(Failure::other)?;
+    if let Some(path) = &args.output {
+        write(path, &text)?;
+    }
+    if args.json {
+        output::text(&format!("{text}\n"))
+    } else {
+        output::text(&table(&chain))
+    }
+}
+
+/// Loads a config and measures its chain.
+pub fn measure(
+    args: &MeasureArgs,
+    config: &crate::args::ConfigArgs,
+) -> Result<(Config, Chain), Failure> {
+    let config = config::load(&config.config, &Overrides::from(config))?;
+    let device = args.device.unwrap_or_default().resolve()?;
+    let data = config.open_data()?;
+    let job = Job {
+        model: &config.model,
+        train: &*data.train,
+        eval: None,
+        settings: &config.training,
+        schedule: ScheduleRequest::Plan(PlanRequest::default()),
+        compare: false,
+        free: device.free_bytes,
+        run_dir: None,
+        snapshot_every: None,
+    };
+    eprintln!(
+        "measuring on {} ({}); each operation's first run warms up and is not counted",
+        device.device, device.name
+    );
+    let mut progress = Progress::new(0, config.training.batch);
+    let chain = session::measure(&job, device.device, &mut progress);
+    progress.finish();
+    Ok((config, chain?))
+}
+
+/// Writes a file whole: a reader never sees half of it.
+pub fn write(path: &Path, text: &str) -> Outcome {
+    let refused = |error: std::io::Error| Failure::file(path, &error);
+    let beside = path.with_extension("tmp");
+    std::fs::write(&beside, text).map_err(refused)?;
+    std::fs::rename(&beside, path).map_err(refused)
+}
+
+fn table(chain: &Chain) -> String {
+    let mut table = table::table(
+        [
+            "stage",
+            "forward",
+            "backward",
+            "output",
+            "saved",
+            "temp",
+            "gradients",
+        ],
+        1..7,
+    );
+    // Neighbours that were measured once cost the same; a row stands for all of them.
+    let mut rows: Vec<(usize, usize)> = Vec::new();
+    let same = |a: usize, b: usize| {
+        let (a, b) = (&chain.stages[a], &chain.stages[b]);
+        (a.forward_s, a.backward_s, a.saved_bytes) == (b.forward_s, b.backward_s, b.saved_bytes)
+    };
+    for stage in 0..chain.stages.len() {
+        match rows.last_mut() {
+            Some((first, count)) if same(*first, stage) => *count += 1,
+            _ => rows.push((stage, 1)),
+        }
+    }
+    for (first, count) in rows {
+        let stage = &chain.stages[first];
+        let name = match count {
+            1 => stage.name.clone(),
+            _ => format!("{} x {count}", stage.name),
+        };
+        let temp = stage
+            .forward_temp_bytes
+            .max(stage.tracked_temp_bytes)
+            .max(stage.backward_temp_bytes);
+        table.add_row([
+            name,
+            stage.forward_s.to_string(),
+            stage.backward_s.to_string(),
+            stage.output_bytes.to_string(),
+            stage.saved_bytes.to_string(),
+            temp.to_string(),
+            stage.grad_bytes.to_string(),
+        ]);
+    }
+    let saved: Bytes = chain.stages.iter().map(|stage| stage.saved_bytes).sum();
+    let gradients: Bytes = chain.stages.iter().map(|stage| stage.grad_bytes).sum();
+    format!(
+        "{table}\n\n{} stages keep {saved} for a plain backward; gradients {gradients}; fixed {}; input {};\n\
+         optimizer state {}, its step {}; loss {} + {}.\n",
+        chain.stages.len(),
+        chain.fixed_bytes,
+        chain.input_bytes,
+        chain.optimizer.state_bytes,
+        chain.optimizer.step_s,
+        chain.loss.forward_s,
+        chain.loss.backward_s,
+    )
+}
