@@ -15,6 +15,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     plan_file::PlanFile,
+    table,
 };
 
 /// Plans.

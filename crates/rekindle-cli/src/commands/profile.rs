@@ -11,6 +11,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     progress::Progress,
+    table,
 };
 
 /// Measures, and writes the chain.

@@ -11,7 +11,7 @@ use crate::{
     config::{self, Overrides},
     exit,
     failure::{Failure, Outcome},
-    output,
+    output, table,
 };
 
 /// Largest relative difference that is put down to rounding on a GPU, where the fastest kernel is chosen anew and
