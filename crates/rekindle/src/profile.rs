@@ -25,12 +25,12 @@ use burn::{
         backend::{AutodiffBackend, Backend},
     },
 };
-use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Seconds, Stage, StageId};
+use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Schedule, Seconds, Stage, StageId};
 
 use crate::{
-    activation::{Activation, ActivationVisitor},
+    activation::{Activation, ActivationMapper, ActivationVisitor},
     backend::CheckpointBackend,
-    executor::StepLoss,
+    executor::{self, StepLoss},
     graph::{self, Upstream, detached, leaf},
     layer::Layer,
     meter::Meter,
@@ -72,6 +72,41 @@ pub struct StageLabel {
     pub key: String,
 }
 
+/// A measured chain, and what the chain's terms cannot say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The chain. Its `saved_bytes` count every stage's output, as they must for a stage that ends a piece of graph.
+    pub chain: Chain,
+    /// Whether nothing but the chain holds a stage's output: neither its own graph nor that of the next stage, as
+    /// where a batch normalisation follows. Inside a piece such an output goes as soon as the next stage has run.
+    pub fleeting_output: Vec<bool>,
+}
+
+impl Measured {
+    /// The chain as one schedule meets it: outputs that go early inside a piece are counted only while they are there.
+    ///
+    /// Its peak under this schedule is at most that of the plain [`chain`](Self::chain), and closer to the truth.
+    #[must_use]
+    pub fn under(&self, schedule: &Schedule) -> Chain {
+        let mut chain = self.chain.clone();
+        for (stage, inside) in executor::inside_pieces(schedule).into_iter().enumerate() {
+            if !inside || !self.fleeting_output[stage] {
+                continue;
+            }
+            let output = chain.stages[stage].output_bytes;
+            let this = &mut chain.stages[stage];
+            this.saved_bytes = Bytes(this.saved_bytes.0.saturating_sub(output.0));
+            // The peaks of the stage's own forward and backward were measured with the output held.
+            this.tracked_temp_bytes = this.tracked_temp_bytes + output;
+            this.backward_temp_bytes = this.backward_temp_bytes + output;
+            if let Some(next) = chain.stages.get_mut(stage + 1) {
+                next.tracked_temp_bytes = next.tracked_temp_bytes + output;
+            }
+        }
+        chain
+    }
+}
+
 /// How to measure.
 pub struct Profiler<'a, B: AutodiffBackend> {
     /// Where the model is.
@@ -96,7 +131,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         input: &A,
         loss: F,
         mut progress: impl FnMut(usize),
-    ) -> Chain
+    ) -> Measured
     where
         A: Activation<B>,
         L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
@@ -104,7 +139,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         F: Fn(A) -> R,
     {
         let seed = StepSeed::new(0, 0);
-        let mut known: HashMap<&str, (Stage, OptimizerCost)> = HashMap::new();
+        let mut known: HashMap<&str, (Stage, OptimizerCost, Holds)> = HashMap::new();
+        let mut holds = Vec::with_capacity(model.len());
         let mut stages = Vec::with_capacity(model.len());
         let mut optimizer = OptimizerCost::default();
         let mut activation = detached::<B, A>(input.clone());
@@ -115,17 +151,22 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                 }
             };
             let copy = || L::from_inner(layer.valid());
-            let (mut stage, step) = match known.get(label.key.as_str()) {
+            let (mut stage, step, held) = match known.get(label.key.as_str()) {
                 Some(costs) => costs.clone(),
                 None => {
-                    let stage = self.stage(&copy, &activation, index > 0, &reseed);
-                    let costs = (stage, self.optimizer_step(&copy()));
+                    let (stage, holds_output) = self.stage(&copy, &activation, index > 0, &reseed);
+                    let holds = Holds {
+                        input: index == 0 || self.holds_input(&copy(), &activation, &reseed),
+                        output: holds_output,
+                    };
+                    let costs = (stage, self.optimizer_step(&copy()), holds);
                     known.insert(&label.key, costs.clone());
                     costs
                 }
             };
             stage.name.clone_from(&label.name);
             stages.push(stage);
+            holds.push(held);
             optimizer.step_s = optimizer.step_s + step.step_s;
             optimizer.state_bytes = optimizer.state_bytes + step.state_bytes;
             optimizer.temp_bytes = optimizer.temp_bytes.max(step.temp_bytes);
@@ -133,15 +174,33 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             activation = detached::<B, A>(copy().no_grad().forward(activation));
             progress(index + 1);
         }
-        Chain {
+        let fleeting_output = (0..holds.len())
+            .map(|stage| {
+                // The last output is held for the loss.
+                let next_holds = holds.get(stage + 1).is_none_or(|next| next.input);
+                !holds[stage].output && !next_holds
+            })
+            .collect();
+        let chain = Chain {
             input_bytes: Bytes(value_bytes::<B, A>(input)),
             input_grad: false,
             fixed_bytes: Bytes(EXECUTOR_BYTES),
             stages,
             loss: self.loss(&activation, &loss),
             optimizer,
+        };
+        Measured {
+            chain,
+            fleeting_output,
         }
     }
+}
+
+/// What a stage's graph holds on to.
+#[derive(Debug, Clone, Copy)]
+struct Holds {
+    input: bool,
+    output: bool,
 }
 
 /// Bytes that an operation left behind, its peak above them, the peak itself, and the time.
@@ -173,13 +232,14 @@ fn measure<T>(meter: &dyn Meter, operation: impl FnOnce() -> T) -> (T, Cost) {
 }
 
 impl<B: CheckpointBackend> Profiler<'_, B> {
+    /// What one stage costs, and whether its own graph holds its output.
     fn stage<L, A>(
         &self,
         copy: &dyn Fn() -> L,
         input: &A,
         wants_input_gradient: bool,
         reseed: &dyn Fn(),
-    ) -> Stage
+    ) -> (Stage, bool)
     where
         A: Activation<B>,
         L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
@@ -187,6 +247,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let meter = self.meter;
         let (param_bytes, grad_bytes) = parameter_bytes::<B, L>(&copy());
         let (mut untracked, mut tracked, mut backward) = (Vec::new(), Vec::new(), Vec::new());
+        let mut holds_output = false;
         let started = Instant::now();
         while wants_another_run(untracked.len(), started) {
             let layer = copy().no_grad();
@@ -211,8 +272,13 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             let upstream = Upstream::<B>::ones(&output);
             let mut gradients = GradientsParams::new();
             let before = meter.read().in_use_bytes.0;
+            let output_bytes = upstream.bytes();
             let (input_gradient, mut cost) = measure(meter, || {
-                upstream.seed(output).map(|root| {
+                let root = upstream.seed(output);
+                // The seed has let go of the output; whoever still holds it is the graph.
+                let freed = before.saturating_sub(meter.read().in_use_bytes.0);
+                holds_output = freed < output_bytes / 2;
+                root.map(|root| {
                     let mut grads = graph::sweep::<B>(root);
                     graph::collect(&layer, &mut grads, &mut gradients);
                     Upstream::<B>::take(&start, &mut grads)
@@ -225,7 +291,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         }
         let (untracked, tracked, backward) =
             (summary(&untracked), summary(&tracked), summary(&backward));
-        Stage {
+        let stage = Stage {
             name: String::new(),
             forward_s: Seconds(untracked.seconds),
             backward_s: Seconds(backward.seconds),
@@ -237,7 +303,28 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             param_bytes: Bytes(param_bytes),
             grad_bytes: Bytes(grad_bytes),
             alternatives: Vec::new(),
+        };
+        (stage, holds_output)
+    }
+
+    /// Whether a stage's graph holds its input.
+    fn holds_input<L, A>(&self, layer: &L, input: &A, reseed: &dyn Fn()) -> bool
+    where
+        A: Activation<B>,
+        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    {
+        // A copy with buffers of its own, so that letting go of it shows.
+        let own = leaf::<B, A>(input.clone().map(&mut DeepCopy));
+        reseed();
+        let output = layer.forward(own.clone());
+        let before = self.meter.read().in_use_bytes.0;
+        drop(own);
+        let freed = before.saturating_sub(self.meter.read().in_use_bytes.0);
+        // A graph is only let go by a backward through it.
+        if let Some(root) = Upstream::<B>::ones(&output).seed(output) {
+            drop(graph::sweep::<B>(root));
         }
+        freed < value_bytes::<B, A>(input) / 2
     }
 
     /// The loss keeps nothing in the chain's terms, so whatever its graph holds counts as temporary.
@@ -279,7 +366,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             return OptimizerCost::default();
         }
         let meter = self.meter;
-        let mut layer = layer.clone().map(&mut DeepCopy);
+        let mut layer = Module::map(layer.clone(), &mut DeepCopy);
         let mut optimizer = AnyOptimizer::<B, L>::new(self.optimizer, self.clip);
         let (mut costs, mut state_bytes) = (Vec::new(), 0);
         for run in 0..RUNS.0 {
@@ -368,8 +455,14 @@ fn value_bytes<B: Backend, A: Activation<B>>(activation: &A) -> u64 {
     count.0
 }
 
-/// Gives every float parameter a buffer of its own.
+/// Gives every float tensor a buffer of its own.
 struct DeepCopy;
+
+impl<B: AutodiffBackend> ActivationMapper<B> for DeepCopy {
+    fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
+        Tensor::from_inner(tensor.inner() * 1.0)
+    }
+}
 
 impl<B: AutodiffBackend> ModuleMapper<B> for DeepCopy {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {

@@ -77,8 +77,9 @@ where
         optimizer: SGD,
         clip: None,
     };
-    let mut chain = profiler.chain(model, &labels, input, &loss, |_| {});
+    let mut measured = profiler.chain(model, &labels, input, &loss, |_| {});
     // No optimizer runs here.
+    let chain = &mut measured.chain;
     chain.optimizer = Default::default();
     let fixed = meter.read().in_use_bytes.0 - chain.input_bytes.0;
     chain.fixed_bytes.0 += fixed;
@@ -86,7 +87,7 @@ where
     let mut report = Vec::new();
     for segments in 1..=model.len() {
         let schedule = planner::uniform(model.len(), segments).expect("in range");
-        let predicted = simulate(&chain, &schedule)
+        let predicted = simulate(&measured.under(&schedule), &schedule)
             .expect("a valid schedule")
             .peak
             .0;

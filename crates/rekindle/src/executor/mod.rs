@@ -167,6 +167,17 @@ impl Executor {
     }
 }
 
+/// For each stage, whether it lies inside a piece of graph, with a later stage in the same piece.
+pub(crate) fn inside_pieces(schedule: &Schedule) -> Vec<bool> {
+    let mut inside = vec![false; schedule.stages()];
+    for instruction in Program::new(schedule).instructions {
+        if let program::Instruction::Track { stages } = instruction {
+            inside[*stages.start()..*stages.end()].fill(true);
+        }
+    }
+    inside
+}
+
 /// A one-call training step that could not run.
 #[derive(Debug, Error)]
 pub enum CheckpointError {

@@ -204,7 +204,9 @@ impl Task for Measure<'_> {
 
     fn run<B: CheckpointBackend>(self, device: B::Device, meter: Arc<dyn Meter>) -> Self::Output {
         let built = prepare::Built::<B>::new(self.job, &device)?;
-        built.measure(self.job, &device, &*meter, self.observer)
+        Ok(built
+            .measure(self.job, &device, &*meter, self.observer)?
+            .chain)
     }
 }
 

@@ -1,7 +1,9 @@
 //! From a job to a measured, planned chain.
 
 use burn::tensor::backend::Backend;
-use rekindle_plan::{Bytes, Chain, Plan, PlannerKind, Source, plan, planner, simulate};
+use rekindle_plan::{
+    Bytes, Plan, PlanRequest, PlannerKind, Seconds, Source, plan, planner, simulate,
+};
 
 use super::{Job, Observer, Planned, RunError, ScheduleRequest};
 use crate::{
@@ -9,7 +11,7 @@ use crate::{
     data::Shuffled,
     meter::Meter,
     model::{build::build, shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan},
-    profile::{Profiler, StageLabel},
+    profile::{Measured, Profiler, StageLabel},
     sequential::Sequential,
     train::trainer::{rows, to_device},
 };
@@ -43,7 +45,7 @@ impl<B: CheckpointBackend> Built<B> {
         device: &B::Device,
         meter: &dyn Meter,
         observer: &mut dyn Observer,
-    ) -> Result<Chain, RunError> {
+    ) -> Result<Measured, RunError> {
         // Parameters, data sets, whatever the process holds.
         let held = meter.read().in_use_bytes;
         let batch = job.train.batch(&self.batches.step(0));
@@ -56,7 +58,7 @@ impl<B: CheckpointBackend> Built<B> {
             clip: job.settings.clip,
         };
         let of = self.labels.len();
-        let mut chain = profiler.chain(
+        let mut measured = profiler.chain(
             &self.model,
             &self.labels,
             &input,
@@ -67,9 +69,10 @@ impl<B: CheckpointBackend> Built<B> {
             |done| observer.profiling(done, of),
         );
         let batch = Bytes(with_batch.0.saturating_sub(held.0));
+        let chain = &mut measured.chain;
         let targets = Bytes(batch.0.saturating_sub(chain.input_bytes.0));
         chain.fixed_bytes = chain.fixed_bytes + held + targets;
-        Ok(chain)
+        Ok(measured)
     }
 }
 
@@ -93,46 +96,62 @@ fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
 }
 
 /// Plans as the job asks.
+///
+/// Planners see the chain, in which every stage's output counts; what they find is then costed as it will run.
 pub(super) fn make_plan(
     job: &Job<'_>,
-    chain: Chain,
+    measured: Measured,
     param_count: u64,
 ) -> Result<Planned, RunError> {
-    let plain = simulate(&chain, &planner::none(chain.stages.len())?)?;
-    let (plan, planner, budget) = match &job.schedule {
+    let chain = &measured.chain;
+    let none = planner::none(chain.stages.len())?;
+    let plain = simulate(&measured.under(&none), &none)?;
+    let (mut plan, planner, budget) = match &job.schedule {
         ScheduleRequest::Plan(request) => {
-            let plan = plan(&chain, request)?;
+            let mut request = *request;
+            // Where the plain run fits as it will run, no planner need be asked.
+            if request.planner == PlannerKind::Auto
+                && request.budget.is_none_or(|budget| plain.peak <= budget)
+            {
+                request = PlanRequest {
+                    planner: PlannerKind::None,
+                    budget: None,
+                    ..request
+                };
+            }
+            let plan = plan(chain, &request)?;
             let name = plan.planner.to_string();
-            (plan, name, request.budget)
+            (plan, name, budget_of(&job.schedule))
         }
         ScheduleRequest::Given {
             schedule,
             planner,
-            budget,
             check,
+            ..
         } => {
-            check(&chain).map_err(RunError::OtherModel)?;
-            let simulated = simulate(&chain, schedule)?;
-            if let Some(budget) = *budget
-                && simulated.peak > budget
-            {
-                return Err(RunError::OverBudget {
-                    peak: simulated.peak,
-                    budget,
-                });
-            }
+            check(chain).map_err(RunError::OtherModel)?;
             let plan = Plan {
                 planner: PlannerKind::Auto,
                 schedule: schedule.clone(),
-                peak: simulated.peak,
-                step: simulated.time,
+                peak: Bytes(0),
+                step: Seconds(0.0),
                 source: Source::Fastest,
             };
-            (plan, planner.clone(), *budget)
+            (plan, planner.clone(), budget_of(&job.schedule))
         }
     };
+    let costed = simulate(&measured.under(&plan.schedule), &plan.schedule)?;
+    (plan.peak, plan.step) = (costed.peak, costed.time);
+    if let Some(budget) = budget
+        && plan.peak > budget
+    {
+        return Err(RunError::OverBudget {
+            peak: plan.peak,
+            budget,
+        });
+    }
     Ok(Planned {
-        chain,
+        chain: measured.chain,
         plan,
         planner,
         budget,
@@ -140,4 +159,11 @@ pub(super) fn make_plan(
         plain_step: plain.time,
         param_count,
     })
+}
+
+fn budget_of(request: &ScheduleRequest) -> Option<Bytes> {
+    match request {
+        ScheduleRequest::Plan(request) => request.budget,
+        ScheduleRequest::Given { budget, .. } => *budget,
+    }
 }

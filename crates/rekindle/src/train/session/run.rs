@@ -61,14 +61,14 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         if let Some(snapshot) = &mut snapshot {
             built.model = snapshot.restore(built.model)?;
         }
-        let chain = built.measure(job, &backend_device, &*meter, observer)?;
+        let measured = built.measure(job, &backend_device, &*meter, observer)?;
         let Built {
             model,
             shape,
             batches,
             ..
         } = built;
-        let planned = make_plan(job, chain, shape.param_count())?;
+        let planned = make_plan(job, measured, shape.param_count())?;
         observer.planned(&planned);
 
         let executor = Executor::new(planned.plan.schedule.clone());
