@@ -184,9 +184,11 @@ impl<B: CheckpointBackend> Trainer<B> {
         batch: impl Fn() -> Batch,
     ) -> Result<(Bytes, f64), TrainError> {
         let executor = Executor::new(schedule);
-        let model: Sequential<Stage<B>> = AutodiffModule::<B>::from_inner(self.model.valid());
         let mut result = (Bytes(0), 0.0);
         for _ in 0..2 {
+            // Leaves are new in every run, as they are after every optimizer step: burn's first pass over new leaves
+            // is slower.
+            let model: Sequential<Stage<B>> = AutodiffModule::<B>::from_inner(self.model.valid());
             let (input, targets) = to_device::<B>(batch(), &self.device)?;
             self.meter.start_interval();
             let started = Instant::now();

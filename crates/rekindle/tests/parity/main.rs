@@ -65,7 +65,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
     B::seed(device, 1);
 
     let rows = Tensor::<B, 2>::random([BATCH, WIDTH], Distribution::Default, device);
-    every_segment_count(
+    every_schedule(
         "mlp",
         &models::mlp::<B>(DEPTH, device),
         &rows,
@@ -75,7 +75,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
     );
 
     let images = Tensor::<B, 4>::random([BATCH, CHANNELS, 6, 6], Distribution::Default, device);
-    every_segment_count(
+    every_schedule(
         "conv + batch norm + dropout",
         &models::conv_net::<B>(DEPTH, CHANNELS, device),
         &images,
@@ -87,7 +87,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
     let tokens = Tensor::<B, 1, Int>::arange(0..VOCAB as i64, device)
         .narrow(0, 0, 10)
         .reshape([2, 5]);
-    every_segment_count(
+    every_schedule(
         "embedding + residual",
         &models::token_net::<B>(DEPTH, VOCAB, device),
         &(Some(tokens), None),
@@ -100,7 +100,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
     );
 }
 
-fn every_segment_count<B, L, A>(
+fn every_schedule<B, L, A>(
     name: &str,
     model: &Sequential<L>,
     input: &A,
@@ -113,14 +113,20 @@ fn every_segment_count<B, L, A>(
     L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
 {
     let plain = compare::plain(model, input, device, &loss);
-    for segments in 1..=model.len() {
+    let segmented = (1..=model.len()).map(|segments| {
         let schedule = planner::uniform(model.len(), segments).expect("segments in range");
+        (format!("{name}, {segments} segments"), schedule)
+    });
+    // Nested recomputes: with few snapshots stages run forward three times and more.
+    let nested = (1..=model.len()).map(|snapshots| {
+        let schedule = planner::revolve(model.len(), snapshots).expect("snapshots in range");
+        (
+            format!("{name}, revolve with {snapshots} snapshots"),
+            schedule,
+        )
+    });
+    for (what, schedule) in segmented.chain(nested) {
         let trace = compare::scheduled(model, input, &schedule, &loss);
-        compare::assert_same(
-            &format!("{name}, {segments} segments"),
-            &plain,
-            &trace,
-            tolerance,
-        );
+        compare::assert_same(&what, &plain, &trace, tolerance);
     }
 }
