@@ -97,10 +97,10 @@ impl Measured {
             let this = &mut chain.stages[stage];
             this.saved_bytes = Bytes(this.saved_bytes.0.saturating_sub(output.0));
             // The peaks of the stage's own forward and backward were measured with the output held.
-            this.tracked_temp_bytes = this.tracked_temp_bytes + output;
-            this.backward_temp_bytes = this.backward_temp_bytes + output;
+            this.tracked_temp_bytes += output;
+            this.backward_temp_bytes += output;
             if let Some(next) = chain.stages.get_mut(stage + 1) {
-                next.tracked_temp_bytes = next.tracked_temp_bytes + output;
+                next.tracked_temp_bytes += output;
             }
         }
         chain
@@ -167,8 +167,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             stage.name.clone_from(&label.name);
             stages.push(stage);
             holds.push(held);
-            optimizer.step_s = optimizer.step_s + step.step_s;
-            optimizer.state_bytes = optimizer.state_bytes + step.state_bytes;
+            optimizer.step_s += step.step_s;
+            optimizer.state_bytes += step.state_bytes;
             optimizer.temp_bytes = optimizer.temp_bytes.max(step.temp_bytes);
             reseed();
             activation = detached::<B, A>(copy().no_grad().forward(activation));

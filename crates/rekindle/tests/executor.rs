@@ -226,22 +226,21 @@ fn what_does_not_fit_is_an_error_with_both_numbers() {
     let model = model(3);
     let text = |segments| {
         checkpoint_sequential(&model, segments, input(), mean_square)
-            .err()
-            .expect("an error")
+            .expect_err("an error")
             .to_string()
     };
     assert!(text(0).contains("0 segments") && text(0).contains("3 stages"));
     assert!(text(4).contains("4 segments") && text(4).contains("3 stages"));
 
     let other = Executor::new(planner::none(5).expect("stages"));
-    let error = other.step(&model, input(), SEED(), mean_square).err();
-    let error = error.expect("an error").to_string();
+    let error = other.step(&model, input(), SEED(), mean_square);
+    let error = error.expect_err("an error").to_string();
     assert!(error.contains('5') && error.contains('3'), "{error}");
 
     let vector = checkpoint_sequential(&model, 1, input(), |output: Tensor<B, 2>| {
         output.sum_dim(1).reshape([BATCH as i32])
     });
-    let error = vector.err().expect("an error").to_string();
+    let error = vector.expect_err("an error").to_string();
     assert!(error.contains("shape [3]"), "{error}");
 }
 

@@ -188,7 +188,7 @@ fn arguments_replace_what_the_config_says() {
         batch: Some(3),
         ..Overrides::default()
     })
-    .unwrap();
+    .expect("a config that loads");
     assert_eq!(synthetic.training.batch, 3);
     assert_eq!(
         synthetic.data.source.sample_shape(),
@@ -198,7 +198,7 @@ fn arguments_replace_what_the_config_says() {
         data_dir: Some("other".into()),
         ..Overrides::default()
     })
-    .unwrap();
+    .expect("a config that loads");
     assert_eq!(
         moved.data.source,
         Source::Mnist {

@@ -167,10 +167,6 @@ where
     }
 
     /// Computes the loss, detached, and remembers where the first backward starts.
-    #[expect(
-        clippy::type_complexity,
-        reason = "the two halves of what a loss closure returns"
-    )]
     fn loss<R, F>(
         &mut self,
         joins_piece: bool,

@@ -48,6 +48,9 @@ pub struct Job<'a> {
     pub snapshot_every: Option<usize>,
 }
 
+/// Says why a schedule does not belong to a chain, if it does not.
+pub type ChainCheck = Box<dyn Fn(&Chain) -> Result<(), String>>;
+
 /// Where a run's schedule comes from.
 pub enum ScheduleRequest {
     /// A planner finds it on the measured chain.
@@ -60,8 +63,8 @@ pub enum ScheduleRequest {
         planner: String,
         /// The budget that it was made for.
         budget: Option<Bytes>,
-        /// Says why it does not belong to a chain, if it does not.
-        check: Box<dyn Fn(&Chain) -> Result<(), String>>,
+        /// Whether it belongs to the chain that is measured.
+        check: ChainCheck,
     },
 }
 

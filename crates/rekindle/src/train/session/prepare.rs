@@ -46,7 +46,6 @@ impl<B: CheckpointBackend> Built<B> {
         meter: &dyn Meter,
         observer: &mut dyn Observer,
     ) -> Result<Measured, RunError> {
-        // Parameters, data sets, whatever the process holds.
         let held = meter.read().in_use_bytes;
         let batch = job.train.batch(&self.batches.step(0));
         let (input, targets) = to_device::<B>(batch, device)?;
@@ -69,9 +68,13 @@ impl<B: CheckpointBackend> Built<B> {
             |done| observer.profiling(done, of),
         );
         let batch = Bytes(with_batch.0.saturating_sub(held.0));
+        let batch_targets = Bytes(batch.0.saturating_sub(measured.chain.input_bytes.0));
+        drop((input, targets));
+        // Parameters, data sets, and whatever else the process holds once it has computed: matrix kernels allocate
+        // scratch for each thread in their first run and keep it.
+        let held = held.max(meter.read().in_use_bytes);
         let chain = &mut measured.chain;
-        let targets = Bytes(batch.0.saturating_sub(chain.input_bytes.0));
-        chain.fixed_bytes = chain.fixed_bytes + held + targets;
+        chain.fixed_bytes = chain.fixed_bytes + held + batch_targets;
         Ok(measured)
     }
 }
