@@ -8,7 +8,7 @@
 //! | [`commands`] | one file for each command |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
 //! | [`plan_file`] | plans as files |
-//! | [`failure`], [`exit`] | what ends a command early, and its exit code |
+//! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
 mod args;
 mod commands;
@@ -22,6 +22,7 @@ mod progress;
 mod size;
 mod summary;
 mod table;
+mod terminal;
 
 use clap::Parser;
 
@@ -31,6 +32,7 @@ use args::{Cli, Command};
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
 fn main() {
+    terminal::set_up_reports();
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();
     let result = match &Cli::parse().command {

@@ -79,6 +79,7 @@ pub fn in_order(samples: usize, batch: usize) -> impl Iterator<Item = Vec<usize>
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::collections::HashSet;
 

@@ -86,6 +86,7 @@ fn append(images: &mut Images, path: &Path) -> Result<(), DataError> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::fs;
 

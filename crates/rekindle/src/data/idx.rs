@@ -117,6 +117,7 @@ fn read<const D: usize>(
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::{fs, io::Write, path::PathBuf};
 

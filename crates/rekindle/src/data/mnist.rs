@@ -81,6 +81,7 @@ fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, DataError> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::fs;
 

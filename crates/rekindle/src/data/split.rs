@@ -159,6 +159,7 @@ impl Dataset for Part {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::collections::HashSet;
 

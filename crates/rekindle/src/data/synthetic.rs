@@ -295,6 +295,7 @@ fn unit_variance(rng: &mut ChaCha8Rng) -> f32 {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use super::*;
 

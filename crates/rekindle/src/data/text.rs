@@ -182,6 +182,7 @@ impl Dataset for Text {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::{collections::HashSet, fs};
 

@@ -1,0 +1,350 @@
+//! What the binary says and how it exits where a config, an argument or a data file is wrong.
+
+use std::{fs, path::Path};
+
+use assert_cmd::Command;
+use tempfile::TempDir;
+
+/// A small config that is right: each test breaks one thing.
+const CONFIG: &str = r#"[data]
+type = "synthetic"
+shape = [1, 8, 8]
+target = { classes = 3 }
+samples = 64
+
+[model]
+layers = [
+  { type = "conv2d", out = 2, kernel = 3 },
+  "relu",
+  "flatten",
+  { type = "linear", out = 3 },
+]
+
+[train]
+steps = 2
+batch = 4
+"#;
+
+struct Refusal {
+    code: Option<i32>,
+    message: String,
+}
+
+/// Runs a command that must fail, in a folder of its own.
+fn refused(folder: &Path, arguments: &[&str]) -> Refusal {
+    let output = Command::cargo_bin("rekindle")
+        .expect("built")
+        .current_dir(folder)
+        .args(arguments)
+        .env("NO_COLOR", "1")
+        .env_remove("RUST_BACKTRACE")
+        .output()
+        .expect("started");
+    let message = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        !output.status.success(),
+        "{arguments:?} went well: {message}"
+    );
+    assert_eq!(output.stdout, b"", "nothing goes to standard output");
+    assert!(!message.contains("bug"), "{message}");
+    Refusal {
+        code: output.status.code(),
+        message,
+    }
+}
+
+/// Writes a config and trains with it.
+fn train(config: &str, arguments: &[&str]) -> Refusal {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("run.toml"), config).expect("written");
+    let all = [&["train", "run.toml", "--device", "cpu"], arguments].concat();
+    refused(folder.path(), &all)
+}
+
+fn broken(from: &str, to: &str) -> Refusal {
+    assert!(CONFIG.contains(from), "{from}");
+    train(&CONFIG.replacen(from, to, 1), &[])
+}
+
+fn assert_says(refusal: &Refusal, code: i32, words: &[&str]) {
+    assert_eq!(refusal.code, Some(code), "{}", refusal.message);
+    // Reports are wrapped: look at the words, not at the lines.
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = flat(&refusal.message);
+    for word in words {
+        assert!(
+            message.contains(&flat(word)),
+            "{word:?} in {}",
+            refusal.message
+        );
+    }
+}
+
+#[test]
+fn an_unknown_key_is_shown_with_its_line() {
+    let refusal = broken("batch = 4", "bacth = 4");
+    assert_says(
+        &refusal,
+        2,
+        &[
+            "unknown key `bacth` in [train]",
+            "run.toml:17:1",
+            "17 | bacth = 4",
+            "did you mean `batch`?",
+        ],
+    );
+    assert!(
+        refusal.message.is_ascii(),
+        "no line drawing in a pipe: {}",
+        refusal.message
+    );
+}
+
+#[test]
+fn a_wrong_type_an_unknown_layer_and_broken_toml_are_shown_with_their_line() {
+    assert_says(
+        &broken("steps = 2", "steps = \"two\""),
+        2,
+        &[
+            "`steps` must be a whole number",
+            "run.toml:16:9",
+            "not \"two\"",
+        ],
+    );
+    assert_says(
+        &broken("\"relu\"", "\"rleu\""),
+        2,
+        &[
+            "unknown layer type `rleu`",
+            "run.toml:10:3",
+            "did you mean `relu`?",
+        ],
+    );
+    assert_says(
+        &broken("[train]", "[train"),
+        2,
+        &["not TOML", "run.toml:15:7"],
+    );
+}
+
+#[test]
+fn a_layer_that_cannot_take_its_input_is_shown_with_both_shapes() {
+    assert_says(
+        &broken("kernel = 3", "kernel = 9"),
+        2,
+        &[
+            "layer 0 (conv2d) got [1, 8, 8]",
+            "[9, 9] does not fit",
+            "run.toml:9:3",
+        ],
+    );
+    assert_says(
+        &broken("out = 3 }", "out = 2 }"),
+        2,
+        &["the model gives [2]", "3 classes", "run.toml:12:3"],
+    );
+}
+
+#[test]
+fn numbers_that_cannot_be_are_refused() {
+    for (line, words) in [
+        ("steps = 0", "`steps` must be at least 1"),
+        (
+            "learning_rate = nan",
+            "`learning_rate` must be a number above 0",
+        ),
+        (
+            "learning_rate = -0.1",
+            "`learning_rate` must be a number above 0",
+        ),
+        (
+            "optimizer = { type = \"adam\", betas = [0.9, 2] }",
+            "`betas` must be at least 0 and below 1",
+        ),
+    ] {
+        assert_says(&broken("steps = 2", line), 2, &[words, "run.toml:16:"]);
+    }
+    assert_says(
+        &broken("samples = 64", "eval_split = 1.0"),
+        2,
+        &[
+            "`eval_split` must be at least 0 and below 1",
+            "run.toml:5:14",
+        ],
+    );
+    assert_says(
+        &broken("samples = 64", "samples = 3\neval_split = 0"),
+        2,
+        &["a batch of 4 samples is larger than the data set, which has 3"],
+    );
+}
+
+#[test]
+fn bad_arguments_exit_like_bad_usage() {
+    for (arguments, words) in [
+        (&["--budget", "512"][..], "has no unit"),
+        (&["--budget", "0MiB"], "0"),
+        (
+            &["--segments", "2", "--budget", "1GiB"],
+            "cannot be used with",
+        ),
+        (&["--batch", "0"], "`--batch` is 0"),
+        (&["--steps", "0"], "`--steps` is 0"),
+        (&["--segments", "0"], "0 segments"),
+        (&["--segments", "9"], "9 segments for 3 stages"),
+        (&["--planner", "best"], "is not a planner"),
+        (&["--data", "random"], "synthetic"),
+        (&["--data-dir", "x"], "synthetic data has no files"),
+        (&["--no-such-flag"], "unexpected argument"),
+    ] {
+        assert_says(&train(CONFIG, arguments), 2, &[words]);
+    }
+}
+
+#[test]
+fn devices_that_are_not_there_are_named() {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("run.toml"), CONFIG).expect("written");
+    let on = |device| refused(folder.path(), &["train", "run.toml", "--device", device]);
+    assert_says(&on("tpu"), 2, &["`tpu` is no device", "cuda"]);
+    assert_says(&on("cuda:99"), 2, &["cuda:99 cannot be used"]);
+    if !cfg!(feature = "wgpu") {
+        assert_says(&on("wgpu"), 2, &["not built in", "--features wgpu"]);
+    }
+}
+
+#[test]
+fn missing_files_are_the_systems_fault() {
+    let folder = TempDir::new().expect("a folder");
+    assert_says(
+        &refused(folder.path(), &["train", "nowhere.toml"]),
+        5,
+        &["nowhere.toml"],
+    );
+
+    let images = |kind: &str| {
+        format!(
+            "[data]\ntype = \"{kind}\"\nfolder = \"images\"\n\
+             [model]\nlayers = [\"flatten\", {{ type = \"linear\", out = 10 }}]\n"
+        )
+    };
+    assert_says(
+        &train(&images("mnist"), &[]),
+        5,
+        &[
+            "images: no such folder",
+            "`folder` in [data]",
+            "--data-dir",
+            "--data synthetic",
+        ],
+    );
+    assert_says(
+        &train(&images("cifar10"), &["--data-dir", "elsewhere"]),
+        5,
+        &["elsewhere: no such folder", "cifar"],
+    );
+}
+
+#[test]
+fn wrong_files_are_the_contents_fault() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path();
+    let write = |name: &str, bytes: &[u8]| fs::write(path.join(name), bytes).expect("written");
+    write(
+        "run.toml",
+        b"[data]\ntype = \"mnist\"\nfolder = \".\"\neval_split = 0\n\
+          [model]\nlayers = [\"flatten\", { type = \"linear\", out = 10 }]\n[train]\nbatch = 1\n",
+    );
+    let run = || refused(path, &["train", "run.toml", "--device", "cpu"]);
+
+    write("train-labels-idx1-ubyte", &[0, 0, 8, 1, 0, 0, 0, 1, 3]);
+    write(
+        "train-images-idx3-ubyte",
+        &[0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28, 7],
+    );
+    assert_says(
+        &run(),
+        2,
+        &["holds 17 bytes where 800 are expected", "cut short"],
+    );
+
+    write(
+        "train-images-idx3-ubyte",
+        &[0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 7, 7],
+    );
+    assert_says(
+        &run(),
+        2,
+        &[
+            "a sample of the data is [1, 1, 2], but the model takes [1, 28, 28]",
+            "input = [1, 1, 2]",
+        ],
+    );
+
+    write("train-labels-idx1-ubyte", &[0, 0, 8, 1, 0, 0, 0, 1, 99]);
+    assert_says(&run(), 2, &["label 99 of sample 0"]);
+}
+
+#[test]
+fn a_text_shorter_than_its_window_is_named() {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("a.txt"), "short").expect("written");
+    fs::write(
+        folder.path().join("run.toml"),
+        "[data]\ntype = \"text\"\nfiles = \"a.txt\"\nwindow = 64\n\
+         [model]\nlayers = [{ type = \"embedding\", dim = 4 }, \"flatten\", { type = \"linear\", out = 256 }]\n",
+    )
+    .expect("written");
+    let refusal = refused(folder.path(), &["train", "run.toml", "--device", "cpu"]);
+    assert_says(
+        &refusal,
+        2,
+        &[
+            "a window of 64 bytes",
+            "a.txt, has 5 bytes",
+            "smaller `window`",
+        ],
+    );
+}
+
+#[test]
+fn the_configs_of_this_repository_are_right() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let configs = fs::read_dir(root.join("configs")).expect("configs");
+    for path in configs.map(|entry| entry.expect("an entry").path()) {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            Command::cargo_bin("rekindle")
+                .expect("built")
+                .arg("estimate")
+                .arg(&path)
+                .assert()
+                .success();
+        }
+    }
+}
+
+#[test]
+fn estimate_counts_the_keras_model_exactly() {
+    let output = Command::cargo_bin("rekindle")
+        .expect("built")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["estimate", "configs/keras-conv.toml", "--json"])
+        .output()
+        .expect("started");
+    let estimate: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(estimate["param_count"], 206_538_153u64);
+    let layers = estimate["layers"].as_array().expect("layers");
+    let counts: Vec<u64> = layers
+        .iter()
+        .filter_map(|layer| layer["param_count"].as_u64())
+        .filter(|&count| count > 0)
+        .collect();
+    let mut expected = vec![2_560, 1_180_160, 4_719_616];
+    expected.extend([9_438_208; 21]);
+    expected.extend([2_359_552, 73_760, 132, 5]);
+    assert_eq!(counts, expected);
+}
