@@ -7,14 +7,6 @@
 //! - [`permutation`] and [`batches`]: which samples make up which step
 //! - [`error`]: what can be wrong, and whether the system or the content is to blame
 
-#![cfg_attr(
-    test,
-    expect(
-        clippy::unwrap_used,
-        reason = "a test that cannot go on should say where"
-    )
-)]
-
 pub mod batch;
 pub mod batches;
 pub mod cifar10;
