@@ -395,13 +395,16 @@ fn wants_another_run(done: usize, started: Instant) -> bool {
     done < RUNS.0 || (done < RUNS.1 && started.elapsed().as_secs_f64() < SECONDS_FOR_RUNS)
 }
 
-/// The largest bytes and the median time of all runs but the warm-up.
+/// Kept and temporary bytes and the median time of all runs but the warm-up.
+///
+/// What is kept does not vary; a run that seems to keep more is one in which a thread allocated scratch for good, so
+/// the least counts. Temporary bytes do vary, and the most counts.
 fn summary(runs: &[Cost]) -> Cost {
     let counted = runs.get(1..).unwrap_or_default();
     let mut seconds: Vec<f64> = counted.iter().map(|cost| cost.seconds).collect();
     seconds.sort_by(f64::total_cmp);
     Cost {
-        kept: counted.iter().map(|cost| cost.kept).max().unwrap_or(0),
+        kept: counted.iter().map(|cost| cost.kept).min().unwrap_or(0),
         temp: with_margin(counted.iter().map(|cost| cost.temp).max().unwrap_or(0)),
         peak: counted.iter().map(|cost| cost.peak).max().unwrap_or(0),
         seconds: seconds.get(seconds.len() / 2).copied().unwrap_or(0.0),

@@ -23,7 +23,7 @@ const VOCAB: usize = 11;
 
 #[test]
 fn flex_equals_the_plain_run_bit_for_bit() {
-    every_model::<Autodiff<Flex>>(&Default::default(), 0.0);
+    every_model::<Autodiff<Flex>>(&Default::default(), 0.0, Scope::All);
 }
 
 /// Sums on a GPU may be taken in another order when other kernels are chosen, so bits may differ there. Relative to
@@ -49,7 +49,11 @@ fn answers(device: rekindle::device::Device) -> bool {
 #[test]
 fn wgpu_equals_the_plain_run_within_tolerance() {
     if answers(rekindle::device::Device::Wgpu(0)) {
-        every_model::<Autodiff<burn::backend::Wgpu>>(&Default::default(), GPU_TOLERANCE);
+        every_model::<Autodiff<burn::backend::Wgpu>>(
+            &Default::default(),
+            GPU_TOLERANCE,
+            Scope::Few,
+        );
     }
 }
 
@@ -57,11 +61,23 @@ fn wgpu_equals_the_plain_run_within_tolerance() {
 #[test]
 fn cuda_equals_the_plain_run_within_tolerance() {
     if answers(rekindle::device::Device::Cuda(0)) {
-        every_model::<Autodiff<burn::backend::Cuda>>(&Default::default(), GPU_TOLERANCE);
+        every_model::<Autodiff<burn::backend::Cuda>>(
+            &Default::default(),
+            GPU_TOLERANCE,
+            Scope::Few,
+        );
     }
 }
 
-fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
+/// Which schedules are compared: all, or a few where every new sequence of operations compiles new kernels.
+#[derive(Clone, Copy, PartialEq)]
+enum Scope {
+    All,
+    #[cfg_attr(not(any(feature = "wgpu", feature = "cuda")), expect(dead_code))]
+    Few,
+}
+
+fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: Scope) {
     B::seed(device, 1);
 
     let rows = Tensor::<B, 2>::random([BATCH, WIDTH], Distribution::Default, device);
@@ -71,6 +87,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
         &rows,
         device,
         tolerance,
+        scope,
         |output| output.powf_scalar(2.0).mean(),
     );
 
@@ -81,6 +98,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
         &images,
         device,
         tolerance,
+        scope,
         |output| output.powf_scalar(2.0).mean(),
     );
 
@@ -93,6 +111,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32) {
         &(Some(tokens), None),
         device,
         tolerance,
+        scope,
         |(_, vectors)| match vectors {
             Some(vectors) => vectors.powf_scalar(2.0).mean(),
             None => unreachable!("the last layer gives vectors"),
@@ -106,6 +125,7 @@ fn every_schedule<B, L, A>(
     input: &A,
     device: &B::Device,
     tolerance: f32,
+    scope: Scope,
     loss: impl Fn(A) -> Tensor<B, 1>,
 ) where
     B: CheckpointBackend,
@@ -113,12 +133,13 @@ fn every_schedule<B, L, A>(
     L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
 {
     let plain = compare::plain(model, input, device, &loss);
-    let segmented = (1..=model.len()).map(|segments| {
+    let wanted = |count: &usize| scope == Scope::All || *count == 2;
+    let segmented = (1..=model.len()).filter(wanted).map(|segments| {
         let schedule = planner::uniform(model.len(), segments).expect("segments in range");
         (format!("{name}, {segments} segments"), schedule)
     });
     // Nested recomputes: with few snapshots stages run forward three times and more.
-    let nested = (1..=model.len()).map(|snapshots| {
+    let nested = (1..=model.len()).filter(wanted).map(|snapshots| {
         let schedule = planner::revolve(model.len(), snapshots).expect("snapshots in range");
         (
             format!("{name}, revolve with {snapshots} snapshots"),
