@@ -141,7 +141,7 @@ pub fn report_panics_as_bugs() {
         let message = panic.payload_as_str().unwrap_or("no message");
         let first_line = message.lines().next().unwrap_or_default();
         if speaks_of_memory(message) {
-            eprintln!(
+            note!(
                 "rekindle: the device ran out of memory ({first_line}); a smaller `--batch`, more `--segments` or a \
                  `--budget` below what is free may do"
             );
@@ -151,7 +151,7 @@ pub fn report_panics_as_bugs() {
             .location()
             .map(|place| format!(" at {}:{}", place.file(), place.line()))
             .unwrap_or_default();
-        eprintln!(
+        note!(
             "rekindle: this is a bug, please report it with the command that you ran ({first_line}{place}; \
              RUST_BACKTRACE=1 shows more)"
         );

@@ -10,13 +10,15 @@
 //! | [`plan_file`] | plans as files |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
+#[macro_use]
+mod output;
+
 mod args;
 mod commands;
 mod config;
 mod device;
 mod exit;
 mod failure;
-mod output;
 mod plan_file;
 mod progress;
 mod size;
@@ -46,7 +48,7 @@ fn main() {
     let code = match result {
         Ok(()) => exit::DONE,
         Err(failure) => {
-            eprintln!("{:?}", failure.report);
+            note!("{:?}", failure.report);
             failure.code
         }
     };

@@ -1,4 +1,12 @@
-//! Standard output. A reader that went away (`rekindle … | head`) ends the command quietly.
+//! Standard output, and notes on standard error. A reader that went away (`rekindle … | head`) ends the command quietly.
+
+/// Writes a line to standard error. That nobody reads it any more is no reason to stop a run.
+macro_rules! note {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
 
 use std::io::{ErrorKind, Write};
 

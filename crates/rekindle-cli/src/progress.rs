@@ -25,7 +25,7 @@ pub fn stop_on_interrupt() {
         if INTERRUPTED.swap(true, Relaxed) {
             std::process::exit(crate::exit::INTERRUPTED);
         }
-        eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
+        note!("\nstopping after this step; press Ctrl-C again to stop at once");
     });
 }
 
@@ -58,8 +58,8 @@ impl Progress {
     /// Prints a line without tearing the bar.
     fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| note!("{text}")),
+            None => note!("{text}"),
         }
     }
 

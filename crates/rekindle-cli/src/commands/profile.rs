@@ -47,9 +47,10 @@ pub fn measure(
         run_dir: None,
         snapshot_every: None,
     };
-    eprintln!(
+    note!(
         "measuring on {} ({}); each operation's first run warms up and is not counted",
-        device.device, device.name
+        device.device,
+        device.name
     );
     let mut progress = Progress::new(0, config.training.batch);
     let chain = session::measure(&job, device.device, &mut progress);

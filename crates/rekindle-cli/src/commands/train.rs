@@ -48,7 +48,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
         snapshot_every: None,
     };
     progress::stop_on_interrupt();
-    eprintln!(
+    note!(
         "{} on {} ({})",
         args.config.config.display(),
         device.device,

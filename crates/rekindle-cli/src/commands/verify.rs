@@ -35,16 +35,18 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         settings: &config.training,
         segments: &args.segments,
     };
-    eprintln!(
+    note!(
         "comparing {} steps with the plain run on {} ({})",
-        args.steps, device.device, device.name
+        args.steps,
+        device.device,
+        device.name
     );
     let tolerance = match device.device {
         Device::Cpu => 0.0,
         Device::Cuda(_) | Device::Wgpu(_) => GPU_TOLERANCE,
     };
     let comparisons = verify(&verification, device.device, |comparison| {
-        eprintln!(
+        note!(
             "{} segments: {}",
             comparison.segments,
             verdict(comparison, tolerance)
