@@ -196,8 +196,11 @@ fn check(shape: &SampleShape, layers: &[LayerSpec], wrong: &mut Vec<String>) {
                 && (measured.resident - resident).abs() <= tolerance
         };
         let mut measured = measure(&model, &plan, kind);
-        if !fits(&measured) {
-            // Threads and scratch buffers of the process come with the first run of a kernel.
+        // Each thread allocates scratch in its own first run of a kernel and keeps it; which thread runs when is chance.
+        for _ in 0..8 {
+            if fits(&measured) {
+                break;
+            }
             measured = measure(&model, &plan, kind);
         }
         if !fits(&measured) {

@@ -318,5 +318,4 @@ fn within(span: Range<usize>, text: &str) -> Range<usize> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests;
