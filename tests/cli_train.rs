@@ -74,9 +74,9 @@ fn every_schedule_trains_to_the_same_loss() {
 fn the_smallest_budget_is_named_and_holds() {
     let refused = rekindle(&[
         "train",
-        "configs/parity/conv.toml",
-        "--batch",
-        "64",
+        "configs/deep-linear.toml",
+        "--steps",
+        "2",
         "--budget",
         "1kB",
         "--device",
@@ -94,9 +94,9 @@ fn the_smallest_budget_is_named_and_holds() {
     let budget = smallest + smallest / 20;
     let record = json(&[
         "train",
-        "configs/parity/conv.toml",
-        "--batch",
-        "64",
+        "configs/deep-linear.toml",
+        "--steps",
+        "2",
         "--budget",
         &format!("{budget}B"),
         "--device",
