@@ -45,7 +45,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         Device::Cpu => 0.0,
         Device::Cuda(_) | Device::Wgpu(_) => GPU_TOLERANCE,
     };
-    let comparisons = verify(&verification, device.device, |comparison| {
+    let comparisons = verify(&verification, device.device, &mut |comparison| {
         note!(
             "{} segments: {}",
             comparison.segments,

@@ -94,24 +94,21 @@ pub enum VerifyError {
 pub fn verify(
     verification: &Verification<'_>,
     device: Device,
-    done: impl FnMut(&Comparison),
+    done: &mut dyn FnMut(&Comparison),
 ) -> Result<Vec<Comparison>, VerifyError> {
     dispatch(device, Verify { verification, done })?
 }
 
-struct Verify<'a, F> {
+struct Verify<'a> {
     verification: &'a Verification<'a>,
-    done: F,
+    // Not a type parameter: the backends would be compiled once more in the caller's crate.
+    done: &'a mut dyn FnMut(&Comparison),
 }
 
-impl<F: FnMut(&Comparison)> Task for Verify<'_, F> {
+impl Task for Verify<'_> {
     type Output = Result<Vec<Comparison>, VerifyError>;
 
-    fn run<B: CheckpointBackend>(
-        mut self,
-        device: B::Device,
-        _meter: Arc<dyn Meter>,
-    ) -> Self::Output {
+    fn run<B: CheckpointBackend>(self, device: B::Device, _meter: Arc<dyn Meter>) -> Self::Output {
         let Verification {
             model,
             data,
