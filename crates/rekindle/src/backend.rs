@@ -17,7 +17,7 @@ use burn_autodiff::{
     Autodiff,
     checkpoint::{
         base::Checkpointer,
-        strategy::{CheckpointStrategy, NoCheckpointing},
+        strategy::{BalancedCheckpointing, CheckpointStrategy, NoCheckpointing},
     },
     grads::Gradients,
     ops::{Backward, Ops, OpsKind},
@@ -25,6 +25,17 @@ use burn_autodiff::{
 
 /// An autodiff backend whose backward can start from any gradient. Every `Autodiff<B, C>` is one.
 pub trait CheckpointBackend: AutodiffBackend {
+    /// The same backend, its graphs recorded by burn's balanced strategy (see [`balanced`](crate::balanced)): the
+    /// same tensors and gradients, so that pieces of one step can be recorded either way.
+    type Balanced: CheckpointBackend<
+            InnerBackend = Self::InnerBackend,
+            Device = Self::Device,
+            FloatTensorPrimitive = Self::FloatTensorPrimitive,
+            IntTensorPrimitive = Self::IntTensorPrimitive,
+            BoolTensorPrimitive = Self::BoolTensorPrimitive,
+            Gradients = Self::Gradients,
+        >;
+
     /// Whether a backward from this tensor reaches anything that asked for a gradient.
     fn is_tracked(tensor: &FloatTensor<Self>) -> bool;
 
@@ -40,6 +51,8 @@ where
     I: Backend,
     C: CheckpointStrategy,
 {
+    type Balanced = Autodiff<I, BalancedCheckpointing>;
+
     fn is_tracked(tensor: &FloatTensor<Self>) -> bool {
         tensor.is_tracked()
     }

@@ -2,7 +2,7 @@
 
 use burn::{module::Module, tensor::backend::Backend};
 
-use crate::activation::Activation;
+use crate::{activation::Activation, backend::CheckpointBackend};
 
 /// A module that can be one stage of a chain.
 ///
@@ -29,5 +29,21 @@ pub trait Layer<B: Backend>: Module<B> {
     /// `false`. The default is the safe one.
     fn draws_random(&self) -> bool {
         true
+    }
+
+    /// Whether [`forward_balanced`](Self::forward_balanced) is there: whether the layer offers schedules a second way
+    /// to be tracked. Planners choose it where it pays.
+    fn has_balanced(&self) -> bool {
+        false
+    }
+
+    /// Runs the layer with its graph recorded by burn's balanced strategy, which keeps fewer bytes and takes longer.
+    /// The output and all gradients are those of [`forward`](Self::forward). [`balanced`](crate::balanced) shows how
+    /// a layer implements it.
+    fn forward_balanced(&self, input: Self::Input) -> Self::Output
+    where
+        B: CheckpointBackend,
+    {
+        self.forward(input)
     }
 }

@@ -7,6 +7,7 @@
 //! | [`activation`], [`layer`], [`sequential`] | what a chain is made of: values, stages, the whole |
 //! | [`executor`] | runs one training step under any schedule |
 //! | [`backend`], [`seed`] | a backward from any gradient; the same random numbers in every recompute |
+//! | [`balanced`] | a second way to record a stage: element-wise results are computed again, not kept |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
@@ -21,6 +22,7 @@
 
 pub mod activation;
 pub mod backend;
+pub mod balanced;
 pub mod data;
 pub mod device;
 pub mod executor;

@@ -37,6 +37,12 @@ impl<L> Sequential<L> {
         &mut self.layers
     }
 
+    /// The layers in order, on their own.
+    #[must_use]
+    pub fn into_layers(self) -> Vec<L> {
+        self.layers
+    }
+
     /// Number of layers.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -17,10 +17,13 @@ use burn::{
 use rekindle::{
     Activation, Executor, Layer, Sequential, StepSeed,
     meter::{HostMeter, Meter},
-    profile::{Profiler, StageLabel},
+    profile::{Measured, Profiler, StageLabel},
     train::settings::OptimizerSettings,
 };
-use rekindle_plan::{planner, simulate};
+use rekindle_plan::{
+    Action, Bytes, PlanRequest, PlannerKind, Schedule, StageId, plan, planner, simulate,
+    smallest_peak,
+};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
@@ -45,20 +48,20 @@ fn measured_peaks_are_as_predicted() {
     let rows = Tensor::<B, 2>::random([40_000, models::WIDTH], Distribution::Default, &device);
     check(
         "mlp",
-        &models::mlp(12, &device),
+        models::mlp(12, &device),
         &rows,
         |output: Tensor<B, 2>| output.powf_scalar(2.0).mean(),
     );
     let images = Tensor::<B, 4>::random([48, 8, 24, 24], Distribution::Default, &device);
     check(
         "conv",
-        &models::conv_net(6, 8, &device),
+        models::conv_net(6, 8, &device),
         &images,
         |output: Tensor<B, 4>| output.powf_scalar(2.0).mean(),
     );
 }
 
-fn check<L, A>(name: &str, model: &Sequential<L>, input: &A, loss: impl Fn(A) -> Tensor<B, 1>)
+fn check<L, A>(name: &str, model: Sequential<L>, input: &A, loss: impl Fn(A) -> Tensor<B, 1>)
 where
     A: Activation<B>,
     L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
@@ -81,7 +84,7 @@ where
         optimizer: SGD,
         clip: None,
     };
-    let mut measured = profiler.chain(model, &labels, input, &loss, |_| {});
+    let (mut measured, model) = profiler.chain(model, &labels, input, &loss, |_| {});
     // No optimizer runs here.
     let chain = &mut measured.chain;
     chain.optimizer = Default::default();
@@ -89,8 +92,7 @@ where
     chain.fixed_bytes.0 += fixed;
 
     let mut report = Vec::new();
-    for segments in 1..=model.len() {
-        let schedule = planner::uniform(model.len(), segments).expect("in range");
+    for (what, schedule) in schedules(&measured) {
         let predicted = simulate(&measured.under(&schedule), &schedule)
             .expect("a valid schedule")
             .peak
@@ -98,7 +100,7 @@ where
         let executor = Executor::new(schedule);
         let run = || {
             executor
-                .step(model, input.clone(), StepSeed::new(0, 0), &loss)
+                .step(&model, input.clone(), StepSeed::new(0, 0), &loss)
                 .expect("fits")
         };
         drop(run());
@@ -108,24 +110,66 @@ where
         drop(output);
         // Errors are judged on what the step itself takes, the harder measure.
         let (predicted, measured) = (predicted - fixed, measured - fixed);
-        report.push((segments, predicted, measured));
+        report.push((what, predicted, measured));
     }
-    for (segments, predicted, measured) in &report {
+    for (what, predicted, measured) in &report {
         let error = (*predicted as f64 - *measured as f64) / *measured as f64;
         println!(
-            "{name}: {segments} segments: predicted {predicted}, measured {measured}, {:+.2}%",
+            "{name}: {what}: predicted {predicted}, measured {measured}, {:+.2}%",
             100.0 * error
         );
     }
-    for (segments, predicted, measured) in report {
+    for (what, predicted, measured) in report {
         let error = (predicted as f64 - measured as f64) / measured as f64;
         assert!(
             error.abs() < TOLERANCE,
-            "{name}, {segments} segments: predicted {predicted}, measured {measured}"
+            "{name}, {what}: predicted {predicted}, measured {measured}"
         );
         assert!(
             measured <= predicted + SCRATCH_BYTES,
-            "{name}, {segments} segments: predicted {predicted}, measured {measured}"
+            "{name}, {what}: predicted {predicted}, measured {measured}"
         );
     }
+}
+
+/// Every number of segments; optimal plans at three budgets, which compute the loss apart near the smallest; and all
+/// stages recorded by their alternatives, where they have one.
+fn schedules(measured: &Measured) -> Vec<(String, Schedule)> {
+    let chain = &measured.chain;
+    let stages = chain.stages.len();
+    let mut schedules: Vec<_> = (1..=stages)
+        .map(|segments| {
+            let schedule = planner::uniform(stages, segments).expect("in range");
+            (format!("{segments} segments"), schedule)
+        })
+        .collect();
+    let plain = simulate(chain, &planner::none(stages).expect("stages"))
+        .expect("a valid schedule")
+        .peak
+        .0;
+    let smallest = smallest_peak(chain).expect("stages").0.0;
+    for eighths in [0, 2, 5] {
+        let budget = Bytes(smallest + (plain - smallest) / 8 * eighths);
+        let request = PlanRequest {
+            planner: PlannerKind::Optimal,
+            budget: Some(budget),
+            ..PlanRequest::default()
+        };
+        let plan = plan(chain, &request).expect("feasible");
+        schedules.push((format!("optimal in {budget}"), plan.schedule));
+    }
+    let recorded = |stage: usize| Action::ForwardTracked {
+        stage: StageId(stage),
+        alternative: usize::from(!chain.stages[stage].alternatives.is_empty()),
+    };
+    let mut actions: Vec<Action> = (0..stages).map(recorded).collect();
+    actions.push(Action::Loss);
+    actions.extend(
+        (0..stages)
+            .rev()
+            .map(|stage| Action::Backward(StageId(stage))),
+    );
+    let schedule = Schedule::new(stages, actions).expect("a valid schedule");
+    schedules.push(("alternatives".into(), schedule));
+    schedules
 }

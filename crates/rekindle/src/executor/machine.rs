@@ -102,7 +102,7 @@ where
         for instruction in &program.instructions {
             match instruction {
                 Instruction::Forward { stage, keep_input } => self.forward(*stage, *keep_input),
-                Instruction::Track { stages } => self.track(stages.clone()),
+                Instruction::Track { stages, balanced } => self.track(stages.clone(), *balanced),
                 Instruction::Sweep { stages } => self.sweep(stages),
                 Instruction::Loss { joins_piece } => {
                     self.phases.end(Phase::Forward);
@@ -145,7 +145,7 @@ where
     }
 
     /// Runs stages as one graph.
-    fn track(&mut self, stages: RangeInclusive<usize>) {
+    fn track(&mut self, stages: RangeInclusive<usize>, balanced: bool) {
         let first = *stages.start();
         let input = self.read(first);
         // The chain's own input wants no gradient, so nothing is computed for it.
@@ -155,7 +155,11 @@ where
         for stage in stages.clone() {
             let detach = self.enter_stage(stage, &output);
             let layer = copies::tracked(&self.layers[stage], detach);
-            output = layer.forward(output);
+            output = if balanced {
+                layer.forward_balanced(output)
+            } else {
+                layer.forward(output)
+            };
             layers.push(layer);
         }
         self.pieces.push(Piece {

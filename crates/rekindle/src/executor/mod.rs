@@ -25,7 +25,7 @@ mod scalar;
 use std::sync::Arc;
 
 use burn::{module::AutodiffModule, optim::GradientsParams, tensor::Tensor};
-use rekindle_plan::{Schedule, planner};
+use rekindle_plan::{Action, Schedule, planner};
 use thiserror::Error;
 
 use crate::{
@@ -37,7 +37,7 @@ use crate::{
     sequential::Sequential,
 };
 use machine::Machine;
-use program::Program;
+use program::{Instruction, Program};
 
 pub use scalar::StepLoss;
 
@@ -84,13 +84,16 @@ pub enum StepError {
     },
     /// The schedule asks for an alternative way to track a stage that the layers do not have.
     #[error(
-        "the schedule tracks stage {stage} by alternative {alternative}, but its layer has only the default"
+        "the schedule tracks stage {stage} by alternative {alternative}, but its layer has {}",
+        if *.has_balanced { "only the default and alternative 1" } else { "only the default" }
     )]
     Alternative {
         /// The stage.
         stage: usize,
         /// The alternative asked for.
         alternative: usize,
+        /// Whether the layer has a balanced form.
+        has_balanced: bool,
     },
 }
 
@@ -141,25 +144,26 @@ impl Executor {
         R: StepLoss<B>,
         F: FnOnce(A) -> R,
     {
-        self.check(model.len())?;
+        self.check(model.layers())?;
         let machine = Machine::new(model.layers(), input, seed, self.meter.as_deref());
         machine.run(&self.program, loss)
     }
 
-    fn check(&self, layers: usize) -> Result<(), StepError> {
-        if self.schedule.stages() != layers {
+    fn check<B: CheckpointBackend, L: Layer<B>>(&self, layers: &[L]) -> Result<(), StepError> {
+        if self.schedule.stages() != layers.len() {
             return Err(StepError::LayerCount {
                 schedule: self.schedule.stages(),
-                layers,
+                layers: layers.len(),
             });
         }
         for action in self.schedule.actions() {
-            if let rekindle_plan::Action::ForwardTracked { stage, alternative } = action
-                && *alternative > 0
+            if let Action::ForwardTracked { stage, alternative } = *action
+                && alternative > usize::from(layers[stage.0].has_balanced())
             {
                 return Err(StepError::Alternative {
                     stage: stage.0,
-                    alternative: *alternative,
+                    alternative,
+                    has_balanced: layers[stage.0].has_balanced(),
                 });
             }
         }
@@ -167,15 +171,40 @@ impl Executor {
     }
 }
 
-/// For each stage, whether it lies inside a piece of graph, with a later stage in the same piece.
-pub(crate) fn inside_pieces(schedule: &Schedule) -> Vec<bool> {
-    let mut inside = vec![false; schedule.stages()];
-    for instruction in Program::new(schedule).instructions {
-        if let program::Instruction::Track { stages } = instruction {
-            inside[*stages.start()..*stages.end()].fill(true);
+/// An output that the machine itself does not hold until the stage's backward is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutputBorder {
+    pub(crate) stage: usize,
+    /// The way in which the stage is recorded.
+    pub(crate) alternative: usize,
+    /// Whether the output lies inside a piece of graph, where only graphs hold it; else it ends a piece whose
+    /// backward follows at once, and goes when that starts.
+    pub(crate) inside: bool,
+}
+
+/// The outputs of a schedule's tracked stages that the machine lets go of early.
+pub(crate) fn output_borders(schedule: &Schedule) -> Vec<OutputBorder> {
+    let instructions = Program::new(schedule).instructions;
+    let mut borders = Vec::new();
+    for (index, instruction) in instructions.iter().enumerate() {
+        let Instruction::Track { stages, balanced } = instruction else {
+            continue;
+        };
+        let border = |stage, inside| OutputBorder {
+            stage,
+            alternative: usize::from(*balanced),
+            inside,
+        };
+        borders.extend((*stages.start()..*stages.end()).map(|stage| border(stage, true)));
+        let swept_at_once = instructions.get(index + 1)
+            == Some(&Instruction::Sweep {
+                stages: stages.clone(),
+            });
+        if swept_at_once {
+            borders.push(border(*stages.end(), false));
         }
     }
-    inside
+    borders
 }
 
 /// A one-call training step that could not run.

@@ -3,7 +3,9 @@
 //! burn pays for every `backward` call (it walks all live graphs), so consecutive tracked stages are recorded as one
 //! graph, a *piece*, and swept by one backward. A piece ends where something must get in between: where the next
 //! stage is not tracked right after, where its backward does not come right before, or where another action reads
-//! the activation on that border.
+//! the activation on that border. A stage that is tracked by an alternative is a piece of its own: inside a larger
+//! one, burn's balanced strategy would compute results of its neighbours again, which no measurement of a single
+//! stage foresees.
 
 use std::ops::RangeInclusive;
 
@@ -14,8 +16,11 @@ use rekindle_plan::{Action, Schedule, StageId};
 pub(super) enum Instruction {
     /// Run one stage without a graph; the input is dropped unless `keep_input`.
     Forward { stage: usize, keep_input: bool },
-    /// Run these stages as one graph.
-    Track { stages: RangeInclusive<usize> },
+    /// Run these stages as one graph, by burn's balanced strategy if `balanced`.
+    Track {
+        stages: RangeInclusive<usize>,
+        balanced: bool,
+    },
     /// Compute the loss, on the graph of the last piece or on a graph of its own.
     Loss { joins_piece: bool },
     /// One backward through the piece of these stages.
@@ -51,12 +56,18 @@ impl Program {
                 ),
                 Action::ForwardTracked {
                     stage: StageId(first),
-                    ..
+                    alternative,
                 } => {
-                    let last = end_of_piece(actions, next, first);
+                    let balanced = alternative > 0;
+                    let last = if balanced {
+                        first
+                    } else {
+                        end_of_piece(actions, next, first)
+                    };
                     (
                         Some(Instruction::Track {
                             stages: first..=last,
+                            balanced,
                         }),
                         last - first + 1,
                     )
@@ -91,7 +102,10 @@ fn end_of_piece(actions: &[Action], start: usize, first: usize) -> usize {
     loop {
         let next = last + 1;
         let at = start + (next - first);
-        let follows = matches!(actions.get(at), Some(Action::ForwardTracked { stage, .. }) if stage.0 == next);
+        let follows = matches!(
+            actions.get(at),
+            Some(Action::ForwardTracked { stage, alternative: 0 }) if stage.0 == next
+        );
         if !follows || !swept_together(actions, at, next) {
             return last;
         }
@@ -131,7 +145,7 @@ fn piece_that_ends_at(instructions: &[Instruction], last: usize) -> usize {
         .iter()
         .rev()
         .find_map(|instruction| match instruction {
-            Instruction::Track { stages } if *stages.end() == last => Some(*stages.start()),
+            Instruction::Track { stages, .. } if *stages.end() == last => Some(*stages.start()),
             _ => None,
         })
         .unwrap_or(last)
@@ -150,6 +164,32 @@ mod tests {
         Program::new(&schedule).instructions
     }
 
+    fn tracked(stages: RangeInclusive<usize>) -> Instruction {
+        Instruction::Track {
+            stages,
+            balanced: false,
+        }
+    }
+
+    #[test]
+    fn an_alternative_stands_alone() {
+        assert_eq!(
+            program(
+                3,
+                "forward_tracked 0, forward_tracked 1 alt=1, forward_tracked 2, loss, backward 2, backward 1, \
+                 backward 0"
+            )[..3],
+            [
+                tracked(0..=0),
+                Instruction::Track {
+                    stages: 1..=1,
+                    balanced: true
+                },
+                tracked(2..=2),
+            ]
+        );
+    }
+
     #[test]
     fn neighbours_tracked_and_swept_together_are_one_piece() {
         assert_eq!(
@@ -163,10 +203,10 @@ mod tests {
                     stage: 0,
                     keep_input: true
                 },
-                Instruction::Track { stages: 1..=2 },
+                tracked(1..=2),
                 Instruction::Loss { joins_piece: true },
                 Instruction::Sweep { stages: 1..=2 },
-                Instruction::Track { stages: 0..=0 },
+                tracked(0..=0),
                 Instruction::Sweep { stages: 0..=0 },
             ]
         );
@@ -182,15 +222,15 @@ mod tests {
                  backward 1, backward 0"
             ),
             [
-                Instruction::Track { stages: 0..=0 },
+                tracked(0..=0),
                 Instruction::Forward {
                     stage: 1,
                     keep_input: true
                 },
-                Instruction::Track { stages: 2..=2 },
+                tracked(2..=2),
                 Instruction::Loss { joins_piece: true },
                 Instruction::Sweep { stages: 2..=2 },
-                Instruction::Track { stages: 1..=1 },
+                tracked(1..=1),
                 Instruction::Sweep { stages: 1..=1 },
                 Instruction::Sweep { stages: 0..=0 },
             ]

@@ -36,6 +36,15 @@ pub trait Meter: Send + Sync {
     /// The highest peaks of all intervals since the meter was made (for a host meter: since the process started).
     fn lifetime_peak(&self) -> PeakMemory;
 
+    /// Gives memory that the pools hold but nobody uses back to the device. Waits for queued work.
+    fn trim(&self) {}
+
+    /// Whether pools serve every buffer by its exact size, so that what they take at most while an operation runs is
+    /// what that operation needs at most.
+    fn exact_sizes(&self) -> bool {
+        false
+    }
+
     /// Notes the bytes in use now, where a peak can only be sampled. Must be cheap: it runs after every action.
     fn sample(&self) {}
 }

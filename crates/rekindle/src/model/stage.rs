@@ -20,6 +20,8 @@ use super::{
 };
 use crate::{
     activation::{Activation, ActivationMapper},
+    backend::CheckpointBackend,
+    balanced,
     layer::Layer,
 };
 
@@ -162,6 +164,26 @@ impl<B: Backend> Layer<B> for Stage<B> {
             Ok(output) => output,
             Err(error) => panic!("a stage ran on a value that it was not built for: {error}"),
         }
+    }
+
+    /// Where there is an operation that the balanced strategy computes again.
+    fn has_balanced(&self) -> bool {
+        self.program.iter().any(|instruction| match instruction {
+            Instruction::Apply(index) => {
+                matches!(self.ops[*index], Op::BatchNorm(_) | Op::LayerNorm(_))
+            }
+            Instruction::Reshape(_) | Instruction::PushSkip => false,
+            _ => true,
+        })
+    }
+
+    fn forward_balanced(&self, input: Value<B>) -> Value<B>
+    where
+        B: CheckpointBackend,
+    {
+        balanced::run(self, |twin: &Stage<B::Balanced>| {
+            Value::from_balanced(twin.forward(input.to_balanced()))
+        })
     }
 
     fn draws_random(&self) -> bool {

@@ -6,7 +6,11 @@
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
 use super::spec::{ElementKind, SampleShape};
-use crate::activation::{Activation, ActivationMapper, ActivationVisitor};
+use crate::{
+    activation::{Activation, ActivationMapper, ActivationVisitor},
+    backend::CheckpointBackend,
+    balanced,
+};
 
 /// A tensor whose rank is known at run time. The first dimension is the batch.
 #[derive(Debug, Clone)]
@@ -218,6 +222,18 @@ impl<B: Backend> Value<B> {
             Self::Tokens3(tensor) => reshape_tokens(tensor, &wanted),
             Self::Tokens4(tensor) => reshape_tokens(tensor, &wanted),
         }
+    }
+}
+
+impl<B: CheckpointBackend> Value<B> {
+    /// The same value for the balanced backend.
+    pub(super) fn to_balanced(self) -> Value<B::Balanced> {
+        with_tensor!(self, tensor => balanced::to_balanced(tensor).into())
+    }
+
+    /// The way back.
+    pub(super) fn from_balanced(value: Value<B::Balanced>) -> Self {
+        with_tensor!(value, tensor => balanced::from_balanced::<B, _, _>(tensor).into())
     }
 }
 

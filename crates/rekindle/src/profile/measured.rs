@@ -1,40 +1,215 @@
-//! What was measured, and the chain as one schedule meets it.
+//! What was measured, the chain as one schedule meets it, and plans that hold when they run.
 
-use rekindle_plan::{Bytes, Chain, Schedule};
+use rekindle_plan::{
+    Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Stage, Violation, frontier,
+    plan, planner, simulate,
+};
+use serde::{Deserialize, Serialize};
 
-use crate::executor;
+use crate::executor::{self, OutputBorder};
+
+/// Share of a budget that planners do not get: what a step takes varies a little from run to run, by the scratch of
+/// kernels whose threads happen to be busy together, and the budget must hold all the same. Seen: up to 1.2%.
+const RESERVE: f64 = 0.03;
 
 /// A measured chain, and what the chain's terms cannot say.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// The chain. Its `saved_bytes` count every stage's output, as they must for a stage that ends a piece of graph.
+    /// The chain. Its `saved_bytes` count every stage's output from its forward to the end of its backward.
     pub chain: Chain,
-    /// Whether nothing but the chain holds a stage's output: neither its own graph nor that of the next stage, as
-    /// where a batch normalisation follows. Inside a piece such an output goes as soon as the next stage has run.
-    pub fleeting_output: Vec<bool>,
+    /// For every stage, what its graph holds.
+    pub holds: Vec<Holds>,
+}
+
+/// What a stage's graph holds besides what only it needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Holds {
+    /// Whether it holds the stage's input.
+    pub input: bool,
+    /// What becomes of the stage's output, for each way to record the stage, the default first.
+    pub outputs: Vec<OutputHold>,
+}
+
+/// What becomes of a stage's output once the stage has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputHold {
+    /// Whether the stage's own graph holds it until the backward is over.
+    pub by_own_graph: bool,
+    /// The backward's temporary bytes above what is there once everybody else has let go of the output.
+    pub released_backward_temp_bytes: Bytes,
 }
 
 impl Measured {
-    /// The chain as one schedule meets it: outputs that go early inside a piece are counted only while they are there.
+    /// The chain as one schedule meets it: outputs that nobody holds are counted only while they are there. Two kinds
+    /// go early:
     ///
-    /// Its peak under this schedule is at most that of the plain [`chain`](Self::chain), and closer to the truth.
+    /// - inside a piece of graph, where neither the stage's own graph nor the next stage's holds the output (a linear
+    ///   layer before a batch normalisation): it goes as soon as the next stage has run;
+    /// - at the end of a piece whose backward follows at once, where the stage's own graph does not hold it: a
+    ///   backward lets go of the output that it starts from.
+    ///
+    /// The peak under this schedule is at most that of the plain [`chain`](Self::chain), and closer to the truth.
     #[must_use]
     pub fn under(&self, schedule: &Schedule) -> Chain {
         let mut chain = self.chain.clone();
-        for (stage, inside) in executor::inside_pieces(schedule).into_iter().enumerate() {
-            if !inside || !self.fleeting_output[stage] {
+        for border in executor::output_borders(schedule) {
+            let OutputBorder {
+                stage,
+                alternative,
+                inside,
+            } = border;
+            let held_by_next = inside && self.holds.get(stage + 1).is_none_or(|next| next.input);
+            let Some(output) = self.holds[stage].outputs.get(alternative) else {
+                continue;
+            };
+            if output.by_own_graph || held_by_next {
                 continue;
             }
-            let output = chain.stages[stage].output_bytes;
-            let this = &mut chain.stages[stage];
-            this.saved_bytes = Bytes(this.saved_bytes.0.saturating_sub(output.0));
-            // The peaks of the stage's own forward and backward were measured with the output held.
-            this.tracked_temp_bytes += output;
-            this.backward_temp_bytes += output;
-            if let Some(next) = chain.stages.get_mut(stage + 1) {
-                next.tracked_temp_bytes += output;
+            let temp = output.released_backward_temp_bytes;
+            let bytes = chain.stages[stage].output_bytes;
+            release_output(&mut chain.stages[stage], alternative, temp);
+            if let (true, Some(next)) = (inside, chain.stages.get_mut(stage + 1)) {
+                next.tracked_temp_bytes += bytes;
             }
         }
         chain
     }
+
+    /// The plan with its peak and time as it will run.
+    ///
+    /// # Errors
+    ///
+    /// If its schedule was made for another chain.
+    pub fn costed(&self, plan: Plan) -> Result<Plan, Violation> {
+        let simulation = simulate(&self.under(&plan.schedule), &plan.schedule)?;
+        Ok(Plan {
+            peak: simulation.peak,
+            step: simulation.time,
+            ..plan
+        })
+    }
+
+    /// The run without recomputing.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan).
+    pub fn plain(&self) -> Result<Plan, PlanError> {
+        let request = PlanRequest {
+            planner: PlannerKind::None,
+            ..PlanRequest::default()
+        };
+        Ok(self.costed(plan(&self.chain, &request)?)?)
+    }
+
+    /// Plans so that the run's real peak stays within the request's budget, of which a reserve of 3% is held back.
+    ///
+    /// Planners see the chain, in which every stage's output counts to the end. What they find is costed as it will
+    /// run, and a plan that they found for a larger budget is taken where it fits that way and is faster.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](rekindle_plan::plan); the budgets named in an error are those of costed plans, reserve included.
+    pub fn plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
+        let Some(budget) = request.budget else {
+            return Ok(self.costed(plan(&self.chain, request)?)?);
+        };
+        let within = without_reserve(budget);
+        if request.planner == PlannerKind::Auto {
+            let plain = self.plain()?;
+            if plain.peak <= within {
+                return Ok(plain);
+            }
+        }
+        let plans = match request.segments {
+            None => self.frontier(request.planner, request.slots)?,
+            Some(_) => {
+                let unbounded = PlanRequest {
+                    budget: None,
+                    ..*request
+                };
+                let in_chain_terms = PlanRequest {
+                    budget: Some(within),
+                    ..*request
+                };
+                let mut plans = vec![self.costed(plan(&self.chain, &unbounded)?)?];
+                if let Ok(plan) = plan(&self.chain, &in_chain_terms) {
+                    plans.push(self.costed(plan)?);
+                }
+                plans
+            }
+        };
+        let smallest = plans.iter().map(|plan| plan.peak).min();
+        let fitting = plans.into_iter().filter(|plan| plan.peak <= within);
+        let fastest = fitting.min_by(|a, b| {
+            let by_time = a.step.0.total_cmp(&b.step.0);
+            by_time.then(a.peak.cmp(&b.peak))
+        });
+        if let Some(plan) = fastest {
+            return Ok(plan);
+        }
+        let all = self.frontier(PlannerKind::Optimal, request.slots)?;
+        let smallest_of_all = all.iter().map(|plan| plan.peak).min();
+        Err(PlanError::Infeasible {
+            planner: request.planner,
+            budget,
+            smallest: with_reserve(smallest.unwrap_or(Bytes::MAX)),
+            smallest_of_all: with_reserve(smallest_of_all.unwrap_or(Bytes::MAX)),
+        })
+    }
+
+    /// The useful plans of a planner, costed: from the smallest peak to the largest, each larger one faster.
+    ///
+    /// # Errors
+    ///
+    /// As [`frontier`](rekindle_plan::frontier()).
+    pub fn frontier(&self, planner: PlannerKind, slots: usize) -> Result<Vec<Plan>, PlanError> {
+        let mut plans = frontier(&self.chain, planner, slots)?
+            .into_iter()
+            .map(|plan| self.costed(plan))
+            .collect::<Result<Vec<_>, _>>()?;
+        plans.sort_by(|a, b| a.peak.cmp(&b.peak).then(a.step.0.total_cmp(&b.step.0)));
+        let mut fastest = f64::INFINITY;
+        plans.retain(|plan| {
+            let faster = plan.step.0 < fastest;
+            fastest = fastest.min(plan.step.0);
+            faster
+        });
+        Ok(plans)
+    }
+}
+
+/// Moves a stage's output from what its graph keeps to what its own forward and backward take for a while.
+fn release_output(stage: &mut Stage, alternative: usize, backward_temp: Bytes) {
+    let output = stage.output_bytes;
+    let (saved, tracked_temp, temp) = match alternative.checked_sub(1) {
+        None => (
+            &mut stage.saved_bytes,
+            &mut stage.tracked_temp_bytes,
+            &mut stage.backward_temp_bytes,
+        ),
+        Some(index) => {
+            let way = &mut stage.alternatives[index];
+            (
+                &mut way.saved_bytes,
+                &mut way.tracked_temp_bytes,
+                &mut way.backward_temp_bytes,
+            )
+        }
+    };
+    *saved = Bytes(saved.0.saturating_sub(output.0));
+    *tracked_temp += output;
+    *temp = backward_temp;
+}
+
+fn without_reserve(budget: Bytes) -> Bytes {
+    Bytes((budget.0 as f64 * (1.0 - RESERVE)) as u64)
+}
+
+/// The smallest budget that leaves `bytes` without its reserve.
+#[must_use]
+pub fn with_reserve(bytes: Bytes) -> Bytes {
+    Bytes((bytes.0 as f64 / (1.0 - RESERVE)).ceil() as u64 + 1)
 }

@@ -5,7 +5,7 @@
 mod prepare;
 mod run;
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{io, ops::ControlFlow, path::Path, sync::Arc};
 
 use rekindle_plan::{Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Seconds};
 use thiserror::Error;
@@ -23,6 +23,7 @@ use crate::{
     device::{Device, DispatchError, Task, dispatch},
     meter::{Meter, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
+    profile::{Measured, ProfileStore},
 };
 
 /// What is to be trained, on what, and how.
@@ -39,6 +40,10 @@ pub struct Job<'a> {
     pub schedule: ScheduleRequest,
     /// Whether one plain step is run and measured after the training, for comparison.
     pub compare: bool,
+    /// What the device is called: profiles of one are not those of another.
+    pub hardware: &'a str,
+    /// Where profiles are kept, if anywhere.
+    pub profiles: Option<ProfileStore>,
     /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
     pub free: Option<Bytes>,
     /// Where the run leaves its record, its history and its newest snapshot, if anywhere.
@@ -71,7 +76,7 @@ pub enum ScheduleRequest {
 /// What is known before the first step.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// The measured chain, fixed bytes included.
+    /// The measured chain as the schedule meets it, fixed bytes included.
     pub chain: Chain,
     /// The schedule and what it should cost.
     pub plan: Plan,
@@ -100,6 +105,10 @@ pub struct MemoryNow {
 pub trait Observer {
     /// `done` of `of` stages are measured.
     fn profiling(&mut self, done: usize, of: usize);
+    /// Nothing is measured: the profile was found in this folder.
+    fn profile_found(&mut self, _folder: &Path) {}
+    /// The profile could not be kept, and will be measured again next time.
+    fn profile_not_kept(&mut self, _error: &io::Error) {}
     /// The plan is made; training starts.
     fn planned(&mut self, planned: &Planned);
     /// A step is done. Breaking stops the run in good order.
@@ -184,7 +193,7 @@ pub fn run(
     )?
 }
 
-/// Measures the chain that [`run`] would plan on, and trains nothing.
+/// The chain that [`run`] would plan on, measured or found among the job's profiles. Trains nothing.
 ///
 /// # Errors
 ///
@@ -193,7 +202,7 @@ pub fn measure(
     job: &Job<'_>,
     device: Device,
     observer: &mut dyn Observer,
-) -> Result<Chain, RunError> {
+) -> Result<Measured, RunError> {
     dispatch(device, Measure { job, observer })?
 }
 
@@ -203,13 +212,12 @@ struct Measure<'a> {
 }
 
 impl Task for Measure<'_> {
-    type Output = Result<Chain, RunError>;
+    type Output = Result<Measured, RunError>;
 
     fn run<B: CheckpointBackend>(self, device: B::Device, meter: Arc<dyn Meter>) -> Self::Output {
         let built = prepare::Built::<B>::new(self.job, &device)?;
-        Ok(built
-            .measure(self.job, &device, &*meter, self.observer)?
-            .chain)
+        let (_, measured) = built.measure(self.job, &device, &*meter, self.observer)?;
+        Ok(measured)
     }
 }
 

@@ -12,7 +12,7 @@ use burn::{
     tensor::{Distribution, Int, Tensor},
 };
 use rekindle::{Activation, CheckpointBackend, Layer, Sequential};
-use rekindle_plan::planner;
+use rekindle_plan::{Action, Schedule, planner};
 
 use models::WIDTH;
 
@@ -146,8 +146,36 @@ fn every_schedule<B, L, A>(
             schedule,
         )
     });
-    for (what, schedule) in segmented.chain(nested) {
+    let balanced = (1..=model.len()).filter(wanted).flat_map(|segments| {
+        let schedule = planner::uniform(model.len(), segments).expect("segments in range");
+        [1, 2].map(|every| {
+            let schedule = recorded_balanced(model, &schedule, every);
+            (
+                format!("{name}, {segments} segments, every {every}th stage balanced"),
+                schedule,
+            )
+        })
+    });
+    for (what, schedule) in segmented.chain(nested).chain(balanced) {
         let trace = compare::scheduled(model, input, &schedule, &loss);
         compare::assert_same(&what, &plain, &trace, tolerance);
     }
+}
+
+/// The same schedule with every `every`th stage that can be recorded by the balanced strategy recorded so.
+fn recorded_balanced<B, L>(model: &Sequential<L>, schedule: &Schedule, every: usize) -> Schedule
+where
+    B: CheckpointBackend,
+    L: Layer<B>,
+{
+    let actions = schedule.actions().iter().map(|&action| match action {
+        Action::ForwardTracked { stage, .. } => Action::ForwardTracked {
+            stage,
+            alternative: usize::from(
+                stage.0 % every == 0 && model.layers()[stage.0].has_balanced(),
+            ),
+        },
+        other => other,
+    });
+    Schedule::new(model.len(), actions.collect()).expect("as valid as before")
 }

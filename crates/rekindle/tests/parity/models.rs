@@ -9,7 +9,7 @@ use burn::{
     },
     tensor::{Int, Tensor, activation::gelu, backend::Backend},
 };
-use rekindle::{Layer, Sequential};
+use rekindle::{CheckpointBackend, Layer, Sequential, balanced};
 
 pub const WIDTH: usize = 12;
 
@@ -25,6 +25,19 @@ impl<B: Backend> Layer<B> for Dense<B> {
 
     fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
         gelu(self.linear.forward(input))
+    }
+
+    fn has_balanced(&self) -> bool {
+        true
+    }
+
+    fn forward_balanced(&self, input: Tensor<B, 2>) -> Tensor<B, 2>
+    where
+        B: CheckpointBackend,
+    {
+        balanced::run(self, |twin: &Dense<B::Balanced>| {
+            balanced::from_balanced(twin.forward(balanced::to_balanced(input)))
+        })
     }
 
     fn draws_random(&self) -> bool {
@@ -56,6 +69,19 @@ impl<B: Backend> Layer<B> for ConvBlock<B> {
     fn forward(&self, input: Tensor<B, 4>) -> Tensor<B, 4> {
         self.dropout
             .forward(gelu(self.norm.forward(self.conv.forward(input))))
+    }
+
+    fn has_balanced(&self) -> bool {
+        true
+    }
+
+    fn forward_balanced(&self, input: Tensor<B, 4>) -> Tensor<B, 4>
+    where
+        B: CheckpointBackend,
+    {
+        balanced::run(self, |twin: &ConvBlock<B::Balanced>| {
+            balanced::from_balanced(twin.forward(balanced::to_balanced(input)))
+        })
     }
 }
 
@@ -98,6 +124,27 @@ impl<B: Backend> Layer<B> for TokenLayer<B> {
             }
             _ => unreachable!("the embedding comes first"),
         }
+    }
+
+    fn has_balanced(&self) -> bool {
+        matches!(self, Self::Residual(_))
+    }
+
+    fn forward_balanced(&self, (tokens, vectors): Tokens<B>) -> Tokens<B>
+    where
+        B: CheckpointBackend,
+    {
+        balanced::run(self, |twin: &TokenLayer<B::Balanced>| {
+            let input = (
+                tokens.map(balanced::to_balanced),
+                vectors.map(balanced::to_balanced),
+            );
+            let (tokens, vectors) = twin.forward(input);
+            (
+                tokens.map(balanced::from_balanced),
+                vectors.map(balanced::from_balanced),
+            )
+        })
     }
 
     fn draws_random(&self) -> bool {

@@ -1,9 +1,7 @@
 //! From a job to a measured, planned chain.
 
 use burn::tensor::backend::Backend;
-use rekindle_plan::{
-    Bytes, Plan, PlanError, PlanRequest, PlannerKind, Seconds, Source, plan, planner, simulate,
-};
+use rekindle_plan::{Bytes, Plan, PlannerKind, Seconds, Source};
 
 use super::{Job, Observer, Planned, RunError, ScheduleRequest};
 use crate::{
@@ -11,7 +9,7 @@ use crate::{
     data::Shuffled,
     meter::Meter,
     model::{build::build, shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan},
-    profile::{Measured, Profiler, StageLabel},
+    profile::{Measured, Profiler, StageLabel, StoredProfile},
     sequential::Sequential,
     train::trainer::{rows, to_device},
 };
@@ -38,14 +36,47 @@ impl<B: CheckpointBackend> Built<B> {
         })
     }
 
-    /// Measures the chain on the run's first batch.
+    /// The chain as it is on the run's first batch: found among the job's profiles, or measured now. The model comes
+    /// back with the values it had.
     pub(super) fn measure(
-        &self,
+        mut self,
         job: &Job<'_>,
         device: &B::Device,
         meter: &dyn Meter,
         observer: &mut dyn Observer,
-    ) -> Result<Measured, RunError> {
+    ) -> Result<(Self, Measured), RunError> {
+        let key = profile_key(job);
+        let found = job.profiles.as_ref().and_then(|store| store.find(&key));
+        let held = meter.read().in_use_bytes;
+        let StoredProfile {
+            mut measured,
+            kernel_bytes,
+        } = match (found, &job.profiles) {
+            (Some(profile), Some(store)) => {
+                observer.profile_found(&store.folder);
+                profile
+            }
+            (_, store) => {
+                let (built, profile) = self.profile(job, device, meter, observer)?;
+                self = built;
+                if let Some(Err(error)) = store.as_ref().map(|store| store.keep(&key, &profile)) {
+                    observer.profile_not_kept(&error);
+                }
+                profile
+            }
+        };
+        // Parameters, data sets, and what kernels will hold once they have run.
+        measured.chain.fixed_bytes += held + kernel_bytes;
+        Ok((self, measured))
+    }
+
+    fn profile(
+        self,
+        job: &Job<'_>,
+        device: &B::Device,
+        meter: &dyn Meter,
+        observer: &mut dyn Observer,
+    ) -> Result<(Self, StoredProfile), RunError> {
         let held = meter.read().in_use_bytes;
         let batch = job.train.batch(&self.batches.step(0));
         let (input, targets) = to_device::<B>(batch, device)?;
@@ -57,8 +88,8 @@ impl<B: CheckpointBackend> Built<B> {
             clip: job.settings.clip,
         };
         let of = self.labels.len();
-        let mut measured = profiler.chain(
-            &self.model,
+        let (mut measured, model) = profiler.chain(
+            self.model,
             &self.labels,
             &input,
             |output| {
@@ -67,16 +98,36 @@ impl<B: CheckpointBackend> Built<B> {
             },
             |done| observer.profiling(done, of),
         );
-        let batch = Bytes(with_batch.0.saturating_sub(held.0));
-        let batch_targets = Bytes(batch.0.saturating_sub(measured.chain.input_bytes.0));
+        let batch_bytes = with_batch.0.saturating_sub(held.0);
+        let target_bytes = batch_bytes.saturating_sub(measured.chain.input_bytes.0);
+        measured.chain.fixed_bytes += Bytes(target_bytes);
         drop((input, targets));
-        // Parameters, data sets, and whatever else the process holds once it has computed: matrix kernels allocate
-        // scratch for each thread in their first run and keep it.
-        let held = held.max(meter.read().in_use_bytes);
-        let chain = &mut measured.chain;
-        chain.fixed_bytes = chain.fixed_bytes + held + batch_targets;
-        Ok(measured)
+        // Whatever else the process holds once it has computed: matrix kernels allocate scratch for each thread in
+        // their first run and keep it.
+        let kernel_bytes = Bytes(meter.read().in_use_bytes.0.saturating_sub(held.0));
+        let profile = StoredProfile {
+            measured,
+            kernel_bytes,
+        };
+        Ok((Self { model, ..self }, profile))
     }
+}
+
+/// All that a profile depends on.
+fn profile_key(job: &Job<'_>) -> String {
+    let settings = job.settings;
+    let key = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "hardware": job.hardware,
+        "cores": std::thread::available_parallelism().map_or(1, usize::from),
+        "dtype": "f32",
+        "batch": settings.batch,
+        "loss": settings.loss,
+        "optimizer": settings.optimizer,
+        "clip": settings.clip,
+        "model": job.model,
+    });
+    key.to_string()
 }
 
 /// Names for people, and keys that are equal where stages cost the same.
@@ -98,86 +149,36 @@ fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
         .collect()
 }
 
-/// Share of a budget that planners do not get: what a step takes varies a little from run to run, by the scratch of
-/// kernels whose threads happen to be busy together, and the budget must hold all the same. Seen: up to 1.2%.
-const RESERVE: f64 = 0.03;
-
-fn without_reserve(budget: Bytes) -> Bytes {
-    Bytes((budget.0 as f64 * (1.0 - RESERVE)) as u64)
-}
-
-/// The smallest budget that leaves `bytes` without its reserve.
-fn with_reserve(bytes: Bytes) -> Bytes {
-    Bytes((bytes.0 as f64 / (1.0 - RESERVE)).ceil() as u64 + 1)
-}
-
 /// Plans as the job asks.
-///
-/// Planners see the chain, in which every stage's output counts; what they find is then costed as it will run.
 pub(super) fn make_plan(
     job: &Job<'_>,
     measured: Measured,
     param_count: u64,
 ) -> Result<Planned, RunError> {
-    let chain = &measured.chain;
-    let none = planner::none(chain.stages.len())?;
-    let plain = simulate(&measured.under(&none), &none)?;
-    let (mut plan, planner, budget) = match &job.schedule {
+    let plain = measured.plain()?;
+    let (plan, planner, budget) = match &job.schedule {
         ScheduleRequest::Plan(request) => {
-            let budget = request.budget;
-            let mut request = PlanRequest {
-                budget: budget.map(without_reserve),
-                ..*request
-            };
-            // Where the plain run fits as it will run, no planner need be asked.
-            if request.planner == PlannerKind::Auto
-                && request.budget.is_none_or(|budget| plain.peak <= budget)
-            {
-                request = PlanRequest {
-                    planner: PlannerKind::None,
-                    budget: None,
-                    ..request
-                };
-            }
-            let plan = plan(chain, &request).map_err(|error| match (error, budget) {
-                (
-                    PlanError::Infeasible {
-                        planner,
-                        smallest,
-                        smallest_of_all,
-                        ..
-                    },
-                    Some(budget),
-                ) => PlanError::Infeasible {
-                    planner,
-                    budget,
-                    smallest: with_reserve(smallest),
-                    smallest_of_all: with_reserve(smallest_of_all),
-                },
-                (error, _) => error,
-            })?;
+            let plan = measured.plan(request)?;
             let name = plan.planner.to_string();
-            (plan, name, budget_of(&job.schedule))
+            (plan, name, request.budget)
         }
         ScheduleRequest::Given {
             schedule,
             planner,
+            budget,
             check,
-            ..
         } => {
-            check(chain).map_err(RunError::OtherModel)?;
-            let plan = Plan {
+            check(&measured.chain).map_err(RunError::OtherModel)?;
+            let plan = measured.costed(Plan {
                 planner: PlannerKind::Auto,
                 schedule: schedule.clone(),
                 peak: Bytes(0),
                 step: Seconds(0.0),
                 source: Source::Fastest,
-            };
-            (plan, planner.clone(), budget_of(&job.schedule))
+            })?;
+            (plan, planner.clone(), *budget)
         }
     };
-    let costed = simulate(&measured.under(&plan.schedule), &plan.schedule)?;
-    (plan.peak, plan.step) = (costed.peak, costed.time);
     if let Some(budget) = budget
         && plan.peak > budget
     {
@@ -187,19 +188,12 @@ pub(super) fn make_plan(
         });
     }
     Ok(Planned {
-        chain: measured.chain,
+        chain: measured.under(&plan.schedule),
         plan,
         planner,
         budget,
         plain_peak: plain.peak,
-        plain_step: plain.time,
+        plain_step: plain.step,
         param_count,
     })
-}
-
-fn budget_of(request: &ScheduleRequest) -> Option<Bytes> {
-    match request {
-        ScheduleRequest::Plan(request) => request.budget,
-        ScheduleRequest::Given { budget, .. } => *budget,
-    }
 }

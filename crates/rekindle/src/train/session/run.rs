@@ -61,7 +61,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         if let Some(snapshot) = &mut snapshot {
             built.model = snapshot.restore(built.model)?;
         }
-        let measured = built.measure(job, &backend_device, &*meter, observer)?;
+        let (built, measured) = built.measure(job, &backend_device, &*meter, observer)?;
         let Built {
             model,
             shape,

@@ -1,0 +1,79 @@
+//! One operation between two meter readings.
+
+use std::time::Instant;
+
+use crate::meter::Meter;
+
+/// Fewest and most runs of each operation; the first is a warm-up. Between them, as many as fit into
+/// [`SECONDS_FOR_RUNS`]: kernels that run on several threads peak a little differently each time, and the highest
+/// counts.
+pub(super) const RUNS: (usize, usize) = (4, 16);
+
+/// Time for the runs of one stage, beyond the fewest.
+const SECONDS_FOR_RUNS: f64 = 0.3;
+
+/// Share by which temporary bytes are rounded up. Kernels that run on several threads hold one scratch buffer for
+/// each thread that happens to be busy, so the same operation peaks a little differently from run to run.
+const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
+
+/// Bytes that an operation left behind, its peak above them, the peak itself, and the time.
+#[derive(Default)]
+pub(super) struct Cost {
+    pub(super) kept: u64,
+    pub(super) temp: u64,
+    pub(super) peak: u64,
+    pub(super) seconds: f64,
+}
+
+/// Runs an operation and measures it.
+///
+/// Pools are trimmed first: where they serve each buffer by its exact size, all that they take during the operation
+/// is then its own, temporary buffers that no reading in between would show included.
+pub(super) fn measure<T>(meter: &dyn Meter, operation: impl FnOnce() -> T) -> (T, Cost) {
+    meter.trim();
+    let before = meter.read();
+    meter.start_interval();
+    let started = Instant::now();
+    let result = operation();
+    let after = meter.read();
+    let seconds = started.elapsed().as_secs_f64();
+    let (held, holds) = (before.in_use_bytes.0, after.in_use_bytes.0);
+    let kept = holds.saturating_sub(held);
+    let taken = match (before.reserved_bytes, after.peak_reserved_bytes) {
+        (Some(before), Some(peak)) if meter.exact_sizes() => held + peak.0.saturating_sub(before.0),
+        _ => 0,
+    };
+    let peak = after.peak_in_use_bytes.0.max(taken);
+    let temp = peak.saturating_sub(held + kept);
+    let cost = Cost {
+        kept,
+        temp,
+        peak,
+        seconds,
+    };
+    (result, cost)
+}
+
+pub(super) fn wants_another_run(done: usize, started: Instant) -> bool {
+    done < RUNS.0 || (done < RUNS.1 && started.elapsed().as_secs_f64() < SECONDS_FOR_RUNS)
+}
+
+/// Kept and temporary bytes and the median time of all runs but the warm-up.
+///
+/// What is kept does not vary; a run that seems to keep more is one in which a thread allocated scratch for good, so
+/// the least counts. Temporary bytes do vary, and the most counts.
+pub(super) fn summary(runs: &[Cost]) -> Cost {
+    let counted = runs.get(1..).unwrap_or_default();
+    let mut seconds: Vec<f64> = counted.iter().map(|cost| cost.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    Cost {
+        kept: counted.iter().map(|cost| cost.kept).min().unwrap_or(0),
+        temp: with_margin(counted.iter().map(|cost| cost.temp).max().unwrap_or(0)),
+        peak: counted.iter().map(|cost| cost.peak).max().unwrap_or(0),
+        seconds: seconds.get(seconds.len() / 2).copied().unwrap_or(0.0),
+    }
+}
+
+fn with_margin(temp: u64) -> u64 {
+    temp + (temp as f64 * SCRATCH_MARGIN).ceil() as u64
+}

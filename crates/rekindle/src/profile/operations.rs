@@ -1,0 +1,273 @@
+//! What one stage, the loss and the optimizer cost.
+
+use std::time::Instant;
+
+use burn::{module::AutodiffModule, optim::GradientsParams};
+use rekindle_plan::{Alternative, Bytes, LossCost, OptimizerCost, Seconds, Stage};
+
+use super::{
+    Profiler,
+    measured::OutputHold,
+    measurement::{Cost, RUNS, measure, summary, wants_another_run},
+    tensors::{parameter_bytes, unit_gradients, value_bytes},
+};
+use crate::{
+    activation::Activation,
+    backend::CheckpointBackend,
+    executor::StepLoss,
+    graph::{self, Upstream, leaf},
+    layer::Layer,
+    train::optimizer::AnyOptimizer,
+};
+
+/// What a backward's own tables take for each graph node of its piece, until it is over.
+///
+/// A stage's own backward shows only its own share; those of the other stages in one piece add up. Seen on the CPU:
+/// 150 to 250 bytes.
+const TABLE_BYTES_PER_NODE: u64 = 256;
+
+/// Share of the saved bytes that an alternative must at least save to be worth offering.
+const WORTHWHILE: f64 = 0.01;
+
+/// How a stage's graph is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Default,
+    Balanced,
+}
+
+/// A stage to be measured.
+pub(super) struct Subject<'a, L> {
+    /// Makes a copy with the stage's parameters and statistics of its own.
+    pub(super) copy: &'a dyn Fn() -> L,
+    /// Seeds the generator as for this stage.
+    pub(super) reseed: &'a dyn Fn(),
+    /// Whether the backward computes the gradient of the stage's input.
+    pub(super) wants_input_gradient: bool,
+}
+
+/// What one way to record a stage costs.
+struct TrackedCost {
+    forward: Cost,
+    backward: Cost,
+    output: OutputHold,
+}
+
+impl<B: CheckpointBackend> Profiler<'_, B> {
+    /// What one stage costs, and what becomes of its output in each way to record it.
+    pub(super) fn stage<L, A>(
+        &self,
+        subject: &Subject<'_, L>,
+        input: &A,
+    ) -> (Stage, Vec<OutputHold>)
+    where
+        A: Activation<B>,
+        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    {
+        let (param_bytes, grad_bytes) = parameter_bytes::<B, L>(&(subject.copy)());
+        let untracked = self.untracked(subject, input);
+        let default = self.tracked(subject, input, grad_bytes, Way::Default);
+        let saved = |tracked: &TrackedCost| Bytes(tracked.forward.kept.max(untracked.kept));
+        let saved_bytes = saved(&default);
+        let mut alternatives = Vec::new();
+        let mut outputs = vec![default.output];
+        if (subject.copy)().has_balanced() {
+            let balanced = self.tracked(subject, input, grad_bytes, Way::Balanced);
+            if (saved(&balanced).0 as f64) < saved_bytes.0 as f64 * (1.0 - WORTHWHILE) {
+                alternatives.push(Alternative {
+                    name: "balanced".into(),
+                    forward_s: Seconds(balanced.forward.seconds),
+                    backward_s: Seconds(balanced.backward.seconds),
+                    saved_bytes: saved(&balanced),
+                    tracked_temp_bytes: Bytes(balanced.forward.temp),
+                    backward_temp_bytes: Bytes(balanced.backward.temp),
+                });
+                outputs.push(balanced.output);
+            }
+        }
+        let stage = Stage {
+            name: String::new(),
+            forward_s: Seconds(untracked.seconds),
+            backward_s: Seconds(default.backward.seconds),
+            output_bytes: Bytes(untracked.kept),
+            saved_bytes,
+            forward_temp_bytes: Bytes(untracked.temp),
+            tracked_temp_bytes: Bytes(default.forward.temp),
+            backward_temp_bytes: Bytes(default.backward.temp),
+            param_bytes: Bytes(param_bytes),
+            grad_bytes: Bytes(grad_bytes),
+            alternatives,
+        };
+        (stage, outputs)
+    }
+
+    fn untracked<L, A>(&self, subject: &Subject<'_, L>, input: &A) -> Cost
+    where
+        A: Activation<B>,
+        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    {
+        let mut costs = Vec::new();
+        let started = Instant::now();
+        while wants_another_run(costs.len(), started) {
+            let layer = (subject.copy)().no_grad();
+            (subject.reseed)();
+            let (output, cost) = measure(self.meter, || layer.forward(input.clone()));
+            drop(output);
+            costs.push(cost);
+        }
+        summary(&costs)
+    }
+
+    fn tracked<L, A>(
+        &self,
+        subject: &Subject<'_, L>,
+        input: &A,
+        grad_bytes: u64,
+        way: Way,
+    ) -> TrackedCost
+    where
+        A: Activation<B>,
+        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    {
+        let meter = self.meter;
+        let (mut forward, mut backward, mut released) = (Vec::new(), Vec::new(), Vec::new());
+        let mut holds_output = false;
+        let started = Instant::now();
+        while wants_another_run(forward.len(), started) {
+            let layer = (subject.copy)();
+            let start = if subject.wants_input_gradient {
+                leaf::<B, A>(input.clone())
+            } else {
+                input.clone()
+            };
+            (subject.reseed)();
+            let nodes = graph::node_counter();
+            let (output, mut cost) = measure(meter, || match way {
+                Way::Default => layer.forward(start.clone()),
+                Way::Balanced => layer.forward_balanced(start.clone()),
+            });
+            let nodes = graph::node_counter() - nodes;
+            cost.kept += nodes * TABLE_BYTES_PER_NODE;
+            forward.push(cost);
+
+            let upstream = Upstream::<B>::ones(&output);
+            let mut gradients = GradientsParams::new();
+            let before = meter.read().in_use_bytes.0;
+            let output_bytes = upstream.bytes();
+            let mut freed = 0;
+            let (input_gradient, mut cost) = measure(meter, || {
+                let root = upstream.seed(output);
+                // The seed has let go of the output; whoever still holds it is the graph.
+                freed = before.saturating_sub(meter.read().in_use_bytes.0);
+                root.map(|root| {
+                    let mut grads = graph::sweep::<B>(root);
+                    graph::collect(&layer, &mut grads, &mut gradients);
+                    Upstream::<B>::take(&start, &mut grads)
+                })
+            });
+            // The simulator itself adds what a backward leaves: the gradients of the input and of the parameters.
+            let leaves = input_gradient.as_ref().map_or(0, Upstream::bytes) + grad_bytes;
+            holds_output = freed < output_bytes / 2;
+            released.push(Cost {
+                temp: cost.peak.saturating_sub(before - freed + leaves),
+                ..Cost::default()
+            });
+            cost.temp = cost.peak.saturating_sub(before + leaves);
+            backward.push(cost);
+        }
+        TrackedCost {
+            forward: summary(&forward),
+            backward: summary(&backward),
+            output: OutputHold {
+                by_own_graph: holds_output,
+                released_backward_temp_bytes: Bytes(summary(&released).temp),
+            },
+        }
+    }
+
+    /// Whether a stage's graph holds its input. Nothing else may hold it: letting go of it must show.
+    pub(super) fn holds_input<L, A>(&self, subject: &Subject<'_, L>, input: A) -> bool
+    where
+        A: Activation<B>,
+        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    {
+        let bytes = value_bytes::<B, A>(&input);
+        let layer = (subject.copy)();
+        let own = leaf::<B, A>(input);
+        (subject.reseed)();
+        let output = layer.forward(own.clone());
+        let before = self.meter.read().in_use_bytes.0;
+        drop(own);
+        let freed = before.saturating_sub(self.meter.read().in_use_bytes.0);
+        // A graph is only let go by a backward through it.
+        if let Some(root) = Upstream::<B>::ones(&output).seed(output) {
+            drop(graph::sweep::<B>(root));
+        }
+        freed < bytes / 2
+    }
+
+    /// The loss keeps nothing in the chain's terms, so whatever its graph holds counts as temporary.
+    pub(super) fn loss<A, R, F>(&self, output: &A, loss: &F) -> LossCost
+    where
+        A: Activation<B>,
+        R: StepLoss<B>,
+        F: Fn(A) -> R,
+    {
+        let meter = self.meter;
+        let (mut forward, mut backward) = (Vec::new(), Vec::new());
+        let started = Instant::now();
+        while wants_another_run(forward.len(), started) {
+            let start = leaf::<B, A>(output.clone());
+            let base = meter.read().in_use_bytes.0;
+            let (value, mut cost) = measure(meter, || loss(start.clone()).split());
+            cost.temp += cost.kept;
+            forward.push(cost);
+            let (gradient, mut cost) = measure(meter, || {
+                let mut grads = graph::sweep::<B>(graph::root_of(value.0));
+                Upstream::<B>::take(&start, &mut grads)
+            });
+            cost.temp = cost.peak.saturating_sub(base + gradient.bytes());
+            backward.push(cost);
+        }
+        let (forward, backward) = (summary(&forward), summary(&backward));
+        LossCost {
+            forward_s: Seconds(forward.seconds),
+            backward_s: Seconds(backward.seconds),
+            forward_temp_bytes: Bytes(forward.temp),
+            backward_temp_bytes: Bytes(backward.temp),
+        }
+    }
+
+    /// One stage's share of the optimizer's step, at a rate of zero: the layer comes back with the values it had.
+    ///
+    /// The layer itself is updated, as in training: a copy of a large layer might not fit beside the model.
+    pub(super) fn optimizer_step<L: AutodiffModule<B>>(&self, mut layer: L) -> (L, OptimizerCost) {
+        let (_, grad_bytes) = parameter_bytes::<B, L>(&layer);
+        if grad_bytes == 0 {
+            return (layer, OptimizerCost::default());
+        }
+        let meter = self.meter;
+        let mut optimizer = AnyOptimizer::<B, L>::new(self.optimizer, self.clip);
+        let (mut costs, mut state_bytes) = (Vec::new(), 0);
+        for run in 0..RUNS.0 {
+            let gradients = unit_gradients::<B, L>(&layer);
+            let before = meter.read().in_use_bytes.0;
+            let (updated, mut cost) = measure(meter, || optimizer.step(0.0, layer, gradients));
+            layer = updated;
+            cost.temp = cost.peak.saturating_sub(before);
+            let after = meter.read().in_use_bytes.0;
+            if run == 0 {
+                // State came, gradients went, parameters were replaced.
+                state_bytes = (after + grad_bytes).saturating_sub(before);
+            }
+            costs.push(cost);
+        }
+        let costs = summary(&costs);
+        let cost = OptimizerCost {
+            step_s: Seconds(costs.seconds),
+            temp_bytes: Bytes(costs.temp),
+            state_bytes: Bytes(state_bytes),
+        };
+        (layer, cost)
+    }
+}

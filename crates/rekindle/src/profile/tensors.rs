@@ -1,0 +1,72 @@
+//! Bytes and values of the tensors of modules and activations.
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{
+        Bool, Int, Tensor,
+        backend::{AutodiffBackend, Backend},
+    },
+};
+
+use crate::activation::{Activation, ActivationVisitor};
+
+/// Bytes of all float tensors of a module, and of those that want a gradient.
+pub(super) fn parameter_bytes<B: AutodiffBackend, M: Module<B>>(module: &M) -> (u64, u64) {
+    struct Count {
+        all: u64,
+        trainable: u64,
+    }
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Count {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            let tensor = param.val();
+            let bytes = (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+            self.all += bytes;
+            if tensor.is_require_grad() {
+                self.trainable += bytes;
+            }
+        }
+    }
+    let mut count = Count {
+        all: 0,
+        trainable: 0,
+    };
+    module.visit(&mut count);
+    (count.all, count.trainable)
+}
+
+/// Bytes of all tensors of an activation.
+pub(super) fn value_bytes<B: Backend, A: Activation<B>>(activation: &A) -> u64 {
+    struct Count(u64);
+    impl<B: Backend> ActivationVisitor<B> for Count {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
+            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        }
+        fn int<const D: usize>(&mut self, tensor: &Tensor<B, D, Int>) {
+            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        }
+        fn bool<const D: usize>(&mut self, tensor: &Tensor<B, D, Bool>) {
+            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        }
+    }
+    let mut count = Count(0);
+    activation.visit(&mut count);
+    count.0
+}
+
+/// A gradient of ones for every parameter that wants one.
+pub(super) fn unit_gradients<B: AutodiffBackend, M: Module<B>>(module: &M) -> GradientsParams {
+    struct Fill(GradientsParams);
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Fill {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            let tensor = param.val();
+            if tensor.is_require_grad() {
+                let ones = Tensor::<B::InnerBackend, D>::ones(tensor.dims(), &tensor.device());
+                self.0.register::<B::InnerBackend, D>(param.id, ones);
+            }
+        }
+    }
+    let mut fill = Fill(GradientsParams::new());
+    module.visit(&mut fill);
+    fill.0
+}
