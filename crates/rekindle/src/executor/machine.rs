@@ -11,11 +11,12 @@ use burn::{
         ops::FloatTensor,
     },
 };
-use rekindle_plan::StageId;
+use rekindle_plan::{Action, StageId};
 
 use super::{
     StepError, StepLoss, StepOutput, copies,
     program::{Instruction, Program},
+    trace::Tracer,
 };
 use crate::{
     activation::{Activation, ActivationVisitor},
@@ -52,6 +53,7 @@ pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
     loss_root: Option<FloatTensor<B>>,
     gradients: GradientsParams,
     forward_counts: Vec<usize>,
+    tracer: Option<Tracer>,
 }
 
 impl<'a, B, L, A> Machine<'a, B, L, A>
@@ -65,6 +67,7 @@ where
         input: A,
         seed: StepSeed,
         meter: Option<&'a dyn Meter>,
+        tracer: Option<Tracer>,
     ) -> Self {
         let mut activations: Vec<Option<A>> = layers.iter().map(|_| None).collect();
         activations.push(None);
@@ -85,6 +88,7 @@ where
             loss_root: None,
             gradients: GradientsParams::new(),
             forward_counts: vec![0; layers.len()],
+            tracer,
         }
     }
 
@@ -109,6 +113,7 @@ where
                     if let Some(loss) = loss.take() {
                         result = Some(self.loss(*joins_piece, loss)?);
                     }
+                    self.trace(Action::Loss);
                     self.phases.end(Phase::Loss);
                 }
             }
@@ -125,6 +130,10 @@ where
             gradients: self.gradients,
             phases: self.phases.finish(),
             forward_counts: self.forward_counts,
+            trace: self
+                .tracer
+                .map(|tracer| tracer.finish())
+                .unwrap_or_default(),
         })
     }
 
@@ -142,6 +151,17 @@ where
         let layer = copies::untracked(&self.layers[stage], detach);
         let output = layer.forward(input);
         self.activations[stage + 1] = Some(detached(output));
+        self.trace(if keep_input && stage > 0 {
+            Action::ForwardKeep(StageId(stage))
+        } else {
+            Action::Forward(StageId(stage))
+        });
+    }
+
+    fn trace(&self, action: Action) {
+        if let Some(tracer) = &self.tracer {
+            tracer.record(action);
+        }
     }
 
     /// Runs stages as one graph.
@@ -155,12 +175,19 @@ where
         for stage in stages.clone() {
             let detach = self.enter_stage(stage, &output);
             let layer = copies::tracked(&self.layers[stage], detach);
+            if let Some(tracer) = self.tracer.as_ref().filter(|_| stage > first) {
+                output = tracer.border::<B, A>(output, stage);
+            }
             output = if balanced {
                 layer.forward_balanced(output)
             } else {
                 layer.forward(output)
             };
             layers.push(layer);
+            self.trace(Action::ForwardTracked {
+                stage: StageId(stage),
+                alternative: usize::from(balanced),
+            });
         }
         self.pieces.push(Piece {
             stages,
@@ -236,6 +263,9 @@ where
         if first > 0 {
             self.activations[first] = None;
         }
+        drop(piece.layers);
+        drop(piece.input);
+        self.trace(Action::Backward(StageId(first)));
     }
 
     /// The input of a stage, without a graph; the place it is held in keeps it.

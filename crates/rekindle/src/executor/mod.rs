@@ -21,6 +21,7 @@ mod copies;
 mod machine;
 mod program;
 mod scalar;
+mod trace;
 
 use std::sync::Arc;
 
@@ -38,14 +39,17 @@ use crate::{
 };
 use machine::Machine;
 use program::{Instruction, Program};
+use trace::Tracer;
 
 pub use scalar::StepLoss;
+pub use trace::TraceEntry;
 
 /// Runs training steps of one chain under one schedule.
 pub struct Executor {
     schedule: Schedule,
     program: Program,
     meter: Option<Arc<dyn Meter>>,
+    traced: bool,
 }
 
 /// What one training step gives.
@@ -61,6 +65,8 @@ pub struct StepOutput<B: CheckpointBackend, T> {
     pub phases: Vec<PhaseReading>,
     /// Times each stage ran forward in this step.
     pub forward_counts: Vec<usize>,
+    /// Memory after each action, if the executor [traces](Executor::traced).
+    pub trace: Vec<TraceEntry>,
 }
 
 /// A step that could not run. Nothing was computed and no state has changed.
@@ -106,6 +112,7 @@ impl Executor {
             schedule,
             program,
             meter: None,
+            traced: false,
         }
     }
 
@@ -113,6 +120,14 @@ impl Executor {
     #[must_use]
     pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
         self.meter = Some(meter);
+        self
+    }
+
+    /// Records memory after every action of the schedule but `optimize`, which is the caller's, in place of phases.
+    /// Takes a reading for each, so steps take longer. Without a meter it does nothing.
+    #[must_use]
+    pub fn traced(mut self) -> Self {
+        self.traced = true;
         self
     }
 
@@ -145,7 +160,11 @@ impl Executor {
         F: FnOnce(A) -> R,
     {
         self.check(model.layers())?;
-        let machine = Machine::new(model.layers(), input, seed, self.meter.as_deref());
+        let (phases, tracer) = match &self.meter {
+            Some(meter) if self.traced => (None, Some(Tracer::start(Arc::clone(meter)))),
+            meter => (meter.as_deref(), None),
+        };
+        let machine = Machine::new(model.layers(), input, seed, phases, tracer);
         machine.run(&self.program, loss)
     }
 

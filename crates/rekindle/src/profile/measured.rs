@@ -2,7 +2,7 @@
 
 use rekindle_plan::{
     Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Stage, Violation, frontier,
-    plan, planner, simulate,
+    plan, simulate,
 };
 use serde::{Deserialize, Serialize};
 

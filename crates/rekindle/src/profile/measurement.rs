@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use crate::meter::Meter;
 
-/// Fewest and most runs of each operation; the first is a warm-up. Between them, as many as fit into
-/// [`SECONDS_FOR_RUNS`]: kernels that run on several threads peak a little differently each time, and the highest
-/// counts.
-pub(super) const RUNS: (usize, usize) = (4, 16);
+/// Fewest and most runs of each operation; the first is a warm-up.
+pub(super) const RUNS: (usize, usize) = (4, 24);
 
-/// Time for the runs of one stage, beyond the fewest.
+/// Kernels that run on several threads peak a little differently each time, and the highest counts: an operation runs
+/// again until so many runs in a row have not peaked higher.
+const RUNS_WITHOUT_A_HIGHER_PEAK: usize = 3;
+
+/// Time for more runs of an operation that has settled.
 const SECONDS_FOR_RUNS: f64 = 0.3;
 
 /// Share by which temporary bytes are rounded up. Kernels that run on several threads hold one scratch buffer for
@@ -54,21 +56,45 @@ pub(super) fn measure<T>(meter: &dyn Meter, operation: impl FnOnce() -> T) -> (T
     (result, cost)
 }
 
-pub(super) fn wants_another_run(done: usize, started: Instant) -> bool {
-    done < RUNS.0 || (done < RUNS.1 && started.elapsed().as_secs_f64() < SECONDS_FOR_RUNS)
+/// Whether an operation whose runs so far are these runs once more.
+pub(super) fn wants_another_run(runs: &[Cost], started: Instant) -> bool {
+    let counted = runs.get(1..).unwrap_or_default();
+    let highest = counted.iter().map(|cost| cost.temp).max().unwrap_or(0);
+    let since = counted
+        .iter()
+        .position(|cost| cost.temp == highest)
+        .map_or(0, |first| counted.len() - 1 - first);
+    let settled = since >= RUNS_WITHOUT_A_HIGHER_PEAK;
+    let has_time = started.elapsed().as_secs_f64() < SECONDS_FOR_RUNS;
+    runs.len() < RUNS.0 || (runs.len() < RUNS.1 && (!settled || has_time))
+}
+
+/// How much more some runs but the warm-up peaked than others: the scratch of one more thread that was busy just then.
+pub(super) fn spread(runs: &[Cost]) -> u64 {
+    let temps = || {
+        runs.get(1..)
+            .unwrap_or_default()
+            .iter()
+            .map(|cost| cost.temp)
+    };
+    let (least, most) = (temps().min().unwrap_or(0), temps().max().unwrap_or(0));
+    most - least
 }
 
 /// Kept and temporary bytes and the median time of all runs but the warm-up.
 ///
 /// What is kept does not vary; a run that seems to keep more is one in which a thread allocated scratch for good, so
-/// the least counts. Temporary bytes do vary, and the most counts.
-pub(super) fn summary(runs: &[Cost]) -> Cost {
+/// the least counts. Temporary bytes do vary: the most counts, and at least the least plus `spread`.
+pub(super) fn summary(runs: &[Cost], spread: u64) -> Cost {
     let counted = runs.get(1..).unwrap_or_default();
     let mut seconds: Vec<f64> = counted.iter().map(|cost| cost.seconds).collect();
     seconds.sort_by(f64::total_cmp);
+    let temps = || counted.iter().map(|cost| cost.temp);
+    let most = temps().max().unwrap_or(0);
+    let least = temps().min().unwrap_or(0);
     Cost {
         kept: counted.iter().map(|cost| cost.kept).min().unwrap_or(0),
-        temp: with_margin(counted.iter().map(|cost| cost.temp).max().unwrap_or(0)),
+        temp: with_margin(most.max(least + spread)),
         peak: counted.iter().map(|cost| cost.peak).max().unwrap_or(0),
         seconds: seconds.get(seconds.len() / 2).copied().unwrap_or(0.0),
     }

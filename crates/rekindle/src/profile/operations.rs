@@ -8,7 +8,7 @@ use rekindle_plan::{Alternative, Bytes, LossCost, OptimizerCost, Seconds, Stage}
 use super::{
     Profiler,
     measured::OutputHold,
-    measurement::{Cost, RUNS, measure, summary, wants_another_run},
+    measurement::{Cost, RUNS, measure, spread, summary, wants_another_run},
     tensors::{parameter_bytes, unit_gradients, value_bytes},
 };
 use crate::{
@@ -46,11 +46,20 @@ pub(super) struct Subject<'a, L> {
     pub(super) wants_input_gradient: bool,
 }
 
-/// What one way to record a stage costs.
-struct TrackedCost {
-    forward: Cost,
-    backward: Cost,
-    output: OutputHold,
+/// The runs of one way to record a stage.
+struct TrackedRuns {
+    forward: Vec<Cost>,
+    backward: Vec<Cost>,
+    /// The same backwards, their temporary bytes above what is there once the output has been let go of.
+    released: Vec<Cost>,
+    /// Whether the graph itself holds the stage's output.
+    holds_output: bool,
+}
+
+impl TrackedRuns {
+    fn spread(&self) -> u64 {
+        spread(&self.forward).max(spread(&self.released))
+    }
 }
 
 impl<B: CheckpointBackend> Profiler<'_, B> {
@@ -67,33 +76,51 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let (param_bytes, grad_bytes) = parameter_bytes::<B, L>(&(subject.copy)());
         let untracked = self.untracked(subject, input);
         let default = self.tracked(subject, input, grad_bytes, Way::Default);
-        let saved = |tracked: &TrackedCost| Bytes(tracked.forward.kept.max(untracked.kept));
-        let saved_bytes = saved(&default);
+        let balanced = (subject.copy)()
+            .has_balanced()
+            .then(|| self.tracked(subject, input, grad_bytes, Way::Balanced));
+        // Scratch that showed in one operation of the stage may show in any other of them.
+        let spread = spread(&untracked)
+            .max(default.spread())
+            .max(balanced.as_ref().map_or(0, TrackedRuns::spread));
+        let untracked = summary(&untracked, spread);
+        let hold = |runs: &TrackedRuns| OutputHold {
+            by_own_graph: runs.holds_output,
+            released_backward_temp_bytes: Bytes(summary(&runs.released, spread).temp),
+        };
+        let saved = |forward: &Cost| Bytes(forward.kept.max(untracked.kept));
+
+        let (forward, backward) = (
+            summary(&default.forward, spread),
+            summary(&default.backward, spread),
+        );
+        let saved_bytes = saved(&forward);
+        let mut outputs = vec![hold(&default)];
         let mut alternatives = Vec::new();
-        let mut outputs = vec![default.output];
-        if (subject.copy)().has_balanced() {
-            let balanced = self.tracked(subject, input, grad_bytes, Way::Balanced);
-            if (saved(&balanced).0 as f64) < saved_bytes.0 as f64 * (1.0 - WORTHWHILE) {
+        if let Some(balanced) = balanced {
+            let forward = summary(&balanced.forward, spread);
+            let backward = summary(&balanced.backward, spread);
+            if (saved(&forward).0 as f64) < saved_bytes.0 as f64 * (1.0 - WORTHWHILE) {
                 alternatives.push(Alternative {
                     name: "balanced".into(),
-                    forward_s: Seconds(balanced.forward.seconds),
-                    backward_s: Seconds(balanced.backward.seconds),
-                    saved_bytes: saved(&balanced),
-                    tracked_temp_bytes: Bytes(balanced.forward.temp),
-                    backward_temp_bytes: Bytes(balanced.backward.temp),
+                    forward_s: Seconds(forward.seconds),
+                    backward_s: Seconds(backward.seconds),
+                    saved_bytes: saved(&forward),
+                    tracked_temp_bytes: Bytes(forward.temp),
+                    backward_temp_bytes: Bytes(backward.temp),
                 });
-                outputs.push(balanced.output);
+                outputs.push(hold(&balanced));
             }
         }
         let stage = Stage {
             name: String::new(),
             forward_s: Seconds(untracked.seconds),
-            backward_s: Seconds(default.backward.seconds),
+            backward_s: Seconds(backward.seconds),
             output_bytes: Bytes(untracked.kept),
             saved_bytes,
             forward_temp_bytes: Bytes(untracked.temp),
-            tracked_temp_bytes: Bytes(default.forward.temp),
-            backward_temp_bytes: Bytes(default.backward.temp),
+            tracked_temp_bytes: Bytes(forward.temp),
+            backward_temp_bytes: Bytes(backward.temp),
             param_bytes: Bytes(param_bytes),
             grad_bytes: Bytes(grad_bytes),
             alternatives,
@@ -101,21 +128,21 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         (stage, outputs)
     }
 
-    fn untracked<L, A>(&self, subject: &Subject<'_, L>, input: &A) -> Cost
+    fn untracked<L, A>(&self, subject: &Subject<'_, L>, input: &A) -> Vec<Cost>
     where
         A: Activation<B>,
         L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
     {
         let mut costs = Vec::new();
         let started = Instant::now();
-        while wants_another_run(costs.len(), started) {
+        while wants_another_run(&costs, started) {
             let layer = (subject.copy)().no_grad();
             (subject.reseed)();
             let (output, cost) = measure(self.meter, || layer.forward(input.clone()));
             drop(output);
             costs.push(cost);
         }
-        summary(&costs)
+        costs
     }
 
     fn tracked<L, A>(
@@ -124,7 +151,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         input: &A,
         grad_bytes: u64,
         way: Way,
-    ) -> TrackedCost
+    ) -> TrackedRuns
     where
         A: Activation<B>,
         L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
@@ -133,7 +160,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let (mut forward, mut backward, mut released) = (Vec::new(), Vec::new(), Vec::new());
         let mut holds_output = false;
         let started = Instant::now();
-        while wants_another_run(forward.len(), started) {
+        while wants_another_run(&released, started) {
             let layer = (subject.copy)();
             let start = if subject.wants_input_gradient {
                 leaf::<B, A>(input.clone())
@@ -175,13 +202,11 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             cost.temp = cost.peak.saturating_sub(before + leaves);
             backward.push(cost);
         }
-        TrackedCost {
-            forward: summary(&forward),
-            backward: summary(&backward),
-            output: OutputHold {
-                by_own_graph: holds_output,
-                released_backward_temp_bytes: Bytes(summary(&released).temp),
-            },
+        TrackedRuns {
+            forward,
+            backward,
+            released,
+            holds_output,
         }
     }
 
@@ -216,7 +241,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let meter = self.meter;
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let started = Instant::now();
-        while wants_another_run(forward.len(), started) {
+        while wants_another_run(&backward, started) {
             let start = leaf::<B, A>(output.clone());
             let base = meter.read().in_use_bytes.0;
             let (value, mut cost) = measure(meter, || loss(start.clone()).split());
@@ -229,7 +254,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             cost.temp = cost.peak.saturating_sub(base + gradient.bytes());
             backward.push(cost);
         }
-        let (forward, backward) = (summary(&forward), summary(&backward));
+        let spread = spread(&forward).max(spread(&backward));
+        let (forward, backward) = (summary(&forward, spread), summary(&backward, spread));
         LossCost {
             forward_s: Seconds(forward.seconds),
             backward_s: Seconds(backward.seconds),
@@ -262,7 +288,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             }
             costs.push(cost);
         }
-        let costs = summary(&costs);
+        let costs = summary(&costs, 0);
         let cost = OptimizerCost {
             step_s: Seconds(costs.seconds),
             temp_bytes: Bytes(costs.temp),
