@@ -35,6 +35,7 @@ pub(super) fn measure<T>(meter: &dyn Meter, operation: impl FnOnce() -> T) -> (T
     meter.trim();
     let before = meter.read();
     meter.start_interval();
+    wake_threads();
     let started = Instant::now();
     let result = operation();
     let after = meter.read();
@@ -54,6 +55,13 @@ pub(super) fn measure<T>(meter: &dyn Meter, operation: impl FnOnce() -> T) -> (T
         seconds,
     };
     (result, cost)
+}
+
+/// Wakes the threads that CPU kernels run on. In a training step they are always awake and work side by side, each with
+/// scratch of its own; an operation that comes after a pause may be over before the others join in.
+fn wake_threads() {
+    #[cfg(feature = "flex")]
+    rayon::broadcast(|_| {});
 }
 
 /// Whether an operation whose runs so far are these runs once more.
