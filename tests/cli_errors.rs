@@ -34,6 +34,7 @@ struct Refusal {
 fn refused(folder: &Path, arguments: &[&str]) -> Refusal {
     let output = Command::cargo_bin("rekindle")
         .expect("built")
+        .env("REKINDLE_CACHE", "")
         .current_dir(folder)
         .args(arguments)
         .env("NO_COLOR", "1")
@@ -330,6 +331,7 @@ fn the_configs_of_this_repository_are_right() {
 fn estimate_counts_the_keras_model_exactly() {
     let output = Command::cargo_bin("rekindle")
         .expect("built")
+        .env("REKINDLE_CACHE", "")
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["estimate", "configs/keras-conv.toml", "--json"])
         .output()

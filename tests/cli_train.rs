@@ -6,6 +6,7 @@ use serde_json::Value;
 fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::cargo_bin("rekindle")
         .expect("built")
+        .env("REKINDLE_CACHE", "")
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(arguments)
         .assert()
@@ -144,6 +145,7 @@ fn an_interrupt_stops_after_the_step_and_still_reports() {
     };
 
     let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
+        .env("REKINDLE_CACHE", "")
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args([
             "train",

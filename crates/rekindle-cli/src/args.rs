@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use rekindle::meter::Count;
 use rekindle_plan::PlannerKind;
 
 use crate::{device::DeviceChoice, size::Size};
@@ -93,9 +94,11 @@ pub struct TrainArgs {
     /// Seed of weights, shuffling and random layers, instead of the config's
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// auto, cpu, cuda, cuda:N, wgpu or wgpu:N
-    #[arg(long, value_name = "D")]
-    pub device: Option<DeviceChoice>,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Which bytes a budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
+    #[arg(long, value_name = "WHICH")]
+    pub count: Option<CountChoice>,
     /// Run one plain step after the training and measure it
     #[arg(long)]
     pub compare: bool,
@@ -116,6 +119,27 @@ pub struct MeasureArgs {
     /// auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D")]
     pub device: Option<DeviceChoice>,
+    /// Measure again what an earlier command has measured (the folder in REKINDLE_CACHE, or the user's cache folder)
+    #[arg(long)]
+    pub fresh: bool,
+}
+
+/// Which bytes a budget bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CountChoice {
+    /// What the device loses: the pools' reserved bytes and the driver's context.
+    Reserved,
+    /// Live buffers.
+    InUse,
+}
+
+impl From<CountChoice> for Count {
+    fn from(choice: CountChoice) -> Self {
+        match choice {
+            CountChoice::Reserved => Self::Reserved,
+            CountChoice::InUse => Self::InUse,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -151,6 +175,9 @@ pub struct PlanArgs {
     pub data_dir: Option<PathBuf>,
     #[command(flatten)]
     pub measure: MeasureArgs,
+    /// Which bytes the budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
+    #[arg(long, value_name = "WHICH")]
+    pub count: Option<CountChoice>,
     /// The most bytes at any moment (512MiB, 2GB, 80%)
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
@@ -179,13 +206,13 @@ pub struct PlanArgs {
 
 impl PlanArgs {
     /// The part that names a config.
-    pub fn config_args(&self) -> ConfigArgs {
-        ConfigArgs {
-            config: self.config.clone().unwrap_or_default(),
+    pub fn config_args(&self) -> Option<ConfigArgs> {
+        Some(ConfigArgs {
+            config: self.config.clone()?,
             batch: self.batch,
             data: self.data.clone(),
             data_dir: self.data_dir.clone(),
-        }
+        })
     }
 }
 

@@ -20,6 +20,7 @@ mod device;
 mod exit;
 mod failure;
 mod plan_file;
+mod profiles;
 mod progress;
 mod size;
 mod summary;

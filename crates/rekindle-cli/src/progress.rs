@@ -1,8 +1,9 @@
 //! What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere. All of it on standard error.
 
 use std::{
-    io::IsTerminal,
+    io::{self, IsTerminal},
     ops::ControlFlow,
+    path::Path,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -41,7 +42,7 @@ pub struct Progress {
 impl Progress {
     /// For a run of so many steps with so many samples each.
     pub fn new(steps: usize, batch: usize) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(0);
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
@@ -87,12 +88,31 @@ impl Observer for Progress {
             }
             bar.set_position(done as u64);
         } else if done == of {
-            self.line(&format!("measured {of} stages"));
+            self.line(&format!(
+                "measured {of} stages; the first run of each operation warmed up and was not counted"
+            ));
         }
+    }
+
+    fn profile_found(&mut self, folder: &Path) {
+        self.line(&format!(
+            "stages were measured before ({}); `--fresh` measures them again",
+            folder.display()
+        ));
+    }
+
+    fn profile_not_kept(&mut self, error: &io::Error) {
+        self.line(&format!(
+            "warning: what was measured could not be kept for later ({error}); REKINDLE_CACHE names another folder, and \
+             none where it is empty"
+        ));
     }
 
     fn planned(&mut self, planned: &Planned) {
         self.line(&crate::summary::plan_line(planned));
+        for warning in crate::summary::warnings(planned) {
+            self.line(&format!("warning: {warning}"));
+        }
         if let Some(bar) = &self.bar {
             bar.set_style(style("{pos}/{len} [{bar:20}] {eta} {msg}"));
             bar.set_length(self.steps as u64);

@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use comfy_table::Table;
-use rekindle::train::{record::RunRecord, session::Planned};
+use rekindle::{
+    meter::Count,
+    train::{record::RunRecord, session::Planned},
+};
 use rekindle_plan::Bytes;
 
 use crate::table;
@@ -25,8 +28,34 @@ pub fn plan_line(planned: &Planned) -> String {
         .unwrap_or_default();
     format!(
         "plan `{}`: {shape}; predicted peak {}{budget}, step {} (plain: {}, {})",
-        planned.planner, plan.peak, plan.step, planned.plain_peak, planned.plain_step
+        planned.planner, planned.peak, plan.step, planned.plain_peak, planned.plain_step
     )
+}
+
+/// What is odd about a plan.
+pub fn warnings(planned: &Planned) -> Vec<String> {
+    let counts = planned.plan.schedule.forward_counts();
+    let recomputes = counts.iter().any(|&count| count > 1);
+    let mut warnings = Vec::new();
+    match planned.budget {
+        Some(budget) if recomputes && planned.plain_peak <= budget => warnings.push(format!(
+            "the plain run would fit the budget as well, with {} of {budget}",
+            planned.plain_peak
+        )),
+        Some(_) if !recomputes => warnings.push(
+            "the plain run fits this budget: nothing is recomputed, and a smaller budget would show what can be saved"
+                .into(),
+        ),
+        _ => {}
+    }
+    if recomputes && planned.peak >= planned.plain_peak {
+        warnings.push(format!(
+            "this plan saves nothing: {} instead of the plain run's {}; most memory is not activations, or the largest \
+             segment is nearly the whole model",
+            planned.peak, planned.plain_peak
+        ));
+    }
+    warnings
 }
 
 /// Phases, predictions beside measurements, and what was saved.
@@ -90,15 +119,31 @@ fn phases(record: &RunRecord) -> Table {
 
 fn predictions(record: &RunRecord) -> Table {
     let mut table = table::table(["", "predicted", "measured", "error", "budget"], 1..5);
-    table.add_row([
-        "peak memory".into(),
-        record.predicted_peak_bytes.to_string(),
-        record.measured_peak_bytes.to_string(),
-        percent(record.peak_error()),
-        record
-            .budget_bytes
-            .map_or("-".into(), |budget| budget.to_string()),
-    ]);
+    let budget = record
+        .budget_bytes
+        .map_or("-".into(), |budget| budget.to_string());
+    let mut peak = |name: &str, predicted: Bytes, measured: Bytes, budget: String| {
+        let error = (predicted.0 as f64 - measured.0 as f64) / measured.0 as f64;
+        table.add_row([
+            name.to_owned(),
+            predicted.to_string(),
+            measured.to_string(),
+            percent(error),
+            budget,
+        ]);
+    };
+    let counted = match (&record.pools, record.count) {
+        (None, _) => "peak memory",
+        (Some(_), Count::Reserved) => "peak reserved",
+        (Some(_), Count::InUse) => "peak in use",
+    };
+    let (predicted, measured) = (record.predicted_peak_bytes, record.measured_peak_bytes);
+    peak(counted, predicted, measured, budget);
+    if record.pools.is_some() && record.count == Count::Reserved {
+        let in_use = record.in_use;
+        let (predicted, measured) = (in_use.predicted_bytes, in_use.measured_bytes);
+        peak("in use between actions", predicted, measured, "-".into());
+    }
     let (predicted, measured) = (record.predicted_step_s, record.measured_step_s);
     table.add_row([
         "step time".into(),

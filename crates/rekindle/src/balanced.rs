@@ -14,14 +14,16 @@
 //! use rekindle::{CheckpointBackend, Layer, balanced};
 //!
 //! #[derive(Module, Debug)]
-//! struct Normalise<B: Backend>(LayerNorm<B>);
+//! struct Normalise<B: Backend> {
+//!     norm: LayerNorm<B>,
+//! }
 //!
 //! impl<B: Backend> Layer<B> for Normalise<B> {
 //!     type Input = Tensor<B, 2>;
 //!     type Output = Tensor<B, 2>;
 //!
 //!     fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
-//!         self.0.forward(input)
+//!         self.norm.forward(input)
 //!     }
 //!
 //!     fn has_balanced(&self) -> bool {

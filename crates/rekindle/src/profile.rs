@@ -95,6 +95,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let mut stages = Vec::with_capacity(model.len());
         let mut layers = Vec::with_capacity(model.len());
         let mut optimizer = OptimizerCost::default();
+        let mut sizes_of_all = Bytes(0);
         let mut activation = detached::<B, A>(input.clone());
         for (index, (mut layer, label)) in model.into_layers().into_iter().zip(labels).enumerate() {
             let draws_random = layer.draws_random();
@@ -107,6 +108,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                 reseed();
                 detached::<B, A>(L::from_inner(layer.valid()).no_grad().forward(activation))
             };
+            let is_new = !known.contains_key(label.key.as_str());
             let (mut stage, step, held) = match known.get(label.key.as_str()) {
                 Some(costs) => {
                     activation = next(&layer, activation);
@@ -138,9 +140,14 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             optimizer.step_s += step.step_s;
             optimizer.state_bytes += step.state_bytes;
             optimizer.temp_bytes = optimizer.temp_bytes.max(step.temp_bytes);
+            // Pools of exact sizes keep what one stage's update took while another's takes buffers of other sizes.
+            if self.meter.exact_sizes() && is_new {
+                sizes_of_all += step.temp_bytes;
+            }
             layers.push(layer);
             progress(index + 1);
         }
+        optimizer.temp_bytes = optimizer.temp_bytes.max(sizes_of_all);
         let chain = Chain {
             input_bytes: Bytes(value_bytes::<B, A>(input)),
             input_grad: false,

@@ -170,20 +170,16 @@ impl Case {
         after: impl FnMut(usize) -> ControlFlow<()>,
     ) -> Result<RunRecord, Box<RunError>> {
         let data = data(&self.model);
+        let schedule = ScheduleRequest::Plan(PlanRequest {
+            planner: PlannerKind::Uniform,
+            segments: Some(self.segments),
+            ..PlanRequest::default()
+        });
         let job = Job {
-            model: &self.model,
-            train: &*data.train,
             eval: data.eval.as_deref(),
-            settings: &self.settings,
-            schedule: ScheduleRequest::Plan(PlanRequest {
-                planner: PlannerKind::Uniform,
-                segments: Some(self.segments),
-                ..PlanRequest::default()
-            }),
-            compare: false,
-            free: None,
             run_dir,
             snapshot_every: self.snapshot_every,
+            ..Job::new(&self.model, &*data.train, &self.settings, schedule)
         };
         run(&job, Device::Cpu, &mut After(after)).map_err(Box::new)
     }

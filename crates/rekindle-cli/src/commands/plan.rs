@@ -2,15 +2,19 @@
 
 use std::fmt::Write;
 
+use rekindle::{
+    profile::{Measured, with_reserve},
+    train::session::{self, Job, PoolDecision, ScheduleRequest},
+};
 use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, frontier, plan, planner,
-    simulate,
+    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, frontier, plan, simulate,
 };
 use serde_json::json;
 
 use super::profile;
 use crate::{
     args::PlanArgs,
+    config::{self, Overrides},
     device::DeviceChoice,
     failure::{Failure, Outcome},
     output,
@@ -20,21 +24,21 @@ use crate::{
 
 /// Plans.
 pub fn run(args: &PlanArgs) -> Outcome {
-    let chain = chain(args)?;
     let planner = args.planner.unwrap_or(match args.segments {
         Some(_) => PlannerKind::Uniform,
         None => PlannerKind::Auto,
     });
-    if args.frontier {
-        return frontier_of(args, &chain, planner);
-    }
     let request = PlanRequest {
         planner,
         budget: budget(args)?,
         segments: args.segments,
         slots: args.slots,
     };
-    let plan = match plan(&chain, &request) {
+    let subject = Subject::new(args, &request)?;
+    if args.frontier {
+        return frontier_of(args, &subject, planner);
+    }
+    let plan = match subject.plan(&request) {
         Ok(plan) => plan,
         Err(error) => {
             if let (
@@ -54,7 +58,8 @@ pub fn run(args: &PlanArgs) -> Outcome {
             return Err(error.into());
         }
     };
-    let file = PlanFile::new(&plan, &chain, request.budget);
+    let chain = subject.under(&plan);
+    let file = PlanFile::new(&plan, subject.chain(), request.budget);
     if let Some(path) = &args.output {
         let text = serde_json::to_string_pretty(&file).map_err(Failure::other)?;
         profile::write(path, &text)?;
@@ -62,40 +67,122 @@ pub fn run(args: &PlanArgs) -> Outcome {
     if args.json {
         return output::json(&file);
     }
-    let plain = plain(&chain)?;
+    let plain = subject.plain()?;
     let mut text = String::new();
     let _ = writeln!(text, "planner    {} ({})", plan.planner, plan.source);
     if let Some(budget) = request.budget {
         let _ = writeln!(text, "budget     {budget}");
     }
-    let _ = writeln!(text, "peak       {} (plain run {})", plan.peak, plain.0);
+    let _ = writeln!(text, "peak       {} (plain run {})", plan.peak, plain.peak);
     let _ = writeln!(
         text,
         "step       {} ({:.2}x the plain run's {})",
         plan.step,
-        plan.step.0 / plain.1,
-        rekindle_plan::Seconds(plain.1)
+        plan.step.0 / plain.step.0,
+        plain.step
     );
     let _ = writeln!(text, "schedule   {}", shape(&plan));
+    if let Some(pools) = &subject.pools {
+        let _ = writeln!(text, "pools      {}: {}", pools.mode, pools.why);
+    }
     if args.explain {
         explain(&chain, &plan, &mut text)?;
     }
     output::text(&text)
 }
 
-fn chain(args: &PlanArgs) -> Result<Chain, Failure> {
-    match (&args.chain, &args.config) {
-        (Some(path), _) => {
+/// What is planned: a model that was measured, or a chain from a file.
+struct Subject {
+    measured: Measured,
+    /// A chain from a file is taken at its word: it says nothing of what graphs hold, and nothing is held back.
+    from_file: bool,
+    /// How a GPU's pools would serve the run.
+    pools: Option<PoolDecision>,
+}
+
+impl Subject {
+    fn new(args: &PlanArgs, request: &PlanRequest) -> Result<Self, Failure> {
+        if let Some(path) = &args.chain {
             let text =
                 std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
-            Chain::from_json(&text)
-                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+            let chain = Chain::from_json(&text)
+                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+            return Ok(Self {
+                measured: Measured {
+                    chain,
+                    holds: Vec::new(),
+                },
+                from_file: true,
+                pools: None,
+            });
         }
-        (None, Some(_)) => {
-            let config = args.config_args();
-            Ok(profile::measure(&args.measure, &config)?.1)
+        let Some(arguments) = args.config_args() else {
+            return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
+        };
+        let config = config::load(&arguments.config, &Overrides::from(&arguments))?;
+        let device = args.measure.device.unwrap_or_default().resolve()?;
+        let count = args.count.map(Into::into).or(config.run.count);
+        let mut pools = None;
+        let measured = profile::measure(&args.measure, &config, &device, |job| {
+            let job = Job {
+                schedule: ScheduleRequest::Plan(*request),
+                count: count.unwrap_or_default(),
+                ..job
+            };
+            pools = session::pools(&job).ok().flatten();
+            job
+        })?;
+        Ok(Self {
+            measured,
+            from_file: false,
+            pools,
+        })
+    }
+
+    fn chain(&self) -> &Chain {
+        &self.measured.chain
+    }
+
+    fn plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
+        if self.from_file {
+            plan(self.chain(), request)
+        } else {
+            self.measured.plan(request)
         }
-        (None, None) => Err(Failure::usage("name a CONFIG, or a chain by --chain FILE")),
+    }
+
+    fn frontier(&self, planner: PlannerKind, slots: usize) -> Result<Vec<Plan>, PlanError> {
+        if self.from_file {
+            frontier(self.chain(), planner, slots)
+        } else {
+            self.measured.frontier(planner, slots)
+        }
+    }
+
+    /// The smallest budget that a plan of this peak is made for.
+    fn budget_for(&self, peak: Bytes) -> Bytes {
+        if self.from_file {
+            peak
+        } else {
+            with_reserve(peak)
+        }
+    }
+
+    /// The run without recomputing.
+    fn plain(&self) -> Result<Plan, PlanError> {
+        self.plan(&PlanRequest {
+            planner: PlannerKind::None,
+            ..PlanRequest::default()
+        })
+    }
+
+    /// The chain as a plan meets it.
+    fn under(&self, plan: &Plan) -> Chain {
+        if self.from_file {
+            self.chain().clone()
+        } else {
+            self.measured.under(&plan.schedule)
+        }
     }
 }
 
@@ -107,14 +194,13 @@ fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
         None if args.chain.is_some() => None,
         choice => choice.unwrap_or(DeviceChoice::Auto).resolve()?.total_bytes,
     };
-    size.of(device).map(Some).map_err(Failure::usage)
-}
-
-/// Peak and seconds of the run without recomputing.
-fn plain(chain: &Chain) -> Result<(Bytes, f64), Failure> {
-    let schedule = planner::none(chain.stages.len())?;
-    let simulation = simulate(chain, &schedule).map_err(Failure::usage)?;
-    Ok((simulation.peak, simulation.time.0))
+    let budget = size.of(device).map_err(Failure::usage)?;
+    match device {
+        Some(all) if budget > all => Err(Failure::usage(format!(
+            "a budget of {budget} is more than the device has, which is {all}"
+        ))),
+        _ => Ok(Some(budget)),
+    }
 }
 
 fn shape(plan: &Plan) -> String {
@@ -135,31 +221,35 @@ fn shape(plan: &Plan) -> String {
     }
 }
 
-fn frontier_of(args: &PlanArgs, chain: &Chain, planner: PlannerKind) -> Outcome {
-    let points = frontier(chain, planner, args.slots)?;
-    let (plain_peak, plain_s) = plain(chain)?;
+fn frontier_of(args: &PlanArgs, subject: &Subject, planner: PlannerKind) -> Outcome {
+    let points = subject.frontier(planner, args.slots)?;
+    let plain = subject.plain()?;
     if args.json {
         let points: Vec<_> = points
             .iter()
             .map(|plan| {
                 json!({
-                    "budget_bytes": plan.peak, "predicted_peak_bytes": plan.peak,
+                    "budget_bytes": subject.budget_for(plan.peak), "predicted_peak_bytes": plan.peak,
                     "predicted_step_s": plan.step, "planner": plan.planner,
                     "segments": plan.schedule.segments().map(|segments| segments.len()),
                 })
             })
             .collect();
         return output::json(&json!({
-            "planner": planner, "plain_peak_bytes": plain_peak, "plain_step_s": plain_s, "points": points,
+            "planner": planner, "plain_peak_bytes": plain.peak, "plain_step_s": plain.step, "points": points,
         }));
     }
-    let mut table = table::table(["peak", "of plain", "step", "x plain", "schedule"], 0..4);
+    let mut table = table::table(
+        ["budget", "peak", "of plain", "step", "x plain", "schedule"],
+        0..5,
+    );
     for plan in &points {
         table.add_row([
+            subject.budget_for(plan.peak).to_string(),
             plan.peak.to_string(),
-            format!("{:.0}%", 100.0 * plan.peak.0 as f64 / plain_peak.0 as f64),
+            format!("{:.0}%", 100.0 * plan.peak.0 as f64 / plain.peak.0 as f64),
             plan.step.to_string(),
-            format!("{:.2}x", plan.step.0 / plain_s),
+            format!("{:.2}x", plan.step.0 / plain.step.0),
             match plan.schedule.segments() {
                 Some(segments) => format!("{} segments", segments.len()),
                 None => "nested".into(),
@@ -222,6 +312,16 @@ fn explain(chain: &Chain, plan: &Plan, text: &mut String) -> Outcome {
         .map(|(times, stages)| format!("{stages} stages {times}x"))
         .collect();
     let _ = writeln!(text, "\nForwards: {}.", times.join(", "));
+    let balanced = actions
+        .iter()
+        .filter(|action| matches!(action, Action::ForwardTracked { alternative, .. } if *alternative > 0))
+        .count();
+    if balanced > 0 {
+        let _ = writeln!(
+            text,
+            "{balanced} stages are recorded by burn's balanced strategy, which keeps less."
+        );
+    }
     Ok(())
 }
 

@@ -2,7 +2,11 @@
 
 use std::path::Path;
 
-use rekindle::train::session::{self, Job, ScheduleRequest};
+use rekindle::{
+    device::DeviceInfo,
+    profile::Measured,
+    train::session::{self, Job, ScheduleRequest},
+};
 use rekindle_plan::{Bytes, Chain, PlanRequest};
 
 use crate::{
@@ -10,13 +14,16 @@ use crate::{
     config::{self, Config, Overrides},
     failure::{Failure, Outcome},
     output,
+    profiles::profiles,
     progress::Progress,
     table,
 };
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let (_, chain) = measure(&args.measure, &args.config)?;
+    let config = config::load(&args.config.config, &Overrides::from(&args.config))?;
+    let device = args.measure.device.unwrap_or_default().resolve()?;
+    let Measured { chain, .. } = measure(&args.measure, &config, &device, |job| job)?;
     let text = chain.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
         write(path, &text)?;
@@ -28,34 +35,25 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     }
 }
 
-/// Loads a config and measures its chain.
+/// Measures the chain of a config on a device, for the job that `complete` makes of it.
 pub fn measure(
     args: &MeasureArgs,
-    config: &crate::args::ConfigArgs,
-) -> Result<(Config, Chain), Failure> {
-    let config = config::load(&config.config, &Overrides::from(config))?;
-    let device = args.device.unwrap_or_default().resolve()?;
+    config: &Config,
+    device: &DeviceInfo,
+    complete: impl for<'a> FnOnce(Job<'a>) -> Job<'a>,
+) -> Result<Measured, Failure> {
     let data = config.open_data()?;
+    let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
-        model: &config.model,
-        train: &*data.train,
-        eval: None,
-        settings: &config.training,
-        schedule: ScheduleRequest::Plan(PlanRequest::default()),
-        compare: false,
-        free: device.free_bytes,
-        run_dir: None,
-        snapshot_every: None,
+        profiles: profiles(args.fresh),
+        ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
-    note!(
-        "measuring on {} ({}); each operation's first run warms up and is not counted",
-        device.device,
-        device.name
-    );
+    let job = complete(job.on(device));
+    note!("on {} ({})", device.device, device.name);
     let mut progress = Progress::new(0, config.training.batch);
-    let chain = session::measure(&job, device.device, &mut progress);
+    let measured = session::measure(&job, device.device, &mut progress);
     progress.finish();
-    Ok((config, chain?))
+    Ok(measured?)
 }
 
 /// Writes a file whole: a reader never sees half of it.

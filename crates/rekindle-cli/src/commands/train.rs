@@ -17,6 +17,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     plan_file::PlanFile,
+    profiles::profiles,
     progress::{self, Progress},
     size::Size,
     summary,
@@ -37,16 +38,18 @@ pub fn run(args: &TrainArgs) -> Outcome {
     let data = config.open_data()?;
 
     let job = Job {
-        model: &config.model,
-        train: &*data.train,
         eval: data.eval.as_deref(),
-        settings: &config.training,
-        schedule,
         compare: args.compare,
-        free: device.free_bytes,
+        count: args
+            .count
+            .map(Into::into)
+            .or(config.run.count)
+            .unwrap_or_default(),
+        profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
-        snapshot_every: None,
-    };
+        ..Job::new(&config.model, &*data.train, &config.training, schedule)
+    }
+    .on(&device);
     progress::stop_on_interrupt();
     note!(
         "{} on {} ({})",
@@ -88,7 +91,7 @@ fn run_dir(args: &TrainArgs) -> Option<RunDir> {
 
 /// The device: as typed, else as in the config, else chosen.
 fn device(args: &TrainArgs, config: &Config) -> Result<DeviceChoice, Failure> {
-    match (args.device, &config.run.device) {
+    match (args.measure.device, &config.run.device) {
         (Some(device), _) => Ok(device),
         (None, Some(text)) => text.parse().map_err(Failure::usage),
         (None, None) => Ok(DeviceChoice::Auto),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rekindle::meter::Count;
 use rekindle_plan::PlannerKind;
 
 use super::{problem::Problem, reader::Section};
@@ -18,6 +19,8 @@ pub struct RunKeys {
     pub plan: Option<PathBuf>,
     /// Which planner finds the schedule.
     pub planner: Option<PlannerKind>,
+    /// Which bytes the budget bounds.
+    pub count: Option<Count>,
     /// The device, as [`DeviceChoice`] reads it.
     pub device: Option<String>,
 }
@@ -54,6 +57,10 @@ pub fn read(section: &mut Section<'_>, base: &Path) -> Result<RunKeys, Problem> 
             .help("a plan that is made already needs no planner: keep one"));
         }
         keys.planner = Some(node.parsed()?);
+    }
+    if let Some(node) = section.get("count") {
+        let choices = [("reserved", Count::Reserved), ("in-use", Count::InUse)];
+        keys.count = Some(node.choice(&choices)?);
     }
     if let Some(node) = section.get("device") {
         let _: DeviceChoice = node.parsed()?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rekindle_plan::pools::PoolMode;
 use thiserror::Error;
 
 use super::Device;
@@ -34,12 +35,20 @@ pub enum DispatchError {
 }
 
 /// Runs a task on a device that is known to answer (see [`probe`](super::probe)): asking for a GPU that does not may
-/// panic below burn.
+/// panic below burn. On a GPU the first task of a process decides which kind of pools there is.
 ///
 /// # Errors
 ///
 /// If the device's backend is not built in, or its memory cannot be measured.
-pub fn dispatch<T: Task>(device: Device, task: T) -> Result<T::Output, DispatchError> {
+#[cfg_attr(
+    not(feature = "cubecl"),
+    expect(unused_variables, reason = "only GPUs have pools")
+)]
+pub fn dispatch<T: Task>(
+    device: Device,
+    pools: PoolMode,
+    task: T,
+) -> Result<T::Output, DispatchError> {
     match device {
         #[cfg(feature = "flex")]
         Device::Cpu => {
@@ -51,8 +60,19 @@ pub fn dispatch<T: Task>(device: Device, task: T) -> Result<T::Output, DispatchE
         Device::Cuda(index) => {
             type Cuda = burn::backend::Cuda;
             let cuda = burn::backend::cuda::CudaDevice::new(index);
-            let meter =
-                crate::meter::CubeMeter::<Cuda, cubecl::cuda::CudaRuntime>::new(cuda.clone());
+            let pools = super::pools::set(pools);
+            let used = || crate::meter::nvml_memory(index as u32).ok();
+            let before = used();
+            let meter = crate::meter::CubeMeter::<Cuda, cubecl::cuda::CudaRuntime>::new(
+                cuda.clone(),
+                pools,
+            );
+            // The first reading makes the driver's context; nothing is reserved yet.
+            meter.read();
+            let context = before.zip(used()).map(|(before, after)| {
+                rekindle_plan::Bytes(after.used_bytes.0.saturating_sub(before.used_bytes.0))
+            });
+            let meter = meter.with_context(context.unwrap_or_default());
             Ok(task.run::<burn::backend::Autodiff<Cuda>>(cuda, Arc::new(meter)))
         }
         #[cfg(feature = "wgpu")]
@@ -63,8 +83,10 @@ pub fn dispatch<T: Task>(device: Device, task: T) -> Result<T::Output, DispatchE
                 0 => WgpuDevice::DefaultDevice,
                 _ => WgpuDevice::DiscreteGpu(index - 1),
             };
-            let meter =
-                crate::meter::CubeMeter::<Wgpu, cubecl::wgpu::WgpuRuntime>::new(wgpu.clone());
+            let meter = crate::meter::CubeMeter::<Wgpu, cubecl::wgpu::WgpuRuntime>::new(
+                wgpu.clone(),
+                super::pools::set(pools),
+            );
             Ok(task.run::<burn::backend::Autodiff<Wgpu>>(wgpu, Arc::new(meter)))
         }
         #[allow(

@@ -1,6 +1,8 @@
 //! The devices that a run can be on.
 
 mod dispatch;
+#[cfg(feature = "cubecl")]
+mod pools;
 mod probe;
 
 use std::fmt;

@@ -3,7 +3,7 @@
 //! burn panics on the device's own thread when a driver is missing, so a device is asked here, by libraries that
 //! answer with errors, before burn touches it.
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, pools::PoolDevice};
 use serde::Serialize;
 use sysinfo::System;
 use thiserror::Error;
@@ -23,6 +23,9 @@ pub struct DeviceInfo {
     pub free_bytes: Option<Bytes>,
     /// Driver, or number of cores.
     pub detail: String,
+    /// What its memory pools know of it, where it has pools.
+    #[serde(skip)]
+    pub pools: Option<PoolDevice>,
 }
 
 /// Why a device cannot be used.
@@ -117,6 +120,7 @@ fn processor() -> DeviceInfo {
         total_bytes: Some(Bytes(system.total_memory())),
         free_bytes: Some(Bytes(system.available_memory())),
         detail: format!("{cores} cores"),
+        pools: None,
     }
 }
 
@@ -137,6 +141,7 @@ fn nvidia_gpus() -> Result<Vec<DeviceInfo>, Unavailable> {
                     total_bytes: Some(Bytes(memory.total)),
                     free_bytes: Some(Bytes(memory.free)),
                     detail: format!("driver {driver}"),
+                    pools: Some(PoolDevice::cuda(Bytes(memory.total))),
                 })
             })
             .collect()
@@ -180,12 +185,18 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
         .enumerate()
         .map(|(index, adapter)| {
             let info = adapter.get_info();
+            let limits = adapter.limits();
             DeviceInfo {
                 device: Device::Wgpu(index),
                 name: info.name,
                 total_bytes: None,
                 free_bytes: None,
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
+                // As cubecl-wgpu 0.10.0 takes them (`src/runtime.rs`).
+                pools: Some(PoolDevice {
+                    max_page_bytes: Bytes(u64::from(limits.max_storage_buffer_binding_size)),
+                    alignment: Bytes(u64::from(limits.min_uniform_buffer_offset_alignment)),
+                }),
             }
         })
         .collect();

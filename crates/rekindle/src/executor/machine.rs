@@ -16,7 +16,7 @@ use rekindle_plan::{Action, StageId};
 use super::{
     StepError, StepLoss, StepOutput, copies,
     program::{Instruction, Program},
-    trace::Tracer,
+    watch::Watch,
 };
 use crate::{
     activation::{Activation, ActivationVisitor},
@@ -53,7 +53,7 @@ pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
     loss_root: Option<FloatTensor<B>>,
     gradients: GradientsParams,
     forward_counts: Vec<usize>,
-    tracer: Option<Tracer>,
+    watch: Option<Watch>,
 }
 
 impl<'a, B, L, A> Machine<'a, B, L, A>
@@ -67,7 +67,7 @@ where
         input: A,
         seed: StepSeed,
         meter: Option<&'a dyn Meter>,
-        tracer: Option<Tracer>,
+        watch: Option<Watch>,
     ) -> Self {
         let mut activations: Vec<Option<A>> = layers.iter().map(|_| None).collect();
         activations.push(None);
@@ -88,7 +88,7 @@ where
             loss_root: None,
             gradients: GradientsParams::new(),
             forward_counts: vec![0; layers.len()],
-            tracer,
+            watch,
         }
     }
 
@@ -113,7 +113,7 @@ where
                     if let Some(loss) = loss.take() {
                         result = Some(self.loss(*joins_piece, loss)?);
                     }
-                    self.trace(Action::Loss);
+                    self.done(Action::Loss);
                     self.phases.end(Phase::Loss);
                 }
             }
@@ -130,10 +130,7 @@ where
             gradients: self.gradients,
             phases: self.phases.finish(),
             forward_counts: self.forward_counts,
-            trace: self
-                .tracer
-                .map(|tracer| tracer.finish())
-                .unwrap_or_default(),
+            trace: self.watch.map(|watch| watch.finish()).unwrap_or_default(),
         })
     }
 
@@ -151,16 +148,12 @@ where
         let layer = copies::untracked(&self.layers[stage], detach);
         let output = layer.forward(input);
         self.activations[stage + 1] = Some(detached(output));
-        self.trace(if keep_input && stage > 0 {
-            Action::ForwardKeep(StageId(stage))
-        } else {
-            Action::Forward(StageId(stage))
-        });
+        self.done(Action::Forward(StageId(stage)));
     }
 
-    fn trace(&self, action: Action) {
-        if let Some(tracer) = &self.tracer {
-            tracer.record(action);
+    fn done(&self, action: Action) {
+        if let Some(watch) = &self.watch {
+            watch.done(action);
         }
     }
 
@@ -175,8 +168,8 @@ where
         for stage in stages.clone() {
             let detach = self.enter_stage(stage, &output);
             let layer = copies::tracked(&self.layers[stage], detach);
-            if let Some(tracer) = self.tracer.as_ref().filter(|_| stage > first) {
-                output = tracer.border::<B, A>(output, stage);
+            if let Some(watch) = self.watch.as_ref().filter(|_| stage > first) {
+                output = watch.border::<B, A>(output, stage);
             }
             output = if balanced {
                 layer.forward_balanced(output)
@@ -184,7 +177,7 @@ where
                 layer.forward(output)
             };
             layers.push(layer);
-            self.trace(Action::ForwardTracked {
+            self.done(Action::ForwardTracked {
                 stage: StageId(stage),
                 alternative: usize::from(balanced),
             });
@@ -265,7 +258,7 @@ where
         }
         drop(piece.layers);
         drop(piece.input);
-        self.trace(Action::Backward(StageId(first)));
+        self.done(Action::Backward(StageId(first)));
     }
 
     /// The input of a stage, without a graph; the place it is held in keeps it.

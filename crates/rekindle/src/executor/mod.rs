@@ -20,8 +20,9 @@
 mod copies;
 mod machine;
 mod program;
+mod room;
 mod scalar;
-mod trace;
+mod watch;
 
 use std::sync::Arc;
 
@@ -39,10 +40,11 @@ use crate::{
 };
 use machine::Machine;
 use program::{Instruction, Program};
-use trace::Tracer;
+use watch::Watch;
 
+pub use room::Room;
 pub use scalar::StepLoss;
-pub use trace::TraceEntry;
+pub use watch::TraceEntry;
 
 /// Runs training steps of one chain under one schedule.
 pub struct Executor {
@@ -50,6 +52,7 @@ pub struct Executor {
     program: Program,
     meter: Option<Arc<dyn Meter>>,
     traced: bool,
+    room: Option<Arc<Room>>,
 }
 
 /// What one training step gives.
@@ -113,6 +116,7 @@ impl Executor {
             program,
             meter: None,
             traced: false,
+            room: None,
         }
     }
 
@@ -129,6 +133,19 @@ impl Executor {
     pub fn traced(mut self) -> Self {
         self.traced = true;
         self
+    }
+
+    /// Makes room in the pools before every action but `optimize`, which is the caller's.
+    #[must_use]
+    pub fn with_room(mut self, room: Arc<Room>) -> Self {
+        self.room = Some(room);
+        self
+    }
+
+    /// The room that is made, if any.
+    #[must_use]
+    pub fn room(&self) -> Option<&Room> {
+        self.room.as_deref()
     }
 
     /// The schedule.
@@ -160,11 +177,15 @@ impl Executor {
         F: FnOnce(A) -> R,
     {
         self.check(model.layers())?;
-        let (phases, tracer) = match &self.meter {
-            Some(meter) if self.traced => (None, Some(Tracer::start(Arc::clone(meter)))),
+        let (phases, trace) = match &self.meter {
+            Some(meter) if self.traced => (None, Some(Arc::clone(meter))),
             meter => (meter.as_deref(), None),
         };
-        let machine = Machine::new(model.layers(), input, seed, phases, tracer);
+        let watch = (trace.is_some() || self.room.is_some()).then(|| {
+            let actions = self.schedule.actions().into();
+            Watch::start(actions, trace, self.room.clone())
+        });
+        let machine = Machine::new(model.layers(), input, seed, phases, watch);
         machine.run(&self.program, loss)
     }
 

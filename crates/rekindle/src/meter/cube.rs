@@ -7,7 +7,7 @@ use std::{
 
 use burn::tensor::backend::Backend;
 use cubecl::Runtime;
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, pools::PoolMode};
 
 use super::{MemoryReading, Meter, PeakMemory};
 
@@ -16,6 +16,8 @@ use super::{MemoryReading, Meter, PeakMemory};
 /// `B` is the backend whose queue is drained before a reading, `R` the cubecl runtime below it.
 pub struct CubeMeter<B: Backend, R: Runtime<Device = B::Device>> {
     device: B::Device,
+    pools: PoolMode,
+    context: Bytes,
     peak_in_use: AtomicU64,
     peak_reserved: AtomicU64,
     lifetime_in_use: AtomicU64,
@@ -24,17 +26,26 @@ pub struct CubeMeter<B: Backend, R: Runtime<Device = B::Device>> {
 }
 
 impl<B: Backend, R: Runtime<Device = B::Device>> CubeMeter<B, R> {
-    /// A meter for `device`. The device must be one that answers: touching another may panic.
+    /// A meter for `device`, whose pools are of this kind. The device must be one that answers: touching another may
+    /// panic.
     #[must_use]
-    pub fn new(device: B::Device) -> Self {
+    pub fn new(device: B::Device, pools: PoolMode) -> Self {
         Self {
             device,
+            pools,
+            context: Bytes(0),
             peak_in_use: AtomicU64::new(0),
             peak_reserved: AtomicU64::new(0),
             lifetime_in_use: AtomicU64::new(0),
             lifetime_reserved: AtomicU64::new(0),
             types: PhantomData,
         }
+    }
+
+    /// Counts what the driver's context took as well.
+    #[must_use]
+    pub fn with_context(self, context: Bytes) -> Self {
+        Self { context, ..self }
     }
 
     fn now(&self) -> (u64, u64) {
@@ -68,7 +79,24 @@ impl<B: Backend, R: Runtime<Device = B::Device>> Meter for CubeMeter<B, R> {
         PeakMemory {
             in_use_bytes: Bytes(self.lifetime_in_use.load(Relaxed)),
             reserved_bytes: Some(Bytes(self.lifetime_reserved.load(Relaxed))),
+            context_bytes: self.context,
         }
+    }
+
+    fn context_bytes(&self) -> Bytes {
+        self.context
+    }
+
+    fn trim(&self) {
+        let _ = B::sync(&self.device);
+        B::memory_cleanup(&self.device);
+        // The clean-up is queued.
+        let _ = B::sync(&self.device);
+        self.now();
+    }
+
+    fn exact_sizes(&self) -> bool {
+        self.pools == PoolMode::ExactSizes
     }
 
     fn start_interval(&self) {

@@ -49,6 +49,7 @@ impl Meter for HostMeter {
         PeakMemory {
             in_use_bytes: bytes(rekindle_alloc::lifetime_peak()),
             reserved_bytes: None,
+            context_bytes: Bytes(0),
         }
     }
 

@@ -14,7 +14,7 @@ mod cube;
 mod nvml;
 
 use rekindle_plan::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "cubecl")]
 pub use cube::CubeMeter;
@@ -38,6 +38,11 @@ pub trait Meter: Send + Sync {
 
     /// Gives memory that the pools hold but nobody uses back to the device. Waits for queued work.
     fn trim(&self) {}
+
+    /// What the driver's context took of the device when it was made.
+    fn context_bytes(&self) -> Bytes {
+        Bytes(0)
+    }
 
     /// Whether pools serve every buffer by its exact size, so that what they take at most while an operation runs is
     /// what that operation needs at most.
@@ -69,12 +74,38 @@ pub struct PeakMemory {
     pub in_use_bytes: Bytes,
     /// The most bytes taken from the device by the pools.
     pub reserved_bytes: Option<Bytes>,
+    /// What the driver's context took of the device.
+    pub context_bytes: Bytes,
 }
 
 impl PeakMemory {
-    /// What the device lost at the peak: reserved bytes where there are pools, else bytes in use.
+    /// What the device lost at the peak: reserved bytes and the driver's context where there are pools, else bytes in
+    /// use.
     #[must_use]
     pub fn device_bytes(&self) -> Bytes {
-        self.reserved_bytes.unwrap_or(self.in_use_bytes)
+        match self.reserved_bytes {
+            Some(reserved) => reserved + self.context_bytes,
+            None => self.in_use_bytes,
+        }
     }
+
+    /// What counts.
+    #[must_use]
+    pub fn counted(&self, count: Count) -> Bytes {
+        match count {
+            Count::Reserved => self.device_bytes(),
+            Count::InUse => self.in_use_bytes,
+        }
+    }
+}
+
+/// Which bytes a budget bounds. On the processor the two are one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Count {
+    /// What the device loses: the pools' reserved bytes and the driver's context.
+    #[default]
+    Reserved,
+    /// Live buffers.
+    InUse,
 }

@@ -3,7 +3,8 @@
 use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-use crate::meter::PhaseReading;
+use super::session::PoolDecision;
+use crate::meter::{Count, PhaseReading};
 
 /// Format tag of [`RunRecord`].
 pub const RUN_FORMAT: &str = "rekindle-run/1";
@@ -56,6 +57,25 @@ pub struct PlainRun {
     pub measured: bool,
 }
 
+/// Peak of live buffers: at every moment on the processor, between actions on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PeakInUse {
+    /// As predicted.
+    pub predicted_bytes: Bytes,
+    /// As measured, over everything the process did.
+    pub measured_bytes: Bytes,
+}
+
+/// How a GPU's pools served a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PoolRecord {
+    /// Their kind, and why.
+    #[serde(flatten)]
+    pub decision: PoolDecision,
+    /// How often they were trimmed so that they stayed within the budget.
+    pub trims: u64,
+}
+
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunRecord {
@@ -69,10 +89,16 @@ pub struct RunRecord {
     pub segments: Option<Vec<[usize; 2]>>,
     /// The budget, if there was one.
     pub budget_bytes: Option<Bytes>,
+    /// Which bytes the budget bounds and the two peaks count.
+    pub count: Count,
     /// Peak that was predicted.
     pub predicted_peak_bytes: Bytes,
     /// Peak that was measured, over everything the process did.
     pub measured_peak_bytes: Bytes,
+    /// Peak of live buffers, as the meter sees it.
+    pub in_use: PeakInUse,
+    /// How a GPU's pools served the run.
+    pub pools: Option<PoolRecord>,
     /// What the whole GPU held when the run ended, all processes and the driver included; NVIDIA only.
     pub whole_gpu_used_bytes: Option<Bytes>,
     /// Step time that was predicted.

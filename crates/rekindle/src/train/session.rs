@@ -2,13 +2,18 @@
 //!
 //! This is where a device becomes a backend; nothing outside this crate needs to name one.
 
+mod pools;
 mod prepare;
 mod run;
 
 use std::{io, ops::ControlFlow, path::Path, sync::Arc};
 
-use rekindle_plan::{Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Seconds};
+use rekindle_plan::{
+    Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Seconds, pools::PoolDevice,
+};
 use thiserror::Error;
+
+pub use pools::PoolDecision;
 
 use super::{
     RunDirError,
@@ -20,8 +25,8 @@ use super::{
 use crate::{
     backend::CheckpointBackend,
     data::{DataError, Dataset, error::Blame},
-    device::{Device, DispatchError, Task, dispatch},
-    meter::{Meter, PeakMemory},
+    device::{Device, DeviceInfo, DispatchError, Task, dispatch},
+    meter::{Count, Meter, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
     profile::{Measured, ProfileStore},
 };
@@ -44,6 +49,10 @@ pub struct Job<'a> {
     pub hardware: &'a str,
     /// Where profiles are kept, if anywhere.
     pub profiles: Option<ProfileStore>,
+    /// Which bytes the budget bounds.
+    pub count: Count,
+    /// What the device's memory pools know of it, if it has pools.
+    pub pool_device: Option<PoolDevice>,
     /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
     pub free: Option<Bytes>,
     /// Where the run leaves its record, its history and its newest snapshot, if anywhere.
@@ -51,6 +60,53 @@ pub struct Job<'a> {
     /// Steps between snapshots; `None` takes one at every evaluation. One more is always taken after the last step,
     /// and when the observer stops the run.
     pub snapshot_every: Option<usize>,
+}
+
+impl<'a> Job<'a> {
+    /// A job with nothing beyond the training itself: no evaluation, no comparison, no files.
+    #[must_use]
+    pub fn new(
+        model: &'a ModelSpec,
+        train: &'a dyn Dataset,
+        settings: &'a TrainSettings,
+        schedule: ScheduleRequest,
+    ) -> Self {
+        Self {
+            model,
+            train,
+            eval: None,
+            settings,
+            schedule,
+            compare: false,
+            hardware: "",
+            profiles: None,
+            count: Count::default(),
+            pool_device: None,
+            free: None,
+            run_dir: None,
+            snapshot_every: None,
+        }
+    }
+
+    /// The job on a device that was probed.
+    #[must_use]
+    pub fn on(self, device: &'a DeviceInfo) -> Self {
+        Self {
+            hardware: &device.name,
+            pool_device: device.pools,
+            free: device.free_bytes,
+            ..self
+        }
+    }
+
+    /// The budget, if there is one.
+    #[must_use]
+    pub fn budget(&self) -> Option<Bytes> {
+        match &self.schedule {
+            ScheduleRequest::Plan(request) => request.budget,
+            ScheduleRequest::Given { budget, .. } => *budget,
+        }
+    }
 }
 
 /// Says why a schedule does not belong to a chain, if it does not.
@@ -82,8 +138,16 @@ pub struct Planned {
     pub plan: Plan,
     /// Its name, as records show it.
     pub planner: String,
-    /// The budget.
+    /// The budget, and which bytes it bounds.
     pub budget: Option<Bytes>,
+    /// Which bytes peaks count.
+    pub count: Count,
+    /// How a GPU's pools serve the run.
+    pub pools: Option<PoolDecision>,
+    /// The predicted peak of the bytes that count. What the plan holds at once is in the plan.
+    pub peak: Bytes,
+    /// The predicted peak in use as a meter sees it: everywhere on the processor, between instructions on a GPU.
+    pub peak_in_use: Bytes,
     /// Peak of the same training without recomputing.
     pub plain_peak: Bytes,
     /// Step time of the same training without recomputing.
@@ -183,14 +247,27 @@ pub fn run(
     device: Device,
     observer: &mut dyn Observer,
 ) -> Result<RunRecord, RunError> {
+    let pools = pools::decide(job)?;
+    let mode = pools.as_ref().map(|decision| decision.mode);
     dispatch(
         device,
+        mode.unwrap_or_default(),
         Run {
             job,
             device,
+            pools,
             observer,
         },
     )?
+}
+
+/// Which pools [`run`] would use, where the job's device has any.
+///
+/// # Errors
+///
+/// If the model makes no sense.
+pub fn pools(job: &Job<'_>) -> Result<Option<PoolDecision>, RunError> {
+    pools::decide(job)
 }
 
 /// The chain that [`run`] would plan on, measured or found among the job's profiles. Trains nothing.
@@ -203,7 +280,8 @@ pub fn measure(
     device: Device,
     observer: &mut dyn Observer,
 ) -> Result<Measured, RunError> {
-    dispatch(device, Measure { job, observer })?
+    let mode = pools::decide(job)?.map(|decision| decision.mode);
+    dispatch(device, mode.unwrap_or_default(), Measure { job, observer })?
 }
 
 struct Measure<'a> {
@@ -224,6 +302,7 @@ impl Task for Measure<'_> {
 struct Run<'a> {
     job: &'a Job<'a>,
     device: Device,
+    pools: Option<PoolDecision>,
     observer: &'a mut dyn Observer,
 }
 
@@ -231,7 +310,14 @@ impl Task for Run<'_> {
     type Output = Result<RunRecord, RunError>;
 
     fn run<B: CheckpointBackend>(self, device: B::Device, meter: Arc<dyn Meter>) -> Self::Output {
-        run::Session::<B>::prepare(self.job, self.device, device, meter, self.observer)?
-            .run(self.observer)
+        run::Session::<B>::prepare(
+            self.job,
+            self.device,
+            device,
+            meter,
+            self.pools,
+            self.observer,
+        )?
+        .run(self.observer)
     }
 }

@@ -6,7 +6,7 @@ use burn::{
     module::AutodiffModule,
     tensor::{Int, Tensor, backend::Backend},
 };
-use rekindle_plan::{Bytes, Schedule, Seconds};
+use rekindle_plan::{Action, Bytes, Schedule, Seconds, StageId};
 
 use super::{
     loss::TargetTensor,
@@ -19,7 +19,8 @@ use super::{
 use crate::{
     backend::CheckpointBackend,
     data::batch::{Batch, Inputs, Targets},
-    executor::{Executor, StepError},
+    executor::{Executor, Room, StepError},
+    layer::Layer,
     meter::{Meter, Phase, PhaseReading, PhaseRecorder},
     model::{
         spec::{ElementKind, SampleShape},
@@ -151,6 +152,9 @@ impl<B: CheckpointBackend> Trainer<B> {
             .settings
             .learning_rate
             .at(self.steps_done, self.settings.steps);
+        if let Some(room) = self.executor.room() {
+            room.make_for_optimizer(self.steps_done == 0);
+        }
         // The optimizer consumes the model, so that it can update parameters in place.
         let model = std::mem::replace(&mut self.model, Sequential::new(Vec::new()));
         self.model = self.optimizer.step(rate, model, output.gradients);
@@ -205,6 +209,28 @@ impl<B: CheckpointBackend> Trainer<B> {
         Ok(result)
     }
 
+    /// How often pools were trimmed so that they stayed within the budget.
+    #[must_use]
+    pub fn trims(&self) -> u64 {
+        self.executor.room().map_or(0, Room::trims)
+    }
+
+    /// The model's output, with room for each stage.
+    fn evaluation_forward(
+        &self,
+        model: &Sequential<Stage<B::InnerBackend>>,
+        input: Value<B::InnerBackend>,
+    ) -> Value<B::InnerBackend> {
+        let mut value = input;
+        for (stage, layer) in model.layers().iter().enumerate() {
+            if let Some(room) = self.executor.room() {
+                room.make_for(Action::Forward(StageId(stage)));
+            }
+            value = layer.forward(value);
+        }
+        value
+    }
+
     /// Mean loss and accuracy over batches, with dropout off and batch normalisation by its running statistics.
     ///
     /// # Errors
@@ -216,7 +242,7 @@ impl<B: CheckpointBackend> Trainer<B> {
         for batch in batches {
             let size = batch.targets.len();
             let (input, targets) = to_device::<B::InnerBackend>(batch, &self.device)?;
-            let output = rows(model.forward(input));
+            let output = rows(self.evaluation_forward(&model, input));
             loss += scalar(targets.loss(output.clone())) * size as f64;
             if let Some(right) = targets.correct(output) {
                 *correct.get_or_insert(0) += count(right);

@@ -11,7 +11,7 @@ use burn::{
         backend::{AutodiffBackend, Backend},
     },
 };
-use rekindle_plan::{PlanError, StageId, planner};
+use rekindle_plan::{PlanError, StageId, planner, pools::PoolMode};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -96,7 +96,7 @@ pub fn verify(
     device: Device,
     done: &mut dyn FnMut(&Comparison),
 ) -> Result<Vec<Comparison>, VerifyError> {
-    dispatch(device, Verify { verification, done })?
+    dispatch(device, PoolMode::default(), Verify { verification, done })?
 }
 
 struct Verify<'a> {

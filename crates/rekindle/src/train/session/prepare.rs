@@ -1,13 +1,17 @@
 //! From a job to a measured, planned chain.
 
 use burn::tensor::backend::Backend;
-use rekindle_plan::{Bytes, Plan, PlannerKind, Seconds, Source};
+use rekindle_plan::{
+    Bytes, Chain, Plan, PlannerKind, Seconds, Source,
+    pools::{PoolError, PoolMode, reserved},
+    simulate,
+};
 
-use super::{Job, Observer, Planned, RunError, ScheduleRequest};
+use super::{Job, Observer, Planned, PoolDecision, RunError, ScheduleRequest};
 use crate::{
     backend::CheckpointBackend,
     data::Shuffled,
-    meter::Meter,
+    meter::{Count, Meter},
     model::{build::build, shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan},
     profile::{Measured, Profiler, StageLabel, StoredProfile},
     sequential::Sequential,
@@ -45,7 +49,7 @@ impl<B: CheckpointBackend> Built<B> {
         meter: &dyn Meter,
         observer: &mut dyn Observer,
     ) -> Result<(Self, Measured), RunError> {
-        let key = profile_key(job);
+        let key = profile_key(job, meter);
         let found = job.profiles.as_ref().and_then(|store| store.find(&key));
         let held = meter.read().in_use_bytes;
         let StoredProfile {
@@ -67,6 +71,9 @@ impl<B: CheckpointBackend> Built<B> {
         };
         // Parameters, data sets, and what kernels will hold once they have run.
         measured.chain.fixed_bytes += held + kernel_bytes;
+        if job.count == Count::Reserved {
+            measured.chain.fixed_bytes += meter.context_bytes();
+        }
         Ok((self, measured))
     }
 
@@ -114,12 +121,13 @@ impl<B: CheckpointBackend> Built<B> {
 }
 
 /// All that a profile depends on.
-fn profile_key(job: &Job<'_>) -> String {
+fn profile_key(job: &Job<'_>, meter: &dyn Meter) -> String {
     let settings = job.settings;
     let key = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "hardware": job.hardware,
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
+        "exact_sizes": meter.exact_sizes(),
         "dtype": "f32",
         "batch": settings.batch,
         "loss": settings.loss,
@@ -152,21 +160,24 @@ fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
 /// Plans as the job asks.
 pub(super) fn make_plan(
     job: &Job<'_>,
-    measured: Measured,
+    measured: &Measured,
+    meter: &dyn Meter,
+    pools: Option<PoolDecision>,
     param_count: u64,
 ) -> Result<Planned, RunError> {
     let plain = measured.plain()?;
-    let (plan, planner, budget) = match &job.schedule {
+    let budget = job.budget();
+    let (plan, planner) = match &job.schedule {
         ScheduleRequest::Plan(request) => {
             let plan = measured.plan(request)?;
             let name = plan.planner.to_string();
-            (plan, name, request.budget)
+            (plan, name)
         }
         ScheduleRequest::Given {
             schedule,
             planner,
-            budget,
             check,
+            ..
         } => {
             check(&measured.chain).map_err(RunError::OtherModel)?;
             let plan = measured.costed(Plan {
@@ -176,7 +187,7 @@ pub(super) fn make_plan(
                 step: Seconds(0.0),
                 source: Source::Fastest,
             })?;
-            (plan, planner.clone(), *budget)
+            (plan, planner.clone())
         }
     };
     if let Some(budget) = budget
@@ -187,13 +198,59 @@ pub(super) fn make_plan(
             budget,
         });
     }
+    let chain = measured.under(&plan.schedule);
+    let trimmed_to = budget.filter(|_| keeps_room(job, meter));
+    let peak = counted_peak(job, meter, &chain, &plan)?;
     Ok(Planned {
-        chain: measured.under(&plan.schedule),
+        peak: trimmed_to.map_or(peak, |budget| peak.min(budget)),
+        peak_in_use: seen_in_use(meter, &chain, &plan)?,
+        plain_peak: counted_peak(job, meter, &measured.under(&plain.schedule), &plain)?,
+        plain_step: plain.step,
+        count: job.count,
+        chain,
         plan,
         planner,
         budget,
-        plain_peak: plain.peak,
-        plain_step: plain.step,
+        pools,
         param_count,
     })
+}
+
+/// Whether pools are trimmed wherever they might grow past the budget.
+pub(super) fn keeps_room(job: &Job<'_>, meter: &dyn Meter) -> bool {
+    job.count == Count::Reserved && job.budget().is_some() && meter.exact_sizes()
+}
+
+/// A plan's peak in the bytes that count: what it holds at once, or what the device's pools reserve for it.
+fn counted_peak(
+    job: &Job<'_>,
+    meter: &dyn Meter,
+    chain: &Chain,
+    plan: &Plan,
+) -> Result<Bytes, RunError> {
+    let (Count::Reserved, Some(device)) = (job.count, job.pool_device) else {
+        return Ok(plan.peak);
+    };
+    let mode = if meter.exact_sizes() {
+        PoolMode::ExactSizes
+    } else {
+        PoolMode::Pages
+    };
+    Ok(match reserved(chain, &plan.schedule, mode, device) {
+        Ok(pools) => pools.peak_reserved,
+        Err(PoolError::Violation(violation)) => return Err(violation.into()),
+        Err(PoolError::TooLarge(_)) => plan.peak,
+    })
+}
+
+/// The predicted peak in use as a meter sees it: one that samples between actions misses their temporary bytes, and
+/// sees none of the driver's.
+fn seen_in_use(meter: &dyn Meter, chain: &Chain, plan: &Plan) -> Result<Bytes, RunError> {
+    if meter.read().reserved_bytes.is_none() {
+        return Ok(plan.peak);
+    }
+    let simulation = simulate(chain, &plan.schedule)?;
+    let resident = simulation.moments.iter().map(|moment| moment.resident);
+    let seen = resident.max().unwrap_or_default();
+    Ok(Bytes(seen.0.saturating_sub(meter.context_bytes().0)))
 }

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use rekindle_plan::{Bytes, Seconds, planner};
 
 use super::{
-    Job, MemoryNow, Observer, Planned, RunError,
-    prepare::{Built, make_plan},
+    Job, MemoryNow, Observer, Planned, PoolDecision, RunError,
+    prepare::{Built, keeps_room, make_plan},
 };
 use crate::{
     backend::CheckpointBackend,
     data::{Shuffled, in_order},
     device::Device,
-    executor::Executor,
+    executor::{Executor, Room},
     meter::Meter,
     train::{
         fingerprint::fingerprint,
-        record::{PhasedStep, PlainRun, RUN_FORMAT, RunRecord, median_step_time},
+        record::{
+            PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, median_step_time,
+        },
         run_dir::{RunDir, RunFiles},
         snapshot::{Progress, Snapshot},
         trainer::Trainer,
@@ -47,6 +49,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         device: Device,
         backend_device: B::Device,
         meter: Arc<dyn Meter>,
+        pools: Option<PoolDecision>,
         observer: &mut dyn Observer,
     ) -> Result<Self, RunError> {
         let settings = job.settings;
@@ -68,10 +71,24 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             batches,
             ..
         } = built;
-        let planned = make_plan(job, measured, shape.param_count())?;
+        let planned = make_plan(job, &measured, &*meter, pools, shape.param_count())?;
         observer.planned(&planned);
 
-        let executor = Executor::new(planned.plan.schedule.clone());
+        let mut executor = Executor::new(planned.plan.schedule.clone());
+        let room = planned
+            .budget
+            .filter(|_| keeps_room(job, &*meter))
+            .map(|budget| {
+                let for_pools = Bytes(budget.0.saturating_sub(meter.context_bytes().0));
+                Arc::new(Room::new(
+                    Arc::clone(&meter),
+                    for_pools,
+                    planned.chain.clone(),
+                ))
+            });
+        if let Some(room) = &room {
+            executor = executor.with_room(Arc::clone(room));
+        }
         let mut trainer = Trainer::new(
             model,
             shape.output(),
@@ -208,8 +225,17 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
                     .collect()
             }),
             budget_bytes: planned.budget,
-            predicted_peak_bytes: planned.plan.peak,
-            measured_peak_bytes: self.meter.lifetime_peak().device_bytes(),
+            count: planned.count,
+            predicted_peak_bytes: planned.peak,
+            measured_peak_bytes: self.meter.lifetime_peak().counted(planned.count),
+            in_use: PeakInUse {
+                predicted_bytes: planned.peak_in_use,
+                measured_bytes: self.meter.lifetime_peak().in_use_bytes,
+            },
+            pools: planned.pools.clone().map(|decision| PoolRecord {
+                decision,
+                trims: self.trainer.trims(),
+            }),
             whole_gpu_used_bytes: whole_gpu_used(self.device),
             predicted_step_s: planned.plan.step,
             measured_step_s: median_step_time(history),

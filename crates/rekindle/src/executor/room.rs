@@ -1,0 +1,192 @@
+//! Room in the pools: what they reserve stays within a budget.
+//!
+//! A GPU's pools keep what was freed, and a free buffer of one size is of no use to a request of another. So they may
+//! reserve more than a schedule ever holds at once. What each action takes at most is known beforehand: where the pools
+//! might grow past the budget, they are trimmed first, and then reserve no more than is in use. With pools that serve
+//! every buffer by its exact size (see [`PoolMode`](rekindle_plan::pools::PoolMode)) a schedule whose simulated peak is
+//! within the budget therefore never reserves more than the budget.
+//!
+//! Reading the pools waits for queued work, so it is put off for as long as the sum of what actions may have taken
+//! since the last reading leaves room.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use rekindle_plan::{Action, Bytes, Chain, StageId};
+
+use crate::meter::Meter;
+
+/// Keeps pools within a budget.
+pub struct Room {
+    meter: Arc<dyn Meter>,
+    budget: u64,
+    chain: Chain,
+    /// What the pools may have reserved by now, at most.
+    bound: Mutex<u64>,
+    trims: AtomicU64,
+}
+
+impl Room {
+    /// Room for the actions of `chain` in pools that may reserve `budget` bytes.
+    #[must_use]
+    pub fn new(meter: Arc<dyn Meter>, budget: Bytes, chain: Chain) -> Self {
+        Self {
+            meter,
+            budget: budget.0,
+            chain,
+            bound: Mutex::new(u64::MAX),
+            trims: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes room for what an action allocates: to be called right before it.
+    pub fn make_for(&self, action: Action) {
+        self.make(self.need(action));
+    }
+
+    /// Makes room for the optimizer's step; its state appears in the first.
+    pub fn make_for_optimizer(&self, first_step: bool) {
+        let optimizer = &self.chain.optimizer;
+        let state = if first_step {
+            optimizer.state_bytes
+        } else {
+            Bytes(0)
+        };
+        self.make(optimizer.temp_bytes + state);
+    }
+
+    /// How often the pools were trimmed.
+    #[must_use]
+    pub fn trims(&self) -> u64 {
+        self.trims.load(Relaxed)
+    }
+
+    fn make(&self, need: Bytes) {
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        if bound.saturating_add(need.0) > self.budget {
+            *bound = self.reserved();
+            if bound.saturating_add(need.0) > self.budget {
+                self.meter.trim();
+                self.trims.fetch_add(1, Relaxed);
+                *bound = self.reserved();
+            }
+        }
+        *bound = bound.saturating_add(need.0);
+    }
+
+    fn reserved(&self) -> u64 {
+        self.meter.read().reserved_bytes.unwrap_or_default().0
+    }
+
+    /// What an action allocates at most: its outputs and its temporary bytes.
+    fn need(&self, action: Action) -> Bytes {
+        let chain = &self.chain;
+        match action {
+            Action::Forward(StageId(stage)) | Action::ForwardKeep(StageId(stage)) => {
+                let stage = &chain.stages[stage];
+                stage.output_bytes + stage.forward_temp_bytes
+            }
+            Action::ForwardTracked { stage, alternative } => {
+                let stage = &chain.stages[stage.0];
+                let (saved, temp) = match alternative.checked_sub(1) {
+                    None => (stage.saved_bytes, stage.tracked_temp_bytes),
+                    Some(index) => {
+                        let way = &stage.alternatives[index];
+                        (way.saved_bytes, way.tracked_temp_bytes)
+                    }
+                };
+                saved + temp
+            }
+            Action::Loss => {
+                let temp = chain.loss.forward_temp_bytes + chain.loss.backward_temp_bytes;
+                chain.gradient_bytes(chain.stages.len()) + temp
+            }
+            Action::Backward(StageId(index)) => {
+                let stage = &chain.stages[index];
+                let alternatives = stage.alternatives.iter();
+                let temp = alternatives
+                    .map(|way| way.backward_temp_bytes)
+                    .fold(stage.backward_temp_bytes, Bytes::max);
+                chain.gradient_bytes(index) + stage.grad_bytes + temp
+            }
+            Action::Optimize => chain.optimizer.temp_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use rekindle_plan::{LossCost, OptimizerCost, Stage};
+
+    use super::*;
+    use crate::meter::{MemoryReading, PeakMemory};
+
+    /// Pools that hold 60 bytes, 20 of them in use, and count how often they are read.
+    #[derive(Default)]
+    struct Pools {
+        trimmed: AtomicBool,
+        reads: AtomicU64,
+    }
+
+    impl Meter for Pools {
+        fn read(&self) -> MemoryReading {
+            self.reads.fetch_add(1, Relaxed);
+            let reserved = if self.trimmed.load(Relaxed) { 20 } else { 60 };
+            MemoryReading {
+                in_use_bytes: Bytes(20),
+                reserved_bytes: Some(Bytes(reserved)),
+                ..MemoryReading::default()
+            }
+        }
+
+        fn start_interval(&self) {}
+
+        fn lifetime_peak(&self) -> PeakMemory {
+            PeakMemory::default()
+        }
+
+        fn trim(&self) {
+            self.trimmed.store(true, Relaxed);
+        }
+    }
+
+    fn chain() -> Chain {
+        Chain {
+            input_bytes: Bytes(1),
+            input_grad: false,
+            fixed_bytes: Bytes(0),
+            stages: vec![Stage {
+                output_bytes: Bytes(10),
+                saved_bytes: Bytes(10),
+                forward_temp_bytes: Bytes(5),
+                ..Stage::default()
+            }],
+            loss: LossCost::default(),
+            optimizer: OptimizerCost::default(),
+        }
+    }
+
+    #[test]
+    fn pools_are_read_only_where_they_might_have_grown_past_the_budget_and_trimmed_only_where_they_have()
+     {
+        let pools = Arc::new(Pools::default());
+        let meter: Arc<dyn Meter> = pools.clone();
+        let room = Room::new(meter, Bytes(100), chain());
+        let forward = Action::Forward(StageId(0));
+        // The first reading shows 60; 75 and 90 bytes at most after the first and the second forward.
+        room.make_for(forward);
+        room.make_for(forward);
+        assert_eq!((pools.reads.load(Relaxed), room.trims()), (1, 0));
+        // 105 at most: a reading shows 60 again.
+        room.make_for(forward);
+        assert_eq!((pools.reads.load(Relaxed), room.trims()), (2, 0));
+
+        let room = Room::new(pools.clone(), Bytes(70), chain());
+        room.make_for(forward);
+        assert_eq!((pools.reads.load(Relaxed), room.trims()), (4, 1));
+    }
+}

@@ -1,0 +1,109 @@
+//! Which kind of pools a run uses on a GPU.
+//!
+//! The kind is fixed when a process touches its first device, before anything can be measured. A budget on reserved
+//! bytes settles it; else the buffers of the run, estimated from shapes, are replayed against both kinds.
+
+use rekindle_plan::{
+    Bytes, Chain, LossCost, OptimizerCost, PlanRequest, Schedule, Stage, plan,
+    pools::{PoolMode, choose},
+};
+use serde::Serialize;
+
+use super::{Job, RunError, ScheduleRequest};
+use crate::{
+    meter::Count,
+    model::{
+        cost::{ElementBytes, ModelCost},
+        stages::StagePlan,
+    },
+    train::settings::OptimizerSettings,
+};
+
+/// How a GPU's pools serve a run, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PoolDecision {
+    /// The kind.
+    pub mode: PoolMode,
+    /// One sentence.
+    pub why: String,
+}
+
+/// Decides, where the device has pools.
+pub(super) fn decide(job: &Job<'_>) -> Result<Option<PoolDecision>, RunError> {
+    let Some(device) = job.pool_device else {
+        return Ok(None);
+    };
+    if job.count == Count::Reserved && job.budget().is_some() {
+        return Ok(Some(PoolDecision {
+            mode: PoolMode::ExactSizes,
+            why: "the budget bounds what pools reserve, and only pools of exact sizes can be trimmed to what is in use"
+                .into(),
+        }));
+    }
+    let chain = estimated_chain(job)?;
+    let schedule = match &job.schedule {
+        ScheduleRequest::Given { schedule, .. } => schedule.clone(),
+        ScheduleRequest::Plan(request) => estimated_schedule(&chain, request)?,
+    };
+    Ok(Some(match choose(&chain, &schedule, device) {
+        Ok(choice) => PoolDecision {
+            mode: choice.mode,
+            why: format!("by the buffers that shapes foretell, {}", choice.reason()),
+        },
+        Err(error) => PoolDecision {
+            mode: PoolMode::ExactSizes,
+            why: error.to_string(),
+        },
+    }))
+}
+
+/// What would be planned if shapes told everything; without regard to the budget where that is too small for them.
+fn estimated_schedule(chain: &Chain, request: &PlanRequest) -> Result<Schedule, RunError> {
+    let without_budget = PlanRequest {
+        budget: None,
+        ..*request
+    };
+    let plan = plan(chain, request).or_else(|_| plan(chain, &without_budget))?;
+    Ok(plan.schedule)
+}
+
+/// The chain as shapes foretell it: no temporary bytes, and multiply-adds for seconds.
+fn estimated_chain(job: &Job<'_>) -> Result<Chain, RunError> {
+    let shape = job.model.infer()?;
+    let stages = StagePlan::new(job.model, &shape);
+    let cost = ModelCost::new(
+        job.model,
+        &shape,
+        &stages,
+        job.settings.batch,
+        ElementBytes::FLEX,
+    );
+    let mut chain = Chain {
+        input_bytes: Bytes(cost.input_bytes),
+        input_grad: false,
+        fixed_bytes: Bytes(0),
+        stages: Vec::new(),
+        loss: LossCost::default(),
+        optimizer: OptimizerCost::default(),
+    };
+    let moments = match job.settings.optimizer {
+        OptimizerSettings::Sgd { momentum, .. } => u64::from(momentum > 0.0),
+        OptimizerSettings::Adam { .. } | OptimizerSettings::AdamW { .. } => 2,
+    };
+    for (stage, planned) in cost.stages.iter().zip(&stages.stages) {
+        let seconds = rekindle_plan::Seconds(stage.multiply_adds as f64 * 1e-12);
+        chain.fixed_bytes += Bytes(stage.param_bytes);
+        chain.optimizer.state_bytes += Bytes(moments * stage.param_bytes);
+        chain.stages.push(Stage {
+            name: planned.name.clone(),
+            forward_s: seconds,
+            backward_s: seconds * 2.0,
+            output_bytes: Bytes(stage.output_bytes),
+            saved_bytes: Bytes(stage.saved_bytes.max(stage.output_bytes)),
+            param_bytes: Bytes(stage.param_bytes),
+            grad_bytes: Bytes(stage.param_bytes),
+            ..Stage::default()
+        });
+    }
+    Ok(chain)
+}
