@@ -72,26 +72,31 @@ impl<'a> Costs<'a> {
     }
 
     /// The largest bytes of the untracked forwards from s to a_j, the inner part of null(s,j,t). It grows with j.
+    #[inline]
     pub(super) fn sweep_bytes(&self, s: usize, j: usize) -> u64 {
         self.sweeps[s * self.len() + j - 1]
     }
 
     /// In slots: null(s,j,t) - G(t), of these sweep bytes.
+    #[inline]
     pub(super) fn null(&self, t: usize, sweep_bytes: u64) -> usize {
         self.in_slots(self.terms.y[t + 1] + sweep_bytes)
     }
 
     /// Time of the forwards from s to a_j.
+    #[inline]
     pub(super) fn sweep<T: Time>(&self, s: usize, j: usize) -> T {
         T::from_seconds(self.forwards[j] - self.forwards[s])
     }
 
     /// Slots of a stored a_j.
+    #[inline]
     pub(super) fn stored(&self, j: usize) -> usize {
         self.rounded.x[j]
     }
 
     /// Slots of the gradients that stages j..t add.
+    #[inline]
     pub(super) fn grads(&self, j: usize, t: usize) -> usize {
         self.rounded.grads_between(self.terms, j, t)
     }

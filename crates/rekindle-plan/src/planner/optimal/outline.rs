@@ -25,17 +25,20 @@ pub(super) struct Outline<T> {
 
 impl<T> Outline<T> {
     /// The first feasible slot; beyond the table where there is none.
+    #[inline]
     pub(super) fn first(&self) -> usize {
         self.first as usize
     }
 
     /// From this slot on the time is `least`.
+    #[inline]
     pub(super) fn saturated(&self) -> usize {
         self.saturated as usize
     }
 
-    /// Where the times to be kept end: the table's end at the latest.
-    pub(super) fn slots(&self) -> usize {
+    /// The slots from the first feasible one to the saturated one, or to the end of the table.
+    #[inline]
+    pub(super) fn falling(&self) -> usize {
         self.saturated() - self.first()
     }
 }

@@ -16,8 +16,8 @@
 //! - computing equal windows once;
 //! - leaving out, for a split at j, the slots where even the least time of both parts is no improvement. The sum of
 //!   forwards grows with j, so this end of the row only moves down;
-//! - leaving out, for a split, every block of slots in which it cannot gain;
-//! - tiles of windows that read the same rows (`tile.rs`), one thread for each.
+//! - tiles of windows that read the same rows (`tile.rs`), one thread for each;
+//! - the widest vectors that the machine has (`relax.rs`).
 //!
 //! Choices are not stored: the few on the way of one schedule are derived again.
 
@@ -35,10 +35,10 @@ use super::time::Time;
 use crate::schedule::Schedule;
 
 /// Lengths of windows that are solved together.
-const LENGTHS: usize = 8;
+const LENGTHS: usize = 16;
 
 /// The most neighbouring windows of a length that are solved together.
-const NEIGHBOURS: usize = 8;
+const NEIGHBOURS: usize = 16;
 
 /// So many tiles at least, where there are enough windows, for the threads to share.
 const TILES: usize = 16;
@@ -173,4 +173,104 @@ fn open_band<T: Time>(rows: &Rows<'_, T>, length: usize, lengths: usize) -> Vec<
         by_length[open.t - open.s - length].push(open);
     }
     by_length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::Bytes;
+    use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
+    use crate::seconds::Seconds;
+
+    /// The order of summation differs.
+    const ROUNDING: f64 = 1e-12;
+
+    fn chain(stages: usize, kinds: usize) -> Chain {
+        let mut state = 3_u64;
+        let mut below = |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % bound
+        };
+        let kinds: Vec<Stage> = (0..kinds)
+            .map(|_| Stage {
+                forward_s: Seconds(below(9) as f64),
+                backward_s: Seconds(below(9) as f64),
+                output_bytes: Bytes(1 + below(9)),
+                saved_bytes: Bytes(10 + below(9)),
+                forward_temp_bytes: Bytes(below(5)),
+                tracked_temp_bytes: Bytes(below(9)),
+                backward_temp_bytes: Bytes(below(9)),
+                grad_bytes: Bytes(below(3)),
+                ..Stage::default()
+            })
+            .collect();
+        Chain {
+            input_bytes: Bytes(4),
+            input_grad: true,
+            fixed_bytes: Bytes::ZERO,
+            stages: kinds.into_iter().cycle().take(stages).collect(),
+            loss: LossCost::default(),
+            optimizer: OptimizerCost::default(),
+        }
+    }
+
+    /// The recurrence as it stands in the module's header: every window, every slot, every split.
+    fn plain(costs: &Costs<'_>) -> Vec<Vec<Vec<f64>>> {
+        let n = costs.len();
+        let mut table = vec![vec![Vec::new(); n]; n];
+        for length in 0..n {
+            for s in 0..n - length {
+                let t = s + length;
+                let at = |m: usize| {
+                    let mut best = f64::INFINITY;
+                    for way in costs.ways::<f64>(s, t).filter(|way| m >= way.all) {
+                        best = match m.checked_sub(way.saved) {
+                            _ if s == t => best.min(way.time),
+                            Some(rest) => best.min(way.time + table[s + 1][t][rest]),
+                            None => best,
+                        };
+                    }
+                    for j in s + 1..=t {
+                        let null = costs.null(t, costs.sweep_bytes(s, j));
+                        let (x, grads) = (costs.stored(j), costs.grads(j, t));
+                        if m >= null.max(x).max(grads) {
+                            let parts = table[j][t][m - x] + table[s][j - 1][m - grads];
+                            best = best.min(costs.sweep::<f64>(s, j) + parts);
+                        }
+                    }
+                    best
+                };
+                table[s][t] = (0..=costs.slots).map(at).collect();
+            }
+        }
+        table
+    }
+
+    fn agrees(chain: &Chain, slot: u64, slots: usize) {
+        let terms = Terms::new(chain);
+        let repeats = Repeats::new(&terms);
+        let rows = Table::<f64>::solve(&terms, &repeats, slot, slots).rows;
+        let expected = plain(&rows.costs);
+        for (s, t) in (0..rows.costs.len()).flat_map(|t| (0..=t).map(move |s| (s, t))) {
+            for (slot, &expected) in expected[s][t].iter().enumerate() {
+                let found = rows.of(s, t).at(slot);
+                assert!(
+                    found == expected || (found - expected).abs() <= ROUNDING * expected,
+                    "stages {s}..{t} with {slot} slots: {found}, not {expected}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn different_stages_agree_with_the_plain_recurrence() {
+        agrees(&chain(2 * LENGTHS + 5, 2 * LENGTHS + 5), 2, 150);
+    }
+
+    #[test]
+    fn repeating_stages_agree_with_the_plain_recurrence() {
+        agrees(&chain(2 * LENGTHS + 9, 3), 2, 150);
+    }
 }

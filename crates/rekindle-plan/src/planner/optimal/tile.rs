@@ -5,16 +5,16 @@
 //! s..j-1 serves all windows of the tile that begin at s, the right row of j..t all that end at t. A row is read from
 //! memory once for a tile, not once for a window.
 
-use pulp::Arch;
+use std::ops::Range;
+use std::slice;
+
+use pulp::{Arch, Simd, WithSimd};
 
 use super::super::windows::Windows;
 use super::costs::Costs;
 use super::outline::Outlines;
-use super::relax::{Row, relax, relax_both, relax_constant};
+use super::relax::{Row, relax, relax_both, relax_constant, unknown_times};
 use super::time::Time;
-
-/// Slots that are looked at together.
-const BLOCK: usize = 64;
 
 /// The rows that are finished, by class, and all that is needed for more of them.
 pub(super) struct Rows<'a, T> {
@@ -34,7 +34,32 @@ pub(super) struct Open<T> {
     /// The last sweep and its null(s,j,t) - G(t).
     sweep_bytes: u64,
     null: usize,
+    /// The splits to take next.
+    splits: Range<usize>,
     times: Vec<T>,
+}
+
+/// The work that is compiled for each kind of machine: all splits of the windows of a tile.
+struct Splits<'a, 'b, T> {
+    rows: &'a Rows<'b, T>,
+    tile: &'a mut [Open<T>],
+}
+
+impl<T: Time> WithSimd for Splits<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let earliest = self.tile.iter().map(|open| open.splits.start).min();
+        let latest = self.tile.iter().map(|open| open.splits.end).max();
+        for j in earliest.unwrap_or(0)..latest.unwrap_or(0) {
+            for open in self.tile.iter_mut() {
+                if open.splits.contains(&j) {
+                    self.rows.split(simd, open, j);
+                }
+            }
+        }
+    }
 }
 
 impl<T: Time> Rows<'_, T> {
@@ -63,20 +88,10 @@ impl<T: Time> Rows<'_, T> {
             .iter()
             .map(|&(s, t)| self.open(s, t, self.seed(s, t, length)))
             .collect();
-        let earliest = tile.iter().map(|open| open.s + 1).min().unwrap_or(0);
-        let latest = tile.iter().map(|open| open.s + length).max().unwrap_or(0);
-        Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for j in earliest..=latest {
-                    for open in &mut tile {
-                        if open.t < j + length && j <= open.s + length {
-                            self.split(open, j);
-                        }
-                    }
-                }
-            },
-        );
+        for open in &mut tile {
+            open.splits = open.t + 1 - length..open.s + length + 1;
+        }
+        self.take_splits(&mut tile);
         tile
     }
 
@@ -85,16 +100,18 @@ impl<T: Time> Rows<'_, T> {
         let (s, t) = (open.s, open.t);
         let inside = (s < t).then(|| self.of(s + 1, t));
         self.record(&mut open.times, s, t, inside);
-        open.end = open.first + open.times.len();
-        Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for j in (s + 1..=t).filter(|&j| t >= j + length || j > s + length) {
-                    self.split(&mut open, j);
-                }
-            },
-        );
+        open.end = self.outlines.of(s, t).saturated();
+        let long_right = s + 1..(t + 1).saturating_sub(length);
+        let long_left = long_right.end.max(s + length + 1)..t + 1;
+        for splits in [long_right, long_left] {
+            open.splits = splits;
+            self.take_splits(slice::from_mut(&mut open));
+        }
         open.times
+    }
+
+    fn take_splits(&self, tile: &mut [Open<T>]) {
+        Arch::new().dispatch(Splits { rows: self, tile });
     }
 
     fn open(&self, s: usize, t: usize, times: Vec<T>) -> Open<T> {
@@ -103,7 +120,8 @@ impl<T: Time> Rows<'_, T> {
             s,
             t,
             first,
-            end: first + times.len(),
+            end: self.outlines.of(s, t).saturated(),
+            splits: 0..0,
             sweep_bytes: 0,
             null: 0,
             times,
@@ -113,7 +131,7 @@ impl<T: Time> Rows<'_, T> {
     /// The times of s..t without its splits and those of the windows inside from `length` on: stages recorded one after
     /// the other down to a finished row. Nearly always the best, it makes most splits easy to dismiss.
     fn seed(&self, s: usize, t: usize, length: usize) -> Vec<T> {
-        let mut times = vec![T::INFINITY; self.outlines.of(s, t).slots()];
+        let mut times = unknown_times(self.outlines.of(s, t));
         if s < t {
             let inside = if t - s <= length {
                 self.of(s + 1, t)
@@ -138,19 +156,17 @@ impl<T: Time> Rows<'_, T> {
             if start >= end {
                 continue;
             }
-            let times = &mut times[start - first..];
+            let times = &mut times[start - first..end - first];
             match inside {
-                Some(row) => relax(times, start, way.time, (row, way.saved)),
+                Some(row) => relax(times, way.time, (row, start - way.saved)),
                 None => relax_constant(times, way.time),
             }
         }
     }
 
-    /// The schedules that store a_j first, but only for the blocks of slots in which they may be an improvement: times
-    /// fall with the slots, so a split gains nothing in a block when its time at the end is no better than the best so
-    /// far at the start.
+    /// The schedules that store a_j first.
     #[inline(always)]
-    fn split(&self, open: &mut Open<T>, j: usize) {
+    fn split<S: Simd>(&self, simd: S, open: &mut Open<T>, j: usize) {
         let (s, t, first) = (open.s, open.t, open.first);
         let sweep_bytes = self.costs.sweep_bytes(s, j);
         if sweep_bytes != open.sweep_bytes {
@@ -165,21 +181,11 @@ impl<T: Time> Rows<'_, T> {
             open.end -= 1;
         }
         let parts = (shift + right.outline.first()).max(grads + left.outline.first());
-        let mut from = open.null.max(parts);
-        let mut gaining = from;
-        while from < open.end {
-            let to = (from + BLOCK).min(open.end);
-            let at_end = sweep + right.at(to - 1 - shift) + left.at(to - 1 - grads);
-            let gains = at_end < open.times[from - first];
-            let close = if gains { to } else { from };
-            if (!gains || to == open.end) && gaining < close {
-                let times = &mut open.times[gaining - first..close - first];
-                relax_both(times, gaining, sweep, (right, shift), (left, grads));
-            }
-            if !gains {
-                gaining = to;
-            }
-            from = to;
+        let start = open.null.max(parts);
+        if start < open.end {
+            let times = &mut open.times[start - first..];
+            let (right, left) = ((right, start - shift), (left, start - grads));
+            relax_both(simd, (times, open.end - start), sweep, right, left);
         }
     }
 }
