@@ -43,6 +43,7 @@ macro_rules! time {
                 (right, left): (&[$float], &[$float]),
             ) {
                 let time = simd.$splat(time);
+                debug_assert!(S::$as_simd(times).1.is_empty(), "not whole vectors");
                 let rows = S::$as_simd(right).0.iter().zip(S::$as_simd(left).0);
                 for (best, (&right, &left)) in S::$as_mut_simd(times).0.iter_mut().zip(rows) {
                     *best = simd.$min(*best, simd.$add(simd.$add(time, right), left));
@@ -52,6 +53,7 @@ macro_rules! time {
             #[inline(always)]
             fn relax_row<S: Simd>(simd: S, times: &mut [$float], time: $float, row: &[$float]) {
                 let time = simd.$splat(time);
+                debug_assert!(S::$as_simd(times).1.is_empty(), "not whole vectors");
                 let row = S::$as_simd(row).0.iter();
                 for (best, &row) in S::$as_mut_simd(times).0.iter_mut().zip(row) {
                     *best = simd.$min(*best, simd.$add(time, row));
