@@ -100,13 +100,7 @@ impl<'a> Optimal<'a> {
         );
         let fastest = fastest(chain, terms)?;
         let above = |peak: Bytes| (peak - chain.resident_bytes()).0;
-        let levels = levels(
-            terms,
-            &repeats,
-            above(smallest.peak),
-            above(fastest.peak),
-            slots,
-        );
+        let levels = levels(terms, above(smallest.peak), above(fastest.peak), slots);
         Ok(Optimal {
             chain,
             terms,
