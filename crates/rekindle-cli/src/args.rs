@@ -34,6 +34,9 @@ pub enum Command {
     Profile(ProfileArgs),
     /// Find the fastest schedule that fits a budget, and explain it
     Plan(PlanArgs),
+    /// Plan what another process of this program has measured
+    #[command(name = crate::commands::plan_measured::NAME, hide = true)]
+    PlanMeasured,
     /// Show that checkpointed training computes what plain training computes
     Verify(VerifyArgs),
     /// List what this machine can run on

@@ -43,6 +43,7 @@ fn main() {
         Command::Train(args) => commands::train::run(args),
         Command::Profile(args) => commands::profile::run(args),
         Command::Plan(args) => commands::plan::run(args),
+        Command::PlanMeasured => commands::plan_measured::run(),
         Command::Verify(args) => commands::verify::run(args),
         Command::Devices(args) => commands::devices::run(args),
     };

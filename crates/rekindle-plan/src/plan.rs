@@ -90,7 +90,7 @@ impl FromStr for PlannerKind {
 }
 
 /// What to plan for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanRequest {
     /// Which planner.
     pub planner: PlannerKind,
@@ -137,7 +137,8 @@ pub struct Plan {
 }
 
 /// Where a plan came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Nothing is recomputed, and every stage is recorded in its fastest way: no schedule is faster.
     Fastest,
@@ -162,7 +163,7 @@ pub enum Source {
 }
 
 /// How memory was cut into slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slots {
     /// How many slots the plan was given.
     pub count: usize,

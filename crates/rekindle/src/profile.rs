@@ -11,7 +11,7 @@
 //! | `saved_bytes`, `tracked_temp_bytes` | the same of a tracked forward |
 //! | `backward_temp_bytes` | the backward's peak above what it started from, its input's gradient and its parameters' gradients |
 //! | an alternative's | the same with the graph recorded by burn's balanced strategy; offered where it keeps less |
-//! | times | medians, queued work included |
+//! | times | medians, queued work included; without what measuring takes, nor what a backward call takes by itself |
 //!
 //! Stages with equal keys are measured once. Layers run as copies that share the parameters and have statistics of
 //! their own, and the optimizer's step has a rate of zero, so measuring changes nothing. On GPU backends the first run
@@ -26,7 +26,7 @@ mod tensors;
 use std::collections::HashMap;
 
 use burn::{module::AutodiffModule, tensor::backend::AutodiffBackend};
-use rekindle_plan::{Bytes, Chain, OptimizerCost, Stage, StageId};
+use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, Stage, StageId};
 
 pub use measured::{Holds, Measured, OutputHold, with_reserve};
 pub use store::{ProfileStore, StoredProfile};
@@ -42,6 +42,7 @@ use crate::{
     sequential::Sequential,
     train::settings::{Clip, OptimizerSettings},
 };
+use measurement::idle_seconds;
 use operations::Subject;
 use tensors::value_bytes;
 
@@ -148,6 +149,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             progress(index + 1);
         }
         optimizer.temp_bytes = optimizer.temp_bytes.max(sizes_of_all);
+        let idle_s = idle_seconds(self.meter);
+        let sweep_s = self.sweep_seconds(&activation);
         let chain = Chain {
             input_bytes: Bytes(value_bytes::<B, A>(input)),
             input_grad: false,
@@ -156,6 +159,11 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             loss: self.loss(&activation, &loss),
             optimizer,
         };
-        (Measured { chain, holds }, Sequential::new(layers))
+        let measured = Measured {
+            chain,
+            holds,
+            sweep_s: Seconds((sweep_s - idle_s).max(0.0)),
+        };
+        (measured.without_overhead(idle_s), Sequential::new(layers))
     }
 }

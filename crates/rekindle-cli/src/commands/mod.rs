@@ -3,6 +3,7 @@
 pub mod devices;
 pub mod estimate;
 pub mod plan;
+pub mod plan_measured;
 pub mod profile;
 pub mod train;
 pub mod verify;

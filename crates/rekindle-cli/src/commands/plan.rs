@@ -7,7 +7,8 @@ use rekindle::{
     train::session::{self, Job, PoolDecision, ScheduleRequest},
 };
 use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, frontier, plan, simulate,
+    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Seconds, frontier, plan,
+    simulate,
 };
 use serde_json::json;
 
@@ -114,6 +115,7 @@ impl Subject {
                 measured: Measured {
                     chain,
                     holds: Vec::new(),
+                    sweep_s: Seconds::ZERO,
                 },
                 from_file: true,
                 pools: None,

@@ -1,14 +1,15 @@
 //! `rekindle train`: from a config to a trained model and a comparison of promises with measurements.
 
 use rekindle::{
-    device::DeviceInfo,
+    device::{Device, DeviceInfo},
     train::{
         run_dir::RunDir,
-        session::{self, Job, ScheduleRequest},
+        session::{self, Job, PlanElsewhere, ScheduleRequest},
     },
 };
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
+use super::plan_measured;
 use crate::{
     args::TrainArgs,
     config::{self, Config, Overrides},
@@ -50,6 +51,8 @@ pub fn run(args: &TrainArgs) -> Outcome {
             .map(Into::into)
             .or(config.run.verify)
             .unwrap_or_default(),
+        planner: (device.device == Device::Cpu)
+            .then_some(&(plan_measured::elsewhere as fn(&_, &_) -> _) as &PlanElsewhere),
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)

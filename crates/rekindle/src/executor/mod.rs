@@ -268,6 +268,21 @@ impl Executor {
     }
 }
 
+/// How many backward calls a schedule takes.
+pub(crate) fn sweeps(schedule: &Schedule) -> usize {
+    let calls = |instruction: &Instruction| {
+        matches!(
+            instruction,
+            Instruction::Sweep { .. } | Instruction::Loss { joins_piece: false }
+        )
+    };
+    let instructions = Program::new(schedule).instructions;
+    instructions
+        .iter()
+        .filter(|instruction| calls(instruction))
+        .count()
+}
+
 /// An output that the machine itself does not hold until the stage's backward is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutputBorder {

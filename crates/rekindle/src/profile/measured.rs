@@ -1,8 +1,8 @@
 //! What was measured, the chain as one schedule meets it, and plans that hold when they run.
 
 use rekindle_plan::{
-    Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Stage, Violation, frontier,
-    plan, simulate,
+    Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Seconds, Stage, Violation,
+    frontier, plan, simulate,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,9 @@ pub struct Measured {
     pub chain: Chain,
     /// For every stage, what its graph holds.
     pub holds: Vec<Holds>,
+    /// What each backward call takes beyond its operations. No stage's time has it: stages that run as one piece of
+    /// graph share one call.
+    pub sweep_s: Seconds,
 }
 
 /// What a stage's graph holds besides what only it needs.
@@ -42,6 +45,30 @@ pub struct OutputHold {
 }
 
 impl Measured {
+    /// The same without what measuring took of every time, and without the backward call of every stage.
+    pub(super) fn without_overhead(mut self, idle_s: f64) -> Self {
+        let sweep_s = self.sweep_s.0;
+        let less = |time: &mut Seconds, overhead: f64| time.0 = (time.0 - overhead).max(0.0);
+        for stage in &mut self.chain.stages {
+            less(&mut stage.forward_s, idle_s);
+            less(&mut stage.backward_s, idle_s + sweep_s);
+            for way in &mut stage.alternatives {
+                less(&mut way.forward_s, idle_s);
+                less(&mut way.backward_s, idle_s + sweep_s);
+            }
+        }
+        let updated = self
+            .chain
+            .stages
+            .iter()
+            .filter(|stage| stage.grad_bytes.0 > 0);
+        let updated = updated.count() as f64;
+        less(&mut self.chain.optimizer.step_s, idle_s * updated);
+        less(&mut self.chain.loss.forward_s, idle_s);
+        less(&mut self.chain.loss.backward_s, idle_s + sweep_s);
+        self
+    }
+
     /// The chain as one schedule meets it: outputs that nobody holds are counted only while they are there. Two kinds
     /// go early:
     ///
@@ -84,9 +111,10 @@ impl Measured {
     /// If its schedule was made for another chain.
     pub fn costed(&self, plan: Plan) -> Result<Plan, Violation> {
         let simulation = simulate(&self.under(&plan.schedule), &plan.schedule)?;
+        let sweeps = executor::sweeps(&plan.schedule) as f64;
         Ok(Plan {
             peak: simulation.peak,
-            step: simulation.time,
+            step: simulation.time + self.sweep_s * sweeps,
             ..plan
         })
     }

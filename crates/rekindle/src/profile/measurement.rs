@@ -111,3 +111,9 @@ pub(super) fn summary(runs: &[Cost], spread: u64) -> Cost {
 fn with_margin(temp: u64) -> u64 {
     temp + (temp as f64 * SCRATCH_MARGIN).ceil() as u64
 }
+
+/// What measuring itself takes: the median time of measuring nothing.
+pub(super) fn idle_seconds(meter: &dyn Meter) -> f64 {
+    let runs: Vec<Cost> = (0..RUNS.1).map(|_| measure(meter, || ()).1).collect();
+    summary(&runs, 0).seconds
+}

@@ -9,7 +9,7 @@ use super::{
     Profiler,
     measured::OutputHold,
     measurement::{Cost, RUNS, measure, spread, summary, wants_another_run},
-    tensors::{parameter_bytes, unit_gradients, value_bytes},
+    tensors::{parameter_bytes, parameter_count, unit_gradients, value_bytes},
 };
 use crate::{
     activation::Activation,
@@ -25,6 +25,11 @@ use crate::{
 /// A stage's own backward shows only its own share; those of the other stages in one piece add up. Seen on the CPU:
 /// 150 to 250 bytes.
 const TABLE_BYTES_PER_NODE: u64 = 256;
+
+/// What burn's optimizers keep of each parameter, and of each moment, besides the numbers. An optimizer of one stage
+/// alone takes more: the first entries of its tables.
+const STATE_BYTES_PER_PARAMETER: u64 = 384;
+const STATE_BYTES_PER_MOMENT: u64 = 256;
 
 /// Share of the saved bytes that an alternative must at least save to be worth offering.
 const WORTHWHILE: f64 = 0.01;
@@ -88,12 +93,14 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             by_own_graph: runs.holds_output,
             released_backward_temp_bytes: Bytes(summary(&runs.released, spread).temp),
         };
-        let saved = |forward: &Cost| Bytes(forward.kept.max(untracked.kept));
-
         let (forward, backward) = (
             summary(&default.forward, spread),
             summary(&default.backward, spread),
         );
+        // An output that stands alone has some hundred bytes of tables of its own, which a graph shares.
+        let output_bytes = Bytes(untracked.kept.min(forward.kept));
+        let saved = |forward: &Cost| Bytes(forward.kept).max(output_bytes);
+
         let saved_bytes = saved(&forward);
         let mut outputs = vec![hold(&default)];
         let mut alternatives = Vec::new();
@@ -116,7 +123,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             name: String::new(),
             forward_s: Seconds(untracked.seconds),
             backward_s: Seconds(backward.seconds),
-            output_bytes: Bytes(untracked.kept),
+            output_bytes,
             saved_bytes,
             forward_temp_bytes: Bytes(untracked.temp),
             tracked_temp_bytes: Bytes(forward.temp),
@@ -231,6 +238,19 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         freed < bytes / 2
     }
 
+    /// What one backward call takes beyond its operations: the time of one through a graph of a single node.
+    pub(super) fn sweep_seconds<A: Activation<B>>(&self, value: &A) -> f64 {
+        let runs: Vec<Cost> = (0..RUNS.1)
+            .map(|_| {
+                let start = leaf::<B, A>(value.clone());
+                let upstream = Upstream::<B>::ones(&start);
+                let swept = || upstream.seed(start.clone()).map(graph::sweep::<B>);
+                measure(self.meter, swept).1
+            })
+            .collect();
+        summary(&runs, 0).seconds
+    }
+
     /// The loss keeps nothing in the chain's terms, so whatever its graph holds counts as temporary.
     pub(super) fn loss<A, R, F>(&self, output: &A, loss: &F) -> LossCost
     where
@@ -269,6 +289,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     /// The layer itself is updated, as in training: a copy of a large layer might not fit beside the model.
     pub(super) fn optimizer_step<L: AutodiffModule<B>>(&self, mut layer: L) -> (L, OptimizerCost) {
         let (_, grad_bytes) = parameter_bytes::<B, L>(&layer);
+        let parameters = parameter_count::<B, L>(&layer);
         if grad_bytes == 0 {
             return (layer, OptimizerCost::default());
         }
@@ -284,7 +305,11 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             let after = meter.read().in_use_bytes.0;
             if run == 0 {
                 // State came, gradients went, parameters were replaced.
-                state_bytes = (after + grad_bytes).saturating_sub(before);
+                let came = (after + grad_bytes).saturating_sub(before);
+                let moments = self.optimizer.moments();
+                let tables =
+                    parameters * (STATE_BYTES_PER_PARAMETER + moments * STATE_BYTES_PER_MOMENT);
+                state_bytes = came.min(moments * grad_bytes + tables);
             }
             costs.push(cost);
         }

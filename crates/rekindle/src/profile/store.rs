@@ -1,6 +1,7 @@
 //! Profiles on disk: what was measured once need not be measured again.
 //!
-//! A file holds one profile and the key that it was measured under. Its name is a hash of the key; the key itself is
+//! A file holds one profile and the key that it was measured under: a line of JSON with the key and what the chain's
+//! terms cannot say, then the chain as chain files have it. Its name is a hash of the key; the key itself is
 //! compared when the file is read, so a collision, a file that is half written or one of another version is no more
 //! than a profile that is not there.
 
@@ -9,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle_plan::{Bytes, Chain};
+use rekindle_plan::{Bytes, Chain, Seconds};
 use serde::{Deserialize, Serialize};
 
 use super::{Holds, Measured};
@@ -27,12 +28,12 @@ pub struct StoredProfile {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct Header {
     format: String,
     key: String,
     kernel_bytes: Bytes,
     holds: Vec<Holds>,
-    chain: serde_json::Value,
+    sweep_s: Seconds,
 }
 
 /// A folder of profiles.
@@ -60,6 +61,7 @@ impl ProfileStore {
             measured: Measured {
                 chain,
                 holds: file.holds,
+                sweep_s: file.sweep_s,
             },
             kernel_bytes: file.kernel_bytes,
         })
@@ -72,19 +74,21 @@ impl ProfileStore {
     /// What the system refused. A profile that cannot be kept is merely measured again.
     pub fn keep(&self, key: &str, profile: &StoredProfile) -> io::Result<()> {
         let chain = profile.measured.chain.to_json().map_err(io::Error::other)?;
-        let file = File {
+        let header = Header {
             format: FORMAT.into(),
             key: key.into(),
             kernel_bytes: profile.kernel_bytes,
             holds: profile.measured.holds.clone(),
-            chain: serde_json::from_str(&chain)?,
+            sweep_s: profile.measured.sweep_s,
         };
+        let mut text = serde_json::to_string(&header)?;
+        text.push('\n');
+        text.push_str(&chain);
         fs::create_dir_all(&self.folder)?;
         let path = self.path(key);
         // Two processes may measure the same model at once.
         let beside = path.with_extension(format!("{}.new", std::process::id()));
-        let kept = fs::write(&beside, serde_json::to_string_pretty(&file)?)
-            .and_then(|()| fs::rename(&beside, &path));
+        let kept = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path));
         if kept.is_err() {
             let _ = fs::remove_file(&beside);
         }
@@ -133,6 +137,7 @@ mod tests {
                         released_backward_temp_bytes: Bytes(13),
                     }],
                 }],
+                sweep_s: Seconds(0.25),
             },
             kernel_bytes: Bytes(11),
         }

@@ -35,6 +35,19 @@ pub(super) fn parameter_bytes<B: AutodiffBackend, M: Module<B>>(module: &M) -> (
     (count.all, count.trainable)
 }
 
+/// The number of float tensors of a module.
+pub(super) fn parameter_count<B: Backend, M: Module<B>>(module: &M) -> u64 {
+    struct Count(u64);
+    impl<B: Backend> ModuleVisitor<B> for Count {
+        fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<B, D>>) {
+            self.0 += 1;
+        }
+    }
+    let mut count = Count(0);
+    module.visit(&mut count);
+    count.0
+}
+
 /// Bytes of all tensors of an activation.
 pub(super) fn value_bytes<B: Backend, A: Activation<B>>(activation: &A) -> u64 {
     struct Count(u64);

@@ -50,6 +50,9 @@ pub struct Job<'a> {
     pub hardware: &'a str,
     /// Where profiles are kept, if anywhere.
     pub profiles: Option<ProfileStore>,
+    /// Finds plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
+    /// the budget bounds. `None`, or an answer of `None`, plans here.
+    pub planner: Option<&'a PlanElsewhere>,
     /// Which bytes the budget bounds.
     pub count: Count,
     /// How closely recomputed outputs are compared with the first ones.
@@ -83,6 +86,7 @@ impl<'a> Job<'a> {
             compare: false,
             hardware: "",
             profiles: None,
+            planner: None,
             count: Count::default(),
             recheck: Recheck::default(),
             pool_device: None,
@@ -112,6 +116,9 @@ impl<'a> Job<'a> {
         }
     }
 }
+
+/// See [`Job::planner`].
+pub type PlanElsewhere = dyn Fn(&Measured, &PlanRequest) -> Option<Result<Plan, PlanError>>;
 
 /// Says why a schedule does not belong to a chain, if it does not.
 pub type ChainCheck = Box<dyn Fn(&Chain) -> Result<(), String>>;

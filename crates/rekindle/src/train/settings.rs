@@ -116,3 +116,14 @@ pub enum Clip {
         max: f64,
     },
 }
+
+impl OptimizerSettings {
+    /// Tensors of a parameter's size that the optimizer keeps for each parameter.
+    #[must_use]
+    pub fn moments(&self) -> u64 {
+        match self {
+            Self::Sgd { momentum, .. } => u64::from(*momentum > 0.0),
+            Self::Adam { .. } | Self::AdamW { .. } => 2,
+        }
+    }
+}

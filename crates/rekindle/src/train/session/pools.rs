@@ -16,7 +16,6 @@ use crate::{
         cost::{ElementBytes, ModelCost},
         stages::StagePlan,
     },
-    train::settings::OptimizerSettings,
 };
 
 /// How a GPU's pools serve a run, and why.
@@ -86,10 +85,7 @@ fn estimated_chain(job: &Job<'_>) -> Result<Chain, RunError> {
         loss: LossCost::default(),
         optimizer: OptimizerCost::default(),
     };
-    let moments = match job.settings.optimizer {
-        OptimizerSettings::Sgd { momentum, .. } => u64::from(momentum > 0.0),
-        OptimizerSettings::Adam { .. } | OptimizerSettings::AdamW { .. } => 2,
-    };
+    let moments = job.settings.optimizer.moments();
     for (stage, planned) in cost.stages.iter().zip(&stages.stages) {
         let seconds = rekindle_plan::Seconds(stage.multiply_adds as f64 * 1e-12);
         chain.fixed_bytes += Bytes(stage.param_bytes);

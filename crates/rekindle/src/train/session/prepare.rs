@@ -51,8 +51,9 @@ impl<B: CheckpointBackend> Built<B> {
         observer: &mut dyn Observer,
     ) -> Result<(Self, Measured), RunError> {
         let key = profile_key(job, meter);
-        let found = job.profiles.as_ref().and_then(|store| store.find(&key));
+        // Before the profile is there: what it takes itself was counted when it was measured.
         let held = meter.read().in_use_bytes;
+        let found = job.profiles.as_ref().and_then(|store| store.find(&key));
         let StoredProfile {
             mut measured,
             kernel_bytes,
@@ -184,7 +185,11 @@ pub(super) fn make_plan(
     let budget = job.budget();
     let (plan, planner) = match &job.schedule {
         ScheduleRequest::Plan(request) => {
-            let plan = measured.plan(request)?;
+            let elsewhere = job.planner.and_then(|planner| planner(measured, request));
+            let plan = match elsewhere {
+                Some(plan) => plan?,
+                None => measured.plan(request)?,
+            };
             let name = plan.planner.to_string();
             (plan, name)
         }
