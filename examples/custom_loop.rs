@@ -31,6 +31,10 @@ const STEPS: u64 = 12;
 /// Steps whose gradients are added up for one update.
 const ACCUMULATE: u64 = 2;
 
+/// The first embedding has three uses, whose gradients a tape adds up in another order than the plain loop; Adam makes
+/// more of the rounding at every update.
+const TOLERANCE: f32 = 1e-3;
+
 #[derive(Module, Debug)]
 struct Block<B: Backend> {
     norm: LayerNorm<B>,
@@ -117,8 +121,14 @@ fn loss<B: Backend>(logits: Tensor<B, 3>, next: Tensor<B, 1, Int>) -> Tensor<B, 
         .forward(logits.flatten(0, 1), next)
 }
 
-/// Trains, and gives the model, its losses, and the most bytes in use above what was there before.
-fn train(checkpointed: bool) -> Result<(Model<B>, Vec<f32>, usize), Box<dyn std::error::Error>> {
+struct Trained {
+    model: Model<B>,
+    losses: Vec<f32>,
+    /// The most bytes in use above what was there before.
+    peak: usize,
+}
+
+fn train(checkpointed: bool) -> Result<Trained, Box<dyn std::error::Error>> {
     let device = Default::default();
     B::seed(&device, 1);
     let mut model = Model::<B>::new(&device);
@@ -149,22 +159,33 @@ fn train(checkpointed: bool) -> Result<(Model<B>, Vec<f32>, usize), Box<dyn std:
             model = optimizer.step(schedule.step(), model, accumulator.grads());
         }
     }
-    Ok((model, losses, rekindle_alloc::peak() - start))
+    Ok(Trained {
+        model,
+        losses,
+        peak: rekindle_alloc::peak() - start,
+    })
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (_, plain_losses, plain) = train(false)?;
-    let (model, losses, peak) = train(true)?;
+    let plain = train(false)?;
+    let Trained {
+        model,
+        losses,
+        peak,
+    } = train(true)?;
     println!("loss {:.4} -> {:.4}", losses[0], losses[losses.len() - 1]);
-    if losses != plain_losses {
+    let difference = losses.iter().zip(&plain.losses).map(|(a, b)| (a - b).abs());
+    let difference = difference.fold(0.0, f32::max);
+    println!("losses differ by {difference:.0e} at most");
+    if difference > TOLERANCE {
         return Err("the losses are not the plain loop's".into());
     }
     let mebibytes = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     println!(
         "peak: {:.1} MiB plain, {:.1} MiB with a tape: {:.1} MiB less",
-        mebibytes(plain),
+        mebibytes(plain.peak),
         mebibytes(peak),
-        mebibytes(plain) - mebibytes(peak),
+        mebibytes(plain.peak) - mebibytes(peak),
     );
 
     // Validation and snapshots see an ordinary burn module.

@@ -118,6 +118,10 @@ struct Decode<B: Backend> {
 }
 
 #[derive(Module, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a chain has a few dozen stages, and a boxed module is none"
+)]
 enum Stage<B: Backend> {
     Encode(Encode<B>),
     Start(Embedding<B>),
