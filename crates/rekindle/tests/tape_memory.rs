@@ -20,6 +20,7 @@ const DEPTH: usize = 8;
 /// Bytes of one activation.
 const ACTIVATION: usize = ROWS * WIDTH * 4;
 
+#[expect(clippy::ptr_arg, reason = "the module of a checkpoint is the vector")]
 fn forward(layers: &Vec<Linear<B>>, input: Tensor<B, 2>) -> Tensor<B, 2> {
     layers.iter().fold(input, |x, layer| gelu(layer.forward(x)))
 }
