@@ -177,3 +177,58 @@ fn an_interrupt_stops_after_the_step_and_still_reports() {
         "{text}"
     );
 }
+
+#[test]
+fn what_was_measured_once_is_found_again_unless_fresh_is_wanted() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let profile = |arguments: &[&str]| {
+        let output = Command::cargo_bin("rekindle")
+            .expect("built")
+            .env("REKINDLE_CACHE", cache.path())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args([
+                "profile",
+                "configs/parity/mlp.toml",
+                "--device",
+                "cpu",
+                "--json",
+            ])
+            .args(arguments)
+            .assert()
+            .success()
+            .get_output()
+            .clone();
+        let chain: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+        (chain["stages"].clone(), messages)
+    };
+    let (first, messages) = profile(&[]);
+    assert!(messages.contains("measured 14 stages"), "{messages}");
+    let (second, messages) = profile(&[]);
+    assert!(messages.contains("measured before"), "{messages}");
+    assert_eq!(first, second);
+    let (_, messages) = profile(&["--batch", "3"]);
+    assert!(messages.contains("measured 14 stages"), "{messages}");
+    let (_, messages) = profile(&["--fresh"]);
+    assert!(messages.contains("measured 14 stages"), "{messages}");
+}
+
+#[test]
+fn a_budget_that_the_plain_run_fits_is_remarked_on() {
+    let output = rekindle(&[
+        "train",
+        "configs/parity/mlp.toml",
+        "--budget",
+        "1GiB",
+        "--device",
+        "cpu",
+    ])
+    .success()
+    .get_output()
+    .clone();
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        messages.contains("warning: the plain run fits this budget"),
+        "{messages}"
+    );
+}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::meter::Count;
+use rekindle::{executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 
 use crate::{device::DeviceChoice, size::Size};
@@ -99,6 +99,9 @@ pub struct TrainArgs {
     /// Which bytes a budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
     #[arg(long, value_name = "WHICH")]
     pub count: Option<CountChoice>,
+    /// Compare recomputed activations with the first ones: off, shapes, or values (which must also be finite)
+    #[arg(long, value_name = "WHAT")]
+    pub verify: Option<VerifyChoice>,
     /// Run one plain step after the training and measure it
     #[arg(long)]
     pub compare: bool,
@@ -131,6 +134,27 @@ pub enum CountChoice {
     Reserved,
     /// Live buffers.
     InUse,
+}
+
+/// How closely recomputed activations are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum VerifyChoice {
+    /// Not at all.
+    Off,
+    /// Shapes.
+    Shapes,
+    /// Shapes and values.
+    Values,
+}
+
+impl From<VerifyChoice> for Recheck {
+    fn from(choice: VerifyChoice) -> Self {
+        match choice {
+            VerifyChoice::Off => Self::Off,
+            VerifyChoice::Shapes => Self::Shapes,
+            VerifyChoice::Values => Self::Values,
+        }
+    }
 }
 
 impl From<CountChoice> for Count {

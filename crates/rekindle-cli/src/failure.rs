@@ -111,7 +111,7 @@ impl From<RunError> for Failure {
                 },
                 report: miette!("{error}"),
             },
-            RunError::Build(_) | RunError::Train(_) => Self::other(error),
+            RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
         }
     }
 }

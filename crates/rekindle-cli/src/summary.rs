@@ -63,6 +63,17 @@ pub fn closing(record: &RunRecord) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}\n", phases(record));
     let _ = writeln!(text, "{}\n", predictions(record));
+    if let Some(pools) = &record.pools {
+        let trims = match pools.trims {
+            0 => String::new(),
+            trims => format!(", trimmed {trims} times to stay within the budget"),
+        };
+        let _ = writeln!(
+            text,
+            "Pools of {}{trims}: {}.\n",
+            pools.decision.mode, pools.decision.why
+        );
+    }
     if let Some(evaluation) = record.evaluations.last() {
         let accuracy = evaluation
             .accuracy

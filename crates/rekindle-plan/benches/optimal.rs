@@ -1,7 +1,7 @@
 //! How long `optimal` takes: different stages and repeating ones, at half of the plain peak and 500 slots.
 //!
-//! `cargo bench -p rekindle-plan --bench optimal`. The two chains of 1,000 stages take seconds a run and are left out
-//! unless asked for with the environment variable `REKINDLE_BENCH_LARGE`.
+//! `cargo bench -p rekindle-plan --bench optimal`. The two chains of 1,000 stages take minutes for all their samples
+//! and are left out unless asked for with the environment variable `REKINDLE_BENCH_LARGE`.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -98,7 +98,10 @@ where
             .expect("a valid schedule")
             .peak
             .0;
-        let executor = Executor::new(schedule);
+        let traced = Executor::new(schedule.clone())
+            .with_meter(meter.clone())
+            .traced();
+        let executor = Executor::new(schedule.clone());
         let run = || {
             executor
                 .step(&model, input.clone(), StepSeed::new(0, 0), &loss)
@@ -109,6 +112,18 @@ where
         let output = run();
         let measured = meter.read().peak_in_use_bytes.0;
         drop(output);
+        let trace = traced
+            .step(&model, input.clone(), StepSeed::new(0, 0), &loss)
+            .expect("fits")
+            .trace;
+        let actions: Vec<_> = trace.iter().map(|entry| entry.action).collect();
+        let scheduled: Vec<_> = schedule
+            .actions()
+            .iter()
+            .copied()
+            .filter(|action| *action != Action::Optimize)
+            .collect();
+        assert_eq!(actions, scheduled, "{name}: {what}");
         // Errors are judged on what the step itself takes, the harder measure.
         let (predicted, measured) = (predicted - fixed, measured - fixed);
         report.push((what, predicted, measured));

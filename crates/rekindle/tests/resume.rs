@@ -122,6 +122,7 @@ fn settings(optimizer: OptimizerSettings) -> TrainSettings {
     TrainSettings {
         steps: STEPS,
         batch: 4,
+        accumulate: 1,
         seed: 11,
         loss: LossKind::CrossEntropy,
         optimizer,

@@ -22,6 +22,9 @@ use crate::{
     table,
 };
 
+/// Rows of a frontier that a person looks at.
+const FRONTIER_ROWS: usize = 24;
+
 /// Plans.
 pub fn run(args: &PlanArgs) -> Outcome {
     let planner = args.planner.unwrap_or(match args.segments {
@@ -243,7 +246,8 @@ fn frontier_of(args: &PlanArgs, subject: &Subject, planner: PlannerKind) -> Outc
         ["budget", "peak", "of plain", "step", "x plain", "schedule"],
         0..5,
     );
-    for plan in &points {
+    let shown = spread(points.len());
+    for plan in shown.iter().map(|&index| &points[index]) {
         table.add_row([
             subject.budget_for(plan.peak).to_string(),
             plan.peak.to_string(),
@@ -256,7 +260,26 @@ fn frontier_of(args: &PlanArgs, subject: &Subject, planner: PlannerKind) -> Outc
             },
         ]);
     }
-    output::text(&format!("{table}\n"))
+    let rest = if shown.len() < points.len() {
+        format!(
+            "\n{} of {} points; `--json` has all of them.",
+            shown.len(),
+            points.len()
+        )
+    } else {
+        String::new()
+    };
+    output::text(&format!("{table}\n{rest}\n"))
+}
+
+/// The indices of at most [`FRONTIER_ROWS`] of `count` points, evenly spread, both ends among them.
+fn spread(count: usize) -> Vec<usize> {
+    if count <= FRONTIER_ROWS {
+        return (0..count).collect();
+    }
+    (0..FRONTIER_ROWS)
+        .map(|row| row * (count - 1) / (FRONTIER_ROWS - 1))
+        .collect()
 }
 
 /// What is kept, from when to when, how often stages run, and what the peak is made of.

@@ -45,6 +45,11 @@ pub fn run(args: &TrainArgs) -> Outcome {
             .map(Into::into)
             .or(config.run.count)
             .unwrap_or_default(),
+        recheck: args
+            .verify
+            .map(Into::into)
+            .or(config.run.verify)
+            .unwrap_or_default(),
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)

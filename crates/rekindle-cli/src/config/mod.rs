@@ -258,6 +258,12 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
         typed => Ok(typed.unwrap_or(configured)),
     };
     training.batch = size("batch", overrides.batch, training.batch)?;
+    if !training.batch.is_multiple_of(training.accumulate) {
+        return Err(Mistake::Arguments(format!(
+            "`--batch` is {}, but the config runs a batch in {} equal parts (`accumulate`)",
+            training.batch, training.accumulate
+        )));
+    }
     training.steps = size("steps", overrides.steps, training.steps)?;
     training.seed = overrides.seed.unwrap_or(training.seed);
     Ok(())

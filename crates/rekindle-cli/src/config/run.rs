@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle::meter::Count;
+use rekindle::{executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 
 use super::{problem::Problem, reader::Section};
@@ -21,6 +21,8 @@ pub struct RunKeys {
     pub planner: Option<PlannerKind>,
     /// Which bytes the budget bounds.
     pub count: Option<Count>,
+    /// How closely recomputed outputs are compared with the first ones.
+    pub verify: Option<Recheck>,
     /// The device, as [`DeviceChoice`] reads it.
     pub device: Option<String>,
 }
@@ -61,6 +63,14 @@ pub fn read(section: &mut Section<'_>, base: &Path) -> Result<RunKeys, Problem> 
     if let Some(node) = section.get("count") {
         let choices = [("reserved", Count::Reserved), ("in-use", Count::InUse)];
         keys.count = Some(node.choice(&choices)?);
+    }
+    if let Some(node) = section.get("verify") {
+        let choices = [
+            ("off", Recheck::Off),
+            ("shapes", Recheck::Shapes),
+            ("values", Recheck::Values),
+        ];
+        keys.verify = Some(node.choice(&choices)?);
     }
     if let Some(node) = section.get("device") {
         let _: DeviceChoice = node.parsed()?;

@@ -44,9 +44,11 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
         None => adam(None)?,
         Some(node) => optimizer(&node)?,
     };
+    let batch = section.or("batch", DEFAULT_BATCH, Node::size)?;
     Ok(TrainSettings {
         steps,
-        batch: section.or("batch", DEFAULT_BATCH, Node::size)?,
+        batch,
+        accumulate: accumulate(section, batch)?,
         seed: section.or("seed", 0, Node::seed)?,
         loss: loss(section, target)?,
         learning_rate: learning_rate(section, steps, &optimizer)?,
@@ -57,6 +59,22 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
             .map(|node| node.size())
             .transpose()?,
     })
+}
+
+fn accumulate(section: &mut Section<'_>, batch: usize) -> Result<usize, Problem> {
+    let Some(node) = section.get("accumulate") else {
+        return Ok(1);
+    };
+    let parts = node.size()?;
+    if batch.is_multiple_of(parts) {
+        return Ok(parts);
+    }
+    Err(Problem::new(
+        format!("`accumulate` is {parts}, which does not divide the batch of {batch}"),
+        "must divide `batch`",
+        node.span,
+    )
+    .help("a step's batch is run in so many equal parts, whose gradients add up"))
 }
 
 fn loss(section: &mut Section<'_>, target: TargetKind) -> Result<LossKind, Problem> {

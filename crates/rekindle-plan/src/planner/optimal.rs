@@ -16,9 +16,13 @@
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes per level of slots, with less than that in practice, see `table.rs`.
 //! Times are `f64` up to 150 stages and `f32` above, where a plan may be a millionth slower than the best.
 
+mod costs;
+mod outline;
+mod relax;
 mod rounding;
 mod slots;
 mod table;
+mod tile;
 mod time;
 
 use rayon::prelude::*;
@@ -96,13 +100,7 @@ impl<'a> Optimal<'a> {
         );
         let fastest = fastest(chain, terms)?;
         let above = |peak: Bytes| (peak - chain.resident_bytes()).0;
-        let levels = levels(
-            terms,
-            &repeats,
-            above(smallest.peak),
-            above(fastest.peak),
-            slots,
-        );
+        let levels = levels(terms, above(smallest.peak), above(fastest.peak), slots);
         Ok(Optimal {
             chain,
             terms,

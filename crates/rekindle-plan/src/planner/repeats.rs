@@ -47,15 +47,4 @@ impl Repeats {
         let period = (1..n / 2).find(|period| alike(period) * 2 >= n);
         Repeats { contents, period }
     }
-
-    /// The saved bytes of one period, where there is one.
-    pub(crate) fn period_bytes(&self, terms: &Terms) -> Option<u64> {
-        let period = self.period?;
-        let start = (period..self.contents.len())
-            .find(|&i| self.contents[i] == self.contents[i - period])?;
-        let saved = (start - period..start)
-            .map(|i| terms.nodes[i].ways[0].saved)
-            .sum();
-        (saved > 0).then_some(saved)
-    }
 }

@@ -16,6 +16,7 @@ use rekindle_plan::{Action, StageId};
 use super::{
     StepError, StepLoss, StepOutput, copies,
     program::{Instruction, Program},
+    recheck::Rechecks,
     watch::Watch,
 };
 use crate::{
@@ -54,6 +55,7 @@ pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
     gradients: GradientsParams,
     forward_counts: Vec<usize>,
     watch: Option<Watch>,
+    rechecks: Rechecks<B>,
 }
 
 impl<'a, B, L, A> Machine<'a, B, L, A>
@@ -68,6 +70,7 @@ where
         seed: StepSeed,
         meter: Option<&'a dyn Meter>,
         watch: Option<Watch>,
+        rechecks: Rechecks<B>,
     ) -> Self {
         let mut activations: Vec<Option<A>> = layers.iter().map(|_| None).collect();
         activations.push(None);
@@ -89,6 +92,7 @@ where
             gradients: GradientsParams::new(),
             forward_counts: vec![0; layers.len()],
             watch,
+            rechecks,
         }
     }
 
@@ -105,8 +109,12 @@ where
         let mut result = None;
         for instruction in &program.instructions {
             match instruction {
-                Instruction::Forward { stage, keep_input } => self.forward(*stage, *keep_input),
-                Instruction::Track { stages, balanced } => self.track(stages.clone(), *balanced),
+                Instruction::Forward { stage, keep_input } => {
+                    self.forward(*stage, *keep_input)?;
+                }
+                Instruction::Track { stages, balanced } => {
+                    self.track(stages.clone(), *balanced)?;
+                }
                 Instruction::Sweep { stages } => self.sweep(stages),
                 Instruction::Loss { joins_piece } => {
                     self.phases.end(Phase::Forward);
@@ -120,6 +128,7 @@ where
             self.phases.sample();
         }
         self.reseed_after();
+        self.rechecks.finish()?;
         self.phases.end(Phase::Backward);
         let Some((loss, extra)) = result else {
             unreachable!("a schedule without a loss is not a valid schedule");
@@ -135,7 +144,7 @@ where
     }
 
     /// Runs one stage without a graph.
-    fn forward(&mut self, stage: usize, keep_input: bool) {
+    fn forward(&mut self, stage: usize, keep_input: bool) -> Result<(), StepError> {
         let input = if keep_input {
             self.read(stage)
         } else {
@@ -147,8 +156,10 @@ where
         let detach = self.enter_stage(stage, &input);
         let layer = copies::untracked(&self.layers[stage], detach);
         let output = layer.forward(input);
+        self.rechecks.ran(stage, &output)?;
         self.activations[stage + 1] = Some(detached(output));
         self.done(Action::Forward(StageId(stage)));
+        Ok(())
     }
 
     fn done(&self, action: Action) {
@@ -158,7 +169,7 @@ where
     }
 
     /// Runs stages as one graph.
-    fn track(&mut self, stages: RangeInclusive<usize>, balanced: bool) {
+    fn track(&mut self, stages: RangeInclusive<usize>, balanced: bool) -> Result<(), StepError> {
         let first = *stages.start();
         let input = self.read(first);
         // The chain's own input wants no gradient, so nothing is computed for it.
@@ -177,6 +188,7 @@ where
                 layer.forward(output)
             };
             layers.push(layer);
+            self.rechecks.ran(stage, &output)?;
             self.done(Action::ForwardTracked {
                 stage: StageId(stage),
                 alternative: usize::from(balanced),
@@ -188,6 +200,7 @@ where
             output: Some(output),
             layers,
         });
+        Ok(())
     }
 
     /// Computes the loss, detached, and remembers where the first backward starts.

@@ -20,6 +20,7 @@
 pub(crate) mod copies;
 pub(crate) mod machine;
 mod program;
+mod recheck;
 mod room;
 mod scalar;
 mod watch;
@@ -40,8 +41,10 @@ use crate::{
 };
 use machine::Machine;
 use program::{Instruction, Program};
+use recheck::Rechecks;
 use watch::Watch;
 
+pub use recheck::Recheck;
 pub use room::Room;
 pub use scalar::StepLoss;
 pub use watch::TraceEntry;
@@ -53,6 +56,7 @@ pub struct Executor {
     meter: Option<Arc<dyn Meter>>,
     traced: bool,
     room: Option<Arc<Room>>,
+    recheck: Recheck,
 }
 
 /// What one training step gives.
@@ -72,9 +76,39 @@ pub struct StepOutput<B: CheckpointBackend, T> {
     pub trace: Vec<TraceEntry>,
 }
 
-/// A step that could not run. Nothing was computed and no state has changed.
+/// A step that could not run, or whose result cannot be trusted: there are no gradients. Running statistics may have
+/// moved where the error came after a forward.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StepError {
+    /// A stage gave tensors of other shapes when it was computed again.
+    #[error(
+        "stage {stage} gave tensors of shapes {again:?} when it was computed again, but {first:?} at first: its layer \
+         has state that a forward changes"
+    )]
+    RecomputedShape {
+        /// The stage.
+        stage: usize,
+        /// Shapes of its first output's tensors.
+        first: Vec<Vec<usize>>,
+        /// Shapes when it was computed again.
+        again: Vec<Vec<usize>>,
+    },
+    /// A stage gave other values when it was computed again.
+    #[error(
+        "stage {stage} gave other values when it was computed again: its layer draws random numbers that no seed \
+         reaches (`draws_random` must be true where it draws from the backend's generator), or has state that a \
+         forward changes"
+    )]
+    RecomputedValues {
+        /// The stage.
+        stage: usize,
+    },
+    /// A stage gave a value that is no number, or infinite.
+    #[error("stage {stage} gave values that are NaN or infinite")]
+    NotFinite {
+        /// The stage.
+        stage: usize,
+    },
     /// The schedule was made for another chain.
     #[error("the schedule is for {schedule} stages, but the model has {layers} layers")]
     LayerCount {
@@ -106,6 +140,20 @@ pub enum StepError {
     },
 }
 
+impl StepError {
+    /// The stage that it is about, if it is about one.
+    #[must_use]
+    pub fn stage(&self) -> Option<usize> {
+        match self {
+            Self::RecomputedShape { stage, .. }
+            | Self::RecomputedValues { stage }
+            | Self::NotFinite { stage }
+            | Self::Alternative { stage, .. } => Some(*stage),
+            Self::LayerCount { .. } | Self::LossNotScalar { .. } => None,
+        }
+    }
+}
+
 impl Executor {
     /// An executor for this schedule.
     #[must_use]
@@ -117,6 +165,7 @@ impl Executor {
             meter: None,
             traced: false,
             room: None,
+            recheck: Recheck::default(),
         }
     }
 
@@ -139,6 +188,13 @@ impl Executor {
     #[must_use]
     pub fn with_room(mut self, room: Arc<Room>) -> Self {
         self.room = Some(room);
+        self
+    }
+
+    /// How closely recomputed outputs are compared with the first ones; shapes by default.
+    #[must_use]
+    pub fn rechecking(mut self, recheck: Recheck) -> Self {
+        self.recheck = recheck;
         self
     }
 
@@ -185,7 +241,8 @@ impl Executor {
             let actions = self.schedule.actions().into();
             Watch::start(actions, trace, self.room.clone())
         });
-        let machine = Machine::new(model.layers(), input, seed, phases, watch);
+        let rechecks = Rechecks::new(self.recheck, model.len());
+        let machine = Machine::new(model.layers(), input, seed, phases, watch, rechecks);
         machine.run(&self.program, loss)
     }
 

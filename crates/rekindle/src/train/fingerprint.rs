@@ -15,6 +15,9 @@ use crate::{
 #[derive(Serialize)]
 struct Fields<'a> {
     batch: usize,
+    /// Only where the batch is run in parts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accumulate: Option<usize>,
     seed: u64,
     loss: LossKind,
     optimizer: OptimizerSettings,
@@ -47,6 +50,7 @@ pub(super) fn fingerprint(
     };
     let fields = Fields {
         batch: settings.batch,
+        accumulate: (settings.accumulate > 1).then_some(settings.accumulate),
         seed: settings.seed,
         loss: settings.loss,
         optimizer: settings.optimizer,

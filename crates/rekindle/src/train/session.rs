@@ -26,6 +26,7 @@ use crate::{
     backend::CheckpointBackend,
     data::{DataError, Dataset, error::Blame},
     device::{Device, DeviceInfo, DispatchError, Task, dispatch},
+    executor::{Recheck, StepError},
     meter::{Count, Meter, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
     profile::{Measured, ProfileStore},
@@ -51,6 +52,8 @@ pub struct Job<'a> {
     pub profiles: Option<ProfileStore>,
     /// Which bytes the budget bounds.
     pub count: Count,
+    /// How closely recomputed outputs are compared with the first ones.
+    pub recheck: Recheck,
     /// What the device's memory pools know of it, if it has pools.
     pub pool_device: Option<PoolDevice>,
     /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
@@ -81,6 +84,7 @@ impl<'a> Job<'a> {
             hardware: "",
             profiles: None,
             count: Count::default(),
+            recheck: Recheck::default(),
             pool_device: None,
             free: None,
             run_dir: None,
@@ -215,6 +219,14 @@ pub enum RunError {
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// A step could not run or cannot be trusted, for a reason that lies in one stage.
+    #[error("in `{name}`: {source}")]
+    Stage {
+        /// The stage's name.
+        name: String,
+        /// What is wrong.
+        source: StepError,
+    },
     /// The device has no backend here.
     #[error(transparent)]
     Device(#[from] DispatchError),

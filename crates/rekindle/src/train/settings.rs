@@ -10,6 +10,9 @@ pub struct TrainSettings {
     pub steps: usize,
     /// Samples per step.
     pub batch: usize,
+    /// Equal parts that a step's batch is run in, one after the other; their gradients add up. 1 runs it whole. Batch
+    /// normalisation sees each part by itself.
+    pub accumulate: usize,
     /// Seed of initial weights, shuffling and random layers.
     pub seed: u64,
     /// What is minimised.
@@ -22,6 +25,14 @@ pub struct TrainSettings {
     pub clip: Option<Clip>,
     /// Steps between evaluations; the last step is always evaluated.
     pub eval_every: Option<usize>,
+}
+
+impl TrainSettings {
+    /// Samples that run at once.
+    #[must_use]
+    pub fn micro_batch(&self) -> usize {
+        self.batch / self.accumulate.max(1)
+    }
 }
 
 /// What is minimised.

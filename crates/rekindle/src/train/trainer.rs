@@ -4,6 +4,7 @@ use std::{io, sync::Arc, time::Instant};
 
 use burn::{
     module::AutodiffModule,
+    optim::GradientsAccumulator,
     tensor::{Int, Tensor, backend::Backend},
 };
 use rekindle_plan::{Action, Bytes, Schedule, Seconds, StageId};
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     backend::CheckpointBackend,
     data::batch::{Batch, Inputs, Targets},
-    executor::{Executor, Room, StepError},
+    executor::{Executor, Room, StepError, StepOutput},
     layer::Layer,
     meter::{Meter, Phase, PhaseReading, PhaseRecorder},
     model::{
@@ -30,6 +31,9 @@ use crate::{
     seed::StepSeed,
     sequential::Sequential,
 };
+
+/// The number of samples classified right, where there are classes.
+type Correct<B> = Option<Tensor<B, 1, Int>>;
 
 /// A model, its optimizer and its schedule.
 pub struct Trainer<B: CheckpointBackend> {
@@ -128,24 +132,32 @@ impl<B: CheckpointBackend> Trainer<B> {
         self.steps_done
     }
 
-    /// Runs one optimizer step on a batch whose shapes fit the model.
+    /// Runs one optimizer step on batches whose shapes fit the model: one, or equal parts of one whose gradients add
+    /// up. The phases are those of the last part.
     ///
     /// # Errors
     ///
-    /// If the schedule or the batch does not fit the model.
-    pub fn step(&mut self, batch: Batch) -> Result<StepReport, TrainError> {
+    /// If the schedule or a batch does not fit the model, or there is no batch.
+    pub fn step(
+        &mut self,
+        parts: impl ExactSizeIterator<Item = Batch>,
+    ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
-        let samples = batch.targets.len();
-        let mut before = PhaseRecorder::start(Some(&*self.meter));
-        let (input, targets) = to_device::<B>(batch, &self.device)?;
-        before.end(Phase::ZeroGrad);
-
-        let seed = StepSeed::new(self.settings.seed, self.steps_done as u64);
-        let output = self.executor.step(&self.model, input, seed, |output| {
-            let output = rows(output);
-            let loss = targets.loss(output.clone());
-            (loss, targets.correct(output))
-        })?;
+        let count = parts.len();
+        let mut sum = GradientsAccumulator::new();
+        let (mut loss, mut correct, mut samples) = (0.0, None, 0);
+        let mut phases = Vec::new();
+        for (part, batch) in parts.enumerate() {
+            samples += batch.targets.len();
+            let run = self.steps_done * count + part;
+            let (output, of_part) = self.run_part(batch, run as u64, count)?;
+            sum.accumulate(&self.model, output.gradients);
+            loss += scalar(output.loss);
+            if let Some(right) = output.extra {
+                *correct.get_or_insert(0) += self::count(right);
+            }
+            phases = of_part;
+        }
 
         let mut after = PhaseRecorder::start(Some(&*self.meter));
         let rate = self
@@ -157,23 +169,45 @@ impl<B: CheckpointBackend> Trainer<B> {
         }
         // The optimizer consumes the model, so that it can update parameters in place.
         let model = std::mem::replace(&mut self.model, Sequential::new(Vec::new()));
-        self.model = self.optimizer.step(rate, model, output.gradients);
+        self.model = self.optimizer.step(rate, model, sum.grads());
         after.end(Phase::Optimizer);
 
         self.steps_done += 1;
+        phases.extend(after.finish());
         let record = StepRecord {
             step: self.steps_done,
-            loss: scalar(output.loss),
-            accuracy: output
-                .extra
-                .map(|correct| count(correct) as f64 / samples as f64),
+            loss,
+            accuracy: correct.map(|correct: i64| correct as f64 / samples as f64),
             learning_rate: rate,
             step_s: Seconds(started.elapsed().as_secs_f64()),
         };
-        let mut phases = before.finish();
-        phases.extend(output.phases);
-        phases.extend(after.finish());
         Ok(StepReport { record, phases })
+    }
+
+    /// Forward, loss and backward of one of `count` equal parts of a batch, and the memory of its phases. Losses and
+    /// gradients of the parts add up to those of the whole batch's mean.
+    fn run_part(
+        &self,
+        batch: Batch,
+        run: u64,
+        count: usize,
+    ) -> Result<(StepOutput<B, Correct<B>>, Vec<PhaseReading>), TrainError> {
+        let mut before = PhaseRecorder::start(Some(&*self.meter));
+        let (input, targets) = to_device::<B>(batch, &self.device)?;
+        before.end(Phase::ZeroGrad);
+        let seed = StepSeed::new(self.settings.seed, run);
+        let mut output = self.executor.step(&self.model, input, seed, |output| {
+            let output = rows(output);
+            let loss = targets.loss(output.clone());
+            let loss = match count {
+                1 => loss,
+                _ => loss / count as f64,
+            };
+            (loss, targets.correct(output))
+        })?;
+        let mut phases = before.finish();
+        phases.append(&mut output.phases);
+        Ok((output, phases))
     }
 
     /// Peak of the device and seconds of forward, loss and backward under another schedule, on a copy of the model:

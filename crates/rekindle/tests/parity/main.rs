@@ -12,7 +12,10 @@ use burn::{
     tensor::{Distribution, Int, Tensor},
 };
 use rekindle::{Activation, CheckpointBackend, Layer, Sequential};
-use rekindle_plan::{Action, Schedule, planner};
+use rekindle_plan::{
+    Action, Alternative, Bytes, Chain, LossCost, OptimizerCost, PlanRequest, PlannerKind, Schedule,
+    Seconds, Stage, plan, planner, simulate, smallest_peak,
+};
 
 use models::WIDTH;
 
@@ -91,6 +94,27 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         |output| output.powf_scalar(2.0).mean(),
     );
 
+    every_schedule(
+        "partly frozen",
+        &models::partly_frozen::<B>(DEPTH, device),
+        &rows,
+        device,
+        tolerance,
+        scope,
+        |output| output.powf_scalar(2.0).mean(),
+    );
+
+    let sequences = Tensor::<B, 3>::random([2, 5, WIDTH], Distribution::Default, device);
+    every_schedule(
+        "transformer",
+        &models::transformer::<B>(DEPTH, device),
+        &sequences,
+        device,
+        tolerance,
+        scope,
+        |output| output.powf_scalar(2.0).mean(),
+    );
+
     let images = Tensor::<B, 4>::random([BATCH, CHANNELS, 6, 6], Distribution::Default, device);
     every_schedule(
         "conv + batch norm + dropout",
@@ -156,7 +180,10 @@ fn every_schedule<B, L, A>(
             )
         })
     });
-    for (what, schedule) in segmented.chain(nested).chain(balanced) {
+    let planned = plans(model, scope)
+        .into_iter()
+        .map(|(what, schedule)| (format!("{name}, {what}"), schedule));
+    for (what, schedule) in segmented.chain(nested).chain(balanced).chain(planned) {
         let trace = compare::scheduled(model, input, &schedule, &loss);
         compare::assert_same(&what, &plain, &trace, tolerance);
     }
@@ -178,4 +205,60 @@ where
         other => other,
     });
     Schedule::new(model.len(), actions.collect()).expect("as valid as before")
+}
+
+/// What the planners find for stages of made-up, different sizes at three budgets, alternatives among them.
+fn plans<B, L>(model: &Sequential<L>, scope: Scope) -> Vec<(String, Schedule)>
+where
+    B: CheckpointBackend,
+    L: Layer<B>,
+{
+    let stage = |(index, layer): (usize, &L)| {
+        let saved = Bytes(40 + 10 * (index as u64 % 3));
+        let balanced = Alternative {
+            name: "balanced".into(),
+            forward_s: Seconds(1.0),
+            backward_s: Seconds(2.3),
+            saved_bytes: Bytes(saved.0 / 2),
+            ..Alternative::default()
+        };
+        Stage {
+            forward_s: Seconds(1.0),
+            backward_s: Seconds(2.0),
+            output_bytes: Bytes(10 + index as u64 % 2),
+            saved_bytes: saved,
+            alternatives: Vec::from_iter(layer.has_balanced().then_some(balanced)),
+            ..Stage::default()
+        }
+    };
+    let chain = Chain {
+        input_bytes: Bytes(10),
+        input_grad: false,
+        fixed_bytes: Bytes(0),
+        stages: model.layers().iter().enumerate().map(stage).collect(),
+        loss: LossCost::default(),
+        optimizer: OptimizerCost::default(),
+    };
+    let plain = simulate(&chain, &planner::none(model.len()).expect("stages")).expect("valid");
+    let smallest = smallest_peak(&chain).expect("stages").0;
+    let quarters = if scope == Scope::All { 0..3 } else { 1..2 };
+    let plan_of = |(planner, quarter): (PlannerKind, u64)| {
+        let budget = Bytes(smallest.0 + (plain.peak.0 - smallest.0) * quarter / 4);
+        let request = PlanRequest {
+            planner,
+            budget: Some(budget),
+            ..PlanRequest::default()
+        };
+        let plan = plan(&chain, &request).ok()?;
+        Some((format!("{planner} in {budget}"), plan.schedule))
+    };
+    quarters
+        .flat_map(|quarter| {
+            [
+                (PlannerKind::Optimal, quarter),
+                (PlannerKind::Segments, quarter),
+            ]
+        })
+        .filter_map(plan_of)
+        .collect()
 }

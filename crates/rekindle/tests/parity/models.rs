@@ -4,7 +4,8 @@ use burn::{
     module::Module,
     nn::{
         BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig,
-        Initializer, Linear, LinearConfig, PaddingConfig2d,
+        Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig, PaddingConfig2d,
+        attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig},
         conv::{Conv2d, Conv2dConfig},
     },
     tensor::{Int, Tensor, activation::gelu, backend::Backend},
@@ -168,5 +169,72 @@ pub fn token_net<B: Backend>(
     layers.extend(
         (1..depth).map(|_| TokenLayer::Residual(LinearConfig::new(WIDTH, WIDTH).init(device))),
     );
+    Sequential::new(layers)
+}
+
+/// A stack of linear layers of which the first and one in between are frozen.
+pub fn partly_frozen<B: Backend>(depth: usize, device: &B::Device) -> Sequential<Dense<B>> {
+    let layers = mlp::<B>(depth, device).into_layers().into_iter();
+    let layers = layers.enumerate().map(|(stage, layer)| {
+        if stage % 3 == 0 {
+            layer.no_grad()
+        } else {
+            layer
+        }
+    });
+    Sequential::new(layers.collect())
+}
+
+/// A transformer's encoder block: attention and a feed-forward part, each behind a normalisation and beside a skip.
+#[derive(Module, Debug)]
+pub struct Transformer<B: Backend> {
+    before_attention: LayerNorm<B>,
+    attention: MultiHeadAttention<B>,
+    before_feed_forward: LayerNorm<B>,
+    inner: Linear<B>,
+    outer: Linear<B>,
+}
+
+impl<B: Backend> Layer<B> for Transformer<B> {
+    type Input = Tensor<B, 3>;
+    type Output = Tensor<B, 3>;
+
+    fn forward(&self, input: Tensor<B, 3>) -> Tensor<B, 3> {
+        let attended = MhaInput::self_attn(self.before_attention.forward(input.clone()));
+        let input = input + self.attention.forward(attended).context;
+        let hidden = gelu(
+            self.inner
+                .forward(self.before_feed_forward.forward(input.clone())),
+        );
+        input + self.outer.forward(hidden)
+    }
+
+    fn has_balanced(&self) -> bool {
+        true
+    }
+
+    fn forward_balanced(&self, input: Tensor<B, 3>) -> Tensor<B, 3>
+    where
+        B: CheckpointBackend,
+    {
+        balanced::run(self, |twin: &Transformer<B::Balanced>| {
+            balanced::from_balanced(twin.forward(balanced::to_balanced(input)))
+        })
+    }
+}
+
+pub fn transformer<B: Backend>(depth: usize, device: &B::Device) -> Sequential<Transformer<B>> {
+    let layers = (0..depth)
+        .map(|_| Transformer {
+            before_attention: LayerNormConfig::new(WIDTH).init(device),
+            // Attention's own dropout draws: `draws_random` is left at its default.
+            attention: MultiHeadAttentionConfig::new(WIDTH, 3)
+                .with_dropout(0.2)
+                .init(device),
+            before_feed_forward: LayerNormConfig::new(WIDTH).init(device),
+            inner: LinearConfig::new(WIDTH, 2 * WIDTH).init(device),
+            outer: LinearConfig::new(2 * WIDTH, WIDTH).init(device),
+        })
+        .collect();
     Sequential::new(layers)
 }

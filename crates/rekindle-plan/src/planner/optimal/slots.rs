@@ -8,7 +8,6 @@
 //! by the finer ones below it at their own top: what any smaller budget may use, a larger one may use too. At a level
 //! the budget is between half of the slots and all of them.
 
-use super::super::repeats::Repeats;
 use super::super::terms::Terms;
 
 /// Stages cubed times slots that take some ten milliseconds.
@@ -43,13 +42,7 @@ impl Level {
 }
 
 /// The levels of a chain that needs between `least` and `most` bytes, the one that reaches furthest first.
-pub(crate) fn levels(
-    terms: &Terms,
-    repeats: &Repeats,
-    least: u64,
-    most: u64,
-    slots: usize,
-) -> Vec<Level> {
+pub(crate) fn levels(terms: &Terms, least: u64, most: u64, slots: usize) -> Vec<Level> {
     let divisor = common_divisor(terms);
     let windows = (terms.nodes.len() as u64).pow(2) / 2 + 1;
     let slots = (slots as u64).min(MOST_CELLS / windows).max(1);
@@ -58,10 +51,9 @@ pub(crate) fn levels(
         .min(most);
     let mut levels = Vec::new();
     let mut top = most;
-    let period = repeats.period_bytes(terms);
     while top > exact_top && top >= least {
         levels.push(Level {
-            slot: period_slot(top.div_ceil(slots), period),
+            slot: top.div_ceil(slots),
             top,
             exact: false,
         });
@@ -80,11 +72,6 @@ pub(crate) fn levels(
 /// So many slots that a chain of `nodes` stages is solved in no time: being exact is free there.
 fn cheap_slots(nodes: usize) -> u64 {
     CHEAP_WORK / (nodes as u64).pow(3)
-}
-
-/// The slot at or below `slot` of which a period is a whole number, to a few bytes.
-fn period_slot(slot: u64, period: Option<u64>) -> u64 {
-    period.map_or(slot, |bytes| bytes.div_ceil(bytes.div_ceil(slot)))
 }
 
 fn common_divisor(terms: &Terms) -> u64 {

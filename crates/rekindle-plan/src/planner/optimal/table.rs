@@ -12,12 +12,12 @@
 //!
 //! Cost: O(n^3 slots) time, O(n^2 slots) bytes, both cut down by
 //! - keeping of each row only the part from the first feasible slot to the first that reaches the least time (all
-//!   recorded in their fastest way), where it becomes constant;
+//!   recorded in their fastest way), where it becomes constant (`outline.rs`);
 //! - computing equal windows once;
 //! - leaving out, for a split at j, the slots where even the least time of both parts is no improvement. The sum of
 //!   forwards grows with j, so this end of the row only moves down;
-//! - leaving out, for a split, every block of slots in which it cannot gain;
-//! - one thread per window of a diagonal t - s = const.
+//! - tiles of windows that read the same rows (`tile.rs`), one thread for each;
+//! - the widest vectors that the machine has (`relax.rs`).
 //!
 //! Choices are not stored: the few on the way of one schedule are derived again.
 
@@ -28,61 +28,24 @@ use super::super::persistent::{Choice, emit};
 use super::super::repeats::Repeats;
 use super::super::terms::Terms;
 use super::super::windows::Windows;
-use super::rounding::Rounded;
+use super::costs::Costs;
+use super::outline::Outlines;
+use super::tile::{Open, Rows};
 use super::time::Time;
 use crate::schedule::Schedule;
 
-/// Slots that are looked at together.
-const BLOCK: usize = 64;
+/// Lengths of windows that are solved together.
+const LENGTHS: usize = 16;
 
-/// The row of one window.
-struct Row<T> {
-    /// The first feasible slot.
-    first: usize,
-    /// From this slot on the time is `least`.
-    saturated: usize,
-    /// The least time of the window, nothing recomputed.
-    least: T,
-    /// The times at slots `first..saturated`, as far as the table goes.
-    times: Vec<T>,
-}
+/// The most neighbouring windows of a length that are solved together.
+const NEIGHBOURS: usize = 16;
 
-/// A way to split a window.
-struct Split<T> {
-    /// a_j is stored.
-    j: usize,
-    /// The first slot that pays for it.
-    start: usize,
-    /// Slots of the gradients that the right part adds.
-    grads: usize,
-    /// Time of the forwards from s to a_j.
-    sweep: T,
-}
+/// So many tiles at least, where there are enough windows, for the threads to share.
+const TILES: usize = 16;
 
-impl<T: Time> Row<T> {
-    fn at(&self, slot: usize) -> T {
-        if slot < self.first {
-            T::INFINITY
-        } else if slot >= self.saturated {
-            self.least
-        } else {
-            self.times[slot - self.first]
-        }
-    }
-}
-
-/// C for all windows of a chain, from slot 0 to `slots`.
+/// C for all windows of a chain, from slot 0 to the largest.
 pub(crate) struct Table<'a, T> {
-    terms: &'a Terms,
-    /// Bytes of one slot.
-    slot: u64,
-    /// The largest slot.
-    slots: usize,
-    rounded: Rounded,
-    /// Time of stages 0..i run forward.
-    forwards: Vec<f64>,
-    windows: Windows,
-    rows: Vec<Row<T>>,
+    rows: Rows<'a, T>,
 }
 
 impl<'a, T: Time> Table<'a, T> {
@@ -93,37 +56,38 @@ impl<'a, T: Time> Table<'a, T> {
         slot: u64,
         slots: usize,
     ) -> Table<'a, T> {
-        let mut forwards = vec![0.0];
-        for node in &terms.nodes {
-            forwards.push(forwards[forwards.len() - 1] + node.forward);
-        }
-        let rounded = Rounded::new(terms, slot, repeats);
-        let windows = Windows::new(terms, &rounded.letters(repeats));
-        let mut table = Table {
-            terms,
-            slot,
-            slots,
-            rounded,
-            forwards,
+        let costs = Costs::new(terms, repeats, slot, slots);
+        let windows = Windows::new(terms, &costs.rounded.letters(repeats));
+        let outlines = Outlines::new(&costs, &windows);
+        let n = costs.len();
+        let mut rows = Rows {
+            costs,
             windows,
-            rows: Vec::new(),
+            outlines,
+            times: Vec::new(),
         };
-        for length in 0..table.windows.len() {
-            let representatives = table.windows.representatives(length).par_iter();
-            let rows: Vec<Row<T>> = representatives
-                .map(|&s| table.solve_window(s, s + length))
-                .collect();
-            table.rows.extend(rows);
+        let mut length = 0;
+        while length < n {
+            let lengths = LENGTHS.min(n - length);
+            for open in open_band(&rows, length, lengths) {
+                let times: Vec<Vec<T>> = open
+                    .into_par_iter()
+                    .map(|open| rows.close(open, length))
+                    .collect();
+                rows.times.extend(times);
+            }
+            length += lengths;
         }
-        table
+        Table { rows }
     }
 
     /// The slots at which the time of the whole chain falls; only the last of every `spacing` slots.
     pub(crate) fn steps(&self, spacing: usize) -> Vec<usize> {
-        let row = self.row(0, self.terms.loss());
+        let row = self.rows.of(0, self.rows.costs.len() - 1);
+        let (first, last) = (row.outline.first(), row.outline.saturated());
         let mut steps: Vec<usize> = Vec::new();
-        for slot in row.first..=self.slots.min(row.saturated) {
-            if slot > row.first && row.at(slot) >= row.at(slot - 1) {
+        for slot in first..=last.min(self.rows.costs.slots) {
+            if slot > first && row.at(slot) >= row.at(slot - 1) {
                 continue;
             }
             if steps
@@ -139,252 +103,174 @@ impl<'a, T: Time> Table<'a, T> {
 
     /// The fastest schedule for so many slots.
     pub(crate) fn schedule(&self, slot: usize) -> Result<Schedule, PlanError> {
-        emit(self.terms.loss(), slot, |s, t, &slot| {
+        emit(self.rows.costs.terms.loss(), slot, |s, t, &slot| {
             self.choice(s, t, slot)
         })
     }
 
-    fn row(&self, s: usize, t: usize) -> &Row<T> {
-        &self.rows[self.windows.of(s, t)]
-    }
-
-    /// The same row, for a loop over s.
-    fn row_to(&self, s: usize, t: usize) -> &Row<T> {
-        &self.rows[self.windows.of_ending(s, t)]
-    }
-
-    /// In slots: null(s,j,t) - G(t), where `forwards` is the largest untracked forward.
-    fn null(&self, t: usize, forwards: u64) -> usize {
-        (self.terms.y[t + 1] + forwards).div_ceil(self.slot) as usize
-    }
-
-    /// For each way to record s before the rest of s..t: its number, slots of all(s,t) - G(t), slots of X, and time.
-    fn ways(&self, s: usize, t: usize) -> impl Iterator<Item = (usize, usize, usize, T)> {
-        self.terms.nodes[s]
-            .ways
-            .iter()
-            .enumerate()
-            .map(move |(number, way)| {
-                let all = self.terms.all(s, t, way).div_ceil(self.slot) as usize;
-                (
-                    number,
-                    all,
-                    way.saved.div_ceil(self.slot) as usize,
-                    T::from_seconds(way.seconds),
-                )
-            })
-    }
-
-    fn solve_window(&self, s: usize, t: usize) -> Row<T> {
-        let inside = (s < t).then(|| self.row(s + 1, t));
-        let fastest = self
-            .ways(s, t)
-            .map(|(.., time)| time)
-            .fold(T::INFINITY, T::least);
-        let least = inside.map_or(fastest, |row| fastest + row.least);
-        let (mut first, mut saturated) = (usize::MAX, usize::MAX);
-        for (_, all, saved, time) in self.ways(s, t) {
-            first = first.min(inside.map_or(all, |row| all.max(saved + row.first)));
-            if time == fastest {
-                saturated = saturated.min(inside.map_or(all, |row| all.max(saved + row.saturated)));
-            }
-        }
-        let splits = self.splits(s, t);
-        first = splits
-            .iter()
-            .map(|split| split.start)
-            .fold(first, usize::min);
-        // Past the table nothing is asked for; an infeasible window keeps no times at all.
-        let first = first.min(self.slots + 1);
-        let mut end = saturated.min(self.slots + 1).max(first);
-        let mut times = vec![T::INFINITY; end - first];
-        for (_, all, saved, time) in self.ways(s, t) {
-            let start = inside
-                .map_or(all, |row| all.max(saved + row.first))
-                .max(first);
-            if start >= end {
-                continue;
-            }
-            match inside {
-                Some(row) => relax(&mut times[start - first..], start, (time, row, saved), None),
-                None => relax_constant(&mut times[start - first..], time),
-            }
-        }
-        for split in &splits {
-            let (right, left) = (self.row_to(split.j, t), self.row(s, split.j - 1));
-            let bound = split.sweep + right.least + left.least;
-            while end > first && times[end - 1 - first] <= bound {
-                end -= 1;
-            }
-            self.improve(&mut times, first, end, (s, t), split);
-        }
-        Row {
-            first,
-            saturated: saturated.max(first),
-            least,
-            times,
-        }
-    }
-
-    /// The splits of a window that some slot of the table can pay for.
-    fn splits(&self, s: usize, t: usize) -> Vec<Split<T>> {
-        let mut forwards = self.terms.forward_peak(s, true);
-        let mut splits = Vec::with_capacity(t - s);
-        for j in s + 1..=t {
-            let (left, right) = (self.row(s, j - 1), self.row_to(j, t));
-            let grads = self.rounded.grads_between(self.terms, j, t);
-            let parts = (self.rounded.x[j] + right.first).max(grads + left.first);
-            let start = if parts > self.slots {
-                usize::MAX
-            } else {
-                parts.max(self.null(t, forwards))
-            };
-            let sweep = T::from_seconds(self.forwards[j] - self.forwards[s]);
-            splits.push(Split {
-                j,
-                start,
-                grads,
-                sweep,
-            });
-            forwards = forwards.max(self.terms.forward_peak(j, false));
-        }
-        splits
-    }
-
-    /// [`relax`] for a split up to slot `end`, but only for the blocks of slots in which it may find an improvement:
-    /// times fall with the slots, so a split gains nothing in a block when its time at the end is no better than the
-    /// best so far at the start. `times` begins at slot `first`.
-    fn improve(
-        &self,
-        times: &mut [T],
-        first: usize,
-        end: usize,
-        (s, t): (usize, usize),
-        split: &Split<T>,
-    ) {
-        let (right, left) = (self.row_to(split.j, t), self.row(s, split.j - 1));
-        let shift = self.rounded.x[split.j];
-        let mut from = split.start;
-        let mut open = from;
-        while from < end {
-            let to = (from + BLOCK).min(end);
-            let at_end = split.sweep + right.at(to - 1 - shift) + left.at(to - 1 - split.grads);
-            let gains = at_end < times[from - first];
-            let close = if gains { to } else { from };
-            if (!gains || to == end) && open < close {
-                let times = &mut times[open - first..close - first];
-                relax(
-                    times,
-                    open,
-                    (split.sweep, right, shift),
-                    Some((left, split.grads)),
-                );
-            }
-            if !gains {
-                open = to;
-            }
-            from = to;
-        }
-    }
-
     /// The best choice for a window with `slot` slots, in the order of the recurrence.
     fn choice(&self, s: usize, t: usize, slot: usize) -> Choice<usize> {
+        let (rows, costs) = (&self.rows, &self.rows.costs);
         let mut best = T::INFINITY;
         let mut choice = Choice::Track {
             alternative: 0,
             rest: 0,
         };
-        for (alternative, all, saved, time) in self.ways(s, t) {
-            if slot < all || slot < saved {
+        for way in costs.ways::<T>(s, t) {
+            if slot < way.all || slot < way.saved {
                 continue;
             }
+            let rest = slot - way.saved;
             let time = if s < t {
-                time + self.row(s + 1, t).at(slot - saved)
+                way.time + rows.of(s + 1, t).at(rest)
             } else {
-                time
+                way.time
             };
             if time < best {
                 best = time;
                 choice = Choice::Track {
-                    alternative,
-                    rest: slot - saved,
+                    alternative: way.number,
+                    rest,
                 };
             }
         }
-        let mut forwards = self.terms.forward_peak(s, true);
         for j in s + 1..=t {
-            let grads = self.rounded.grads_between(self.terms, j, t);
-            if slot >= self.null(t, forwards).max(self.rounded.x[j]).max(grads) {
-                let sweep = T::from_seconds(self.forwards[j] - self.forwards[s]);
-                let (right, left) = (slot - self.rounded.x[j], slot - grads);
-                let time = sweep + self.row(j, t).at(right) + self.row(s, j - 1).at(left);
+            let (stored, grads) = (costs.stored(j), costs.grads(j, t));
+            let null = costs.null(t, costs.sweep_bytes(s, j));
+            if slot >= null.max(stored).max(grads) {
+                let (right, left) = (slot - stored, slot - grads);
+                let parts = (rows.of(j, t).at(right), rows.of(s, j - 1).at(left));
+                let time = costs.sweep::<T>(s, j) + parts.0 + parts.1;
                 if time < best {
                     best = time;
                     choice = Choice::Split { j, right, left };
                 }
             }
-            forwards = forwards.max(self.terms.forward_peak(j, false));
         }
         choice
     }
 }
 
-/// `times[i] = min(times[i], time + right(start + i - shift) + left(start + i - grads))`, in pieces in which each row
-/// is an array or constant. Both rows are feasible from `start` on.
-fn relax<T: Time>(
-    times: &mut [T],
-    start: usize,
-    (time, right, shift): (T, &Row<T>, usize),
-    left: Option<(&Row<T>, usize)>,
-) {
-    let end = start + times.len();
-    let right_end = (right.saturated + shift).clamp(start, end);
-    let left_end = left.map_or(start, |(row, grads)| {
-        (row.saturated + grads).clamp(start, end)
-    });
-    let left_least = left.map(|(row, _)| row.least);
-    let both = right_end.min(left_end);
-    let either = right_end.max(left_end);
-    let piece = |row: &'_ Row<T>, shift: usize, from: usize| from - shift - row.first;
-
-    if let Some((left, grads)) = left
-        && both > start
-    {
-        let right_times = &right.times[piece(right, shift, start)..];
-        let left_times = &left.times[piece(left, grads, start)..];
-        let rows = right_times.iter().zip(left_times);
-        for (best, (&right, &left)) in times[..both - start].iter_mut().zip(rows) {
-            *best = best.least(time + right + left);
-        }
+/// The windows of lengths `length..length + lengths`, by length, with all splits taken that need only rows shorter than
+/// `length`.
+fn open_band<T: Time>(rows: &Rows<'_, T>, length: usize, lengths: usize) -> Vec<Vec<Open<T>>> {
+    let mut band: Vec<(usize, usize)> = (length..length + lengths)
+        .flat_map(|length| {
+            let starts = rows.windows.representatives(length);
+            starts.iter().map(move |&s| (s, s + length))
+        })
+        .collect();
+    band.sort_unstable();
+    let width = (rows.windows.representatives(length).len() / TILES).clamp(1, NEIGHBOURS);
+    let tiles: Vec<&[(usize, usize)]> = band.chunk_by(|a, b| a.0 / width == b.0 / width).collect();
+    let opened: Vec<Vec<Open<T>>> = tiles
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|tile| rows.open_tile(tile, length))
+        .collect();
+    let mut by_length: Vec<Vec<Open<T>>> = (0..lengths).map(|_| Vec::new()).collect();
+    for open in opened.into_iter().flatten() {
+        by_length[open.t - open.s - length].push(open);
     }
-    if right_end > both {
-        let constant = left_least.map_or(time, |least| time + least);
-        let right_times = &right.times[piece(right, shift, both)..];
-        for (best, &right) in times[both - start..right_end - start]
-            .iter_mut()
-            .zip(right_times)
-        {
-            *best = best.least(constant + right);
-        }
-    }
-    if let Some((left, grads)) = left
-        && left_end > both
-    {
-        let constant = time + right.least;
-        let left_times = &left.times[piece(left, grads, both)..];
-        for (best, &left) in times[both - start..left_end - start]
-            .iter_mut()
-            .zip(left_times)
-        {
-            *best = best.least(constant + left);
-        }
-    }
-    let constant = left_least.map_or(time + right.least, |least| time + right.least + least);
-    relax_constant(&mut times[either - start..], constant);
+    by_length
 }
 
-fn relax_constant<T: Time>(times: &mut [T], constant: T) {
-    for best in times {
-        *best = best.least(constant);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::Bytes;
+    use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
+    use crate::seconds::Seconds;
+
+    /// The order of summation differs.
+    const ROUNDING: f64 = 1e-12;
+
+    fn chain(stages: usize, kinds: usize) -> Chain {
+        let mut state = 3_u64;
+        let mut below = |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % bound
+        };
+        let kinds: Vec<Stage> = (0..kinds)
+            .map(|_| Stage {
+                forward_s: Seconds(below(9) as f64),
+                backward_s: Seconds(below(9) as f64),
+                output_bytes: Bytes(1 + below(9)),
+                saved_bytes: Bytes(10 + below(9)),
+                forward_temp_bytes: Bytes(below(5)),
+                tracked_temp_bytes: Bytes(below(9)),
+                backward_temp_bytes: Bytes(below(9)),
+                grad_bytes: Bytes(below(3)),
+                ..Stage::default()
+            })
+            .collect();
+        Chain {
+            input_bytes: Bytes(4),
+            input_grad: true,
+            fixed_bytes: Bytes::ZERO,
+            stages: kinds.into_iter().cycle().take(stages).collect(),
+            loss: LossCost::default(),
+            optimizer: OptimizerCost::default(),
+        }
+    }
+
+    /// The recurrence as it stands in the module's header: every window, every slot, every split.
+    fn plain(costs: &Costs<'_>) -> Vec<Vec<Vec<f64>>> {
+        let n = costs.len();
+        let mut table = vec![vec![Vec::new(); n]; n];
+        for length in 0..n {
+            for s in 0..n - length {
+                let t = s + length;
+                let at = |m: usize| {
+                    let mut best = f64::INFINITY;
+                    for way in costs.ways::<f64>(s, t).filter(|way| m >= way.all) {
+                        best = match m.checked_sub(way.saved) {
+                            _ if s == t => best.min(way.time),
+                            Some(rest) => best.min(way.time + table[s + 1][t][rest]),
+                            None => best,
+                        };
+                    }
+                    for j in s + 1..=t {
+                        let null = costs.null(t, costs.sweep_bytes(s, j));
+                        let (x, grads) = (costs.stored(j), costs.grads(j, t));
+                        if m >= null.max(x).max(grads) {
+                            let parts = table[j][t][m - x] + table[s][j - 1][m - grads];
+                            best = best.min(costs.sweep::<f64>(s, j) + parts);
+                        }
+                    }
+                    best
+                };
+                table[s][t] = (0..=costs.slots).map(at).collect();
+            }
+        }
+        table
+    }
+
+    fn agrees(chain: &Chain, slot: u64, slots: usize) {
+        let terms = Terms::new(chain);
+        let repeats = Repeats::new(&terms);
+        let rows = Table::<f64>::solve(&terms, &repeats, slot, slots).rows;
+        let expected = plain(&rows.costs);
+        for (s, t) in (0..rows.costs.len()).flat_map(|t| (0..=t).map(move |s| (s, t))) {
+            for (slot, &expected) in expected[s][t].iter().enumerate() {
+                let found = rows.of(s, t).at(slot);
+                assert!(
+                    found == expected || (found - expected).abs() <= ROUNDING * expected,
+                    "stages {s}..{t} with {slot} slots: {found}, not {expected}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn different_stages_agree_with_the_plain_recurrence() {
+        agrees(&chain(2 * LENGTHS + 5, 2 * LENGTHS + 5), 2, 150);
+    }
+
+    #[test]
+    fn repeating_stages_agree_with_the_plain_recurrence() {
+        agrees(&chain(2 * LENGTHS + 9, 3), 2, 150);
     }
 }

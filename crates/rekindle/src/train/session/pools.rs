@@ -75,7 +75,7 @@ fn estimated_chain(job: &Job<'_>) -> Result<Chain, RunError> {
         job.model,
         &shape,
         &stages,
-        job.settings.batch,
+        job.settings.micro_batch(),
         ElementBytes::FLEX,
     );
     let mut chain = Chain {

@@ -11,6 +11,7 @@ use super::{Job, Observer, Planned, PoolDecision, RunError, ScheduleRequest};
 use crate::{
     backend::CheckpointBackend,
     data::Shuffled,
+    executor::Recheck,
     meter::{Count, Meter},
     model::{build::build, shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan},
     profile::{Measured, Profiler, StageLabel, StoredProfile},
@@ -70,7 +71,20 @@ impl<B: CheckpointBackend> Built<B> {
             }
         };
         // Parameters, data sets, and what kernels will hold once they have run.
-        measured.chain.fixed_bytes += held + kernel_bytes;
+        let chain = &mut measured.chain;
+        chain.fixed_bytes += held + kernel_bytes;
+        if job.settings.accumulate > 1 {
+            // The sum of the parts before stays while the next part's gradients come.
+            let gradients: Bytes = chain.stages.iter().map(|stage| stage.grad_bytes).sum();
+            chain.fixed_bytes += gradients;
+        }
+        if job.recheck == Recheck::Values {
+            for stage in &mut chain.stages {
+                let pass = stage.output_bytes;
+                stage.forward_temp_bytes = stage.forward_temp_bytes.max(pass);
+                stage.tracked_temp_bytes = stage.tracked_temp_bytes.max(pass);
+            }
+        }
         if job.count == Count::Reserved {
             measured.chain.fixed_bytes += meter.context_bytes();
         }
@@ -85,7 +99,8 @@ impl<B: CheckpointBackend> Built<B> {
         observer: &mut dyn Observer,
     ) -> Result<(Self, StoredProfile), RunError> {
         let held = meter.read().in_use_bytes;
-        let batch = job.train.batch(&self.batches.step(0));
+        let samples = self.batches.step(0);
+        let batch = job.train.batch(&samples[..job.settings.micro_batch()]);
         let (input, targets) = to_device::<B>(batch, device)?;
         let with_batch = meter.read().in_use_bytes;
         let profiler = Profiler::<B> {
@@ -129,7 +144,7 @@ fn profile_key(job: &Job<'_>, meter: &dyn Meter) -> String {
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
         "exact_sizes": meter.exact_sizes(),
         "dtype": "f32",
-        "batch": settings.batch,
+        "batch": settings.micro_batch(),
         "loss": settings.loss,
         "optimizer": settings.optimizer,
         "clip": settings.clip,

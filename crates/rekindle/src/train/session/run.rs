@@ -21,7 +21,7 @@ use crate::{
         },
         run_dir::{RunDir, RunFiles},
         snapshot::{Progress, Snapshot},
-        trainer::Trainer,
+        trainer::{TrainError, Trainer},
     },
 };
 
@@ -74,7 +74,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         let planned = make_plan(job, &measured, &*meter, pools, shape.param_count())?;
         observer.planned(&planned);
 
-        let mut executor = Executor::new(planned.plan.schedule.clone());
+        let mut executor = Executor::new(planned.plan.schedule.clone()).rechecking(job.recheck);
         let room = planned
             .budget
             .filter(|_| keeps_room(job, &*meter))
@@ -127,11 +127,13 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         }
         let mut interrupted = false;
         while self.trainer.steps_done() < steps && !interrupted {
-            let batch = self
-                .job
-                .train
-                .batch(&self.batches.step(self.trainer.steps_done()));
-            let report = self.trainer.step(batch)?;
+            let samples = self.batches.step(self.trainer.steps_done());
+            let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
+            let parts = parts.map(|samples| self.job.train.batch(samples));
+            let report = self
+                .trainer
+                .step(parts)
+                .map_err(|error| self.at_stage(error))?;
             let done = self.trainer.steps_done();
 
             // The last step seen replaces the one seen before it.
@@ -165,6 +167,20 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         self.finish(interrupted)
     }
 
+    /// The error with the name of the stage that it is about.
+    fn at_stage(&self, error: TrainError) -> RunError {
+        let TrainError::Step(step) = &error else {
+            return error.into();
+        };
+        match step.stage().map(|stage| &self.planned.chain.stages[stage]) {
+            Some(stage) => RunError::Stage {
+                name: stage.name.clone(),
+                source: step.clone(),
+            },
+            None => error.into(),
+        }
+    }
+
     /// Whether the steps done call for an evaluation that was not made yet.
     fn evaluation_is_due(&self) -> bool {
         let settings = self.job.settings;
@@ -180,8 +196,8 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         let Some(data) = self.job.eval else {
             return Ok(());
         };
-        let batches =
-            in_order(data.len(), self.job.settings.batch).map(|indices| data.batch(&indices));
+        let batches = in_order(data.len(), self.job.settings.micro_batch())
+            .map(|indices| data.batch(&indices));
         let evaluation = self.trainer.evaluate(batches)?;
         observer.evaluated(&evaluation);
         self.progress.evaluations.push(evaluation);
@@ -271,11 +287,14 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             return Ok(predicted);
         }
         let stages = self.planned.chain.stages.len();
-        let batch = || self.job.train.batch(&self.batches.step(0));
+        let samples = self.batches.step(0);
+        let micro_batch = self.job.settings.micro_batch();
+        let batch = || self.job.train.batch(&samples[..micro_batch]);
         let (peak_bytes, seconds) = self.trainer.trial(planner::none(stages)?, batch)?;
         Ok(PlainRun {
             peak_bytes,
-            step_s: Seconds(seconds) + self.planned.chain.optimizer.step_s,
+            step_s: Seconds(seconds * self.job.settings.accumulate as f64)
+                + self.planned.chain.optimizer.step_s,
             measured: true,
         })
     }

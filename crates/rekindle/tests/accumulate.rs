@@ -1,0 +1,109 @@
+//! A batch that is run in parts trains as the whole batch does. One test: runs seed the process's generator.
+
+use std::ops::ControlFlow;
+
+use rekindle::{
+    data::{
+        open,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    device::Device,
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    train::{
+        record::{EvalRecord, RunRecord, StepRecord},
+        session::{Job, MemoryNow, Observer, Planned, ScheduleRequest, run},
+        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    },
+};
+use rekindle_plan::{PlanRequest, PlannerKind};
+
+#[global_allocator]
+static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
+
+const WIDTH: usize = 16;
+const BATCH: usize = 12;
+
+/// Sums over the batch are taken in another order, and losses depend on all updates before.
+const TOLERANCE: f64 = 1e-5;
+
+struct Quiet;
+
+impl Observer for Quiet {
+    fn profiling(&mut self, _done: usize, _of: usize) {}
+    fn planned(&mut self, _planned: &Planned) {}
+    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+    fn evaluated(&mut self, _evaluation: &EvalRecord) {}
+}
+
+fn train(accumulate: usize, segments: usize) -> RunRecord {
+    let linear = LayerSpec::Linear {
+        out: WIDTH,
+        bias: true,
+    };
+    let model = ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers: vec![
+            linear.clone(),
+            LayerSpec::Tanh,
+            linear.clone(),
+            LayerSpec::Tanh,
+            linear,
+        ],
+    };
+    let data = DataSettings {
+        source: Source::Synthetic {
+            shape: vec![WIDTH],
+            vocab: None,
+            target: SyntheticTarget::Classes { classes: WIDTH },
+            samples: 40,
+            seed: 3,
+        },
+        eval_split: 0.0,
+    };
+    let data = open(&data, 1).expect("synthetic data");
+    let settings = TrainSettings {
+        steps: 5,
+        batch: BATCH,
+        accumulate,
+        seed: 5,
+        loss: LossKind::CrossEntropy,
+        optimizer: OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+        learning_rate: LearningRate::Constant { rate: 0.1 },
+        clip: None,
+        eval_every: None,
+    };
+    let request = ScheduleRequest::Plan(PlanRequest {
+        planner: PlannerKind::Uniform,
+        segments: Some(segments),
+        ..PlanRequest::default()
+    });
+    let job = Job::new(&model, &*data.train, &settings, request);
+    run(&job, Device::Cpu, &mut Quiet).expect("trains")
+}
+
+#[test]
+fn parts_of_a_batch_train_as_the_whole_does() {
+    let whole = train(1, 1);
+    for (accumulate, segments) in [(2, 1), (3, 2), (BATCH, 5)] {
+        let parts = train(accumulate, segments);
+        for (whole, part) in whole.history.iter().zip(&parts.history) {
+            let difference = (whole.loss - part.loss).abs() / whole.loss;
+            assert!(
+                difference < TOLERANCE,
+                "{accumulate} parts, step {}: {} instead of {}",
+                whole.step,
+                part.loss,
+                whole.loss
+            );
+            assert_eq!(whole.accuracy, part.accuracy);
+        }
+    }
+    // The schedule makes no difference at all.
+    let (plain, segmented) = (train(3, 1), train(3, 3));
+    assert_eq!(plain.last_loss.to_bits(), segmented.last_loss.to_bits());
+}

@@ -1,0 +1,115 @@
+//! Layers that cheat are caught: ones that give something else when they are computed again.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use burn::{
+    backend::{Autodiff, Flex},
+    module::Module,
+    nn::{Linear, LinearConfig},
+    tensor::{Tensor, backend::Backend},
+};
+use rekindle::{
+    Executor, Layer, Sequential, StepSeed,
+    executor::{Recheck, StepError},
+};
+use rekindle_plan::planner;
+
+type B = Autodiff<Flex>;
+
+const WIDTH: usize = 6;
+const DEPTH: usize = 4;
+const CHEAT: usize = 1;
+
+/// How a layer's later runs differ from its first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Cheat {
+    None,
+    Values,
+    Shape,
+    NotANumber,
+}
+
+#[derive(Module, Debug)]
+struct Cheating<B: Backend> {
+    linear: Linear<B>,
+    #[module(skip)]
+    cheat: Arc<Cheat>,
+    #[module(skip)]
+    runs: Arc<AtomicUsize>,
+}
+
+impl<B: Backend> Layer<B> for Cheating<B> {
+    type Input = Tensor<B, 2>;
+    type Output = Tensor<B, 2>;
+
+    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+        let again = self.runs.fetch_add(1, Relaxed) > 0;
+        let output = self.linear.forward(input);
+        match *self.cheat {
+            Cheat::Values if again => output + 0.01,
+            Cheat::Shape if again => Tensor::cat(vec![output.clone(), output], 0),
+            Cheat::NotANumber => output * f32::NAN,
+            _ => output,
+        }
+    }
+
+    fn draws_random(&self) -> bool {
+        false
+    }
+}
+
+fn step(cheat: Cheat, recheck: Recheck) -> Option<StepError> {
+    let device = Default::default();
+    let layers = (0..DEPTH).map(|stage| Cheating::<B> {
+        linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
+        cheat: Arc::new(if stage == CHEAT { cheat } else { Cheat::None }),
+        runs: Arc::default(),
+    });
+    let model = Sequential::new(layers.collect());
+    Executor::new(planner::uniform(DEPTH, 2).expect("in range"))
+        .rechecking(recheck)
+        .step(
+            &model,
+            Tensor::ones([3, WIDTH], &device),
+            StepSeed::new(0, 0),
+            |output| output.powf_scalar(2.0).mean(),
+        )
+        .err()
+}
+
+#[test]
+fn other_values_are_caught_where_values_are_compared() {
+    let caught = Some(StepError::RecomputedValues { stage: CHEAT });
+    assert_eq!(step(Cheat::Values, Recheck::Values), caught);
+    assert_eq!(step(Cheat::Values, Recheck::Shapes), None);
+}
+
+#[test]
+fn other_shapes_are_caught_unless_nothing_is_compared() {
+    for recheck in [Recheck::Values, Recheck::Shapes] {
+        assert_eq!(
+            step(Cheat::Shape, recheck),
+            Some(StepError::RecomputedShape {
+                stage: CHEAT,
+                first: vec![vec![3, WIDTH]],
+                again: vec![vec![6, WIDTH]],
+            })
+        );
+    }
+}
+
+#[test]
+fn values_must_be_finite_where_they_are_compared() {
+    // The stages behind it pass it on; the first one is named.
+    let caught = Some(StepError::NotFinite { stage: CHEAT });
+    assert_eq!(step(Cheat::NotANumber, Recheck::Values), caught);
+    assert_eq!(step(Cheat::NotANumber, Recheck::Shapes), None);
+}
+
+#[test]
+fn honest_layers_pass() {
+    assert_eq!(step(Cheat::None, Recheck::Values), None);
+}
