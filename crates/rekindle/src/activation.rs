@@ -1,7 +1,7 @@
 //! Values that flow between stages.
 //!
-//! An [`Activation`] is anything made of tensors: a tensor of any rank, or tuples, options and vectors of
-//! activations. The executor never looks inside one; it asks it to [`visit`](Activation::visit) or
+//! An [`Activation`] is anything made of tensors: a tensor of any rank, tuples, options, vectors and arrays of
+//! activations, and structs of them by [`impl_activation!`](crate::impl_activation). The executor never looks inside one; it asks it to [`visit`](Activation::visit) or
 //! [`map`](Activation::map) its tensors in a fixed order, and that is enough to detach an activation, to make it a
 //! fresh leaf, to read its gradient and to seed a backward with one. Integer and boolean tensors pass through
 //! without a gradient.
@@ -89,6 +89,68 @@ impl<B: Backend, A: Activation<B>> Activation<B> for Vec<A> {
     fn map<M: ActivationMapper<B>>(self, mapper: &mut M) -> Self {
         self.into_iter().map(|inner| inner.map(mapper)).collect()
     }
+}
+
+impl<B: Backend, A: Activation<B>, const N: usize> Activation<B> for [A; N] {
+    fn visit<V: ActivationVisitor<B>>(&self, visitor: &mut V) {
+        for inner in self {
+            inner.visit(visitor);
+        }
+    }
+
+    fn map<M: ActivationMapper<B>>(self, mapper: &mut M) -> Self {
+        self.map(|inner| inner.map(mapper))
+    }
+}
+
+/// Makes a struct an [`Activation`], so that it can flow between stages.
+///
+/// The struct has the backend for its one generic parameter and is `Clone`. Name all its fields: those that are
+/// activations, then, after a semicolon, any that are to be carried along as they are. A field left out does not
+/// compile.
+///
+/// ```
+/// use burn::prelude::*;
+///
+/// /// What the decoder's layers hand on.
+/// #[derive(Clone)]
+/// struct Carry<B: Backend> {
+///     tokens: Tensor<B, 2, Int>,
+///     hidden: Tensor<B, 3>,
+///     skip: Option<Tensor<B, 3>>,
+///     position: usize,
+/// }
+///
+/// rekindle::impl_activation!(Carry { tokens, hidden, skip; position });
+/// ```
+#[macro_export]
+macro_rules! impl_activation {
+    ($name:ident { $($field:ident),* $(,)? $(; $($plain:ident),* $(,)?)? }) => {
+        impl<B: $crate::activation::private::Backend> $crate::Activation<B> for $name<B> {
+            fn visit<V>(&self, visitor: &mut V)
+            where
+                V: $crate::activation::ActivationVisitor<B>,
+            {
+                let Self { $($field,)* $($($plain: _,)*)? } = self;
+                $($crate::Activation::<B>::visit($field, visitor);)*
+            }
+
+            fn map<M>(self, mapper: &mut M) -> Self
+            where
+                M: $crate::activation::ActivationMapper<B>,
+            {
+                let Self { $($field,)* $($($plain,)*)? } = self;
+                $(let $field = $crate::Activation::<B>::map($field, mapper);)*
+                Self { $($field,)* $($($plain,)*)? }
+            }
+        }
+    };
+}
+
+/// What [`impl_activation!`](crate::impl_activation) names.
+#[doc(hidden)]
+pub mod private {
+    pub use burn::tensor::backend::Backend;
 }
 
 macro_rules! tuple_activation {

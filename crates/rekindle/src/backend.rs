@@ -25,6 +25,8 @@ use burn_autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 
+use crate::swept::SweptNodes;
+
 /// An autodiff backend whose backward can start from any gradient. Every `Autodiff<B, C>` is one.
 pub trait CheckpointBackend: AutodiffBackend {
     /// The same backend, its graphs recorded by burn's balanced strategy (see [`balanced`](crate::balanced)): the
@@ -49,6 +51,17 @@ pub trait CheckpointBackend: AutodiffBackend {
 
     /// The same tensor with a border in the graph behind it: a backward that passes it makes the call.
     fn border(tensor: FloatTensor<Self>, call: BorderCall) -> FloatTensor<Self>;
+
+    /// The number of the tensor's node in the graph. It is larger than the numbers of all nodes that the tensor was
+    /// made from.
+    fn node_number(tensor: &FloatTensor<Self>) -> u64;
+
+    /// The same place in the graph, with a value of one element that means nothing: holds no memory of the tensor's.
+    /// Such a tensor serves to start a backward and to read a gradient, not to compute.
+    fn hollow(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The same scalar, for the root of a backward: the backward notes in `swept` what it reaches.
+    fn witness(root: FloatTensor<Self>, swept: SweptNodes) -> FloatTensor<Self>;
 }
 
 /// What to do when a backward passes a border.
@@ -103,6 +116,50 @@ where
         {
             OpsKind::Tracked(prep) => prep.finish(call, tensor.primitive),
             OpsKind::UnTracked(prep) => prep.finish(tensor.primitive),
+        }
+    }
+
+    fn node_number(tensor: &FloatTensor<Self>) -> u64 {
+        tensor.node.id.value
+    }
+
+    fn hollow(tensor: &FloatTensor<Self>) -> FloatTensor<Self> {
+        let device = I::float_device(&tensor.primitive);
+        let mut hollow = tensor.clone();
+        hollow.primitive = I::float_empty(Shape::new([1]), &device, tensor.dtype().into());
+        hollow
+    }
+
+    fn witness(root: FloatTensor<Self>, swept: SweptNodes) -> FloatTensor<Self> {
+        match Witness
+            .prepare::<NoCheckpointing>([root.node])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish(swept, root.primitive),
+            OpsKind::UnTracked(prep) => prep.finish(root.primitive),
+        }
+    }
+}
+
+/// Passes the gradient on as it is, and notes which nodes this backward reaches.
+#[derive(Debug)]
+struct Witness;
+
+impl<I: Backend> Backward<I, 1> for Witness {
+    type State = SweptNodes;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<I>(&ops.node);
+        ops.state.note(checkpointer);
+        let [parent] = ops.parents;
+        if let Some(parent) = parent {
+            grads.register::<I>(parent.id, gradient);
         }
     }
 }

@@ -42,7 +42,9 @@ pub(crate) fn leaf<B: AutodiffBackend, A: Activation<B>>(activation: A) -> A {
 
 /// The gradient of an activation: one entry for each of its float tensors, in visiting order, `None` where nothing
 /// that was computed from the tensor reached the loss.
-pub(crate) struct Upstream<B: AutodiffBackend>(Vec<Option<FloatTensor<B::InnerBackend>>>);
+pub(crate) struct Upstream<B: AutodiffBackend>(
+    pub(crate) Vec<Option<FloatTensor<B::InnerBackend>>>,
+);
 
 impl<B: AutodiffBackend> Upstream<B> {
     /// Takes the gradient of a leaf activation out of what a sweep gave.

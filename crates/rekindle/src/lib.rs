@@ -6,7 +6,8 @@
 //! |---|---|
 //! | [`activation`], [`layer`], [`sequential`] | what a chain is made of: values, stages, the whole |
 //! | [`executor`] | runs one training step under any schedule |
-//! | [`backend`], [`seed`] | a backward from any gradient; the same random numbers in every recompute |
+//! | [`tape`] | checkpointed parts of a model that is no chain |
+//! | [`backend`], [`swept`], [`seed`] | a backward from any gradient; the same random numbers in every recompute |
 //! | [`balanced`] | a second way to record a stage: element-wise results are computed again, not kept |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
@@ -33,6 +34,8 @@ pub mod model;
 pub mod profile;
 pub mod seed;
 pub mod sequential;
+pub mod swept;
+pub mod tape;
 pub mod train;
 
 pub use activation::Activation;
@@ -41,3 +44,4 @@ pub use executor::{Executor, StepOutput, checkpoint_sequential};
 pub use layer::Layer;
 pub use seed::StepSeed;
 pub use sequential::Sequential;
+pub use tape::Tape;

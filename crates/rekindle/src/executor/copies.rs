@@ -22,7 +22,7 @@ use burn::{
 /// Whether a module may hold statistics that a forward moves: it has a float tensor that wants no gradient.
 ///
 /// Frozen parameters look the same; for them a copy of its own is merely not needed.
-pub(super) fn may_hold_statistics<B: AutodiffBackend, M: Module<B>>(module: &M) -> bool {
+pub(crate) fn may_hold_statistics<B: AutodiffBackend, M: Module<B>>(module: &M) -> bool {
     struct Look(bool);
     impl<B: AutodiffBackend> ModuleVisitor<B> for Look {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
@@ -35,7 +35,7 @@ pub(super) fn may_hold_statistics<B: AutodiffBackend, M: Module<B>>(module: &M) 
 }
 
 /// The copy for a run without a graph.
-pub(super) fn untracked<B: AutodiffBackend, L: AutodiffModule<B>>(layer: &L, detach: bool) -> L {
+pub(crate) fn untracked<B: AutodiffBackend, L: AutodiffModule<B>>(layer: &L, detach: bool) -> L {
     if detach {
         L::from_inner(layer.valid()).no_grad()
     } else {
@@ -44,7 +44,7 @@ pub(super) fn untracked<B: AutodiffBackend, L: AutodiffModule<B>>(layer: &L, det
 }
 
 /// The layer or copy for a run that records a graph.
-pub(super) fn tracked<B: AutodiffBackend, L: AutodiffModule<B>>(
+pub(crate) fn tracked<B: AutodiffBackend, L: AutodiffModule<B>>(
     layer: &L,
     detach: bool,
 ) -> Cow<'_, L> {

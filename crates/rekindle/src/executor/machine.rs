@@ -3,7 +3,7 @@
 use std::{borrow::Cow, ops::RangeInclusive};
 
 use burn::{
-    module::AutodiffModule,
+    module::{AutodiffModule, Module},
     optim::GradientsParams,
     tensor::{
         Bool, Int, Tensor,
@@ -319,7 +319,7 @@ where
 }
 
 /// The device that a layer runs on: its input's, or else that of its parameters.
-pub(super) fn device_of<B: Backend, A: Activation<B>, L: Layer<B>>(
+pub(crate) fn device_of<B: Backend, A: Activation<B>, L: Module<B>>(
     input: &A,
     layer: &L,
 ) -> Option<B::Device> {

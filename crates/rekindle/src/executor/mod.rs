@@ -17,8 +17,8 @@
 //! layers: a layer that gives another output when it runs again (unseeded random numbers, state of its own) breaks
 //! the promise.
 
-mod copies;
-mod machine;
+pub(crate) mod copies;
+pub(crate) mod machine;
 mod program;
 mod recheck;
 mod room;

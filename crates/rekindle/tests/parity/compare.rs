@@ -115,16 +115,16 @@ pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) {
 }
 
 /// Parameters of the same values and ids, statistics of its own.
-fn private_copy<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> M {
+pub fn private_copy<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> M {
     M::from_inner(model.valid())
 }
 
-fn floats<B: burn::tensor::backend::Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
+pub fn floats<B: burn::tensor::backend::Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
 /// Every parameter's gradient, or an empty list where it has none.
-fn gradients_of<B: AutodiffBackend, M: Module<B>>(
+pub fn gradients_of<B: AutodiffBackend, M: Module<B>>(
     step: u64,
     model: &M,
     gradients: &GradientsParams,
@@ -153,7 +153,7 @@ fn gradients_of<B: AutodiffBackend, M: Module<B>>(
 }
 
 /// Every parameter and every running statistic, pending updates merged.
-fn state_of<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> Trace {
+pub fn state_of<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> Trace {
     struct Read(Trace);
     impl<B: burn::tensor::backend::Backend> ModuleVisitor<B> for Read {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
