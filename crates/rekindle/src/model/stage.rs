@@ -182,7 +182,7 @@ impl<B: Backend> Layer<B> for Stage<B> {
         B: CheckpointBackend,
     {
         balanced::run(self, |twin: &Stage<B::Balanced>| {
-            Value::from_balanced(twin.forward(input.to_balanced()))
+            Value::from_balanced(twin.forward(input.into_balanced()))
         })
     }
 

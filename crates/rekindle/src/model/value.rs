@@ -227,7 +227,7 @@ impl<B: Backend> Value<B> {
 
 impl<B: CheckpointBackend> Value<B> {
     /// The same value for the balanced backend.
-    pub(super) fn to_balanced(self) -> Value<B::Balanced> {
+    pub(super) fn into_balanced(self) -> Value<B::Balanced> {
         with_tensor!(self, tensor => balanced::to_balanced(tensor).into())
     }
 

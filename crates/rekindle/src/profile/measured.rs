@@ -123,7 +123,7 @@ impl Measured {
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan).
+    /// As [`plan`](Self::plan()).
     pub fn plain(&self) -> Result<Plan, PlanError> {
         let request = PlanRequest {
             planner: PlannerKind::None,
@@ -139,7 +139,7 @@ impl Measured {
     ///
     /// # Errors
     ///
-    /// As [`plan`](rekindle_plan::plan); the budgets named in an error are those of costed plans, reserve included.
+    /// As [`plan`](rekindle_plan::plan()); the budgets named in an error are those of costed plans, reserve included.
     pub fn plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
         let Some(budget) = request.budget else {
             return Ok(self.costed(plan(&self.chain, request)?)?);

@@ -53,10 +53,13 @@ impl ProfileStore {
             return None;
         }
         let text = fs::read_to_string(self.path(key)).ok()?;
-        let file: File = serde_json::from_str(&text).ok()?;
-        let chain = Chain::from_json(&file.chain.to_string()).ok()?;
-        let fits =
-            file.format == FORMAT && file.key == key && file.holds.len() == chain.stages.len();
+        let (header, chain) = text.split_once('\n')?;
+        let file: Header = serde_json::from_str(header).ok()?;
+        if file.format != FORMAT || file.key != key {
+            return None;
+        }
+        let chain = Chain::from_json(chain).ok()?;
+        let fits = file.holds.len() == chain.stages.len();
         fits.then_some(StoredProfile {
             measured: Measured {
                 chain,

@@ -32,8 +32,9 @@ use crate::{
     sequential::Sequential,
 };
 
-/// The number of samples classified right, where there are classes.
-type Correct<B> = Option<Tensor<B, 1, Int>>;
+/// What a part of a batch gives, the number of samples classified right included where there are classes, and the
+/// memory of its phases.
+type PartOutput<B> = (StepOutput<B, Option<Tensor<B, 1, Int>>>, Vec<PhaseReading>);
 
 /// A model, its optimizer and its schedule.
 pub struct Trainer<B: CheckpointBackend> {
@@ -186,12 +187,7 @@ impl<B: CheckpointBackend> Trainer<B> {
 
     /// Forward, loss and backward of one of `count` equal parts of a batch, and the memory of its phases. Losses and
     /// gradients of the parts add up to those of the whole batch's mean.
-    fn run_part(
-        &self,
-        batch: Batch,
-        run: u64,
-        count: usize,
-    ) -> Result<(StepOutput<B, Correct<B>>, Vec<PhaseReading>), TrainError> {
+    fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<PartOutput<B>, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         let (input, targets) = to_device::<B>(batch, &self.device)?;
         before.end(Phase::ZeroGrad);
