@@ -173,8 +173,29 @@ fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
         .collect()
 }
 
+/// A plan takes memory itself, some hundred bytes for each stage, which on the processor the budget bounds too. What
+/// carries it out and what records it are about as large, each.
+const COPIES_OF_A_PLAN: u64 = 3;
+
+/// Plans as the job asks, with room for the plan and what comes of it.
+pub(super) fn make_plan_beside_itself(
+    job: &Job<'_>,
+    mut measured: Measured,
+    meter: &dyn Meter,
+    pools: Option<PoolDecision>,
+    param_count: u64,
+) -> Result<Planned, RunError> {
+    let before = meter.read().in_use_bytes.0;
+    let plain = measured.plain()?;
+    let chain = measured.under(&plain.schedule);
+    let plan_bytes = meter.read().in_use_bytes.0.saturating_sub(before);
+    drop((plain, chain));
+    measured.chain.fixed_bytes += Bytes(COPIES_OF_A_PLAN * plan_bytes);
+    make_plan(job, &measured, meter, pools, param_count)
+}
+
 /// Plans as the job asks.
-pub(super) fn make_plan(
+fn make_plan(
     job: &Job<'_>,
     measured: &Measured,
     meter: &dyn Meter,
