@@ -98,7 +98,6 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let mut stages = Vec::with_capacity(model.len());
         let mut layers = Vec::with_capacity(model.len());
         let mut optimizer = OptimizerCost::default();
-        let mut sizes_of_all = Bytes(0);
         // Seconds of the forwards of stages that were known already, in the one pass and where they were measured.
         let (mut in_passing, mut in_place) = (0.0, 0.0);
         let mut activation = detached::<B, A>(input.clone());
@@ -114,7 +113,6 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                 reseed();
                 measure(self.meter, || detached::<B, A>(copy.forward(activation)))
             };
-            let is_new = !known.contains_key(label.key.as_str());
             let (mut stage, step, held) = match known.get(label.key.as_str()) {
                 Some(costs) => {
                     let (output, cost) = next(&layer, activation);
@@ -149,14 +147,9 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             optimizer.step_s += step.step_s;
             optimizer.state_bytes += step.state_bytes;
             optimizer.temp_bytes = optimizer.temp_bytes.max(step.temp_bytes);
-            // Pools of exact sizes keep what one stage's update took while another's takes buffers of other sizes.
-            if self.meter.exact_sizes() && is_new {
-                sizes_of_all += step.temp_bytes;
-            }
             layers.push(layer);
             progress(index + 1);
         }
-        optimizer.temp_bytes = optimizer.temp_bytes.max(sizes_of_all);
         let per_stage = EXECUTOR_BYTES_PER_STAGE + size_of::<Option<A>>() as u64;
         let idle_s = idle_seconds(self.meter);
         let sweep_s = self.sweep_seconds(&activation);

@@ -1,5 +1,7 @@
 //! A mini-batch on the host, before it becomes tensors.
 
+use rekindle_plan::Bytes;
+
 /// Samples and targets of one step, row-major with the batch dimension first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
@@ -7,6 +9,22 @@ pub struct Batch {
     pub inputs: Inputs,
     /// What it should predict.
     pub targets: Targets,
+}
+
+impl Batch {
+    /// Bytes of its values.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        let inputs = match &self.inputs {
+            Inputs::Floats { values, .. } => size_of_val(values.as_slice()),
+            Inputs::Tokens { values, .. } => size_of_val(values.as_slice()),
+        };
+        let targets = match &self.targets {
+            Targets::Classes(classes) => size_of_val(classes.as_slice()),
+            Targets::Values { values, .. } => size_of_val(values.as_slice()),
+        };
+        Bytes((inputs + targets) as u64)
+    }
 }
 
 /// What the model takes.

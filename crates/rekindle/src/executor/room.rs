@@ -46,15 +46,23 @@ impl Room {
         self.make(self.need(action));
     }
 
-    /// Makes room for the optimizer's step; its state appears in the first.
-    pub fn make_for_optimizer(&self, first_step: bool) {
+    /// Makes room for the update of one stage's parameters; the optimizer's state appears in the first.
+    pub fn make_for_update(&self, stage: usize, first_step: bool) {
         let optimizer = &self.chain.optimizer;
-        let state = if first_step {
-            optimizer.state_bytes
-        } else {
-            Bytes(0)
+        let own = self.chain.stages[stage].grad_bytes.0 as f64;
+        let all: Bytes = self.chain.stages.iter().map(|stage| stage.grad_bytes).sum();
+        let state = match first_step && all.0 > 0 {
+            true => Bytes((optimizer.state_bytes.0 as f64 * own / all.0 as f64) as u64),
+            false => Bytes(0),
         };
-        self.make(optimizer.temp_bytes + state);
+        if own > 0.0 {
+            self.make(optimizer.temp_bytes + state);
+        }
+    }
+
+    /// Makes room for buffers of so many bytes.
+    pub fn make_for_bytes(&self, bytes: Bytes) {
+        self.make(bytes);
     }
 
     /// How often the pools were trimmed.

@@ -4,7 +4,7 @@ use std::io;
 
 use burn::{
     grad_clipping::GradientClippingConfig,
-    module::{AutodiffModule, ModuleVisitor, Param},
+    module::{AutodiffModule, Module, ModuleVisitor, Param},
     optim::{
         Adam, AdamConfig, AdamW, AdamWConfig, GradientsParams, Optimizer, Sgd, SgdConfig,
         adaptor::OptimizerAdaptor, decay::WeightDecayConfig, momentum::MomentumConfig,
@@ -18,6 +18,7 @@ use super::{
     settings::{Clip, OptimizerSettings},
     snapshot::{Snapshot, SnapshotWriter},
 };
+use crate::sequential::Sequential;
 
 /// Updates a model of type `M` as [`OptimizerSettings`] and [`Clip`] say.
 pub struct AnyOptimizer<B: AutodiffBackend, M: AutodiffModule<B>> {
@@ -29,6 +30,55 @@ enum Kind<B: AutodiffBackend, M: AutodiffModule<B>> {
     Sgd(OptimizerAdaptor<Sgd<B::InnerBackend>, M, B>),
     Adam(OptimizerAdaptor<Adam, M, B>),
     AdamW(OptimizerAdaptor<AdamW, M, B>),
+}
+
+impl<B: AutodiffBackend, L: AutodiffModule<B>> AnyOptimizer<B, Sequential<L>> {
+    /// Updates the model one layer after the other: the same update, with less memory alive at once where work is
+    /// queued. `before_each` is told the layer's place.
+    pub(super) fn step_by_layer(
+        &mut self,
+        rate: f64,
+        model: Sequential<L>,
+        gradients: GradientsParams,
+        mut before_each: impl FnMut(usize),
+    ) -> Sequential<L> {
+        let mut gradients = match self.global_norm {
+            Some(max) => clip_global_norm(&model, gradients, max),
+            None => gradients,
+        };
+        let mut updated = Vec::with_capacity(model.len());
+        for (place, layer) in model.into_layers().into_iter().enumerate() {
+            before_each(place);
+            let own = taken(&layer, &mut gradients);
+            let alone = self.update(rate, Sequential::new(vec![layer]), own);
+            updated.extend(alone.into_layers());
+        }
+        Sequential::new(updated)
+    }
+}
+
+/// The gradients of a module's parameters, taken out of all.
+fn taken<B: AutodiffBackend, M: AutodiffModule<B>>(
+    module: &M,
+    gradients: &mut GradientsParams,
+) -> GradientsParams {
+    struct Take<'a> {
+        from: &'a mut GradientsParams,
+        own: GradientsParams,
+    }
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Take<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            if let Some(gradient) = self.from.remove::<B::InnerBackend, D>(param.id) {
+                self.own.register::<B::InnerBackend, D>(param.id, gradient);
+            }
+        }
+    }
+    let mut take = Take {
+        from: gradients,
+        own: GradientsParams::new(),
+    };
+    Module::<B>::visit(module, &mut take);
+    take.own
 }
 
 impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
@@ -99,6 +149,10 @@ impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
             Some(max) => clip_global_norm(&model, gradients, max),
             None => gradients,
         };
+        self.update(rate, model, gradients)
+    }
+
+    fn update(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
         match &mut self.kind {
             Kind::Sgd(optimizer) => optimizer.step(rate, model, gradients),
             Kind::Adam(optimizer) => optimizer.step(rate, model, gradients),

@@ -165,12 +165,17 @@ impl<B: CheckpointBackend> Trainer<B> {
             .settings
             .learning_rate
             .at(self.steps_done, self.settings.steps);
-        if let Some(room) = self.executor.room() {
-            room.make_for_optimizer(self.steps_done == 0);
-        }
         // The optimizer consumes the model, so that it can update parameters in place.
         let model = std::mem::replace(&mut self.model, Sequential::new(Vec::new()));
-        self.model = self.optimizer.step(rate, model, sum.grads());
+        let first_step = self.steps_done == 0;
+        self.model = match self.executor.room() {
+            Some(room) => self
+                .optimizer
+                .step_by_layer(rate, model, sum.grads(), |stage| {
+                    room.make_for_update(stage, first_step);
+                }),
+            None => self.optimizer.step(rate, model, sum.grads()),
+        };
         after.end(Phase::Optimizer);
 
         self.steps_done += 1;
@@ -189,6 +194,9 @@ impl<B: CheckpointBackend> Trainer<B> {
     /// gradients of the parts add up to those of the whole batch's mean.
     fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<PartOutput<B>, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
+        if let Some(room) = self.executor.room() {
+            room.make_for_bytes(batch.bytes());
+        }
         let (input, targets) = to_device::<B>(batch, &self.device)?;
         before.end(Phase::ZeroGrad);
         let seed = StepSeed::new(self.settings.seed, run);

@@ -16,7 +16,10 @@ use crate::{
     model::{build::build, shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan},
     profile::{Measured, Profiler, StageLabel, StoredProfile},
     sequential::Sequential,
-    train::trainer::{rows, to_device},
+    train::{
+        settings::Clip,
+        trainer::{rows, to_device},
+    },
 };
 
 /// A job's model, its parameters drawn from the job's seed, and the order of its batches.
@@ -88,6 +91,17 @@ impl<B: CheckpointBackend> Built<B> {
         }
         if job.count == Count::Reserved {
             measured.chain.fixed_bytes += meter.context_bytes();
+            if meter.exact_sizes() {
+                // A queue lets go of buffers late: seen, up to one activation more than is held.
+                let outputs = measured.chain.stages.iter().map(|stage| stage.output_bytes);
+                measured.chain.fixed_bytes += outputs.max().unwrap_or_default();
+                if let Some(Clip::GlobalNorm { .. }) = job.settings.clip {
+                    // All gradients are scaled before the first is let go of.
+                    let stages = measured.chain.stages.iter();
+                    measured.chain.optimizer.temp_bytes +=
+                        stages.map(|stage| stage.grad_bytes).sum::<Bytes>();
+                }
+            }
         }
         Ok((self, measured))
     }
@@ -239,6 +253,11 @@ fn make_plan(
             budget,
         });
     }
+    // A plan is for one part of a batch; the optimizer's step comes once.
+    let whole_step = |step: Seconds| {
+        let update = measured.chain.optimizer.step_s;
+        (step - update) * job.settings.accumulate as f64 + update
+    };
     let chain = measured.under(&plan.schedule);
     let trimmed_to = budget.filter(|_| keeps_room(job, meter));
     let peak = counted_peak(job, meter, &chain, &plan)?;
@@ -246,10 +265,13 @@ fn make_plan(
         peak: trimmed_to.map_or(peak, |budget| peak.min(budget)),
         peak_in_use: seen_in_use(meter, &chain, &plan)?,
         plain_peak: counted_peak(job, meter, &measured.under(&plain.schedule), &plain)?,
-        plain_step: plain.step,
+        plain_step: whole_step(plain.step),
         count: job.count,
         chain,
-        plan,
+        plan: Plan {
+            step: whole_step(plan.step),
+            ..plan
+        },
         planner,
         budget,
         pools,
