@@ -104,7 +104,7 @@ pub struct OptimizerCost {
 }
 
 /// The costs of one way to record a stage: the default or an alternative.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tracked {
     /// Time of the tracked forward, in seconds.
     pub forward_s: Seconds,
@@ -176,10 +176,17 @@ impl Chain {
         self.fixed_bytes + self.optimizer.state_bytes + self.input_bytes
     }
 
+    /// All parameter gradients.
+    pub fn grad_bytes(&self) -> Bytes {
+        self.stages.iter().map(|stage| stage.grad_bytes).sum()
+    }
+
     /// The peak of the optimizer's step, which no schedule can lower: what is always resident, y_0, all parameter
     /// gradients and the optimizer's temporary bytes.
     pub fn optimizer_peak(&self) -> Bytes {
-        let gradients: Bytes = self.stages.iter().map(|stage| stage.grad_bytes).sum();
-        self.resident_bytes() + self.gradient_bytes(0) + gradients + self.optimizer.temp_bytes
+        self.resident_bytes()
+            + self.gradient_bytes(0)
+            + self.grad_bytes()
+            + self.optimizer.temp_bytes
     }
 }

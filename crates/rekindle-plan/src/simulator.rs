@@ -7,7 +7,7 @@
 
 use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
-use crate::chain::Chain;
+use crate::chain::{Chain, Tracked};
 use crate::holdings::Holdings;
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
@@ -109,6 +109,24 @@ pub enum Violation {
     },
 }
 
+/// How the tracked forward at place `index` of a schedule records its stage.
+pub(crate) fn recorded_way(
+    chain: &Chain,
+    index: usize,
+    stage: StageId,
+    alternative: usize,
+) -> Result<Tracked, Violation> {
+    let ways = &chain.stages[stage.0];
+    ways.tracked(alternative)
+        .ok_or(Violation::NoSuchAlternative {
+            index,
+            action: Action::ForwardTracked { stage, alternative },
+            stage,
+            alternative,
+            alternatives: ways.alternatives.len(),
+        })
+}
+
 /// Runs a schedule on a chain. Costs O(actions + stages).
 ///
 /// # Errors
@@ -159,16 +177,7 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
                 stage: StageId(i),
                 alternative,
             } => {
-                let stage = &chain.stages[i];
-                let way = stage
-                    .tracked(alternative)
-                    .ok_or(Violation::NoSuchAlternative {
-                        index,
-                        action,
-                        stage: StageId(i),
-                        alternative,
-                        alternatives: stage.alternatives.len(),
-                    })?;
+                let way = recorded_way(chain, index, StageId(i), alternative)?;
                 during.graphs += way.saved_bytes;
                 held = during;
                 during.temporary = way.tracked_temp_bytes;

@@ -1,7 +1,5 @@
 //! A batch that is run in parts trains as the whole batch does. One test: runs seed the process's generator.
 
-use std::ops::ControlFlow;
-
 use rekindle::{
     data::{
         open,
@@ -10,8 +8,8 @@ use rekindle::{
     device::Device,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
-        record::{EvalRecord, RunRecord, StepRecord},
-        session::{Job, MemoryNow, Observer, Planned, ScheduleRequest, run},
+        record::RunRecord,
+        session::{Job, ScheduleRequest, run},
         settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
     },
 };
@@ -25,17 +23,6 @@ const BATCH: usize = 12;
 
 /// Sums over the batch are taken in another order, and losses depend on all updates before.
 const TOLERANCE: f64 = 1e-5;
-
-struct Quiet;
-
-impl Observer for Quiet {
-    fn profiling(&mut self, _done: usize, _of: usize) {}
-    fn planned(&mut self, _planned: &Planned) {}
-    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-    fn evaluated(&mut self, _evaluation: &EvalRecord) {}
-}
 
 fn train(accumulate: usize, segments: usize) -> RunRecord {
     let linear = LayerSpec::Linear {
@@ -83,7 +70,7 @@ fn train(accumulate: usize, segments: usize) -> RunRecord {
         ..PlanRequest::default()
     });
     let job = Job::new(&model, &*data.train, &settings, request);
-    run(&job, Device::Cpu, &mut Quiet).expect("trains")
+    run(&job, Device::Cpu, &mut ()).expect("trains")
 }
 
 #[test]

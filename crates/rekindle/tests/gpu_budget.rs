@@ -3,8 +3,6 @@
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use std::ops::ControlFlow;
-
 use rekindle::{
     data::{
         open,
@@ -13,8 +11,8 @@ use rekindle::{
     device::{Device, DeviceInfo, probe},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
-        record::{EvalRecord, RunRecord, StepRecord},
-        session::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest, run},
+        record::RunRecord,
+        session::{Job, RunError, ScheduleRequest, run},
         settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
     },
 };
@@ -25,17 +23,6 @@ const DEPTH: usize = 12;
 
 /// Share of the measured bytes by which the predicted peak in use may miss.
 const TOLERANCE: f64 = 0.05;
-
-struct Quiet;
-
-impl Observer for Quiet {
-    fn profiling(&mut self, _done: usize, _of: usize) {}
-    fn planned(&mut self, _planned: &Planned) {}
-    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-    fn evaluated(&mut self, _evaluation: &EvalRecord) {}
-}
 
 #[test]
 fn what_the_pools_reserve_stays_within_the_budget() {
@@ -113,5 +100,5 @@ fn train(device: &DeviceInfo, budget: Bytes) -> Result<RunRecord, Box<RunError>>
         ..PlanRequest::default()
     });
     let job = Job::new(&model, &*data.train, &settings, request).on(device);
-    run(&job, device.device, &mut Quiet).map_err(Box::new)
+    run(&job, device.device, &mut ()).map_err(Box::new)
 }

@@ -20,7 +20,7 @@ use rekindle::{
         RunDirError,
         record::{EvalRecord, RunRecord, StepRecord},
         run_dir::RunDir,
-        session::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest, run},
+        session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
         settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings},
     },
 };
@@ -140,12 +140,9 @@ fn settings(optimizer: OptimizerSettings) -> TrainSettings {
 struct After<F: FnMut(usize) -> ControlFlow<()>>(F);
 
 impl<F: FnMut(usize) -> ControlFlow<()>> Observer for After<F> {
-    fn profiling(&mut self, _done: usize, _of: usize) {}
-    fn planned(&mut self, _planned: &Planned) {}
     fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
         (self.0)(step.step)
     }
-    fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }
 
 struct Case {

@@ -110,7 +110,7 @@ fn table(chain: &Chain) -> String {
         ]);
     }
     let saved: Bytes = chain.stages.iter().map(|stage| stage.saved_bytes).sum();
-    let gradients: Bytes = chain.stages.iter().map(|stage| stage.grad_bytes).sum();
+    let gradients = chain.grad_bytes();
     format!(
         "{table}\n\n{} stages keep {saved} for a plain backward; gradients {gradients}; fixed {}; input {};\n\
          optimizer state {}, its step {}; loss {} + {}.\n",

@@ -22,7 +22,7 @@ use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::holdings::Holdings;
 use crate::schedule::Schedule;
-use crate::simulator::Violation;
+use crate::simulator::{Violation, recorded_way};
 
 /// A share of bytes is at most this many equal buffers and a rest: a large graph of a stage with a tiny output is
 /// not made of millions of tiny buffers.
@@ -157,15 +157,7 @@ impl<'a> Step<'a> {
                 alternative,
             } => {
                 let stage = &self.chain.stages[i];
-                let way = stage
-                    .tracked(alternative)
-                    .ok_or(Violation::NoSuchAlternative {
-                        index,
-                        action,
-                        stage: StageId(i),
-                        alternative,
-                        alternatives: stage.alternatives.len(),
-                    })?;
+                let way = recorded_way(self.chain, index, StageId(i), alternative)?;
                 freed.push(self.pools.reserve(way.tracked_temp_bytes)?);
                 // A chain as one schedule meets it may count an output elsewhere than in the graph.
                 let output = stage.output_bytes.min(way.saved_bytes);

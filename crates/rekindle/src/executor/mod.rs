@@ -40,7 +40,7 @@ use crate::{
     sequential::Sequential,
 };
 use machine::Machine;
-use program::{Instruction, Program};
+pub(crate) use program::{OutputBorder, Program};
 use recheck::Rechecks;
 use watch::Watch;
 
@@ -266,57 +266,6 @@ impl Executor {
         }
         Ok(())
     }
-}
-
-/// How many backward calls a schedule takes.
-pub(crate) fn sweeps(schedule: &Schedule) -> usize {
-    let calls = |instruction: &Instruction| {
-        matches!(
-            instruction,
-            Instruction::Sweep { .. } | Instruction::Loss { joins_piece: false }
-        )
-    };
-    let instructions = Program::new(schedule).instructions;
-    instructions
-        .iter()
-        .filter(|instruction| calls(instruction))
-        .count()
-}
-
-/// An output that the machine itself does not hold until the stage's backward is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OutputBorder {
-    pub(crate) stage: usize,
-    /// The way in which the stage is recorded.
-    pub(crate) alternative: usize,
-    /// Whether the output lies inside a piece of graph, where only graphs hold it; else it ends a piece whose
-    /// backward follows at once, and goes when that starts.
-    pub(crate) inside: bool,
-}
-
-/// The outputs of a schedule's tracked stages that the machine lets go of early.
-pub(crate) fn output_borders(schedule: &Schedule) -> Vec<OutputBorder> {
-    let instructions = Program::new(schedule).instructions;
-    let mut borders = Vec::new();
-    for (index, instruction) in instructions.iter().enumerate() {
-        let Instruction::Track { stages, balanced } = instruction else {
-            continue;
-        };
-        let border = |stage, inside| OutputBorder {
-            stage,
-            alternative: usize::from(*balanced),
-            inside,
-        };
-        borders.extend((*stages.start()..*stages.end()).map(|stage| border(stage, true)));
-        let swept_at_once = instructions.get(index + 1)
-            == Some(&Instruction::Sweep {
-                stages: stages.clone(),
-            });
-        if swept_at_once {
-            borders.push(border(*stages.end(), false));
-        }
-    }
-    borders
 }
 
 /// A one-call training step that could not run.

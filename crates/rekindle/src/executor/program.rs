@@ -29,12 +29,12 @@ pub(super) enum Instruction {
 
 /// The instructions of one step. What `optimize` does is the caller's.
 #[derive(Debug, Clone)]
-pub(super) struct Program {
+pub(crate) struct Program {
     pub(super) instructions: Vec<Instruction>,
 }
 
 impl Program {
-    pub(super) fn new(schedule: &Schedule) -> Self {
+    pub(crate) fn new(schedule: &Schedule) -> Self {
         let actions = schedule.actions();
         let mut instructions = Vec::new();
         let mut next = 0;
@@ -94,6 +94,49 @@ impl Program {
         }
         Self { instructions }
     }
+
+    /// How many backward calls it takes.
+    pub(crate) fn sweeps(&self) -> usize {
+        let calls = |instruction: &&Instruction| {
+            matches!(
+                instruction,
+                Instruction::Sweep { .. } | Instruction::Loss { joins_piece: false }
+            )
+        };
+        self.instructions.iter().filter(calls).count()
+    }
+
+    /// The outputs of tracked stages that the machine lets go of early.
+    pub(crate) fn output_borders(&self) -> Vec<OutputBorder> {
+        let mut borders = Vec::new();
+        for (index, instruction) in self.instructions.iter().enumerate() {
+            let Instruction::Track { stages, balanced } = instruction else {
+                continue;
+            };
+            let border = |stage, inside| OutputBorder {
+                stage,
+                alternative: usize::from(*balanced),
+                inside,
+            };
+            borders.extend((*stages.start()..*stages.end()).map(|stage| border(stage, true)));
+            let next = self.instructions.get(index + 1);
+            if matches!(next, Some(Instruction::Sweep { stages: swept }) if swept == stages) {
+                borders.push(border(*stages.end(), false));
+            }
+        }
+        borders
+    }
+}
+
+/// An output that the machine itself does not hold until the stage's backward is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutputBorder {
+    pub(crate) stage: usize,
+    /// The way in which the stage is recorded.
+    pub(crate) alternative: usize,
+    /// Whether the output lies inside a piece of graph, where only graphs hold it; else it ends a piece whose
+    /// backward follows at once, and goes when that starts.
+    pub(crate) inside: bool,
 }
 
 /// The last stage of the piece that starts with the tracked forward of `first` at action `start`.

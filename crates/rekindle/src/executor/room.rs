@@ -23,6 +23,8 @@ pub struct Room {
     meter: Arc<dyn Meter>,
     budget: u64,
     chain: Chain,
+    /// All gradients of parameters.
+    grad_bytes: Bytes,
     /// What the pools may have reserved by now, at most.
     bound: Mutex<u64>,
     trims: AtomicU64,
@@ -35,6 +37,7 @@ impl Room {
         Self {
             meter,
             budget: budget.0,
+            grad_bytes: chain.grad_bytes(),
             chain,
             bound: Mutex::new(u64::MAX),
             trims: AtomicU64::new(0),
@@ -49,20 +52,17 @@ impl Room {
     /// Makes room for the update of one stage's parameters; the optimizer's state appears in the first.
     pub fn make_for_update(&self, stage: usize, first_step: bool) {
         let optimizer = &self.chain.optimizer;
-        let own = self.chain.stages[stage].grad_bytes.0 as f64;
-        let all: Bytes = self.chain.stages.iter().map(|stage| stage.grad_bytes).sum();
-        let state = match first_step && all.0 > 0 {
-            true => Bytes((optimizer.state_bytes.0 as f64 * own / all.0 as f64) as u64),
-            false => Bytes(0),
-        };
-        if own > 0.0 {
-            self.make(optimizer.temp_bytes + state);
+        let own = self.chain.stages[stage].grad_bytes;
+        if own == Bytes::ZERO {
+            return;
         }
-    }
-
-    /// Makes room for buffers of so many bytes.
-    pub fn make_for_bytes(&self, bytes: Bytes) {
-        self.make(bytes);
+        let state = if first_step {
+            let share = own.0 as f64 / self.grad_bytes.0 as f64;
+            Bytes((optimizer.state_bytes.0 as f64 * share) as u64)
+        } else {
+            Bytes::ZERO
+        };
+        self.make(optimizer.temp_bytes + state);
     }
 
     /// How often the pools were trimmed.
@@ -71,7 +71,8 @@ impl Room {
         self.trims.load(Relaxed)
     }
 
-    fn make(&self, need: Bytes) {
+    /// Makes room for buffers of so many bytes.
+    pub fn make(&self, need: Bytes) {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         if bound.saturating_add(need.0) > self.budget {
             *bound = self.reserved();
@@ -98,14 +99,8 @@ impl Room {
             }
             Action::ForwardTracked { stage, alternative } => {
                 let stage = &chain.stages[stage.0];
-                let (saved, temp) = match alternative.checked_sub(1) {
-                    None => (stage.saved_bytes, stage.tracked_temp_bytes),
-                    Some(index) => {
-                        let way = &stage.alternatives[index];
-                        (way.saved_bytes, way.tracked_temp_bytes)
-                    }
-                };
-                saved + temp
+                let way = stage.tracked(alternative).unwrap_or_default();
+                way.saved_bytes + way.tracked_temp_bytes
             }
             Action::Loss => {
                 let temp = chain.loss.forward_temp_bytes + chain.loss.backward_temp_bytes;
@@ -113,11 +108,8 @@ impl Room {
             }
             Action::Backward(StageId(index)) => {
                 let stage = &chain.stages[index];
-                let alternatives = stage.alternatives.iter();
-                let temp = alternatives
-                    .map(|way| way.backward_temp_bytes)
-                    .fold(stage.backward_temp_bytes, Bytes::max);
-                chain.gradient_bytes(index) + stage.grad_bytes + temp
+                let temps = stage.ways().map(|way| way.backward_temp_bytes);
+                chain.gradient_bytes(index) + stage.grad_bytes + temps.max().unwrap_or_default()
             }
             Action::Optimize => chain.optimizer.temp_bytes,
         }

@@ -6,7 +6,7 @@ use rekindle_plan::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::executor::{self, OutputBorder};
+use crate::executor::{OutputBorder, Program};
 
 /// Share of a budget that planners do not get: what a step takes varies a little from run to run, by the scratch of
 /// kernels whose threads happen to be busy together, and the budget must hold all the same. Seen: up to 1.2%.
@@ -94,8 +94,12 @@ impl Measured {
     /// The peak under this schedule is at most that of the plain [`chain`](Self::chain), and closer to the truth.
     #[must_use]
     pub fn under(&self, schedule: &Schedule) -> Chain {
+        self.under_program(&Program::new(schedule))
+    }
+
+    fn under_program(&self, program: &Program) -> Chain {
         let mut chain = self.chain.clone();
-        for border in executor::output_borders(schedule) {
+        for border in program.output_borders() {
             let OutputBorder {
                 stage,
                 alternative,
@@ -124,8 +128,9 @@ impl Measured {
     ///
     /// If its schedule was made for another chain.
     pub fn costed(&self, plan: Plan) -> Result<Plan, Violation> {
-        let simulation = simulate(&self.under(&plan.schedule), &plan.schedule)?;
-        let sweeps = executor::sweeps(&plan.schedule) as f64;
+        let program = Program::new(&plan.schedule);
+        let simulation = simulate(&self.under_program(&program), &plan.schedule)?;
+        let sweeps = program.sweeps() as f64;
         Ok(Plan {
             peak: simulation.peak,
             step: simulation.time + self.sweep_s * sweeps,

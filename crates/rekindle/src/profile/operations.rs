@@ -9,7 +9,7 @@ use super::{
     Profiler,
     measured::OutputHold,
     measurement::{Cost, RUNS, measure, spread, summary, wants_another_run},
-    tensors::{parameter_bytes, parameter_count, unit_gradients, value_bytes},
+    tensors::{Parameters, unit_gradients, value_bytes},
 };
 use crate::{
     activation::Activation,
@@ -78,7 +78,11 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         A: Activation<B>,
         L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
     {
-        let (param_bytes, grad_bytes) = parameter_bytes::<B, L>(&(subject.copy)());
+        let Parameters {
+            bytes: param_bytes,
+            trainable_bytes: grad_bytes,
+            ..
+        } = Parameters::of::<B, L>(&(subject.copy)());
         let untracked = self.untracked(subject, input);
         let default = self.tracked(subject, input, grad_bytes, Way::Default);
         let balanced = (subject.copy)()
@@ -288,8 +292,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     ///
     /// The layer itself is updated, as in training: a copy of a large layer might not fit beside the model.
     pub(super) fn optimizer_step<L: AutodiffModule<B>>(&self, mut layer: L) -> (L, OptimizerCost) {
-        let (_, grad_bytes) = parameter_bytes::<B, L>(&layer);
-        let parameters = parameter_count::<B, L>(&layer);
+        let parameters = Parameters::of::<B, L>(&layer);
+        let grad_bytes = parameters.trainable_bytes;
         if grad_bytes == 0 {
             return (layer, OptimizerCost::default());
         }
@@ -307,8 +311,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                 // State came, gradients went, parameters were replaced.
                 let came = (after + grad_bytes).saturating_sub(before);
                 let moments = self.optimizer.moments();
-                let tables =
-                    parameters * (STATE_BYTES_PER_PARAMETER + moments * STATE_BYTES_PER_MOMENT);
+                let tables = parameters.tensors
+                    * (STATE_BYTES_PER_PARAMETER + moments * STATE_BYTES_PER_MOMENT);
                 state_bytes = came.min(moments * grad_bytes + tables);
             }
             costs.push(cost);

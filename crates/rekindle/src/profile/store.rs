@@ -99,15 +99,8 @@ impl ProfileStore {
     }
 
     fn path(&self, key: &str) -> PathBuf {
-        Path::new(&self.folder).join(format!("{:016x}.json", hash(key)))
+        Path::new(&self.folder).join(format!("{:08x}.json", crc32fast::hash(key.as_bytes())))
     }
-}
-
-/// FNV-1a, 64 bits: the same in every version of the compiler.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

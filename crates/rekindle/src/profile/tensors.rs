@@ -11,41 +11,33 @@ use burn::{
 
 use crate::activation::{Activation, ActivationVisitor};
 
-/// Bytes of all float tensors of a module, and of those that want a gradient.
-pub(super) fn parameter_bytes<B: AutodiffBackend, M: Module<B>>(module: &M) -> (u64, u64) {
-    struct Count {
-        all: u64,
-        trainable: u64,
-    }
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Count {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            let tensor = param.val();
-            let bytes = (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
-            self.all += bytes;
-            if tensor.is_require_grad() {
-                self.trainable += bytes;
-            }
-        }
-    }
-    let mut count = Count {
-        all: 0,
-        trainable: 0,
-    };
-    module.visit(&mut count);
-    (count.all, count.trainable)
+/// The float tensors of a module.
+#[derive(Default)]
+pub(super) struct Parameters {
+    pub(super) bytes: u64,
+    /// Bytes of those that want a gradient.
+    pub(super) trainable_bytes: u64,
+    pub(super) tensors: u64,
 }
 
-/// The number of float tensors of a module.
-pub(super) fn parameter_count<B: Backend, M: Module<B>>(module: &M) -> u64 {
-    struct Count(u64);
-    impl<B: Backend> ModuleVisitor<B> for Count {
-        fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<B, D>>) {
-            self.0 += 1;
+impl Parameters {
+    pub(super) fn of<B: AutodiffBackend, M: Module<B>>(module: &M) -> Self {
+        let mut parameters = Self::default();
+        module.visit(&mut parameters);
+        parameters
+    }
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Parameters {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let tensor = param.val();
+        let bytes = (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        self.bytes += bytes;
+        self.tensors += 1;
+        if tensor.is_require_grad() {
+            self.trainable_bytes += bytes;
         }
     }
-    let mut count = Count(0);
-    module.visit(&mut count);
-    count.0
 }
 
 /// Bytes of all tensors of an activation.

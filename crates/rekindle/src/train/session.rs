@@ -176,21 +176,25 @@ pub struct MemoryNow {
     pub peak: PeakMemory,
 }
 
-/// Is told what a run does, and may stop it.
+/// Is told what a run does, and may stop it. What it does not care for it need not take; `()` takes nothing.
 pub trait Observer {
     /// `done` of `of` stages are measured.
-    fn profiling(&mut self, done: usize, of: usize);
+    fn profiling(&mut self, _done: usize, _of: usize) {}
     /// Nothing is measured: the profile was found in this folder.
     fn profile_found(&mut self, _folder: &Path) {}
     /// The profile could not be kept, and will be measured again next time.
     fn profile_not_kept(&mut self, _error: &io::Error) {}
     /// The plan is made; training starts.
-    fn planned(&mut self, planned: &Planned);
+    fn planned(&mut self, _planned: &Planned) {}
     /// A step is done. Breaking stops the run in good order.
-    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()>;
+    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
     /// An evaluation is done.
-    fn evaluated(&mut self, evaluation: &EvalRecord);
+    fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }
+
+impl Observer for () {}
 
 /// A run that could not be.
 #[derive(Debug, Error)]

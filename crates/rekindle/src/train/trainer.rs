@@ -195,7 +195,7 @@ impl<B: CheckpointBackend> Trainer<B> {
     fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<PartOutput<B>, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         if let Some(room) = self.executor.room() {
-            room.make_for_bytes(batch.bytes());
+            room.make(batch.bytes());
         }
         let (input, targets) = to_device::<B>(batch, &self.device)?;
         before.end(Phase::ZeroGrad);

@@ -75,34 +75,8 @@ impl<B: CheckpointBackend> Built<B> {
             }
         };
         // Parameters, data sets, and what kernels will hold once they have run.
-        let chain = &mut measured.chain;
-        chain.fixed_bytes += held + kernel_bytes;
-        if job.settings.accumulate > 1 {
-            // The sum of the parts before stays while the next part's gradients come.
-            let gradients: Bytes = chain.stages.iter().map(|stage| stage.grad_bytes).sum();
-            chain.fixed_bytes += gradients;
-        }
-        if job.recheck == Recheck::Values {
-            for stage in &mut chain.stages {
-                let pass = stage.output_bytes;
-                stage.forward_temp_bytes = stage.forward_temp_bytes.max(pass);
-                stage.tracked_temp_bytes = stage.tracked_temp_bytes.max(pass);
-            }
-        }
-        if job.count == Count::Reserved {
-            measured.chain.fixed_bytes += meter.context_bytes();
-            if meter.exact_sizes() {
-                // A queue lets go of buffers late: seen, up to one activation more than is held.
-                let outputs = measured.chain.stages.iter().map(|stage| stage.output_bytes);
-                measured.chain.fixed_bytes += outputs.max().unwrap_or_default();
-                if let Some(Clip::GlobalNorm { .. }) = job.settings.clip {
-                    // All gradients are scaled before the first is let go of.
-                    let stages = measured.chain.stages.iter();
-                    measured.chain.optimizer.temp_bytes +=
-                        stages.map(|stage| stage.grad_bytes).sum::<Bytes>();
-                }
-            }
-        }
+        measured.chain.fixed_bytes += held + kernel_bytes;
+        count_settings(job, meter, &mut measured.chain);
         Ok((self, measured))
     }
 
@@ -147,6 +121,37 @@ impl<B: CheckpointBackend> Built<B> {
             kernel_bytes,
         };
         Ok((Self { model, ..self }, profile))
+    }
+}
+
+/// Counts in a chain what the job's settings take beside its stages.
+fn count_settings(job: &Job<'_>, meter: &dyn Meter, chain: &mut Chain) {
+    if job.settings.accumulate > 1 {
+        // The sum of the parts before stays while the next part's gradients come.
+        chain.fixed_bytes += chain.grad_bytes();
+    }
+    if job.recheck == Recheck::Values {
+        for stage in &mut chain.stages {
+            let pass = stage.output_bytes;
+            let ways = stage.alternatives.iter_mut();
+            let temps = ways.map(|way| &mut way.tracked_temp_bytes);
+            for temp in temps.chain([&mut stage.forward_temp_bytes, &mut stage.tracked_temp_bytes])
+            {
+                *temp = pass.max(*temp);
+            }
+        }
+    }
+    if job.count == Count::Reserved {
+        chain.fixed_bytes += meter.context_bytes();
+        if meter.exact_sizes() {
+            // A queue lets go of buffers late: seen, up to one activation more than is held.
+            let outputs = chain.stages.iter().map(|stage| stage.output_bytes);
+            chain.fixed_bytes += outputs.max().unwrap_or_default();
+            if let Some(Clip::GlobalNorm { .. }) = job.settings.clip {
+                // All gradients are scaled before the first is let go of.
+                chain.optimizer.temp_bytes += chain.grad_bytes();
+            }
+        }
     }
 }
 
