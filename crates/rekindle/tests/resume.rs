@@ -19,7 +19,7 @@ use rekindle::{
     train::{
         RunDirError,
         record::{EvalRecord, RunRecord, StepRecord},
-        run_dir::RunDir,
+        run_dir::{RunDir, read_record},
         session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
         settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings},
     },
@@ -403,6 +403,46 @@ fn a_run_folder_holds_the_record_and_every_step() {
     assert_eq!(written["interrupted"], false);
     assert_eq!(written["evaluations"].as_array().unwrap().len(), 3);
     assert_eq!(fs::read_dir(&path).unwrap().count(), 3);
+}
+
+#[test]
+fn a_record_read_back_is_the_one_that_was_written() {
+    let _alone = alone();
+    let case = Case::new(mlp(), SGD);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let returned = case.run(Some(RunDir::New(path.clone())), go_on).unwrap();
+
+    let read = read_record(&path).unwrap();
+    let written: serde_json::Value =
+        serde_json::from_slice(&fs::read(path.join("run.json")).unwrap()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), written);
+    assert_eq!(read.measured_peak_bytes, returned.measured_peak_bytes);
+    assert_eq!(read.phases.len(), returned.phases.len());
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let shown = folder.path().display();
+    let refusal = || read_record(folder.path()).unwrap_err().to_string();
+    assert_eq!(
+        refusal(),
+        format!(
+            "{shown}: holds no record of a run: `train -o` writes one at every evaluation and at the run's end"
+        )
+    );
+    let path = folder.path().join("run.json");
+    fs::write(&path, r#"{"format": "rekindle-run/9", "speed": 3}"#).unwrap();
+    assert_eq!(
+        refusal(),
+        format!(
+            "{}: a record of the format `rekindle-run/9`, but this version reads `rekindle-run/1`",
+            path.display()
+        )
+    );
+    fs::write(&path, r#"{"format": "rekindle-run/1"}"#).unwrap();
+    assert!(refusal().contains("not a run's record: missing field `device`"));
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub trait Meter: Send + Sync {
 }
 
 /// What a meter reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryReading {
     /// Bytes in live buffers.
     pub in_use_bytes: Bytes,

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{MemoryReading, Meter};
 
 /// A part of a training step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// The last step's gradients go.
@@ -37,7 +37,7 @@ impl Phase {
 }
 
 /// Memory at the end of a phase, its peaks during the phase, and the phase's time.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PhaseReading {
     /// The phase.
     pub phase: Phase,

@@ -1,7 +1,7 @@
 //! What a run leaves behind: one record that every table, file and picture is made from.
 
 use rekindle_plan::{Bytes, Seconds};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::session::PoolDecision;
 use crate::meter::{Count, PhaseReading};
@@ -15,6 +15,7 @@ pub struct StepRecord {
     /// Number of the step, from 1.
     pub step: usize,
     /// Mean loss of the batch.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// Share of samples classified right; `None` where there are no classes.
     pub accuracy: Option<f64>,
@@ -25,7 +26,7 @@ pub struct StepRecord {
 }
 
 /// Memory of one step, phase by phase.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhasedStep {
     /// Number of the step, from 1.
     pub step: usize,
@@ -41,13 +42,14 @@ pub struct EvalRecord {
     /// Samples evaluated.
     pub samples: usize,
     /// Mean loss.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// Share of samples classified right; `None` where there are no classes.
     pub accuracy: Option<f64>,
 }
 
 /// What the same training without recomputing takes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlainRun {
     /// Its peak.
     pub peak_bytes: Bytes,
@@ -58,7 +60,7 @@ pub struct PlainRun {
 }
 
 /// Peak of live buffers: at every moment on the processor, between actions on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakInUse {
     /// As predicted.
     pub predicted_bytes: Bytes,
@@ -67,7 +69,7 @@ pub struct PeakInUse {
 }
 
 /// How a GPU's pools served a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
     /// Their kind, and why.
     #[serde(flatten)]
@@ -77,10 +79,10 @@ pub struct PoolRecord {
 }
 
 /// A whole run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// [`RUN_FORMAT`].
-    pub format: &'static str,
+    pub format: String,
     /// Where it ran.
     pub device: String,
     /// How the schedule was found.
@@ -108,8 +110,10 @@ pub struct RunRecord {
     /// The same training without recomputing.
     pub plain: PlainRun,
     /// Loss of the first step.
+    #[serde(deserialize_with = "number")]
     pub first_loss: f64,
     /// Loss of the last step.
+    #[serde(deserialize_with = "number")]
     pub last_loss: f64,
     /// Steps done.
     pub steps: usize,
@@ -127,12 +131,53 @@ pub struct RunRecord {
     pub history: Vec<StepRecord>,
 }
 
+/// Why a text is no record that this version reads.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It is not JSON, or something is missing from it.
+    #[error("not a run's record: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Another version wrote it.
+    #[error("a record of the format `{found}`, but this version reads `{RUN_FORMAT}`")]
+    Format {
+        /// The format that it names.
+        found: String,
+    },
+}
+
 impl RunRecord {
+    /// Reads a record that was written as JSON.
+    ///
+    /// # Errors
+    ///
+    /// If it is of another format, or not whole.
+    pub fn from_json(text: &[u8]) -> Result<Self, RecordError> {
+        #[derive(Deserialize)]
+        struct Tag {
+            format: String,
+        }
+        // Before all else: what is missing from a record of another version is not the mistake to tell.
+        let tag: Tag = serde_json::from_slice(text)?;
+        if tag.format != RUN_FORMAT {
+            return Err(RecordError::Format { found: tag.format });
+        }
+        Ok(serde_json::from_slice(text)?)
+    }
+
     /// `(predicted - measured) / measured` of the peak.
     #[must_use]
     pub fn peak_error(&self) -> f64 {
         let measured = self.measured_peak_bytes.0 as f64;
         (self.predicted_peak_bytes.0 as f64 - measured) / measured
+    }
+}
+
+/// A loss that is no number, or infinite, is `null` in JSON.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    if from.is_human_readable() {
+        Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+    } else {
+        f64::deserialize(from)
     }
 }
 
@@ -147,4 +192,24 @@ pub fn median_step_time(history: &[StepRecord]) -> Seconds {
     let mut seconds: Vec<f64> = counted.iter().map(|step| step.step_s.0).collect();
     seconds.sort_by(f64::total_cmp);
     Seconds(seconds.get(seconds.len() / 2).copied().unwrap_or(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_that_is_no_number_survives() {
+        let step = StepRecord {
+            step: 1,
+            loss: f64::NAN,
+            accuracy: None,
+            learning_rate: 0.5,
+            step_s: Seconds(0.25),
+        };
+        let text = serde_json::to_string(&step).expect("JSON");
+        let read: StepRecord = serde_json::from_str(&text).expect("what was written");
+        assert!(read.loss.is_nan());
+        assert_eq!(read.step_s, step.step_s);
+    }
 }

@@ -36,6 +36,23 @@ pub enum RunDir {
     Resume(PathBuf),
 }
 
+/// The record in a run's folder.
+///
+/// # Errors
+///
+/// If there is none, or none that this version reads.
+pub fn read_record(folder: &Path) -> Result<RunRecord, RunDirError> {
+    fs::read_dir(folder).map_err(RunDirError::refused(folder, "read"))?;
+    let path = folder.join(RECORD);
+    if !path.exists() {
+        return Err(RunDirError::NoRecord {
+            path: folder.to_path_buf(),
+        });
+    }
+    let text = fs::read(&path).map_err(RunDirError::refused(&path, "read"))?;
+    RunRecord::from_json(&text).map_err(|source| RunDirError::Record { path, source })
+}
+
 /// An open run folder.
 pub(super) struct RunFiles {
     folder: PathBuf,

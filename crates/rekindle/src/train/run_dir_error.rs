@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::record::RecordError;
 use crate::data::error::Blame;
 
 /// Why a run folder cannot be used.
@@ -44,6 +45,23 @@ pub enum RunDirError {
     NoSnapshot {
         /// The folder.
         path: PathBuf,
+    },
+    /// A folder without a record.
+    #[error(
+        "{}: holds no record of a run: `train -o` writes one at every evaluation and at the run's end",
+        path.display()
+    )]
+    NoRecord {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A record that cannot be read.
+    #[error("{}: {source}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: RecordError,
     },
     /// A file that is no snapshot, or one of another version.
     #[error("{}: is not a snapshot that this version reads: it does not start with `{expected}`", path.display())]

@@ -7,7 +7,7 @@ use rekindle_plan::{
     Bytes, Chain, LossCost, OptimizerCost, PlanRequest, Schedule, Stage, plan,
     pools::{PoolMode, choose},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Job, RunError, ScheduleRequest};
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How a GPU's pools serve a run, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolDecision {
     /// The kind.
     pub mode: PoolMode,

@@ -231,7 +231,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         let history = &self.progress.history;
         let segments = planned.plan.schedule.segments();
         RunRecord {
-            format: RUN_FORMAT,
+            format: RUN_FORMAT.into(),
             device: self.device.to_string(),
             planner: planned.planner.clone(),
             segments: segments.map(|segments| {
