@@ -1,5 +1,7 @@
 //! Schedules: lists of actions that break no rule.
 
+mod frozen;
+
 use serde::Serialize;
 
 use crate::action::{Action, StageId};
