@@ -99,7 +99,10 @@ use rekindle_plan::StageId;
 use crate::{
     activation::Activation,
     backend::CheckpointBackend,
-    executor::{copies, machine::device_of},
+    executor::{
+        copies::{self, Tensors},
+        machine::device_of,
+    },
     graph::{Upstream, detached},
     layer::Layer,
     seed::StepSeed,
@@ -204,7 +207,7 @@ impl<B: CheckpointBackend> Tape<B> {
         F: Fn(&M, I) -> O + 'static,
     {
         // Looking at every parameter also initialises the lazy ones: a lazy parameter draws anew in each copy.
-        let holds_statistics = copies::may_hold_statistics::<B, M>(module);
+        let holds_statistics = Tensors::of::<B, M>(module).may_hold_statistics;
         let number = self.checkpoints;
         let part = TapePart::Checkpoint(number);
         self.checkpoints += 1;

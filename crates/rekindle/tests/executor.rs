@@ -169,11 +169,32 @@ fn frozen_parameters_get_no_gradient() {
     }
 }
 
+/// No gradient is wanted below the first stage that trains: of a frozen segment nothing is run again, of a segment that
+/// is frozen in part only what leads to the stages that train.
 #[test]
-fn a_model_without_anything_to_train_gives_no_gradients() {
-    let model = model(3).no_grad();
-    let output = checkpoint_sequential(&model, 2, input(), mean_square).expect("fits");
-    assert!(output.gradients.is_empty());
+fn frozen_first_stages_are_not_recomputed_for_themselves() {
+    for (frozen, expected) in [
+        (0, [2, 2, 2, 2, 1, 1]),
+        (2, [1, 1, 2, 2, 1, 1]),
+        (3, [1, 1, 2, 2, 1, 1]),
+        (4, [1, 1, 1, 1, 1, 1]),
+        (6, [1, 1, 1, 1, 1, 1]),
+    ] {
+        let mut layers = model(6).into_layers();
+        for layer in &mut layers[..frozen] {
+            *layer = layer.clone().no_grad();
+        }
+        let model = Sequential::new(layers);
+        let output = checkpoint_sequential(&model, 3, input(), mean_square).expect("fits");
+        let counted: Vec<usize> = model
+            .layers()
+            .iter()
+            .map(|layer| layer.runs.load(Relaxed))
+            .collect();
+        assert_eq!(counted, expected, "{frozen} frozen");
+        assert_eq!(output.forward_counts, expected);
+        assert_eq!(output.gradients.len(), 2 * (6 - frozen));
+    }
 }
 
 #[test]

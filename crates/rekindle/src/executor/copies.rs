@@ -19,19 +19,31 @@ use burn::{
     tensor::{Tensor, backend::AutodiffBackend},
 };
 
-/// Whether a module may hold statistics that a forward moves: it has a float tensor that wants no gradient.
-///
-/// Frozen parameters look the same; for them a copy of its own is merely not needed.
-pub(crate) fn may_hold_statistics<B: AutodiffBackend, M: Module<B>>(module: &M) -> bool {
-    struct Look(bool);
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Look {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            self.0 |= !param.val().is_require_grad();
-        }
+/// What a module's float tensors say of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tensors {
+    /// One wants a gradient: the module has something to train.
+    pub(crate) trains: bool,
+    /// One wants none, so that it may be a statistic which a forward moves. Frozen parameters look the same; for them a
+    /// copy of its own is merely not needed.
+    pub(crate) may_hold_statistics: bool,
+}
+
+impl Tensors {
+    /// Looks at every tensor. That also initialises lazy parameters, which would draw anew in each copy.
+    pub(crate) fn of<B: AutodiffBackend, M: Module<B>>(module: &M) -> Self {
+        let mut tensors = Self::default();
+        module.visit(&mut tensors);
+        tensors
     }
-    let mut look = Look(false);
-    module.visit(&mut look);
-    look.0
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Tensors {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let trains = param.val().is_require_grad();
+        self.trains |= trains;
+        self.may_hold_statistics |= !trains;
+    }
 }
 
 /// The copy for a run without a graph.

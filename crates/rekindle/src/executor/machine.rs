@@ -14,7 +14,8 @@ use burn::{
 use rekindle_plan::{Action, StageId};
 
 use super::{
-    StepError, StepLoss, StepOutput, copies,
+    StepError, StepLoss, StepOutput,
+    copies::{self, Tensors},
     program::{Instruction, Program},
     recheck::Rechecks,
     watch::Watch,
@@ -39,9 +40,16 @@ struct Piece<'a, A, L: Clone> {
     layers: Vec<Cow<'a, L>>,
 }
 
+/// The layers of a chain, and what is known of them before they run.
+pub(super) struct Layers<'a, L> {
+    pub(super) all: &'a [L],
+    pub(super) tensors: Vec<Tensors>,
+    /// How many of the first layers have nothing to train.
+    pub(super) frozen: usize,
+}
+
 pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
-    layers: &'a [L],
-    holds_statistics: Vec<bool>,
+    layers: Layers<'a, L>,
     seed: StepSeed,
     phases: PhaseRecorder<'a>,
     /// `activations[i]` is the input of stage i where it is held on its own; the last one is the chain's output.
@@ -65,24 +73,18 @@ where
     L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
 {
     pub(super) fn new(
-        layers: &'a [L],
+        layers: Layers<'a, L>,
         input: A,
         seed: StepSeed,
         meter: Option<&'a dyn Meter>,
         watch: Option<Watch>,
         rechecks: Rechecks<B>,
     ) -> Self {
-        let mut activations: Vec<Option<A>> = layers.iter().map(|_| None).collect();
-        activations.push(None);
+        let count = layers.all.len();
+        let mut activations: Vec<Option<A>> = (0..=count).map(|_| None).collect();
         activations[0] = Some(detached(input));
-        // Looking at every parameter also initialises the lazy ones: a lazy parameter draws anew in each copy.
-        let holds_statistics = layers
-            .iter()
-            .map(copies::may_hold_statistics::<B, L>)
-            .collect();
         Self {
             layers,
-            holds_statistics,
             seed,
             phases: PhaseRecorder::start(meter),
             activations,
@@ -90,7 +92,7 @@ where
             upstream: None,
             loss_root: None,
             gradients: GradientsParams::new(),
-            forward_counts: vec![0; layers.len()],
+            forward_counts: vec![0; count],
             watch,
             rechecks,
         }
@@ -154,7 +156,7 @@ where
             }
         };
         let detach = self.enter_stage(stage, &input);
-        let layer = copies::untracked(&self.layers[stage], detach);
+        let layer = copies::untracked(&self.layers.all[stage], detach);
         let output = layer.forward(input);
         self.rechecks.ran(stage, &output)?;
         self.activations[stage + 1] = Some(detached(output));
@@ -172,13 +174,17 @@ where
     fn track(&mut self, stages: RangeInclusive<usize>, balanced: bool) -> Result<(), StepError> {
         let first = *stages.start();
         let input = self.read(first);
-        // The chain's own input wants no gradient, so nothing is computed for it.
-        let input = if first == 0 { input } else { leaf(input) };
+        // Nothing below wants a gradient of the first input that trains, so none is computed for it.
+        let input = if first <= self.layers.frozen {
+            input
+        } else {
+            leaf(input)
+        };
         let mut output = input.clone();
         let mut layers = Vec::with_capacity(stages.clone().count());
         for stage in stages.clone() {
             let detach = self.enter_stage(stage, &output);
-            let layer = copies::tracked(&self.layers[stage], detach);
+            let layer = copies::tracked(&self.layers.all[stage], detach);
             if let Some(watch) = self.watch.as_ref().filter(|_| stage > first) {
                 output = watch.border::<B, A>(output, stage);
             }
@@ -213,10 +219,11 @@ where
         R: StepLoss<B>,
         F: FnOnce(A) -> R,
     {
-        let own_input = if joins_piece {
-            None
-        } else {
-            Some(leaf(self.read(self.layers.len())))
+        let stages = self.layers.all.len();
+        let own_input = match joins_piece {
+            true => None,
+            false if self.layers.frozen == stages => Some(self.read(stages)),
+            false => Some(leaf(self.read(stages))),
         };
         let output = match &own_input {
             Some(input) => input.clone(),
@@ -225,7 +232,7 @@ where
                 None => unreachable!("the program joins the loss to a piece that is there"),
             },
         };
-        self.activations[self.layers.len()] = None;
+        self.activations[stages] = None;
 
         let (value, extra) = loss(output).split();
         let [elements] = value.dims();
@@ -294,7 +301,7 @@ where
     /// Before a stage runs: seeds the generator if the stage draws, and says whether the run must leave the layer's
     /// own statistics alone.
     fn enter_stage(&mut self, stage: usize, input: &A) -> bool {
-        let layer = &self.layers[stage];
+        let layer = &self.layers.all[stage];
         if layer.draws_random()
             && let Some(device) = device_of(input, layer)
         {
@@ -302,7 +309,7 @@ where
         }
         let ran_before = self.forward_counts[stage] > 0;
         self.forward_counts[stage] += 1;
-        ran_before && self.holds_statistics[stage]
+        ran_before && self.layers.tensors[stage].may_hold_statistics
     }
 
     /// Leaves the generator in a state that does not depend on the schedule.
@@ -310,7 +317,7 @@ where
         let Some(input) = &self.activations[0] else {
             return;
         };
-        if let Some(layer) = self.layers.iter().find(|layer| layer.draws_random())
+        if let Some(layer) = self.layers.all.iter().find(|layer| layer.draws_random())
             && let Some(device) = device_of(input, layer)
         {
             B::seed(&device, self.seed.after());

@@ -11,6 +11,12 @@
 //! schedule; on the CPU backend bit for bit. The only arithmetic added is the sum where one parameter is used in two
 //! pieces.
 //!
+//! # Frozen stages
+//!
+//! Where the first stages have nothing to train, no gradient is wanted there: backwards of theirs, and whatever only
+//! these need, are left out of the step ([`Schedule::without_frozen`]). A frozen stage above one that trains passes
+//! gradients on, and is run as the schedule says.
+//!
 //! # What it does not do
 //!
 //! It has no notion of segments (that is the schedule's), it does not update parameters, and it does not look inside
@@ -25,7 +31,7 @@ mod room;
 mod scalar;
 mod watch;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::{module::AutodiffModule, optim::GradientsParams, tensor::Tensor};
 use rekindle_plan::{Action, Schedule, planner};
@@ -39,7 +45,8 @@ use crate::{
     seed::StepSeed,
     sequential::Sequential,
 };
-use machine::Machine;
+use copies::Tensors;
+use machine::{Layers, Machine};
 pub(crate) use program::{OutputBorder, Program};
 use recheck::Rechecks;
 use watch::Watch;
@@ -52,7 +59,8 @@ pub use watch::TraceEntry;
 /// Runs training steps of one chain under one schedule.
 pub struct Executor {
     schedule: Schedule,
-    program: Program,
+    /// What the last step did, or the next would with everything to train.
+    script: Mutex<Arc<Script>>,
     meter: Option<Arc<dyn Meter>>,
     traced: bool,
     room: Option<Arc<Room>>,
@@ -154,14 +162,32 @@ impl StepError {
     }
 }
 
+/// A schedule's actions, but what only frozen stages would need, and the program that does them.
+struct Script {
+    frozen: usize,
+    actions: Arc<[Action]>,
+    program: Program,
+}
+
+impl Script {
+    fn new(schedule: &Schedule, frozen: usize) -> Self {
+        let actions = schedule.without_frozen(frozen);
+        Self {
+            frozen,
+            program: Program::of(&actions, schedule.stages()),
+            actions: actions.into(),
+        }
+    }
+}
+
 impl Executor {
     /// An executor for this schedule.
     #[must_use]
     pub fn new(schedule: Schedule) -> Self {
-        let program = Program::new(&schedule);
+        let script = Mutex::new(Arc::new(Script::new(&schedule, 0)));
         Self {
             schedule,
-            program,
+            script,
             meter: None,
             traced: false,
             room: None,
@@ -176,7 +202,8 @@ impl Executor {
         self
     }
 
-    /// Records memory after every action of the schedule but `optimize`, which is the caller's, in place of phases.
+    /// Records memory after every action of the schedule that is done, in place of phases. `optimize` is the caller's,
+    /// and what only frozen stages would need is not done.
     /// Takes a reading for each, so steps take longer. Without a meter it does nothing.
     #[must_use]
     pub fn traced(mut self) -> Self {
@@ -233,17 +260,32 @@ impl Executor {
         F: FnOnce(A) -> R,
     {
         self.check(model.layers())?;
+        let tensors: Vec<Tensors> = model.layers().iter().map(Tensors::of::<B, L>).collect();
+        let frozen = tensors.iter().take_while(|tensors| !tensors.trains).count();
+        let script = self.script(frozen);
         let (phases, trace) = match &self.meter {
             Some(meter) if self.traced => (None, Some(Arc::clone(meter))),
             meter => (meter.as_deref(), None),
         };
-        let watch = (trace.is_some() || self.room.is_some()).then(|| {
-            let actions = self.schedule.actions().into();
-            Watch::start(actions, trace, self.room.clone())
-        });
+        let watch = (trace.is_some() || self.room.is_some())
+            .then(|| Watch::start(Arc::clone(&script.actions), trace, self.room.clone()));
         let rechecks = Rechecks::new(self.recheck, model.len());
-        let machine = Machine::new(model.layers(), input, seed, phases, watch, rechecks);
-        machine.run(&self.program, loss)
+        let layers = Layers {
+            all: model.layers(),
+            tensors,
+            frozen,
+        };
+        let machine = Machine::new(layers, input, seed, phases, watch, rechecks);
+        machine.run(&script.program, loss)
+    }
+
+    /// What a step of a model does whose first `frozen` stages have nothing to train: mostly what the last one did.
+    fn script(&self, frozen: usize) -> Arc<Script> {
+        let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
+        if script.frozen != frozen {
+            *script = Arc::new(Script::new(&self.schedule, frozen));
+        }
+        Arc::clone(&script)
     }
 
     fn check<B: CheckpointBackend, L: Layer<B>>(&self, layers: &[L]) -> Result<(), StepError> {

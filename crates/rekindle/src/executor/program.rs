@@ -35,7 +35,11 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn new(schedule: &Schedule) -> Self {
-        let actions = schedule.actions();
+        Self::of(schedule.actions(), schedule.stages())
+    }
+
+    /// The program of a schedule's actions, or of what is [left](Schedule::without_frozen) of them.
+    pub(super) fn of(actions: &[Action], stages: usize) -> Self {
         let mut instructions = Vec::new();
         let mut next = 0;
         while next < actions.len() {
@@ -74,7 +78,7 @@ impl Program {
                 }
                 Action::Loss => (
                     Some(Instruction::Loss {
-                        joins_piece: loss_joins(actions, next, schedule.stages() - 1),
+                        joins_piece: loss_joins(actions, next, stages - 1),
                     }),
                     1,
                 ),
