@@ -9,6 +9,7 @@
 //! | [`tape`] | checkpointed parts of a model that is no chain |
 //! | [`backend`], [`swept`], [`seed`] | a backward from any gradient; the same random numbers in every recompute |
 //! | [`balanced`] | a second way to record a stage: element-wise results are computed again, not kept |
+//! | [`tied`] | layers that share their parameters |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
@@ -36,6 +37,7 @@ pub mod seed;
 pub mod sequential;
 pub mod swept;
 pub mod tape;
+pub mod tied;
 pub mod train;
 
 pub use activation::Activation;
@@ -45,3 +47,4 @@ pub use layer::Layer;
 pub use seed::StepSeed;
 pub use sequential::Sequential;
 pub use tape::Tape;
+pub use tied::retie;

@@ -5,7 +5,7 @@ use burn::{
     optim::{AdamConfig, GradientsParams, Optimizer},
     tensor::{Tensor, backend::AutodiffBackend},
 };
-use rekindle::{Activation, CheckpointBackend, Executor, Layer, Sequential, StepSeed};
+use rekindle::{Activation, CheckpointBackend, Executor, Layer, Sequential, StepSeed, retie};
 use rekindle_plan::{Schedule, StageId};
 
 const STEPS: u64 = 3;
@@ -44,7 +44,7 @@ where
         ));
         let gradients = GradientsParams::from_grads(value.backward(), &model);
         trace.extend(gradients_of(step, &model, &gradients));
-        model = optimizer.step(LEARNING_RATE, model, gradients);
+        model = retie(optimizer.step(LEARNING_RATE, model, gradients));
     }
     trace.extend(state_of(&model));
     trace
@@ -79,14 +79,15 @@ where
         }
         trace.push((format!("loss of step {step}"), floats(output.loss)));
         trace.extend(gradients_of(step, &model, &output.gradients));
-        model = optimizer.step(LEARNING_RATE, model, output.gradients);
+        model = retie(optimizer.step(LEARNING_RATE, model, output.gradients));
     }
     trace.extend(state_of(&model));
     trace
 }
 
-/// Reports every mismatch with its largest difference. A tolerance of zero asks for equal bits.
-pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) {
+/// Reports every mismatch with its largest difference, and returns the largest of all, relative to the largest value of
+/// its tensor, or to 1. A tolerance of zero asks for equal bits.
+pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) -> f32 {
     let names = |trace: &Trace| {
         trace
             .iter()
@@ -95,6 +96,7 @@ pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) {
     };
     assert_eq!(names(plain), names(other), "{what}");
     let mut mismatches = Vec::new();
+    let mut largest_of_all = 0.0_f32;
     for ((name, expected), (_, actual)) in plain.iter().zip(other) {
         assert_eq!(expected.len(), actual.len(), "{what}: {name}");
         assert!(
@@ -109,6 +111,7 @@ pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) {
             .zip(actual)
             .map(|(expected, actual)| (expected - actual).abs())
             .fold(0.0, f32::max);
+        largest_of_all = largest_of_all.max(largest / scale);
         if largest > tolerance * scale {
             mismatches.push(format!("{name}: {largest:e}"));
         }
@@ -118,11 +121,12 @@ pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) {
         "{what} differs from the plain run: {}",
         mismatches.join("; ")
     );
+    largest_of_all
 }
 
-/// Parameters of the same values and ids, statistics of its own.
+/// Parameters of the same values and ids, statistics of its own. Copies of tied layers are tied again.
 pub fn private_copy<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> M {
-    M::from_inner(model.valid())
+    retie(M::from_inner(model.valid()))
 }
 
 pub fn floats<B: burn::tensor::backend::Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {

@@ -104,6 +104,38 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         |output| output.powf_scalar(2.0).mean(),
     );
 
+    every_schedule(
+        "low-rank adaptation",
+        &models::adapted::<B>(DEPTH, device),
+        &rows,
+        device,
+        tolerance,
+        scope,
+        |output| output.powf_scalar(2.0).mean(),
+    );
+
+    every_schedule(
+        "tied weights",
+        &models::tied::<B>(device),
+        &rows,
+        device,
+        tolerance,
+        scope,
+        |output| output.powf_scalar(2.0).mean(),
+    );
+
+    let memory = Tensor::<B, 2>::random([3, WIDTH], Distribution::Default, device);
+    let picked = Tensor::from_ints([2, 0, 1, 1], device);
+    every_schedule(
+        "carried tuple",
+        &models::carried::<B>(DEPTH, device),
+        &(rows.clone(), memory, picked),
+        device,
+        tolerance,
+        scope,
+        |(state, memory, _)| state.powf_scalar(2.0).mean() + memory.mean(),
+    );
+
     let sequences = Tensor::<B, 3>::random([2, 5, WIDTH], Distribution::Default, device);
     every_schedule(
         "transformer",
@@ -183,10 +215,14 @@ fn every_schedule<B, L, A>(
     let planned = plans(model, scope)
         .into_iter()
         .map(|(what, schedule)| (format!("{name}, {what}"), schedule));
+    let (mut schedules, mut largest) = (0, 0.0_f32);
     for (what, schedule) in segmented.chain(nested).chain(balanced).chain(planned) {
         let trace = compare::scheduled(model, input, &schedule, &loss);
-        compare::assert_same(&what, &plain, &trace, tolerance);
+        let difference = compare::assert_same(&what, &plain, &trace, tolerance);
+        largest = largest.max(difference);
+        schedules += 1;
     }
+    println!("{name}: {schedules} schedules, largest difference {largest:e}");
 }
 
 /// The same schedule with every `every`th stage that can be recorded by the balanced strategy recorded so.

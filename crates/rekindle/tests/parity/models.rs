@@ -238,3 +238,161 @@ pub fn transformer<B: Backend>(depth: usize, device: &B::Device) -> Sequential<T
         .collect();
     Sequential::new(layers)
 }
+
+/// Two layers in turn, each used again and again: clones that share their parameters.
+///
+/// With two uses of each the order of a sum does not matter.
+pub fn tied<B: Backend>(device: &B::Device) -> Sequential<Dense<B>> {
+    let pair = mlp::<B>(2, device).into_layers();
+    // Lazy parameters would be drawn anew in each clone.
+    for layer in &pair {
+        layer.num_params();
+    }
+    Sequential::new([pair.clone(), pair].concat())
+}
+
+/// A large frozen layer with a small trainable part beside it: low-rank adaptation (Hu et al. 2021, arXiv 2106.09685).
+#[derive(Module, Debug)]
+pub struct Adapted<B: Backend> {
+    base: Linear<B>,
+    down: Linear<B>,
+    up: Linear<B>,
+}
+
+impl<B: Backend> Layer<B> for Adapted<B> {
+    type Input = Tensor<B, 2>;
+    type Output = Tensor<B, 2>;
+
+    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+        let update = self.up.forward(self.down.forward(input.clone()));
+        gelu(self.base.forward(input) + update)
+    }
+
+    fn has_balanced(&self) -> bool {
+        true
+    }
+
+    fn forward_balanced(&self, input: Tensor<B, 2>) -> Tensor<B, 2>
+    where
+        B: CheckpointBackend,
+    {
+        balanced::run(self, |twin: &Adapted<B::Balanced>| {
+            balanced::from_balanced(twin.forward(balanced::to_balanced(input)))
+        })
+    }
+
+    fn draws_random(&self) -> bool {
+        false
+    }
+}
+
+pub fn adapted<B: Backend>(depth: usize, device: &B::Device) -> Sequential<Adapted<B>> {
+    const RANK: usize = 2;
+    let linear = |inputs, outputs| LinearConfig::new(inputs, outputs).init(device);
+    let layers = (0..depth).map(|_| Adapted {
+        base: linear(WIDTH, WIDTH).no_grad(),
+        down: linear(WIDTH, RANK),
+        up: linear(RANK, WIDTH),
+    });
+    Sequential::new(layers.collect())
+}
+
+/// A state, a memory that stages read and hand on, and row numbers that want no gradient.
+pub type Carried<B> = (Tensor<B, 2>, Tensor<B, 2>, Tensor<B, 1, Int>);
+
+/// Mixes rows of the memory into the state.
+#[derive(Module, Debug)]
+pub struct Reader<B: Backend> {
+    linear: Linear<B>,
+    /// Whether it reads the memory. Gradients of a value with more than two readers are sums whose order depends on the
+    /// schedule.
+    reads: bool,
+}
+
+impl<B: Backend> Layer<B> for Reader<B> {
+    type Input = Carried<B>;
+    type Output = Carried<B>;
+
+    fn forward(&self, (state, memory, rows): Carried<B>) -> Carried<B> {
+        let mut mixed = gelu(self.linear.forward(state));
+        if self.reads {
+            mixed = mixed * memory.clone().select(0, rows.clone());
+        }
+        (mixed, memory, rows)
+    }
+
+    fn has_balanced(&self) -> bool {
+        true
+    }
+
+    fn forward_balanced(&self, (state, memory, rows): Carried<B>) -> Carried<B>
+    where
+        B: CheckpointBackend,
+    {
+        balanced::run(self, |twin: &Reader<B::Balanced>| {
+            let (state, memory, rows) = twin.forward((
+                balanced::to_balanced(state),
+                balanced::to_balanced(memory),
+                balanced::to_balanced(rows),
+            ));
+            (
+                balanced::from_balanced(state),
+                balanced::from_balanced(memory),
+                balanced::from_balanced(rows),
+            )
+        })
+    }
+
+    fn draws_random(&self) -> bool {
+        false
+    }
+}
+
+/// The first stage trains a parameter that makes the memory; the second and the last read it.
+#[derive(Module, Debug)]
+pub enum CarryLayer<B: Backend> {
+    Remember(Linear<B>),
+    Read(Reader<B>),
+}
+
+impl<B: Backend> Layer<B> for CarryLayer<B> {
+    type Input = Carried<B>;
+    type Output = Carried<B>;
+
+    fn forward(&self, (state, memory, rows): Carried<B>) -> Carried<B> {
+        match self {
+            Self::Remember(linear) => (state, linear.forward(memory), rows),
+            Self::Read(reader) => reader.forward((state, memory, rows)),
+        }
+    }
+
+    fn has_balanced(&self) -> bool {
+        matches!(self, Self::Read(_))
+    }
+
+    fn forward_balanced(&self, input: Carried<B>) -> Carried<B>
+    where
+        B: CheckpointBackend,
+    {
+        match self {
+            Self::Read(reader) => reader.forward_balanced(input),
+            Self::Remember(_) => unreachable!("only readers have a balanced form"),
+        }
+    }
+
+    fn draws_random(&self) -> bool {
+        false
+    }
+}
+
+pub fn carried<B: Backend>(depth: usize, device: &B::Device) -> Sequential<CarryLayer<B>> {
+    let linear = || LinearConfig::new(WIDTH, WIDTH).init(device);
+    let mut layers = vec![CarryLayer::Remember(linear())];
+    layers.extend((1..depth).map(|stage| {
+        CarryLayer::Read(Reader {
+            linear: linear(),
+            reads: stage == 1 || stage == depth - 1,
+        })
+    }));
+    Sequential::new(layers)
+}
