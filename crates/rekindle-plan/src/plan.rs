@@ -108,6 +108,14 @@ impl PlanRequest {
     pub const SLOTS: usize = 500;
     /// The largest number of slots.
     pub const MOST_SLOTS: usize = 1_000_000;
+
+    /// The fastest schedule within a budget.
+    pub fn within(budget: Bytes) -> PlanRequest {
+        PlanRequest {
+            budget: Some(budget),
+            ..PlanRequest::default()
+        }
+    }
 }
 
 impl Default for PlanRequest {

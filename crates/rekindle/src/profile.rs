@@ -34,7 +34,7 @@ pub use store::{ProfileStore, StoredProfile};
 use crate::{
     activation::Activation,
     backend::CheckpointBackend,
-    executor::StepLoss,
+    executor::{StepLoss, Tensors},
     graph::detached,
     layer::Layer,
     meter::Meter,
@@ -73,6 +73,38 @@ pub struct Profiler<'a, B: AutodiffBackend> {
 }
 
 impl<B: CheckpointBackend> Profiler<'_, B> {
+    /// Measures a stack that a program trains within a budget: every stage by itself, and as fixed bytes all that the
+    /// meter counts now, besides `input`. What the program will hold later and does not hold yet (another batch, say) is to
+    /// be added to `measured.chain.fixed_bytes`; the optimizer's state is in already.
+    ///
+    /// ```ignore
+    /// let (measured, model) = profiler.measure(model, &input, |output| loss.forward(output, targets.clone()));
+    /// let plan = measured.plan(&PlanRequest::within(budget))?;
+    /// let executor = Executor::new(plan.schedule).planned_for(&input);
+    /// ```
+    pub fn measure<L, A, R, F>(
+        &self,
+        model: Sequential<L>,
+        input: &A,
+        loss: F,
+    ) -> (Measured, Sequential<L>)
+    where
+        A: Activation<B>,
+        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+        R: StepLoss<B>,
+        F: Fn(A) -> R,
+    {
+        let label = |stage| StageLabel {
+            name: format!("stage {stage}"),
+            key: format!("{stage}"),
+        };
+        let labels: Vec<StageLabel> = (0..model.len()).map(label).collect();
+        let (mut measured, model) = self.chain(model, &labels, input, loss, |_| {});
+        let held = self.meter.read().in_use_bytes;
+        measured.chain.fixed_bytes += Bytes(held.0.saturating_sub(measured.chain.input_bytes.0));
+        (measured, model)
+    }
+
     /// Measures every stage of `model` on `input`, the loss on its output, and the optimizer's step on every stage.
     /// The model comes back with the values it had.
     ///
@@ -101,6 +133,13 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         // Seconds of the forwards of stages that were known already, in the one pass and where they were measured.
         let (mut in_passing, mut in_place) = (0.0, 0.0);
         let mut activation = detached::<B, A>(input.clone());
+        // No gradient is wanted below the first stage that trains.
+        let tensors = |layer: &L| Tensors::of::<B, L>(layer);
+        let frozen = model
+            .layers()
+            .iter()
+            .take_while(|layer| !tensors(layer).trains);
+        let frozen = frozen.count();
         for (index, (mut layer, label)) in model.into_layers().into_iter().zip(labels).enumerate() {
             let draws_random = layer.draws_random();
             let reseed = || {
@@ -125,7 +164,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                     let subject = Subject {
                         copy: &|| L::from_inner(layer.valid()),
                         reseed: &reseed,
-                        wants_input_gradient: index > 0,
+                        wants_input_gradient: index > frozen,
                     };
                     let (stage, outputs) = self.stage(&subject, &activation);
                     let (output, _) = next(&layer, activation.clone());

@@ -33,7 +33,11 @@ mod watch;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::{module::AutodiffModule, optim::GradientsParams, tensor::Tensor};
+use burn::{
+    module::AutodiffModule,
+    optim::GradientsParams,
+    tensor::{Tensor, backend::AutodiffBackend},
+};
 use rekindle_plan::{Action, Schedule, planner};
 use thiserror::Error;
 
@@ -45,7 +49,7 @@ use crate::{
     seed::StepSeed,
     sequential::Sequential,
 };
-use copies::Tensors;
+pub(crate) use copies::Tensors;
 use machine::{Layers, Machine};
 pub(crate) use program::{OutputBorder, Program};
 use recheck::Rechecks;
@@ -65,6 +69,8 @@ pub struct Executor {
     traced: bool,
     room: Option<Arc<Room>>,
     recheck: Recheck,
+    /// Shapes of the input that the schedule was planned for.
+    planned: Option<Vec<Vec<usize>>>,
 }
 
 /// What one training step gives.
@@ -125,6 +131,17 @@ pub enum StepError {
         /// Layers of the model.
         layers: usize,
     },
+    /// The input is larger than the one that the schedule was planned for.
+    #[error(
+        "the schedule was planned for an input of shapes {planned:?}, and this one has {got:?}: it might take more memory \
+         than was planned; plan for the larger one, or cut it"
+    )]
+    LargerInput {
+        /// Shapes of the planned input's tensors.
+        planned: Vec<Vec<usize>>,
+        /// Shapes of this one's.
+        got: Vec<Vec<usize>>,
+    },
     /// The loss has several values.
     #[error(
         "the loss must be one number (shape [1]), but has shape [{elements}]: take its mean or sum"
@@ -157,7 +174,7 @@ impl StepError {
             | Self::RecomputedValues { stage }
             | Self::NotFinite { stage }
             | Self::Alternative { stage, .. } => Some(*stage),
-            Self::LayerCount { .. } | Self::LossNotScalar { .. } => None,
+            Self::LayerCount { .. } | Self::LargerInput { .. } | Self::LossNotScalar { .. } => None,
         }
     }
 }
@@ -192,7 +209,16 @@ impl Executor {
             traced: false,
             room: None,
             recheck: Recheck::default(),
+            planned: None,
         }
+    }
+
+    /// Refuses inputs that are larger in any dimension than this one, which the schedule was planned for: they might take
+    /// more than was planned, and a budget is never passed silently. Smaller ones, like an epoch's last batch, run.
+    #[must_use]
+    pub fn planned_for<B: AutodiffBackend, A: Activation<B>>(mut self, input: &A) -> Self {
+        self.planned = Some(recheck::shapes::<B, A>(input));
+        self
     }
 
     /// Records memory and time of each phase with this meter.
@@ -260,6 +286,7 @@ impl Executor {
         F: FnOnce(A) -> R,
     {
         self.check(model.layers())?;
+        self.check_input::<B, A>(&input)?;
         let tensors: Vec<Tensors> = model.layers().iter().map(Tensors::of::<B, L>).collect();
         let frozen = tensors.iter().take_while(|tensors| !tensors.trains).count();
         let script = self.script(frozen);
@@ -286,6 +313,26 @@ impl Executor {
             *script = Arc::new(Script::new(&self.schedule, frozen));
         }
         Arc::clone(&script)
+    }
+
+    fn check_input<B: CheckpointBackend, A: Activation<B>>(
+        &self,
+        input: &A,
+    ) -> Result<(), StepError> {
+        let Some(planned) = &self.planned else {
+            return Ok(());
+        };
+        let got = recheck::shapes::<B, A>(input);
+        let fits = |(planned, got): (&Vec<usize>, &Vec<usize>)| {
+            planned.len() == got.len() && planned.iter().zip(got).all(|(most, size)| size <= most)
+        };
+        if planned.len() == got.len() && planned.iter().zip(&got).all(fits) {
+            return Ok(());
+        }
+        Err(StepError::LargerInput {
+            planned: planned.clone(),
+            got,
+        })
     }
 
     fn check<B: CheckpointBackend, L: Layer<B>>(&self, layers: &[L]) -> Result<(), StepError> {

@@ -132,6 +132,11 @@ fn alike(first: &[f32], again: &[f32]) -> bool {
         .all(|((first, again), scale)| (first - again).abs() <= TOLERANCE * scale)
 }
 
+/// The shapes of a value's tensors.
+pub(super) fn shapes<B: AutodiffBackend, A: Activation<B>>(value: &A) -> Vec<Vec<usize>> {
+    outline::<B, A>(value, Recheck::Shapes).shapes
+}
+
 fn outline<B: AutodiffBackend, A: Activation<B>>(
     output: &A,
     mode: Recheck,
