@@ -12,6 +12,7 @@
 //! | [`tied`] | layers that share their parameters |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
+//! | [`counted`] | the chain that shapes foretell |
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
 //! | [`device`] | where a run can be |
@@ -25,6 +26,7 @@
 pub mod activation;
 pub mod backend;
 pub mod balanced;
+pub mod counted;
 pub mod data;
 pub mod device;
 pub mod executor;

@@ -51,6 +51,11 @@ use tensors::value_bytes;
 const EXECUTOR_BYTES: u64 = 4096;
 const EXECUTOR_BYTES_PER_STAGE: u64 = 256;
 
+/// The executor's tables for this many stages, the places of activations not counted.
+pub(crate) fn executor_bytes(stages: usize) -> Bytes {
+    Bytes(EXECUTOR_BYTES + stages as u64 * EXECUTOR_BYTES_PER_STAGE)
+}
+
 /// What the profiler cannot see from a stage alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageLabel {
@@ -189,13 +194,13 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             layers.push(layer);
             progress(index + 1);
         }
-        let per_stage = EXECUTOR_BYTES_PER_STAGE + size_of::<Option<A>>() as u64;
+        let places = stages.len() as u64 * size_of::<Option<A>>() as u64;
         let idle_s = idle_seconds(self.meter);
         let sweep_s = self.sweep_seconds(&activation);
         let chain = Chain {
             input_bytes: Bytes(value_bytes::<B, A>(input)),
             input_grad: false,
-            fixed_bytes: Bytes(EXECUTOR_BYTES + stages.len() as u64 * per_stage),
+            fixed_bytes: executor_bytes(stages.len()) + Bytes(places),
             stages,
             loss: self.loss(&activation, &loss),
             optimizer,

@@ -165,14 +165,24 @@ impl Ledger {
     }
 }
 
+/// What one layer's tracked forward keeps besides its output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    /// Whether its input.
+    pub(super) input: bool,
+    /// Bytes of values of its own.
+    pub(super) inside: u64,
+}
+
+/// Counts at one batch size.
 #[derive(Clone, Copy)]
-struct Counter {
-    batch: u64,
-    bytes: ElementBytes,
+pub(crate) struct Counter {
+    pub(crate) batch: u64,
+    pub(crate) bytes: ElementBytes,
 }
 
 impl Counter {
-    fn activation(self, shape: &SampleShape) -> u64 {
+    pub(super) fn activation(self, shape: &SampleShape) -> u64 {
         product([self.batch, shape.elements(), self.bytes.of(shape.kind)])
     }
 
@@ -207,6 +217,29 @@ impl Counter {
         input: Flow,
         ledger: &mut Ledger,
     ) -> Flow {
+        if spec.is_view() {
+            return input;
+        }
+        let output = self.activation(&shape.output);
+        if let LayerSpec::Residual { layers } = spec {
+            let inner = layers
+                .iter()
+                .zip(&shape.inner)
+                .fold(input, |flow, (spec, shape)| {
+                    self.follow(spec, shape, flow, ledger)
+                });
+            return ledger.add(output, input.tracked || inner.tracked);
+        }
+        let kept = self.kept(spec, shape, input.tracked);
+        if kept.input {
+            ledger.keep(input);
+        }
+        ledger.keep_inside(kept.inside);
+        ledger.add(output, input.tracked || shape.param_count > 0)
+    }
+
+    /// The table above, for one layer that is neither a view nor a residual.
+    pub(super) fn kept(self, spec: &LayerSpec, shape: &LayerShape, tracked: bool) -> Kept {
         let output = self.activation(&shape.output);
         let values = self.batch.saturating_mul(shape.output.elements());
         let last = shape.input.dims.last().copied().unwrap_or(1) as u64;
@@ -216,62 +249,36 @@ impl Counter {
             .saturating_mul(self.bytes.float);
         let first = shape.input.dims.first().copied().unwrap_or(1) as u64;
         let channels = first.saturating_mul(self.bytes.float);
-
-        let mut has_params = false;
-        match spec {
-            LayerSpec::Flatten | LayerSpec::Reshape { .. } => return input,
-            LayerSpec::Dropout { p } if *p == 0.0 => return input,
+        let (input, inside) = match spec {
             LayerSpec::Linear { .. } | LayerSpec::Conv2d { .. } | LayerSpec::Embedding { .. } => {
-                has_params = true;
-                ledger.keep(input);
+                (true, 0)
             }
             LayerSpec::Relu
             | LayerSpec::Gelu
             | LayerSpec::Tanh
             | LayerSpec::Sigmoid
-            | LayerSpec::AvgPool2d(_)
-            | LayerSpec::MaxPool2d(_)
-                if input.tracked =>
-            {
-                ledger.keep(input);
-                if matches!(spec, LayerSpec::MaxPool2d(_)) {
-                    ledger.keep_inside(values.saturating_mul(self.bytes.index));
-                }
-            }
-            LayerSpec::Softmax if input.tracked => {
-                ledger.keep_inside(product([2, output]).saturating_add(rows))
-            }
-            LayerSpec::Dropout { .. } if input.tracked => ledger.keep_inside(output),
-            LayerSpec::BatchNorm { .. } => {
-                has_params = true;
-                let tracked = product([3, output]).saturating_add(product([2, channels]));
-                ledger.keep_inside(if input.tracked { tracked } else { output });
-            }
-            LayerSpec::LayerNorm { .. } => {
-                has_params = true;
-                let tracked = product([2, output]).saturating_add(product([2, rows]));
-                ledger.keep_inside(if input.tracked { tracked } else { output });
-            }
-            LayerSpec::Residual { layers } => {
-                let inner = layers
-                    .iter()
-                    .zip(&shape.inner)
-                    .fold(input, |flow, (spec, shape)| {
-                        self.follow(spec, shape, flow, ledger)
-                    });
-                return ledger.add(output, input.tracked || inner.tracked);
-            }
-            LayerSpec::Relu
-            | LayerSpec::Gelu
-            | LayerSpec::Tanh
-            | LayerSpec::Sigmoid
-            | LayerSpec::AvgPool2d(_)
-            | LayerSpec::MaxPool2d(_)
+            | LayerSpec::AvgPool2d(_) => (tracked, 0),
+            LayerSpec::MaxPool2d(_) if tracked => (true, values.saturating_mul(self.bytes.index)),
+            LayerSpec::Softmax if tracked => (false, product([2, output]).saturating_add(rows)),
+            LayerSpec::Dropout { .. } if tracked => (false, output),
+            LayerSpec::BatchNorm { .. } if tracked => (
+                false,
+                product([3, output]).saturating_add(product([2, channels])),
+            ),
+            LayerSpec::LayerNorm { .. } if tracked => (
+                false,
+                product([2, output]).saturating_add(product([2, rows])),
+            ),
+            LayerSpec::BatchNorm { .. } | LayerSpec::LayerNorm { .. } => (false, output),
+            LayerSpec::MaxPool2d(_)
             | LayerSpec::Softmax
             | LayerSpec::Dropout { .. }
-            | LayerSpec::ZeroPad { .. } => {}
-        }
-        ledger.add(output, input.tracked || has_params)
+            | LayerSpec::ZeroPad { .. }
+            | LayerSpec::Flatten
+            | LayerSpec::Reshape { .. }
+            | LayerSpec::Residual { .. } => (false, 0),
+        };
+        Kept { input, inside }
     }
 
     fn state(self, spec: &LayerSpec, shape: &LayerShape) -> u64 {
@@ -290,7 +297,7 @@ impl Counter {
         }
     }
 
-    fn multiply_adds(self, spec: &LayerSpec, shape: &LayerShape) -> u64 {
+    pub(super) fn multiply_adds(self, spec: &LayerSpec, shape: &LayerShape) -> u64 {
         let outputs = self.batch.saturating_mul(shape.output.elements());
         match spec {
             LayerSpec::Linear { .. } => product([
@@ -315,7 +322,7 @@ impl Counter {
     }
 }
 
-fn product<const N: usize>(factors: [u64; N]) -> u64 {
+pub(super) fn product<const N: usize>(factors: [u64; N]) -> u64 {
     factors.into_iter().fold(1, u64::saturating_mul)
 }
 

@@ -8,6 +8,7 @@
 //! | [`shape`] | a spec | the shape of every activation, or a [`ShapeError`](shape_error::ShapeError) that names the layer |
 //! | [`stages`] | spec and shapes | the stages that a schedule keeps or recomputes |
 //! | [`cost`] | spec, shapes and stages | bytes and multiply-adds at a batch size |
+//! | [`passes`] | layers of a stage | what its forward and backward hold for a while |
 //! | [`value`] | | the activation that flows between the stages |
 //! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a backend |
 //! | [`window`] | | sizes of convolution and pooling windows |
@@ -16,6 +17,7 @@ pub mod build;
 pub mod cost;
 mod init;
 mod mirror;
+pub mod passes;
 mod rules;
 pub mod shape;
 pub mod shape_error;

@@ -4,18 +4,16 @@
 //! bytes settles it; else the buffers of the run, estimated from shapes, are replayed against both kinds.
 
 use rekindle_plan::{
-    Bytes, Chain, LossCost, OptimizerCost, PlanRequest, Schedule, Stage, plan,
+    Chain, PlanRequest, Schedule, plan,
     pools::{PoolMode, choose},
 };
 use serde::{Deserialize, Serialize};
 
 use super::{Job, RunError, ScheduleRequest};
 use crate::{
+    counted::Counted,
     meter::Count,
-    model::{
-        cost::{ElementBytes, ModelCost},
-        stages::StagePlan,
-    },
+    model::{cost::ElementBytes, passes::Kernels},
 };
 
 /// How a GPU's pools serve a run, and why.
@@ -66,40 +64,15 @@ fn estimated_schedule(chain: &Chain, request: &PlanRequest) -> Result<Schedule, 
     Ok(plan.schedule)
 }
 
-/// The chain as shapes foretell it: no temporary bytes, and multiply-adds for seconds.
+/// The chain as shapes foretell it.
 fn estimated_chain(job: &Job<'_>) -> Result<Chain, RunError> {
-    let shape = job.model.infer()?;
-    let stages = StagePlan::new(job.model, &shape);
-    let cost = ModelCost::new(
-        job.model,
-        &shape,
-        &stages,
-        job.settings.micro_batch(),
-        ElementBytes::FLEX,
-    );
-    let mut chain = Chain {
-        input_bytes: Bytes(cost.input_bytes),
-        input_grad: false,
-        fixed_bytes: Bytes(0),
-        stages: Vec::new(),
-        loss: LossCost::default(),
-        optimizer: OptimizerCost::default(),
+    let counted = Counted {
+        model: job.model,
+        shape: &job.model.infer()?,
+        settings: job.settings,
+        target: job.train.target(),
+        bytes: ElementBytes::FLEX,
+        kernels: Kernels::Device,
     };
-    let moments = job.settings.optimizer.moments();
-    for (stage, planned) in cost.stages.iter().zip(&stages.stages) {
-        let seconds = rekindle_plan::Seconds(stage.multiply_adds as f64 * 1e-12);
-        chain.fixed_bytes += Bytes(stage.param_bytes);
-        chain.optimizer.state_bytes += Bytes(moments * stage.param_bytes);
-        chain.stages.push(Stage {
-            name: planned.name.clone(),
-            forward_s: seconds,
-            backward_s: seconds * 2.0,
-            output_bytes: Bytes(stage.output_bytes),
-            saved_bytes: Bytes(stage.saved_bytes.max(stage.output_bytes)),
-            param_bytes: Bytes(stage.param_bytes),
-            grad_bytes: Bytes(stage.param_bytes),
-            ..Stage::default()
-        });
-    }
-    Ok(chain)
+    Ok(counted.chain().chain)
 }
