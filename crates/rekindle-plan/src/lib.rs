@@ -10,7 +10,7 @@
 //! | [`chain`] | [`Chain`]: what each stage costs; its JSON file format |
 //! | [`action`] | [`Action`]: one step of a schedule, and its one-line text form |
 //! | [`schedule`] | [`Schedule`]: a list of actions that breaks no rule |
-//! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes |
+//! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes; [`simulate_watched`]: action by action |
 //! | [`pools`] | [`pools::reserved`]: what a device's memory pools take while a schedule runs; [`pools::choose`]: which pools take less |
 //! | [`planner`] | the planners, one file each |
 //! | [`plan`](mod@plan) | [`plan()`]: from a chain and a [`PlanRequest`] to a [`Plan`] |
@@ -59,4 +59,4 @@ pub use plan::{Plan, PlanRequest, PlannerKind, PlannerParseError, Slots, Source,
 pub use planner::{PlanError, least_time, smallest_peak};
 pub use schedule::{Rule, Schedule, ScheduleError};
 pub use seconds::Seconds;
-pub use simulator::{Moment, Parts, Simulation, Violation, simulate};
+pub use simulator::{Moment, Parts, Scene, Simulation, Violation, simulate, simulate_watched};

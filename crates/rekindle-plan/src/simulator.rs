@@ -5,6 +5,8 @@
 //! halves: its forward holds only its own temporary bytes, its backward y_L and its own temporary bytes. At `optimize`
 //! a_0 (and y_0, where the chain has `input_grad`) is still there, all other activations are gone.
 
+use serde::{Deserialize, Serialize};
+
 use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
 use crate::chain::{Chain, Tracked};
@@ -38,22 +40,29 @@ pub struct Moment {
     pub peak: Bytes,
 }
 
-/// What the bytes of a moment are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the bytes of a moment are. serde names each part with its unit, as in `fixed_bytes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
     /// The chain's fixed bytes and the optimizer's state.
+    #[serde(rename = "fixed_bytes")]
     pub fixed: Bytes,
     /// The input a_0.
+    #[serde(rename = "input_bytes")]
     pub input: Bytes,
     /// Stand-alone activations: boundaries, and the running one.
+    #[serde(rename = "activations_bytes")]
     pub activations: Bytes,
     /// Recorded graphs.
+    #[serde(rename = "graphs_bytes")]
     pub graphs: Bytes,
     /// Gradients of activations.
+    #[serde(rename = "gradients_bytes")]
     pub gradients: Bytes,
     /// Gradients of parameters.
+    #[serde(rename = "parameter_gradients_bytes")]
     pub parameter_gradients: Bytes,
     /// Temporary bytes of the action itself.
+    #[serde(rename = "temporary_bytes")]
     pub temporary: Bytes,
 }
 
@@ -127,11 +136,52 @@ pub(crate) fn recorded_way(
         })
 }
 
+/// One action as the simulator runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scene {
+    /// The action.
+    pub action: Action,
+    /// What is held at its peak.
+    pub at_peak: Parts,
+    /// What is held after it.
+    pub after: Parts,
+}
+
 /// Runs a schedule on a chain. Costs O(actions + stages).
 ///
 /// # Errors
 /// The chain has another number of stages, or a stage lacks an alternative that the schedule names.
 pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violation> {
+    simulate_watched(chain, schedule, |_| {})
+}
+
+/// Runs a schedule on a chain, and shows every action with what is held at its peak and after it, part by part.
+///
+/// ```
+/// use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Stage, planner, simulate_watched};
+///
+/// let stage = Stage { output_bytes: Bytes(2), saved_bytes: Bytes(5), ..Stage::default() };
+/// let chain = Chain {
+///     input_bytes: Bytes(1),
+///     input_grad: false,
+///     fixed_bytes: Bytes(0),
+///     stages: vec![stage; 3],
+///     loss: LossCost::default(),
+///     optimizer: OptimizerCost::default(),
+/// };
+/// let mut graphs = Vec::new();
+/// simulate_watched(&chain, &planner::none(3)?, |scene| graphs.push(scene.after.graphs.0))?;
+/// assert_eq!(graphs, [5, 10, 15, 15, 10, 5, 0, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_watched(
+    chain: &Chain,
+    schedule: &Schedule,
+    mut watch: impl FnMut(Scene),
+) -> Result<Simulation, Violation> {
     let stages = chain.stages.len();
     if schedule.stages() != stages {
         return Err(Violation::OtherLength {
@@ -217,6 +267,11 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
                 run.time += chain.optimizer.step_s;
             }
         }
+        watch(Scene {
+            action,
+            at_peak: during,
+            after: held,
+        });
         let moment = Moment {
             resident: held.total(),
             peak: during.total(),

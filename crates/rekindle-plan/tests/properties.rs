@@ -7,7 +7,7 @@
 use proptest::prelude::*;
 use rekindle_plan::{
     Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, StageId, frontier,
-    least_time, plan, planner, simulate, smallest_peak,
+    least_time, plan, planner, simulate, simulate_watched, smallest_peak,
 };
 
 mod support;
@@ -180,6 +180,39 @@ proptest! {
             prop_assert!(no_slower(segments, time(&chain, PlannerKind::Sqrt, budget, slots)));
             time(&chain, PlannerKind::Revolve, budget, slots);
             time(&chain, PlannerKind::Auto, budget, slots);
+        }
+    }
+
+    #[test]
+    fn parts_are_what_the_actions_so_far_have_left(chain in random_chain(ROUNDED)) {
+        for budget in budgets(&chain, 3) {
+            let Ok(plan) = ask(&chain, PlannerKind::Optimal, budget, 40) else {
+                continue;
+            };
+            let mut scenes = Vec::new();
+            let run = simulate_watched(&chain, &plan.schedule, |scene| scenes.push(scene)).unwrap();
+            prop_assert_eq!(scenes.len(), run.moments.len());
+            let fixed = chain.fixed_bytes + chain.optimizer.state_bytes;
+            let (mut graphs, mut parameter_gradients) = (vec![0; chain.stages.len()], 0);
+            for (scene, moment) in scenes.iter().zip(&run.moments) {
+                match scene.action {
+                    Action::ForwardTracked { stage, alternative } => {
+                        let way = chain.stages[stage.0].tracked(alternative).unwrap();
+                        graphs[stage.0] = way.saved_bytes.0;
+                    }
+                    Action::Backward(stage) => {
+                        graphs[stage.0] = 0;
+                        parameter_gradients += chain.stages[stage.0].grad_bytes.0;
+                    }
+                    Action::Optimize => parameter_gradients = 0,
+                    _ => {}
+                }
+                prop_assert_eq!(scene.after.graphs.0, graphs.iter().sum::<u64>());
+                prop_assert_eq!(scene.after.parameter_gradients.0, parameter_gradients);
+                prop_assert_eq!(scene.after.temporary.0, 0);
+                prop_assert_eq!((scene.after.fixed, scene.at_peak.fixed), (fixed, fixed));
+                prop_assert_eq!((scene.at_peak.total(), scene.after.total()), (moment.peak, moment.resident));
+            }
         }
     }
 

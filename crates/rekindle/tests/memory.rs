@@ -112,10 +112,16 @@ where
         let output = run();
         let measured = meter.read().peak_in_use_bytes.0;
         drop(output);
-        let trace = traced
+        let output = traced
             .step(&model, input.clone(), StepSeed::new(0, 0), &loss)
-            .expect("fits")
-            .trace;
+            .expect("fits");
+        let trace = output.trace;
+        let phases = output.phases.iter();
+        assert_eq!(
+            phases.map(|phase| phase.memory.peak_in_use_bytes).max(),
+            trace.iter().map(|entry| entry.peak_bytes).max(),
+            "{name}: {what}: phases and trace saw one step"
+        );
         let actions: Vec<_> = trace.iter().map(|entry| entry.action).collect();
         let scheduled: Vec<_> = schedule
             .actions()

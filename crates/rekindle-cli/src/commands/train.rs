@@ -38,7 +38,9 @@ pub fn run(args: &TrainArgs) -> Outcome {
     let schedule = schedule(args, &config, &device)?;
     let data = config.open_data()?;
 
+    let name = args.config.config.display().to_string();
     let job = Job {
+        name: &name,
         eval: data.eval.as_deref(),
         compare: args.compare,
         count: args

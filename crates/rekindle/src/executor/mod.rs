@@ -45,7 +45,7 @@ use crate::{
     activation::Activation,
     backend::CheckpointBackend,
     layer::Layer,
-    meter::{Meter, PhaseReading},
+    meter::{Meter, PhaseReading, halves},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -58,7 +58,7 @@ use watch::Watch;
 pub use recheck::Recheck;
 pub use room::Room;
 pub use scalar::StepLoss;
-pub use watch::TraceEntry;
+pub use watch::{TraceEntry, Tracing};
 
 /// Runs training steps of one chain under one schedule.
 pub struct Executor {
@@ -66,7 +66,7 @@ pub struct Executor {
     /// What the last step did, or the next would with everything to train.
     script: Mutex<Arc<Script>>,
     meter: Option<Arc<dyn Meter>>,
-    traced: bool,
+    tracing: Option<Tracing>,
     room: Option<Arc<Room>>,
     recheck: Recheck,
     /// Shapes of the input that the schedule was planned for.
@@ -206,7 +206,7 @@ impl Executor {
             schedule,
             script,
             meter: None,
-            traced: false,
+            tracing: None,
             room: None,
             recheck: Recheck::default(),
             planned: None,
@@ -228,13 +228,18 @@ impl Executor {
         self
     }
 
-    /// Records memory after every action of the schedule that is done, in place of phases. `optimize` is the caller's,
-    /// and what only frozen stages would need is not done.
+    /// Records memory after every action of the schedule that is done. `optimize` is the caller's, and what only frozen
+    /// stages would need is not done.
     /// Takes a reading for each, so steps take longer. Without a meter it does nothing.
     #[must_use]
     pub fn traced(mut self) -> Self {
-        self.traced = true;
+        self.trace(Some(Tracing::EVERY_ACTION));
         self
+    }
+
+    /// Traces from the next step on, or no more.
+    pub fn trace(&mut self, tracing: Option<Tracing>) {
+        self.tracing = tracing;
     }
 
     /// Makes room in the pools before every action but `optimize`, which is the caller's.
@@ -290,10 +295,16 @@ impl Executor {
         let tensors: Vec<Tensors> = model.layers().iter().map(Tensors::of::<B, L>).collect();
         let frozen = tensors.iter().take_while(|tensors| !tensors.trains).count();
         let script = self.script(frozen);
-        let (phases, trace) = match &self.meter {
-            Some(meter) if self.traced => (None, Some(Arc::clone(meter))),
-            meter => (meter.as_deref(), None),
+        let (phases, trace) = match (&self.meter, self.tracing) {
+            (Some(meter), Some(tracing)) => {
+                let [phases, trace] = halves(meter);
+                let phases: Arc<dyn Meter> = Arc::new(phases);
+                let trace: Arc<dyn Meter> = Arc::new(trace);
+                (Some(phases), Some((trace, tracing)))
+            }
+            (meter, _) => (meter.clone(), None),
         };
+        let phases = phases.as_deref();
         let watch = (trace.is_some() || self.room.is_some())
             .then(|| Watch::start(Arc::clone(&script.actions), trace, self.room.clone()));
         let rechecks = Rechecks::new(self.recheck, model.len());
@@ -304,6 +315,13 @@ impl Executor {
         };
         let machine = Machine::new(layers, input, seed, phases, watch, rechecks);
         machine.run(&script.program, loss)
+    }
+
+    /// The actions that the last step has done: the schedule's, but `optimize` and what only frozen stages would need.
+    #[must_use]
+    pub fn done(&self) -> Arc<[Action]> {
+        let script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&script.actions)
     }
 
     /// What a step of a model does whose first `frozen` stages have nothing to train: mostly what the last one did.

@@ -5,6 +5,7 @@
 //! | [`HostMeter`] | the process's allocator, exact | exact | not a notion of its own |
 //! | [`CubeMeter`] | live buffers of cubecl's pools | highest of the samples taken between actions | bytes the pools took from the device; they only shrink in a clean-up, so its peak is exact |
 
+mod halves;
 mod host;
 mod phase;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "cubecl")]
 pub use cube::CubeMeter;
+pub(crate) use halves::halves;
 pub use host::{HostMeter, NotInstalled};
 #[cfg(feature = "cuda")]
 pub use nvml::{NvmlError, NvmlMemory, nvml_memory};

@@ -11,6 +11,7 @@ mod run_dir_error;
 pub mod session;
 pub mod settings;
 mod snapshot;
+pub mod timeline;
 mod trainer;
 pub mod verify;
 

@@ -3,8 +3,11 @@
 use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::session::PoolDecision;
-use crate::meter::{Count, PhaseReading};
+use super::{session::PoolDecision, settings::TrainSettings, timeline::Timeline};
+use crate::{
+    meter::{Count, PhaseReading},
+    model::spec::ModelSpec,
+};
 
 /// Format tag of [`RunRecord`].
 pub const RUN_FORMAT: &str = "rekindle-run/1";
@@ -78,17 +81,48 @@ pub struct PoolRecord {
     pub trims: u64,
 }
 
+/// One stage of the chain that was planned.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageRecord {
+    /// Its name.
+    pub name: String,
+    /// How often the schedule runs it forward.
+    pub forwards: usize,
+    /// Seconds of one forward, as measured before the run.
+    pub forward_s: Seconds,
+    /// Seconds of its backward, as measured before the run.
+    pub backward_s: Seconds,
+    /// Its output.
+    pub output_bytes: Bytes,
+    /// What a recorded forward keeps for the backward under this schedule.
+    pub saved_bytes: Bytes,
+    /// Its parameters.
+    pub param_bytes: Bytes,
+}
+
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// [`RUN_FORMAT`].
     pub format: String,
+    /// What the run is called, such as the path of its config.
+    pub name: String,
     /// Where it ran.
     pub device: String,
+    /// What the device is called.
+    pub hardware: String,
+    /// The model.
+    pub model: ModelSpec,
+    /// How it was trained.
+    pub settings: TrainSettings,
+    /// Values that training changes.
+    pub param_count: u64,
     /// How the schedule was found.
     pub planner: String,
     /// First and last stage of each segment; `None` for nested schedules.
     pub segments: Option<Vec<[usize; 2]>>,
+    /// The stages that the schedule is for.
+    pub stages: Vec<StageRecord>,
     /// The budget, if there was one.
     pub budget_bytes: Option<Bytes>,
     /// Which bytes the budget bounds and the two peaks count.
@@ -105,7 +139,7 @@ pub struct RunRecord {
     pub whole_gpu_used_bytes: Option<Bytes>,
     /// Step time that was predicted.
     pub predicted_step_s: Seconds,
-    /// Median step time that was measured, the first step left out where there are more.
+    /// Median step time that was measured, the first step and the traced one left out where there are more.
     pub measured_step_s: Seconds,
     /// The same training without recomputing.
     pub plain: PlainRun,
@@ -127,6 +161,9 @@ pub struct RunRecord {
     pub evaluations: Vec<EvalRecord>,
     /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.
     pub phases: Vec<PhasedStep>,
+    /// One step action by action, where the run left its files somewhere: the fourth after it began or was resumed, or
+    /// the last if that comes first.
+    pub timeline: Option<Timeline>,
     /// Every step.
     pub history: Vec<StepRecord>,
 }
@@ -181,14 +218,17 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     }
 }
 
-/// The median step time, the first step left out where there are more: it also warms up.
+/// The median step time. Two steps are left out where there are more: the first, which also warms up, and the one that
+/// was `traced`, which also reads the meter at every action.
 #[must_use]
-pub fn median_step_time(history: &[StepRecord]) -> Seconds {
-    let counted = if history.len() > 1 {
-        &history[1..]
-    } else {
-        history
-    };
+pub fn median_step_time(history: &[StepRecord], traced: Option<usize>) -> Seconds {
+    let mut counted: Vec<&StepRecord> = history.iter().collect();
+    if counted.len() > 1 {
+        counted.remove(0);
+    }
+    if counted.len() > 1 {
+        counted.retain(|step| Some(step.step) != traced);
+    }
     let mut seconds: Vec<f64> = counted.iter().map(|step| step.step_s.0).collect();
     seconds.sort_by(f64::total_cmp);
     Seconds(seconds.get(seconds.len() / 2).copied().unwrap_or(0.0))

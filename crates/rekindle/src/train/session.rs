@@ -34,6 +34,8 @@ use crate::{
 
 /// What is to be trained, on what, and how.
 pub struct Job<'a> {
+    /// What the run is called in its record, such as the path of its config.
+    pub name: &'a str,
     /// The model.
     pub model: &'a ModelSpec,
     /// Samples to train on.
@@ -78,6 +80,7 @@ impl<'a> Job<'a> {
         schedule: ScheduleRequest,
     ) -> Self {
         Self {
+            name: "",
             model,
             train,
             eval: None,

@@ -1,6 +1,10 @@
 //! One optimizer step after another, on a model built from a description.
 
-use std::{io, sync::Arc, time::Instant};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use burn::{
     module::AutodiffModule,
@@ -20,7 +24,7 @@ use super::{
 use crate::{
     backend::CheckpointBackend,
     data::batch::{Batch, Inputs, Targets},
-    executor::{Executor, Room, StepError, StepOutput},
+    executor::{Executor, Room, StepError, StepOutput, TraceEntry, Tracing},
     layer::Layer,
     meter::{Meter, Phase, PhaseReading, PhaseRecorder},
     model::{
@@ -54,6 +58,8 @@ pub struct StepReport {
     pub record: StepRecord,
     /// Memory by phase.
     pub phases: Vec<PhaseReading>,
+    /// Memory after every action of the schedule, where the step was [traced](Trainer::trace_next_step).
+    pub trace: Vec<TraceEntry>,
 }
 
 /// A step that could not run.
@@ -133,8 +139,27 @@ impl<B: CheckpointBackend> Trainer<B> {
         self.steps_done
     }
 
+    /// The actions that the executor has done in the last step.
+    pub(super) fn done(&self) -> Arc<[Action]> {
+        self.executor.done()
+    }
+
+    /// Traces the next step, which takes longer for it.
+    pub fn trace_next_step(&mut self) {
+        // On the processor whatever is kept is measured as well.
+        let in_pools = self.meter.read().reserved_bytes.is_some();
+        self.executor.trace(Some(if in_pools {
+            Tracing::EVERY_ACTION
+        } else {
+            Tracing::beside(
+                self.meter.lifetime_peak().in_use_bytes,
+                self.executor.schedule(),
+            )
+        }));
+    }
+
     /// Runs one optimizer step on batches whose shapes fit the model: one, or equal parts of one whose gradients add
-    /// up. The phases are those of the last part.
+    /// up. The phases and the trace are those of the last part.
     ///
     /// # Errors
     ///
@@ -147,7 +172,7 @@ impl<B: CheckpointBackend> Trainer<B> {
         let count = parts.len();
         let mut sum = GradientsAccumulator::new();
         let (mut loss, mut correct, mut samples) = (0.0, None, 0);
-        let mut phases = Vec::new();
+        let (mut phases, mut trace) = (Vec::new(), Vec::new());
         for (part, batch) in parts.enumerate() {
             samples += batch.targets.len();
             let run = self.steps_done * count + part;
@@ -158,7 +183,9 @@ impl<B: CheckpointBackend> Trainer<B> {
                 *correct.get_or_insert(0) += self::count(right);
             }
             phases = of_part;
+            trace = output.trace;
         }
+        self.executor.trace(None);
 
         let mut after = PhaseRecorder::start(Some(&*self.meter));
         let rate = self
@@ -179,7 +206,13 @@ impl<B: CheckpointBackend> Trainer<B> {
         after.end(Phase::Optimizer);
 
         self.steps_done += 1;
-        phases.extend(after.finish());
+        let update = after.finish();
+        trace.extend(
+            update
+                .first()
+                .and_then(|update| self.traced_update(&trace, update)),
+        );
+        phases.extend(update);
         let record = StepRecord {
             step: self.steps_done,
             loss,
@@ -187,7 +220,25 @@ impl<B: CheckpointBackend> Trainer<B> {
             learning_rate: rate,
             step_s: Seconds(started.elapsed().as_secs_f64()),
         };
-        Ok(StepReport { record, phases })
+        Ok(StepReport {
+            record,
+            phases,
+            trace,
+        })
+    }
+
+    /// The schedule's `optimize`, which the executor leaves to the trainer, after what the executor has traced.
+    fn traced_update(&self, trace: &[TraceEntry], update: &PhaseReading) -> Option<TraceEntry> {
+        let before = trace.last()?;
+        let action = *self.executor.schedule().actions().last()?;
+        (action == Action::Optimize).then(|| TraceEntry {
+            action,
+            index: before.index + 1,
+            in_use_bytes: update.memory.in_use_bytes,
+            peak_bytes: update.memory.peak_in_use_bytes,
+            reserved_bytes: update.memory.reserved_bytes,
+            done_at: before.done_at + Duration::from_secs_f64(update.seconds_s),
+        })
     }
 
     /// Forward, loss and backward of one of `count` equal parts of a batch, and the memory of its phases. Losses and

@@ -12,20 +12,22 @@ use crate::{
     backend::CheckpointBackend,
     data::{Shuffled, in_order},
     device::Device,
-    executor::{Executor, Room},
-    meter::Meter,
+    executor::{Executor, Room, TraceEntry},
+    meter::{Count, Meter},
     train::{
         fingerprint::fingerprint,
         record::{
-            PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, median_step_time,
+            PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord,
+            median_step_time,
         },
         run_dir::{RunDir, RunFiles},
         snapshot::{Progress, Snapshot},
+        timeline::Timeline,
         trainer::{TrainError, Trainer},
     },
 };
 
-/// Steps whose phases are recorded from the start; the last step's are too.
+/// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.
 const PHASED_STEPS: usize = 3;
 
 pub(super) struct Session<'a, B: CheckpointBackend> {
@@ -36,6 +38,9 @@ pub(super) struct Session<'a, B: CheckpointBackend> {
     planned: Planned,
     trainer: Trainer<B>,
     phases: Vec<PhasedStep>,
+    /// The step that is to be traced, and its trace once it is done.
+    traced: Option<usize>,
+    trace: Vec<TraceEntry>,
     progress: Progress,
     resumed_at: Option<usize>,
     fingerprint: String,
@@ -110,6 +115,12 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             planned,
             trainer,
             phases: Vec::new(),
+            traced: files.is_some().then(|| {
+                settings
+                    .steps
+                    .min(progress.history.len() + PHASED_STEPS + 1)
+            }),
+            trace: Vec::new(),
             progress,
             resumed_at,
             fingerprint,
@@ -130,11 +141,18 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             let samples = self.batches.step(self.trainer.steps_done());
             let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
             let parts = parts.map(|samples| self.job.train.batch(samples));
+            let trace = self.traced == Some(self.trainer.steps_done() + 1);
+            if trace {
+                self.trainer.trace_next_step();
+            }
             let report = self
                 .trainer
                 .step(parts)
                 .map_err(|error| self.at_stage(error))?;
             let done = self.trainer.steps_done();
+            if trace {
+                self.trace = report.trace;
+            }
 
             // The last step seen replaces the one seen before it.
             self.phases.truncate(PHASED_STEPS);
@@ -202,7 +220,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         observer.evaluated(&evaluation);
         self.progress.evaluations.push(evaluation);
         if let Some(files) = &self.files {
-            files.write_record(&self.record(self.predicted_plain(), true))?;
+            files.write_record(&self.record(self.predicted_plain(), true)?)?;
         }
         Ok(())
     }
@@ -218,7 +236,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
 
     fn finish(self, interrupted: bool) -> Result<RunRecord, RunError> {
         // Taken before the comparison, which is no part of the run.
-        let mut record = self.record(self.predicted_plain(), interrupted);
+        let mut record = self.record(self.predicted_plain(), interrupted)?;
         record.plain = self.plain()?;
         if let Some(files) = &self.files {
             files.write_record(&record)?;
@@ -226,13 +244,22 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         Ok(record)
     }
 
-    fn record(&self, plain: PlainRun, interrupted: bool) -> RunRecord {
+    fn record(&self, plain: PlainRun, interrupted: bool) -> Result<RunRecord, RunError> {
         let planned = &self.planned;
         let history = &self.progress.history;
         let segments = planned.plan.schedule.segments();
-        RunRecord {
+        // Before the peak is read: on the processor a record counts too.
+        let timeline = self.timeline()?;
+        let traced = timeline.as_ref().map(|timeline| timeline.step);
+        Ok(RunRecord {
             format: RUN_FORMAT.into(),
+            name: self.job.name.into(),
             device: self.device.to_string(),
+            hardware: self.job.hardware.into(),
+            model: self.job.model.clone(),
+            settings: self.job.settings.clone(),
+            param_count: planned.param_count,
+            stages: stages(planned),
             planner: planned.planner.clone(),
             segments: segments.map(|segments| {
                 segments
@@ -254,7 +281,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.device),
             predicted_step_s: planned.plan.step,
-            measured_step_s: median_step_time(history),
+            measured_step_s: median_step_time(history, traced),
             plain,
             first_loss: history.first().map_or(f64::NAN, |step| step.loss),
             last_loss: history.last().map_or(f64::NAN, |step| step.loss),
@@ -264,8 +291,24 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             interrupted,
             evaluations: self.progress.evaluations.clone(),
             phases: self.phases.clone(),
+            timeline,
             history: history.clone(),
-        }
+        })
+    }
+
+    /// The traced step, once it is done.
+    fn timeline(&self) -> Result<Option<Timeline>, RunError> {
+        let Some(step) = self.traced.filter(|_| !self.trace.is_empty()) else {
+            return Ok(None);
+        };
+        let (chain, schedule) = (&self.planned.chain, &self.planned.plan.schedule);
+        let context = match self.job.count {
+            Count::Reserved => self.meter.context_bytes(),
+            Count::InUse => Bytes(0),
+        };
+        let done = self.trainer.done();
+        let timeline = Timeline::new(step, chain, schedule, &done, &self.trace, context)?;
+        Ok(Some(timeline))
     }
 
     fn predicted_plain(&self) -> PlainRun {
@@ -298,6 +341,21 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             measured: true,
         })
     }
+}
+
+fn stages(planned: &Planned) -> Vec<StageRecord> {
+    let forwards = planned.plan.schedule.forward_counts();
+    let stages = planned.chain.stages.iter().zip(forwards);
+    let records = stages.map(|(stage, forwards)| StageRecord {
+        name: stage.name.clone(),
+        forwards,
+        forward_s: stage.forward_s,
+        backward_s: stage.backward_s,
+        output_bytes: stage.output_bytes,
+        saved_bytes: stage.saved_bytes,
+        param_bytes: stage.param_bytes,
+    });
+    records.collect()
 }
 
 #[cfg(feature = "cuda")]
