@@ -12,11 +12,13 @@
 //!
 //! What is counted is what the program asked for ([`Layout::size`]), over all threads of the process; the system
 //! allocator's own rounding and its free lists are not. Growing a block in place counts only the difference. Each
-//! allocation costs two atomic operations.
+//! allocation costs two atomic operations. On request blocks are told apart by size as well: [`start_census`].
 //!
 //! This crate holds the only `unsafe` code of the project: the trait it implements demands it.
 
 #![deny(missing_docs)]
+
+mod census;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -25,6 +27,8 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
+
+pub use census::{LEAST, SIZES, SizeCount, census, next_interval, start_census, stop_census};
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -95,7 +99,7 @@ fn shrink(bytes: usize) {
 }
 
 // SAFETY: every call is handed to the system allocator as it came, and its answer is returned as it is; counting
-// touches nothing but two atomics and does not allocate.
+// touches nothing but atomics and does not allocate.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let pointer = unsafe { System.alloc(layout) };
@@ -103,6 +107,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
             exhausted(layout.size());
         } else {
             grow(layout.size());
+            census::born(pointer, layout.size());
         }
         pointer
     }
@@ -113,20 +118,28 @@ unsafe impl GlobalAlloc for CountingAllocator {
             exhausted(layout.size());
         } else {
             grow(layout.size());
+            census::born(pointer, layout.size());
         }
         pointer
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // Before the system can give the address to somebody else.
+        census::dies(pointer, layout.size());
         unsafe { System.dealloc(pointer, layout) };
         shrink(layout.size());
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        census::dies(pointer, layout.size());
         let moved = unsafe { System.realloc(pointer, layout, new_size) };
         if moved.is_null() {
             exhausted(new_size);
-        } else if new_size >= layout.size() {
+            census::born(pointer, layout.size());
+            return moved;
+        }
+        census::born(moved, new_size);
+        if new_size >= layout.size() {
             grow(new_size - layout.size());
         } else {
             shrink(layout.size() - new_size);

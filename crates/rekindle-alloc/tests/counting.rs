@@ -1,5 +1,7 @@
 //! The counters, in a process of their own: one test, so that no other thread allocates meanwhile.
 
+use rekindle_alloc::SizeCount;
+
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
@@ -28,4 +30,26 @@ fn counts_what_is_asked_for_and_its_peak() {
     rekindle_alloc::reset_peak();
     assert_eq!(rekindle_alloc::peak(), base);
     assert!(rekindle_alloc::lifetime_peak() >= base + 128 * KIB);
+
+    let older = vec![0u8; 40 * KIB];
+    let mut census = Vec::with_capacity(rekindle_alloc::SIZES);
+    rekindle_alloc::start_census();
+    let newer = [0; 3].map(|_| vec![0u8; 24 * KIB]);
+    let small = vec![0u8; rekindle_alloc::LEAST - 1];
+    let temporary = vec![0u8; 48 * KIB];
+    drop((older, small, temporary));
+    assert_eq!(rekindle_alloc::census(&mut census), 0);
+    census.sort_unstable_by_key(|count| count.size);
+    let count = |size, came, went| SizeCount { size, came, went };
+    assert_eq!(census, [count(24 * KIB, 3, 0), count(40 * KIB, 0, 1)]);
+
+    // One of a size comes and one goes: both are seen.
+    rekindle_alloc::next_interval();
+    let replaced = vec![0u8; 24 * KIB];
+    let [first, second, third] = newer;
+    drop(first);
+    rekindle_alloc::census(&mut census);
+    rekindle_alloc::stop_census();
+    assert_eq!(census, [count(24 * KIB, 1, 1)]);
+    drop((replaced, second, third));
 }

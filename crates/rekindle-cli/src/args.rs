@@ -105,6 +105,9 @@ pub struct TrainArgs {
     /// Compare recomputed activations with the first ones: off, shapes, or values (which must also be finite)
     #[arg(long, value_name = "WHAT")]
     pub verify: Option<VerifyChoice>,
+    /// Write to FILE, as JSON lines, what each action of the first three steps allocates and frees; and beside it as text
+    #[arg(long, value_name = "FILE")]
+    pub track: Option<PathBuf>,
     /// Run one plain step after the training and measure it
     #[arg(long)]
     pub compare: bool,

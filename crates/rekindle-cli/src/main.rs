@@ -7,7 +7,7 @@
 //! | [`device`], [`size`] | devices and sizes as people write them |
 //! | [`commands`] | one file for each command |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
-//! | [`plan_file`] | plans as files |
+//! | [`plan_file`], [`track`] | plans and tracks as files |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
 #[macro_use]
@@ -26,6 +26,7 @@ mod size;
 mod summary;
 mod table;
 mod terminal;
+mod track;
 
 use clap::Parser;
 

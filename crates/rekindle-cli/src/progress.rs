@@ -12,7 +12,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::train::{
     record::{EvalRecord, StepRecord},
     session::{MemoryNow, Observer, Planned},
+    tracker::TrackedMoment,
 };
+
+use crate::{failure::Outcome, track::TrackFiles};
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -37,6 +40,7 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
     warned: bool,
+    track: Option<TrackFiles>,
 }
 
 impl Progress {
@@ -53,7 +57,13 @@ impl Progress {
             bar,
             last_line: None,
             warned: false,
+            track: None,
         }
+    }
+
+    /// Writes what comes and goes to these files.
+    pub fn tracking(self, track: Option<TrackFiles>) -> Self {
+        Self { track, ..self }
     }
 
     /// Prints a line without tearing the bar.
@@ -64,10 +74,14 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
-    pub fn finish(&self) {
+    /// Takes the bar away, and ends the files.
+    pub fn finish(self) -> Outcome {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+        match self.track {
+            Some(track) => track.finish(),
+            None => Ok(()),
         }
     }
 }
@@ -80,6 +94,12 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 impl Observer for Progress {
+    fn tracked(&mut self, moments: &[TrackedMoment]) {
+        if let Some(track) = &mut self.track {
+            track.step(moments);
+        }
+    }
+
     fn profiling(&mut self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {
             if done == 1 {

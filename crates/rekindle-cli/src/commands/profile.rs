@@ -52,7 +52,7 @@ pub fn measure(
     note!("on {} ({})", device.device, device.name);
     let mut progress = Progress::new(0, config.training.batch);
     let measured = session::measure(&job, device.device, &mut progress);
-    progress.finish();
+    progress.finish()?;
     Ok(measured?)
 }
 

@@ -22,6 +22,7 @@ use crate::{
     progress::{self, Progress},
     size::Size,
     summary,
+    track::TrackFiles,
 };
 
 /// Trains.
@@ -37,12 +38,17 @@ pub fn run(args: &TrainArgs) -> Outcome {
     let device = device(args, &config)?.resolve()?;
     let schedule = schedule(args, &config, &device)?;
     let data = config.open_data()?;
+    let track = match &args.track {
+        Some(path) => Some(TrackFiles::create(path)?),
+        None => None,
+    };
 
     let name = args.config.config.display().to_string();
     let job = Job {
         name: &name,
         eval: data.eval.as_deref(),
         compare: args.compare,
+        track: args.track.is_some(),
         count: args
             .count
             .map(Into::into)
@@ -67,10 +73,11 @@ pub fn run(args: &TrainArgs) -> Outcome {
         device.device,
         device.name
     );
-    let mut progress = Progress::new(config.training.steps, config.training.batch);
+    let mut progress = Progress::new(config.training.steps, config.training.batch).tracking(track);
     let result = session::run(&job, device.device, &mut progress);
-    progress.finish();
+    let finished = progress.finish();
     let record = result?;
+    finished?;
 
     if args.json {
         output::json(&record)?;

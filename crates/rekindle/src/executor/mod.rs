@@ -58,7 +58,7 @@ use watch::Watch;
 pub use recheck::Recheck;
 pub use room::Room;
 pub use scalar::StepLoss;
-pub use watch::{TraceEntry, Tracing};
+pub use watch::{ActionHook, TraceEntry, Tracing};
 
 /// Runs training steps of one chain under one schedule.
 pub struct Executor {
@@ -68,6 +68,7 @@ pub struct Executor {
     meter: Option<Arc<dyn Meter>>,
     tracing: Option<Tracing>,
     room: Option<Arc<Room>>,
+    hook: Option<ActionHook>,
     recheck: Recheck,
     /// Shapes of the input that the schedule was planned for.
     planned: Option<Vec<Vec<usize>>>,
@@ -208,6 +209,7 @@ impl Executor {
             meter: None,
             tracing: None,
             room: None,
+            hook: None,
             recheck: Recheck::default(),
             planned: None,
         }
@@ -247,6 +249,11 @@ impl Executor {
     pub fn with_room(mut self, room: Arc<Room>) -> Self {
         self.room = Some(room);
         self
+    }
+
+    /// Has `hook` called after every action that is done but `optimize`, which is the caller's, from the next step on.
+    pub fn set_hook(&mut self, hook: Option<ActionHook>) {
+        self.hook = hook;
     }
 
     /// How closely recomputed outputs are compared with the first ones; shapes by default.
@@ -305,8 +312,11 @@ impl Executor {
             (meter, _) => (meter.clone(), None),
         };
         let phases = phases.as_deref();
-        let watch = (trace.is_some() || self.room.is_some())
-            .then(|| Watch::start(Arc::clone(&script.actions), trace, self.room.clone()));
+        let watched = trace.is_some() || self.room.is_some() || self.hook.is_some();
+        let watch = watched.then(|| {
+            let actions = Arc::clone(&script.actions);
+            Watch::start(actions, trace, self.room.clone(), self.hook.clone())
+        });
         let rechecks = Rechecks::new(self.recheck, model.len());
         let layers = Layers {
             all: model.layers(),

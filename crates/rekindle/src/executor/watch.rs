@@ -68,6 +68,9 @@ impl Tracing {
     }
 }
 
+/// Is called right after an action. May be called from inside a backward.
+pub type ActionHook = Arc<dyn Fn(Action) + Send + Sync>;
+
 /// Is told of every action that is done. Clones are the same watch.
 #[derive(Clone)]
 pub(super) struct Watch {
@@ -76,6 +79,7 @@ pub(super) struct Watch {
     actions: Arc<[Action]>,
     trace: Option<(Arc<dyn Meter>, Tracing)>,
     room: Option<Arc<Room>>,
+    hook: Option<ActionHook>,
 }
 
 struct Progress {
@@ -90,6 +94,7 @@ impl Watch {
         actions: Arc<[Action]>,
         trace: Option<(Arc<dyn Meter>, Tracing)>,
         room: Option<Arc<Room>>,
+        hook: Option<ActionHook>,
     ) -> Self {
         let mut entries = Vec::new();
         if let Some((meter, tracing)) = &trace {
@@ -108,6 +113,7 @@ impl Watch {
             actions,
             trace,
             room,
+            hook,
         };
         watch.make_room(0);
         watch
@@ -126,6 +132,9 @@ impl Watch {
         let ahead = actions[first..].iter().position(|&next| same(next, action));
         progress.done = ahead.map_or(actions.len(), |ahead| first + ahead + 1);
         self.note(&mut progress, first);
+        if let (Some(hook), Some(index)) = (&self.hook, ahead) {
+            hook(actions[first + index]);
+        }
         self.make_room(progress.done);
     }
 

@@ -9,7 +9,7 @@ use burn::tensor::backend::Backend;
 use cubecl::Runtime;
 use rekindle_plan::{Bytes, pools::PoolMode};
 
-use super::{MemoryReading, Meter, PeakMemory};
+use super::{Census, MemoryReading, Meter, PeakMemory};
 
 /// In use and reserved bytes of the pools that belong to the calling thread's stream on one device.
 ///
@@ -103,6 +103,14 @@ impl<B: Backend, R: Runtime<Device = B::Device>> Meter for CubeMeter<B, R> {
         self.peak_in_use.store(0, Relaxed);
         self.peak_reserved.store(0, Relaxed);
         self.now();
+    }
+
+    fn census(&self, into: &mut Census) {
+        let _ = B::sync(&self.device);
+        let usage = R::client(&self.device).memory_usage();
+        into.all = usage
+            .ok()
+            .map(|usage| (usage.number_allocs, Bytes(usage.bytes_in_use)));
     }
 
     fn sample(&self) {

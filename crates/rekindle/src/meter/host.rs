@@ -3,7 +3,7 @@
 use rekindle_plan::Bytes;
 use thiserror::Error;
 
-use super::{MemoryReading, Meter, PeakMemory};
+use super::{Census, MemoryReading, Meter, PeakMemory};
 
 /// Exact bytes of the whole process, from its counting allocator.
 ///
@@ -55,6 +55,22 @@ impl Meter for HostMeter {
 
     fn start_interval(&self) {
         rekindle_alloc::reset_peak();
+    }
+
+    fn count_blocks(&self, on: bool) {
+        if on {
+            rekindle_alloc::start_census();
+        } else {
+            rekindle_alloc::stop_census();
+        }
+    }
+
+    fn start_census(&self) {
+        rekindle_alloc::next_interval();
+    }
+
+    fn census(&self, into: &mut Census) {
+        rekindle_alloc::census(&mut into.sizes);
     }
 }
 

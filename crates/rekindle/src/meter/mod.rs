@@ -5,6 +5,7 @@
 //! | [`HostMeter`] | the process's allocator, exact | exact | not a notion of its own |
 //! | [`CubeMeter`] | live buffers of cubecl's pools | highest of the samples taken between actions | bytes the pools took from the device; they only shrink in a clean-up, so its peak is exact |
 
+mod census;
 mod halves;
 mod host;
 mod phase;
@@ -17,6 +18,7 @@ mod nvml;
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use census::{Census, Change};
 #[cfg(feature = "cubecl")]
 pub use cube::CubeMeter;
 pub(crate) use halves::halves;
@@ -51,6 +53,16 @@ pub trait Meter: Send + Sync {
     fn exact_sizes(&self) -> bool {
         false
     }
+
+    /// Starts (or stops) telling blocks apart by size, where that is possible and costs something.
+    fn count_blocks(&self, _on: bool) {}
+
+    /// Starts an interval for [`census`](Self::census).
+    fn start_census(&self) {}
+
+    /// Writes down the blocks that came and went in the interval, queued work done. Nothing where nothing is known of
+    /// blocks.
+    fn census(&self, _into: &mut Census) {}
 
     /// Notes the bytes in use now, where a peak can only be sampled. Must be cheap: it runs after every action.
     fn sample(&self) {}

@@ -12,6 +12,7 @@ pub mod session;
 pub mod settings;
 mod snapshot;
 pub mod timeline;
+pub mod tracker;
 mod trainer;
 pub mod verify;
 

@@ -20,6 +20,7 @@ use super::{
     record::{EvalRecord, RunRecord, StepRecord},
     run_dir::RunDir,
     settings::TrainSettings,
+    tracker::TrackedMoment,
     trainer::TrainError,
 };
 use crate::{
@@ -61,6 +62,8 @@ pub struct Job<'a> {
     pub recheck: Recheck,
     /// What the device's memory pools know of it, if it has pools.
     pub pool_device: Option<PoolDevice>,
+    /// Whether the first steps are [tracked](crate::train::tracker): the observer gets what came and what went.
+    pub track: bool,
     /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
     pub free: Option<Bytes>,
     /// Where the run leaves its record, its history and its newest snapshot, if anywhere.
@@ -93,6 +96,7 @@ impl<'a> Job<'a> {
             count: Count::default(),
             recheck: Recheck::default(),
             pool_device: None,
+            track: false,
             free: None,
             run_dir: None,
             snapshot_every: None,
@@ -193,6 +197,8 @@ pub trait Observer {
     fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
+    /// A step is done, and what came and went in it was tracked.
+    fn tracked(&mut self, _moments: &[TrackedMoment]) {}
     /// An evaluation is done.
     fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }

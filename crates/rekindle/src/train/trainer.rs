@@ -20,6 +20,7 @@ use super::{
     run_dir_error::RunDirError,
     settings::TrainSettings,
     snapshot::{Snapshot, SnapshotWriter},
+    tracker::{TrackedMoment, Tracker},
 };
 use crate::{
     backend::CheckpointBackend,
@@ -49,6 +50,7 @@ pub struct Trainer<B: CheckpointBackend> {
     meter: Arc<dyn Meter>,
     device: B::Device,
     steps_done: usize,
+    tracker: Option<Arc<Tracker>>,
 }
 
 /// What one optimizer step did.
@@ -60,6 +62,8 @@ pub struct StepReport {
     pub phases: Vec<PhaseReading>,
     /// Memory after every action of the schedule, where the step was [traced](Trainer::trace_next_step).
     pub trace: Vec<TraceEntry>,
+    /// What came and what went, where the step was [tracked](Trainer::track_next_step).
+    pub moments: Vec<TrackedMoment>,
 }
 
 /// A step that could not run.
@@ -108,6 +112,7 @@ impl<B: CheckpointBackend> Trainer<B> {
             meter,
             device,
             steps_done: 0,
+            tracker: None,
         })
     }
 
@@ -158,6 +163,14 @@ impl<B: CheckpointBackend> Trainer<B> {
         }));
     }
 
+    /// Notes in the next step which blocks come and go, action by action.
+    pub(super) fn track_next_step(&mut self, tracker: Arc<Tracker>) {
+        let hooked = Arc::clone(&tracker);
+        self.executor
+            .set_hook(Some(Arc::new(move |action| hooked.done(action))));
+        self.tracker = Some(tracker);
+    }
+
     /// Runs one optimizer step on batches whose shapes fit the model: one, or equal parts of one whose gradients add
     /// up. The phases and the trace are those of the last part.
     ///
@@ -169,6 +182,9 @@ impl<B: CheckpointBackend> Trainer<B> {
         parts: impl ExactSizeIterator<Item = Batch>,
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
+        if let Some(tracker) = &self.tracker {
+            tracker.start(self.steps_done + 1);
+        }
         let count = parts.len();
         let mut sum = GradientsAccumulator::new();
         let (mut loss, mut correct, mut samples) = (0.0, None, 0);
@@ -204,6 +220,11 @@ impl<B: CheckpointBackend> Trainer<B> {
             None => self.optimizer.step(rate, model, sum.grads()),
         };
         after.end(Phase::Optimizer);
+        let moments = self.tracker.take().map_or(Vec::new(), |tracker| {
+            self.executor.set_hook(None);
+            tracker.done(Action::Optimize);
+            tracker.end()
+        });
 
         self.steps_done += 1;
         let update = after.finish();
@@ -224,6 +245,7 @@ impl<B: CheckpointBackend> Trainer<B> {
             record,
             phases,
             trace,
+            moments,
         })
     }
 
@@ -249,6 +271,9 @@ impl<B: CheckpointBackend> Trainer<B> {
             room.make(batch.bytes());
         }
         let (input, targets) = to_device::<B>(batch, &self.device)?;
+        if let Some(tracker) = &self.tracker {
+            tracker.batch();
+        }
         before.end(Phase::ZeroGrad);
         let seed = StepSeed::new(self.settings.seed, run);
         let mut output = self.executor.step(&self.model, input, seed, |output| {

@@ -1,5 +1,7 @@
 //! From a job to a measured, planned chain.
 
+use std::sync::Arc;
+
 use burn::tensor::backend::Backend;
 use rekindle_plan::{
     Bytes, Chain, Plan, PlannerKind, Seconds, Source,
@@ -13,11 +15,15 @@ use crate::{
     data::Shuffled,
     executor::Recheck,
     meter::{Count, Meter},
-    model::{build::build, shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan},
+    model::{
+        build::build, cost::ElementBytes, shape::ModelShape, spec::ModelSpec, stage::Stage,
+        stages::StagePlan,
+    },
     profile::{Measured, Profiler, StageLabel, StoredProfile},
     sequential::Sequential,
     train::{
         settings::Clip,
+        tracker::Tracker,
         trainer::{rows, to_device},
     },
 };
@@ -27,6 +33,7 @@ pub(super) struct Built<B: Backend> {
     pub(super) model: Sequential<Stage<B>>,
     pub(super) shape: ModelShape,
     pub(super) batches: Shuffled,
+    stages: StagePlan,
     labels: Vec<StageLabel>,
 }
 
@@ -41,7 +48,19 @@ impl<B: CheckpointBackend> Built<B> {
             shape,
             batches,
             labels: labels(job.model, &stages),
+            stages,
         })
+    }
+
+    /// A tracker of what comes and goes in the job's steps.
+    pub(super) fn tracker(&self, job: &Job<'_>, meter: Arc<dyn Meter>) -> Tracker {
+        Tracker::new::<B, _>(
+            meter,
+            (job.model, &self.shape.layers, &self.stages),
+            self.model.layers(),
+            job.settings.micro_batch(),
+            ElementBytes::FLEX,
+        )
     }
 
     /// The chain as it is on the run's first batch: found among the job's profiles, or measured now. The model comes

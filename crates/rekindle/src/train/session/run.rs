@@ -23,9 +23,13 @@ use crate::{
         run_dir::{RunDir, RunFiles},
         snapshot::{Progress, Snapshot},
         timeline::Timeline,
+        tracker::Tracker,
         trainer::{TrainError, Trainer},
     },
 };
+
+/// Steps that are tracked, where that was asked for: the optimizer's state comes in the first.
+const TRACKED_STEPS: usize = 3;
 
 /// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.
 const PHASED_STEPS: usize = 3;
@@ -41,6 +45,7 @@ pub(super) struct Session<'a, B: CheckpointBackend> {
     /// The step that is to be traced, and its trace once it is done.
     traced: Option<usize>,
     trace: Vec<TraceEntry>,
+    tracker: Option<Arc<Tracker>>,
     progress: Progress,
     resumed_at: Option<usize>,
     fingerprint: String,
@@ -69,6 +74,10 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         if let Some(snapshot) = &mut snapshot {
             built.model = snapshot.restore(built.model)?;
         }
+        // Before the measurement, which counts as held what a tracker takes.
+        let tracker = job
+            .track
+            .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
         let (built, measured) = built.measure(job, &backend_device, &*meter, observer)?;
         let Built {
             model,
@@ -121,6 +130,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
                     .min(progress.history.len() + PHASED_STEPS + 1)
             }),
             trace: Vec::new(),
+            tracker,
             progress,
             resumed_at,
             fingerprint,
@@ -145,6 +155,11 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             if trace {
                 self.trainer.trace_next_step();
             }
+            if let Some(tracker) = &self.tracker
+                && self.steps_here() < TRACKED_STEPS
+            {
+                self.trainer.track_next_step(Arc::clone(tracker));
+            }
             let report = self
                 .trainer
                 .step(parts)
@@ -165,6 +180,9 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
                 peak: self.meter.lifetime_peak(),
             };
             interrupted = observer.stepped(&report.record, memory).is_break();
+            if !report.moments.is_empty() {
+                observer.tracked(&report.moments);
+            }
             if let Some(files) = &mut self.files {
                 files.stepped(&report.record)?;
             }
@@ -183,6 +201,11 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             }
         }
         self.finish(interrupted)
+    }
+
+    /// Steps done since the run was started or resumed.
+    fn steps_here(&self) -> usize {
+        self.trainer.steps_done() - self.resumed_at.unwrap_or(0)
     }
 
     /// The error with the name of the stage that it is about.
