@@ -26,7 +26,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Count a model's layers, parameters and activations without running anything
+    /// Count a model's layers and memory, and say whether it fits, without running anything
     Estimate(EstimateArgs),
     /// Train a model, checkpointed, and compare what was predicted with what was measured
     Train(TrainArgs),
@@ -64,6 +64,18 @@ pub struct ConfigArgs {
 pub struct EstimateArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
+    /// Beside the plain run, one in K segments
+    #[arg(long, value_name = "K", conflicts_with = "budget")]
+    pub segments: Option<usize>,
+    /// Beside the plain run, the fastest plan whose peak stays below SIZE (512MiB, 2GB, 80%)
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    /// How the schedule is found: none, uniform, sqrt, segments, revolve, optimal, auto
+    #[arg(long, value_name = "NAME")]
+    pub planner: Option<PlannerKind>,
+    /// Whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
+    #[arg(long, value_name = "D")]
+    pub device: Option<DeviceChoice>,
     /// One JSON document on standard output
     #[arg(long)]
     pub json: bool,

@@ -6,6 +6,7 @@
 //! | [`config`] | the config file: from text to checked settings |
 //! | [`device`], [`size`] | devices and sizes as people write them |
 //! | [`commands`] | one file for each command |
+//! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
 //! | [`plan_file`], [`track`] | plans and tracks as files |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
@@ -17,6 +18,7 @@ mod args;
 mod commands;
 mod config;
 mod device;
+mod estimate;
 mod exit;
 mod failure;
 mod plan_file;

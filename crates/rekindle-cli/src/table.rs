@@ -16,3 +16,12 @@ pub fn table<const N: usize>(header: [&str; N], numbers: Range<usize>) -> Table 
     }
     table
 }
+
+/// Two characters between columns, none at the edges: for tables of many columns.
+pub fn tight(table: &mut Table) {
+    for column in 0..table.column_count() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_padding((0, 2));
+        }
+    }
+}

@@ -7,6 +7,13 @@ use miette::MietteHandlerOpts;
 /// Width of reports in files and pipes; a terminal has its own.
 const WIDTH_ELSEWHERE: usize = 100;
 
+/// Whether standard output shows colours: a terminal that can, and nobody who asked for none (https://no-color.org).
+pub fn colours() -> bool {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdout().is_terminal() && !unwanted && !dumb
+}
+
 /// Makes every report fit the terminal, or the file that standard error goes to.
 pub fn set_up_reports() {
     let terminal = io::stderr().is_terminal();

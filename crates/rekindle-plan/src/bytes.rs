@@ -30,6 +30,31 @@ impl Bytes {
     pub fn checked_sub(self, other: Bytes) -> Option<Bytes> {
         self.0.checked_sub(other.0).map(Bytes)
     }
+
+    /// The same in decimal units, for people who count so: `136.5 MB` where [`Display`](fmt::Display) prints
+    /// `130.2 MiB`.
+    ///
+    /// ```
+    /// use rekindle_plan::Bytes;
+    ///
+    /// assert_eq!(Bytes(2_500_000).decimal(), "2.5 MB");
+    /// assert_eq!(Bytes(999_990_000).decimal(), "1.00 GB");
+    /// ```
+    pub fn decimal(self) -> String {
+        if self.0 < 1000 {
+            return format!("{} B", self.0);
+        }
+        let units = [("kB", 1), ("MB", 1), ("GB", 2), ("TB", 2), ("PB", 2)];
+        let mut value = self.0 as f64 / 1000.0;
+        for (unit, decimals) in units {
+            let text = format!("{value:.decimals$}");
+            if value < 1000.0 && !text.starts_with("1000") {
+                return format!("{text} {unit}");
+            }
+            value /= 1000.0;
+        }
+        format!("{value:.2} EB")
+    }
 }
 
 impl Add for Bytes {

@@ -79,17 +79,13 @@ impl Counted<'_> {
         let of = |field: fn(&LayerCost) -> u64| Bytes(cost.stages.iter().map(field).sum());
         let params = of(|stage| stage.param_bytes);
         let statistics = of(|stage| stage.state_bytes);
-        let accumulated = match self.settings.accumulate {
-            0 | 1 => Bytes(0),
-            _ => params,
-        };
         let chain = Chain {
             input_bytes: Bytes(cost.input_bytes),
             input_grad: false,
             fixed_bytes: params
                 + statistics
                 + self.target_bytes()
-                + accumulated
+                + self.accumulated_bytes(params)
                 + executor_bytes(stages.len())
                 + Bytes(self.kernels.kept_bytes(&cost.stages)),
             loss: self.loss(cost.stages.last().map_or(0, |stage| stage.output_bytes)),
@@ -100,6 +96,16 @@ impl Counted<'_> {
             chain,
             holds,
             sweep_s: Seconds(0.0),
+        }
+    }
+
+    /// The sum of gradients that stays while a batch is run in parts, of all gradients' `bytes`.
+    #[must_use]
+    pub fn accumulated_bytes(&self, bytes: Bytes) -> Bytes {
+        if self.settings.accumulate > 1 {
+            bytes
+        } else {
+            Bytes(0)
         }
     }
 

@@ -186,7 +186,7 @@ impl Counter {
         product([self.batch, shape.elements(), self.bytes.of(shape.kind)])
     }
 
-    fn run_cost(self, layers: &[(&LayerSpec, &LayerShape)], tracked: bool) -> LayerCost {
+    pub(super) fn run_cost(self, layers: &[(&LayerSpec, &LayerShape)], tracked: bool) -> LayerCost {
         let mut ledger = Ledger {
             buffers: vec![(0, false)],
             inside: 0,

@@ -8,6 +8,7 @@
 //! | [`shape`] | a spec | the shape of every activation, or a [`ShapeError`](shape_error::ShapeError) that names the layer |
 //! | [`stages`] | spec and shapes | the stages that a schedule keeps or recomputes |
 //! | [`cost`] | spec, shapes and stages | bytes and multiply-adds at a batch size |
+//! | [`tree`](mod@tree) | the same | the same for layers inside layers |
 //! | [`passes`] | layers of a stage | what its forward and backward hold for a while |
 //! | [`value`] | | the activation that flows between the stages |
 //! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a backend |
@@ -24,5 +25,6 @@ pub mod shape_error;
 pub mod spec;
 pub mod stage;
 pub mod stages;
+pub mod tree;
 pub mod value;
 pub mod window;

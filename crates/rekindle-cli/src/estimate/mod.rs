@@ -1,0 +1,181 @@
+//! What a config takes, counted from shapes: nothing is run.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`layers`] | the tree of layers |
+//! | [`breakdown`] | what a peak is made of |
+//! | [`advice`] | whether it fits, and what would |
+
+mod advice;
+mod breakdown;
+mod layers;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write;
+
+use rekindle::{
+    counted::Counted,
+    model::{cost::ElementBytes, passes::Kernels, stages::StagePlan},
+    profile::Measured,
+};
+use rekindle_plan::{Bytes, Plan, PlanError, PlannerKind};
+use serde::Serialize;
+
+pub use self::advice::Limit;
+use self::{advice::Advice, breakdown::Breakdown, layers::Layer};
+use crate::{config::Config, failure::Failure};
+
+/// Format tag of an [`Estimate`].
+const FORMAT: &str = "rekindle-estimate/1";
+
+/// A model's layers, and its memory at one batch size.
+#[derive(Debug, Serialize)]
+pub struct Estimate {
+    format: &'static str,
+    /// Samples in each step.
+    batch: usize,
+    /// Samples that run at once.
+    micro_batch: usize,
+    input_shape: Vec<usize>,
+    input_bytes: Bytes,
+    layers: Vec<Layer>,
+    stages: usize,
+    param_count: u64,
+    param_bytes: Bytes,
+    multiply_adds: u64,
+    /// All that a plain step keeps for its backward, the input not.
+    saved_bytes: Bytes,
+    /// Whether the kernels are a GPU's.
+    on_gpu: bool,
+    plain: Column,
+    /// What was asked for, if anything was and if it fits.
+    plan: Option<Column>,
+    advice: Option<Advice>,
+}
+
+/// One way to run a step.
+#[derive(Debug, Serialize)]
+struct Column {
+    planner: String,
+    /// How many segments; null for nested schedules.
+    segments: Option<usize>,
+    /// Its step time in plain steps.
+    step_ratio: f64,
+    peak: Breakdown,
+}
+
+/// What is to be estimated beside the plain run.
+pub enum Wanted<'a> {
+    /// Nothing.
+    Plain,
+    /// What a planner finds.
+    Plan(&'a dyn Fn(&Measured) -> Result<Plan, PlanError>),
+}
+
+impl Estimate {
+    /// Counts. The second answer is why what is wanted cannot be had, where no plan fits.
+    pub fn new(
+        config: &Config,
+        kernels: Kernels,
+        wanted: &Wanted<'_>,
+        limit: Option<Limit>,
+    ) -> Result<(Self, Option<PlanError>), Failure> {
+        let (model, shape) = (&config.model, &config.shape);
+        let bytes = ElementBytes::FLEX;
+        let counted = Counted {
+            model,
+            shape,
+            settings: &config.training,
+            target: config.data.source.target(),
+            bytes,
+            kernels,
+        };
+        let micro_batch = config.training.micro_batch();
+        let measured = counted.chain();
+        let plain = measured.plain()?;
+        let column = |plan: &Plan, segments: Option<usize>| -> Result<Column, Failure> {
+            Ok(Column {
+                planner: plan.planner.to_string(),
+                segments,
+                step_ratio: plan.step.0 / plain.step.0,
+                peak: Breakdown::new(&counted, &measured, &plan.schedule)?,
+            })
+        };
+        let found = match wanted {
+            Wanted::Plain => None,
+            Wanted::Plan(planner) => Some(planner(&measured)),
+        };
+        let plan = match &found {
+            Some(Ok(plan)) => {
+                let segments = plan.schedule.segments().map(|segments| segments.len());
+                Some(column(plan, segments)?)
+            }
+            Some(Err(PlanError::Infeasible { .. })) | None => None,
+            Some(Err(error)) => return Err(error.clone().into()),
+        };
+        let advice = match limit {
+            Some(limit) => {
+                let known = found.as_ref().filter(|found| answers(found, &limit));
+                Some(Advice::new(&counted, &measured, &plain, limit, known)?)
+            }
+            None => None,
+        };
+        let impossible = found.and_then(Result::err);
+        let stages = &measured.chain.stages;
+        let layers = layers::layers(model, shape, micro_batch, bytes);
+        let estimate = Self {
+            format: FORMAT,
+            batch: config.training.batch,
+            micro_batch,
+            input_shape: model.input.dims.clone(),
+            input_bytes: measured.chain.input_bytes,
+            stages: StagePlan::new(model, shape).stages.len(),
+            param_count: shape.param_count(),
+            param_bytes: stages.iter().map(|stage| stage.param_bytes).sum(),
+            multiply_adds: layers.iter().map(|layer| layer.multiply_adds).sum(),
+            saved_bytes: stages.iter().map(|stage| stage.saved_bytes).sum(),
+            layers,
+            on_gpu: kernels == Kernels::Device,
+            plain: column(&plain, Some(1))?,
+            plan,
+            advice,
+        };
+        Ok((estimate, impossible))
+    }
+
+    /// For people. `colours` paints the bars.
+    pub fn text(&self, colours: bool) -> String {
+        let mut text = format!("{}\n\n", layers::table(self));
+        let _ = writeln!(text, "{}\n", breakdown::table(self));
+        let _ = writeln!(text, "{}", breakdown::bars(self, colours));
+        let _ = write!(text, "{}", breakdown::notes(self));
+        if let Some(advice) = &self.advice {
+            let _ = writeln!(text, "\n{advice}");
+        }
+        text
+    }
+}
+
+/// Whether what was found is what the optimal planner finds within the limit.
+fn answers(found: &Result<Plan, PlanError>, limit: &Limit) -> bool {
+    let planner = match found {
+        Ok(plan) => plan.planner,
+        Err(PlanError::Infeasible { planner, .. }) => *planner,
+        Err(_) => return false,
+    };
+    limit.of == Limit::BUDGET && matches!(planner, PlannerKind::Auto | PlannerKind::Optimal)
+}
+
+/// `1234567` as `1,234,567`.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

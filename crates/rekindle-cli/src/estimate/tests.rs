@@ -1,0 +1,124 @@
+//! What an estimate says, on kernels that do not depend on the machine.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::path::Path;
+
+use rekindle::{model::passes::Kernels, profile::Measured};
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+
+use super::{Estimate, Limit, Wanted};
+use crate::config::{self, Overrides};
+
+/// Two threads, each with a slab of a mebibyte.
+const KERNELS: Kernels = Kernels::Host {
+    threads: 2,
+    slab_bytes: 1 << 20,
+};
+
+fn estimate(config: &str, wanted: &Wanted<'_>, limit: Bytes) -> Estimate {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("configs")
+        .join(config);
+    let config = config::load(&path, &Overrides::default()).unwrap();
+    let limit = Limit {
+        of: Limit::BUDGET.into(),
+        bytes: limit,
+    };
+    let (estimate, _) = Estimate::new(&config, KERNELS, wanted, Some(limit)).unwrap();
+    estimate
+}
+
+fn in_segments(
+    segments: usize,
+) -> impl Fn(&Measured) -> Result<rekindle_plan::Plan, rekindle_plan::PlanError> {
+    move |measured| {
+        measured.plan(&PlanRequest {
+            planner: PlannerKind::Uniform,
+            segments: Some(segments),
+            ..PlanRequest::default()
+        })
+    }
+}
+
+/// 24 -> 48, five times 48 -> 48, layer norm, 48 -> 8, under Adam, 32 samples of 24 numbers and 8 targets.
+#[test]
+fn a_breakdown_adds_up_by_hand() {
+    let estimate = estimate("parity/mlp.toml", &Wanted::Plain, Bytes(1 << 30));
+    let params = (24 * 48 + 48) + 5 * (48 * 48 + 48) + 2 * 48 + (48 * 8 + 8);
+    let peak = &estimate.plain.peak;
+    assert_eq!(peak.parameters_bytes, Bytes(4 * params));
+    assert_eq!(peak.optimizer_bytes, Bytes(2 * 4 * params));
+    assert_eq!(peak.data_bytes, Bytes(4 * 32 * (24 + 8)));
+    let parts = [
+        peak.parameters_bytes,
+        peak.gradients_bytes,
+        peak.optimizer_bytes,
+        peak.activations_bytes,
+        peak.temporaries_bytes,
+        peak.data_bytes,
+        peak.other_bytes,
+    ];
+    assert_eq!(parts.into_iter().sum::<Bytes>(), peak.total_bytes);
+}
+
+#[test]
+fn memory_grows_with_the_batch_and_parameters_do_not() {
+    let at = |batch| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/parity/conv.toml");
+        let overrides = Overrides {
+            batch: Some(batch),
+            ..Overrides::default()
+        };
+        let config = config::load(&path, &overrides).unwrap();
+        Estimate::new(&config, KERNELS, &Wanted::Plain, None)
+            .unwrap()
+            .0
+    };
+    let (once, twice) = (at(8), at(16));
+    assert_eq!(once.param_bytes, twice.param_bytes);
+    assert_eq!(
+        once.plain.peak.optimizer_bytes,
+        twice.plain.peak.optimizer_bytes
+    );
+    assert_eq!(
+        2 * once.plain.peak.data_bytes.0,
+        twice.plain.peak.data_bytes.0
+    );
+    assert_eq!(2 * once.multiply_adds, twice.multiply_adds);
+    assert!(once.plain.peak.activations_bytes < twice.plain.peak.activations_bytes);
+}
+
+#[test]
+fn a_model_that_fits_only_in_segments() {
+    let plan = in_segments(4);
+    let text = estimate("deep-linear.toml", &Wanted::Plan(&plan), Bytes(40 << 20)).text(false);
+    assert_fits_80_columns(&text);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_model_that_fits_nowhere_but_at_a_smaller_batch() {
+    let text = estimate("deep-linear.toml", &Wanted::Plain, Bytes(21 << 20)).text(false);
+    assert_fits_80_columns(&text);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_model_of_convolutions_that_fits_as_it_is() {
+    let text = estimate("conv-pyramid.toml", &Wanted::Plain, Bytes(1 << 30)).text(false);
+    assert_fits_80_columns(&text);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn colours_are_only_there_on_request() {
+    let estimate = estimate("parity/mlp.toml", &Wanted::Plain, Bytes(1 << 30));
+    assert!(!estimate.text(false).contains('\x1b'));
+    assert!(estimate.text(true).contains("\x1b["));
+}
+
+fn assert_fits_80_columns(text: &str) {
+    for line in text.lines() {
+        assert!(line.trim_end().chars().count() <= 80, "{line}");
+    }
+}
