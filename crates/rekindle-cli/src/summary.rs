@@ -1,5 +1,7 @@
 //! What a run says at its start and its end.
 
+pub mod phases;
+
 use std::fmt::Write;
 
 use comfy_table::Table;
@@ -9,7 +11,7 @@ use rekindle::{
 };
 use rekindle_plan::Bytes;
 
-use crate::table;
+use crate::{table, terminal};
 
 /// One line on the plan, before the first step.
 pub fn plan_line(planned: &Planned) -> String {
@@ -61,7 +63,15 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
 /// Phases, predictions beside measurements, and what was saved.
 pub fn closing(record: &RunRecord) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{}\n", phases(record));
+    let _ = writeln!(text, "{}", table::shown(&phases::table(record)));
+    for sentence in phases::sentences(record) {
+        let _ = writeln!(
+            text,
+            "{}",
+            terminal::wrapped(&format!("- {sentence}"), "  ")
+        );
+    }
+    text.push('\n');
     let _ = writeln!(text, "{}\n", predictions(record));
     if let Some(pools) = &record.pools {
         let trims = match pools.trims {
@@ -93,39 +103,6 @@ pub fn closing(record: &RunRecord) -> String {
     }
     text.push_str(&saved(record));
     text
-}
-
-/// Memory by phase of the first steps and the last.
-fn phases(record: &RunRecord) -> Table {
-    let mut table = table::table(
-        [
-            "step",
-            "phase",
-            "in use",
-            "peak in use",
-            "reserved",
-            "peak reserved",
-        ],
-        2..6,
-    );
-    let pools = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
-    for step in &record.phases {
-        for (index, reading) in step.phases.iter().enumerate() {
-            table.add_row([
-                if index == 0 {
-                    step.step.to_string()
-                } else {
-                    String::new()
-                },
-                reading.phase.name().into(),
-                reading.memory.in_use_bytes.to_string(),
-                reading.memory.peak_in_use_bytes.to_string(),
-                pools(reading.memory.reserved_bytes),
-                pools(reading.memory.peak_reserved_bytes),
-            ]);
-        }
-    }
-    table
 }
 
 fn predictions(record: &RunRecord) -> Table {

@@ -30,3 +30,41 @@ pub fn set_up_reports() {
         Box::new(options.build())
     }));
 }
+
+/// Width of prose in files and pipes, and the most that anyone reads with ease.
+const PROSE: usize = 100;
+
+/// A sentence in lines that fit the terminal; `indent` begins all but the first.
+pub fn wrapped(text: &str, indent: &str) -> String {
+    let width = comfy_table::Table::new().width().map_or(PROSE, usize::from);
+    fold(text, indent, width.min(PROSE))
+}
+
+fn fold(text: &str, indent: &str, width: usize) -> String {
+    let (mut folded, mut column) = (String::new(), 0);
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > width {
+            folded.push('\n');
+            folded.push_str(indent);
+            column = indent.chars().count();
+        } else if column > 0 {
+            folded.push(' ');
+            column += 1;
+        }
+        folded.push_str(word);
+        column += length;
+    }
+    folded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fold;
+
+    #[test]
+    fn prose_is_folded_at_words() {
+        assert_eq!(fold("- one two three", "  ", 9), "- one two\n  three");
+        assert_eq!(fold("incomprehensible", "  ", 4), "incomprehensible");
+    }
+}

@@ -1,0 +1,218 @@
+//! Memory phase by phase: the table of the first steps and the last, and what surprises people in it.
+//!
+//! A sentence is said only where the record's own numbers bear it out.
+
+use comfy_table::Table;
+use rekindle::{
+    meter::{Phase, PhaseReading},
+    train::record::{PhasedStep, RunRecord},
+};
+use rekindle_plan::Bytes;
+
+use crate::table;
+
+/// Differences below this share of a whole, or below [`FEW_BYTES`], surprise nobody.
+const FEW_PERCENT: f64 = 0.02;
+/// Bookkeeping and threads' scratch come and go by so much.
+const FEW_BYTES: u64 = 64 * 1024;
+/// Share of the reserved bytes that must lie idle to be worth a word.
+const IDLE: f64 = 0.1;
+
+/// Memory by phase of the first steps and the last.
+pub fn table(record: &RunRecord) -> Table {
+    let mut table = table::table(
+        [
+            "step",
+            "phase",
+            "in use",
+            "peak in use",
+            "reserved",
+            "peak reserved",
+        ],
+        2..6,
+    );
+    let pools = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
+    for step in &record.phases {
+        for (index, reading) in step.phases.iter().enumerate() {
+            table.add_row([
+                if index == 0 {
+                    step.step.to_string()
+                } else {
+                    String::new()
+                },
+                reading.phase.name().into(),
+                reading.memory.in_use_bytes.to_string(),
+                reading.memory.peak_in_use_bytes.to_string(),
+                pools(reading.memory.reserved_bytes),
+                pools(reading.memory.peak_reserved_bytes),
+            ]);
+        }
+    }
+    table
+}
+
+/// What surprises people in the table, where it is so in this run.
+pub fn sentences(record: &RunRecord) -> Vec<String> {
+    [
+        peak_phase(record),
+        second_step(record),
+        after_backward(record),
+        idle_pools(record),
+        growth(record),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Parameters that training changes. Their gradients are as large.
+fn param_bytes(record: &RunRecord) -> Bytes {
+    record.stages.iter().map(|stage| stage.param_bytes).sum()
+}
+
+fn state_bytes(record: &RunRecord) -> Bytes {
+    record.settings.optimizer.state_bytes(param_bytes(record))
+}
+
+fn numbered(record: &RunRecord, number: usize) -> Option<&PhasedStep> {
+    record.phases.iter().find(|step| step.step == number)
+}
+
+/// The phase with the highest peak, the first of equals.
+fn highest(step: &PhasedStep) -> Option<&PhaseReading> {
+    let peak = |reading: &PhaseReading| reading.memory.peak_in_use_bytes;
+    let most = step.phases.iter().map(peak).max()?;
+    step.phases.iter().find(|reading| peak(reading) == most)
+}
+
+fn after(step: &PhasedStep, phase: Phase) -> Option<Bytes> {
+    let reading = step
+        .phases
+        .iter()
+        .rev()
+        .find(|reading| reading.phase == phase)?;
+    Some(reading.memory.in_use_bytes)
+}
+
+fn alike(a: Bytes, b: Bytes) -> bool {
+    let room = (a.max(b).0 as f64 * FEW_PERCENT) as u64;
+    a.0.abs_diff(b.0) <= room.max(FEW_BYTES)
+}
+
+/// Where the peak of the last step comes from.
+fn peak_phase(record: &RunRecord) -> Option<String> {
+    let step = record.phases.last()?;
+    let reading = highest(step)?;
+    let peak = reading.memory.peak_in_use_bytes;
+    let number = step.step;
+    let recomputes = record.stages.iter().any(|stage| stage.forwards > 1);
+    Some(match reading.phase {
+        Phase::Forward | Phase::Loss => format!(
+            "Step {number} peaks at {peak} in the {}: all that is kept for the backward is there.",
+            reading.phase.name()
+        ),
+        Phase::Backward if recomputes => format!(
+            "Step {number} peaks at {peak} in the backward: what is recomputed comes on top of what was kept."
+        ),
+        Phase::Backward => format!(
+            "Step {number} peaks at {peak} in the backward: gradients come before what they need goes."
+        ),
+        Phase::Optimizer => format!(
+            "Step {number} peaks at {peak} in the optimizer: gradients, state and copies of parameters, which no \
+             schedule lowers."
+        ),
+        Phase::ZeroGrad => return None,
+    })
+}
+
+/// Why the peak comes at the second step.
+fn second_step(record: &RunRecord) -> Option<String> {
+    let peak = |step: &PhasedStep| Some(highest(step)?.memory.peak_in_use_bytes);
+    let (first, second) = (peak(numbered(record, 1)?)?, peak(numbered(record, 2)?)?);
+    let state = state_bytes(record);
+    if state == Bytes::ZERO || second <= first || alike(first, second) {
+        return None;
+    }
+    let more = second - first;
+    Some(if alike(more, state) {
+        format!(
+            "Step 2 peaks {more} above step 1: the optimizer's state ({state}) appears when step 1 ends."
+        )
+    } else {
+        format!(
+            "Step 2 peaks {more} above step 1; the optimizer's state, which appears when step 1 ends, is {state} of \
+             what it holds."
+        )
+    })
+}
+
+/// What is still in use once the backward is over.
+fn after_backward(record: &RunRecord) -> Option<String> {
+    let step = record.phases.last()?;
+    let in_use = after(step, Phase::Backward)?;
+    let parameters = param_bytes(record);
+    // The state appears when the first step ends.
+    let begins = step.step == 1;
+    let state = if begins {
+        Bytes::ZERO
+    } else {
+        state_bytes(record)
+    };
+    let named = parameters + parameters + state;
+    let rest = in_use.checked_sub(named)?;
+    let state = match state {
+        Bytes::ZERO => String::new(),
+        state => format!(", {state} of the optimizer's state"),
+    };
+    Some(format!(
+        "After the backward of step {} {in_use} are in use: {parameters} of parameters, {parameters} of their \
+         gradients{state}, and {rest} of data, statistics and what kernels and the program keep.",
+        step.step
+    ))
+}
+
+/// Why reserved bytes stay high.
+fn idle_pools(record: &RunRecord) -> Option<String> {
+    let last = record.phases.last()?.phases.last()?.memory;
+    let (in_use, reserved) = (last.in_use_bytes, last.reserved_bytes?);
+    let idle = reserved.checked_sub(in_use)?;
+    if idle.0 <= FEW_BYTES || (idle.0 as f64) < IDLE * reserved.0 as f64 {
+        return None;
+    }
+    let trims = match record.pools.as_ref().map_or(0, |pools| pools.trims) {
+        0 => {
+            "nothing trimmed them in this run; a budget does, or the end of the process".to_owned()
+        }
+        times => format!("they were trimmed {times} times, only where the budget asked for it"),
+    };
+    Some(format!(
+        "Reserved stays at {reserved} although {in_use} are in use: the pools keep {idle} for the next step; {trims}."
+    ))
+}
+
+/// Whether memory grows from step to step.
+fn growth(record: &RunRecord) -> Option<String> {
+    let last = record.phases.last()?;
+    let earlier = record.phases.iter().rfind(|step| step.step < last.step)?;
+    // From the second step on all state is there.
+    if earlier.step < 2 {
+        return None;
+    }
+    let (before, now) = (
+        after(earlier, Phase::Optimizer)?,
+        after(last, Phase::Optimizer)?,
+    );
+    let (from, to) = (earlier.step, last.step);
+    Some(if alike(before, now) {
+        format!(
+            "Memory does not grow: {before} are in use after step {from}, {now} after step {to}."
+        )
+    } else if now > before {
+        let a_step = Bytes((now - before).0 / (to - from) as u64);
+        format!(
+            "Memory grows: {before} are in use after step {from}, {now} after step {to}, {a_step} more a step."
+        )
+    } else {
+        format!("Memory shrank: {before} are in use after step {from}, {now} after step {to}.")
+    })
+}
