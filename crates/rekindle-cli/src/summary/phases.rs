@@ -2,6 +2,9 @@
 //!
 //! A sentence is said only where the record's own numbers bear it out.
 
+#[cfg(test)]
+mod tests;
+
 use comfy_table::Table;
 use rekindle::{
     meter::{Phase, PhaseReading},
@@ -115,7 +118,7 @@ fn peak_phase(record: &RunRecord) -> Option<String> {
             "Step {number} peaks at {peak} in the backward: what is recomputed comes on top of what was kept."
         ),
         Phase::Backward => format!(
-            "Step {number} peaks at {peak} in the backward: gradients come before what they need goes."
+            "Step {number} peaks at {peak} in the backward: a layer's gradients come before what it kept goes."
         ),
         Phase::Optimizer => format!(
             "Step {number} peaks at {peak} in the optimizer: gradients, state and copies of parameters, which no \
@@ -134,14 +137,13 @@ fn second_step(record: &RunRecord) -> Option<String> {
         return None;
     }
     let more = second - first;
-    Some(if alike(more, state) {
+    Some(if more.0 as f64 > (1.0 + FEW_PERCENT) * state.0 as f64 {
         format!(
-            "Step 2 peaks {more} above step 1: the optimizer's state ({state}) appears when step 1 ends."
+            "Step 2 peaks {more} above step 1: {state} of it is the optimizer's state, which appears when step 1 ends."
         )
     } else {
         format!(
-            "Step 2 peaks {more} above step 1; the optimizer's state, which appears when step 1 ends, is {state} of \
-             what it holds."
+            "Step 2 peaks {more} above step 1: when step 1 ends, the optimizer's state appears, {state}."
         )
     })
 }
