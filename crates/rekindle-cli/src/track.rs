@@ -103,9 +103,10 @@ impl TrackFiles {
 }
 
 const HEADER: &str = "\
-What came and stayed (+) and what went (-) in each moment of a step, and what is in use after it.
-A block tells its size alone: the shape beside it is that of a tensor which is as large. A
-gradient is as large as what it is the gradient of.
+What came and stayed (+) and what went (-) in each moment of a step, and what is
+in use after it. A block tells its size alone: the shape beside it is that of a
+tensor which is as large. A gradient is as large as what it is the gradient of,
+and a buffer that is used again in place neither comes nor goes.
 ";
 
 /// One moment, for people.
@@ -141,7 +142,7 @@ fn line(blocks: &Blocks) -> String {
         None => format!("{} in all", blocks.bytes),
     };
     let like = match (&blocks.shape, &blocks.like) {
-        (Some(shape), Some(like)) => format!("  {shape:?}, as large as {like}"),
+        (Some(shape), Some(like)) => format!("  {shape:?}, like {like}"),
         _ => String::new(),
     };
     format!("{count:>5} {size:>10}{like}")
@@ -174,7 +175,7 @@ mod tests {
             in_use_bytes: Bytes(20 << 20),
         };
         let expected = "  forward_tracked 4 (residual 5)                       in use     20.0 MiB
-    +   5 x  256.0 KiB  [512, 128], as large as the output of residual 5
+    +   5 x  256.0 KiB  [512, 128], like the output of residual 5
     +   1 x    2.9 KiB
     -   1 x   64.0 KiB
     - 700 B in small blocks
