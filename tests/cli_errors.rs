@@ -194,6 +194,7 @@ fn bad_arguments_exit_like_bad_usage() {
         (&["--segments", "0"], "0 segments"),
         (&["--segments", "9"], "9 segments for 3 stages"),
         (&["--planner", "best"], "is not a planner"),
+        (&["--dtype", "fp16"], "write f32, f16 or bf16"),
         (&["--data", "random"], "synthetic"),
         (&["--data-dir", "x"], "synthetic data has no files"),
         (&["--no-such-flag"], "unexpected argument"),

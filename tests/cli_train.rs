@@ -3,6 +3,8 @@
 use assert_cmd::Command;
 use serde_json::Value;
 
+const MLP: &str = "configs/parity/mlp.toml";
+
 fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::cargo_bin("rekindle")
         .expect("built")
@@ -231,4 +233,24 @@ fn a_budget_that_the_plain_run_fits_is_remarked_on() {
         messages.contains("warning: the plain run fits this budget"),
         "{messages}"
     );
+}
+
+#[test]
+fn a_dtype_halves_the_bytes_and_a_plan_for_another_is_refused() {
+    let estimate = |dtype: &str| json(&["estimate", MLP, "--dtype", dtype, "--json"]);
+    let (f32, bf16) = (estimate("f32"), estimate("bf16"));
+    for part in ["param_bytes", "input_bytes", "saved_bytes"] {
+        assert_eq!(bytes(&f32, part), 2 * bytes(&bf16, part), "{part}");
+    }
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let plan = folder.path().join("plan.json");
+    let plan = plan.to_str().expect("text");
+    let on_cpu = ["--device", "cpu"];
+    rekindle(&[&["plan", MLP, "--segments", "2", "-o", plan][..], &on_cpu].concat()).success();
+    let train = [&["train", MLP, "--plan", plan, "--json"][..], &on_cpu].concat();
+    assert_eq!(json(&train)["settings"]["dtype"], "f32");
+    let refused = rekindle(&[&train[..], &["--dtype", "bf16"]].concat()).code(2);
+    let message = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    assert!(message.contains("another model"), "{message}");
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{executor::Recheck, meter::Count};
+use rekindle::{Dtype, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 
 use crate::{device::DeviceChoice, size::Size};
@@ -58,6 +58,9 @@ pub struct ConfigArgs {
     /// Folder of the data set, instead of the config's
     #[arg(long, value_name = "DIR", conflicts_with = "data")]
     pub data_dir: Option<PathBuf>,
+    /// Type of parameters and activations, instead of the config's: f32, f16 or bf16
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<Dtype>,
 }
 
 #[derive(Debug, Args)]
@@ -215,6 +218,9 @@ pub struct PlanArgs {
     /// Folder of the data set, instead of the config's
     #[arg(long, value_name = "DIR", conflicts_with_all = ["data", "chain"])]
     pub data_dir: Option<PathBuf>,
+    /// Type of parameters and activations, instead of the config's: f32, f16 or bf16
+    #[arg(long, value_name = "TYPE", conflicts_with = "chain")]
+    pub dtype: Option<Dtype>,
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// Which bytes the budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
@@ -254,6 +260,7 @@ impl PlanArgs {
             batch: self.batch,
             data: self.data.clone(),
             data_dir: self.data_dir.clone(),
+            dtype: self.dtype,
         })
     }
 }

@@ -5,6 +5,7 @@ use std::{fmt::Display, io::Write};
 use miette::{Report, miette};
 use rekindle::{
     data::{DataError, error::Blame},
+    device::DispatchError,
     train::session::RunError,
 };
 use rekindle_plan::PlanError;
@@ -90,6 +91,19 @@ impl From<PlanError> for Failure {
     }
 }
 
+impl From<DispatchError> for Failure {
+    fn from(error: DispatchError) -> Self {
+        match &error {
+            DispatchError::Dtype { .. } => Self::with_help(
+                exit::USAGE,
+                &error,
+                "name one of these in `dtype` of [train], or by `--dtype`; another device may have more",
+            ),
+            DispatchError::NotBuiltIn { .. } | DispatchError::Meter(_) => Self::usage(error),
+        }
+    }
+}
+
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
@@ -99,10 +113,10 @@ impl From<RunError> for Failure {
                 code: exit::NO_PLAN,
                 report: miette!("{error}"),
             },
-            RunError::Shape(_)
-            | RunError::Schedule(_)
-            | RunError::OtherModel(_)
-            | RunError::Device(_) => Self::usage(error),
+            RunError::Device(error) => error.into(),
+            RunError::Shape(_) | RunError::Schedule(_) | RunError::OtherModel(_) => {
+                Self::usage(error)
+            }
             RunError::RunDir(_) => Self {
                 code: if error.is_refused_file() {
                     exit::FILE_REFUSED

@@ -12,6 +12,7 @@ use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Seconds, Stage};
 
 use crate::{
     data::TargetKind,
+    dtype::Dtype,
     model::{
         cost::{Counter, ElementBytes, LayerCost, ModelCost},
         passes::{Kernels, Passes},
@@ -115,17 +116,20 @@ impl Counted<'_> {
         let batch = self.settings.micro_batch() as u64;
         Bytes(match self.target {
             TargetKind::Classes(_) => batch * self.bytes.token,
-            TargetKind::Values(values) => batch * values as u64 * self.bytes.float,
+            TargetKind::Values(values) => batch * values as u64 * Dtype::F32.bytes(),
         })
     }
 
-    /// Both losses make two values of each output's: shifted and exponential, or difference and square.
+    /// Both losses make two values of each output's: shifted and exponential, or difference and square. Where the
+    /// output is no `f32`, there is a copy that is.
     fn loss(&self, output: u64) -> LossCost {
+        let copies = u64::from(self.settings.dtype != Dtype::F32);
+        let output = output / self.bytes.float * Dtype::F32.bytes();
         LossCost {
-            forward_s: seconds(0, 3 * output),
-            backward_s: seconds(0, 6 * output),
-            forward_temp_bytes: Bytes(2 * output),
-            backward_temp_bytes: Bytes(2 * output),
+            forward_s: seconds(0, (3 + 2 * copies) * output),
+            backward_s: seconds(0, (6 + 2 * copies) * output),
+            forward_temp_bytes: Bytes((2 + copies) * output),
+            backward_temp_bytes: Bytes((2 + copies) * output),
         }
     }
 
@@ -137,17 +141,19 @@ impl Counted<'_> {
             | OptimizerSettings::AdamW { weight_decay, .. } => *weight_decay > 0.0,
         };
         // Parameters are updated one after the other.
-        let works_on_copies = settings.moments() > 0 || decays || self.settings.clip.is_some();
+        let works_on_copy = settings.moments() > 0 || decays || self.settings.clip.is_some();
+        let temp = match self.settings.dtype {
+            Dtype::F32 if works_on_copy => Dtype::F32.bytes(),
+            Dtype::F32 => 0,
+            // The parameter, its gradient and the update in `f32`, then the parameter that comes of them.
+            dtype => 3 * Dtype::F32.bytes() + dtype.bytes(),
+        };
         let largest = largest_weight(&self.model.layers, &self.shape.layers);
         let passes = 3 + 2 * settings.moments();
         OptimizerCost {
             step_s: seconds(0, passes * params.0),
-            temp_bytes: if works_on_copies {
-                Bytes(largest * self.bytes.float)
-            } else {
-                Bytes(0)
-            },
-            state_bytes: settings.state_bytes(params),
+            temp_bytes: Bytes(temp * largest),
+            state_bytes: settings.state_bytes(params.0 / self.bytes.float),
         }
     }
 }

@@ -73,7 +73,7 @@ impl<B: AutodiffBackend> Upstream<B> {
         struct Ones<B: AutodiffBackend>(Vec<Option<FloatTensor<B::InnerBackend>>>);
         impl<B: AutodiffBackend> ActivationVisitor<B> for Ones<B> {
             fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
-                let ones = Tensor::<B::InnerBackend, D>::ones(tensor.dims(), &tensor.device());
+                let ones = tensor.clone().inner().ones_like();
                 self.0.push(Some(ones.into_primitive().tensor()));
             }
         }

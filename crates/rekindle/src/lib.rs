@@ -16,6 +16,7 @@
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
 //! | [`device`] | where a run can be |
+//! | [`dtype`] | f32, f16 and bf16 |
 //! | [`train`] | optimizers, learning rates, the training loop and its record |
 //!
 //! Schedules, and the planners that find them, live in [`rekindle_plan`].
@@ -29,6 +30,7 @@ pub mod balanced;
 pub mod counted;
 pub mod data;
 pub mod device;
+pub mod dtype;
 pub mod executor;
 mod graph;
 pub mod layer;
@@ -44,6 +46,7 @@ pub mod train;
 
 pub use activation::Activation;
 pub use backend::CheckpointBackend;
+pub use dtype::Dtype;
 pub use executor::{Executor, StepOutput, checkpoint_sequential};
 pub use layer::Layer;
 pub use seed::StepSeed;

@@ -1,6 +1,7 @@
 //! A batch that is run in parts trains as the whole batch does. One test: runs seed the process's generator.
 
 use rekindle::{
+    Dtype,
     data::{
         open,
         settings::{DataSettings, Source, SyntheticTarget},
@@ -55,6 +56,7 @@ fn train(accumulate: usize, segments: usize) -> RunRecord {
         batch: BATCH,
         accumulate,
         seed: 5,
+        dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
         optimizer: OptimizerSettings::Sgd {
             momentum: 0.9,

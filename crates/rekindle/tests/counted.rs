@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use rekindle::{
+    Dtype,
     counted::Counted,
     data::{
         open,
@@ -157,6 +158,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         batch: 256,
         accumulate: 1,
         seed: 0,
+        dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
         optimizer: case.optimizer,
         learning_rate: LearningRate::Constant { rate: 1e-3 },

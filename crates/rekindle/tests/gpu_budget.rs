@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use rekindle::{
+    Dtype,
     data::{
         open,
         settings::{DataSettings, Source, SyntheticTarget},
@@ -85,6 +86,7 @@ fn train(device: &DeviceInfo, budget: Bytes) -> Result<RunRecord, Box<RunError>>
         batch: 512,
         accumulate: 1,
         seed: 1,
+        dtype: Dtype::F32,
         loss: LossKind::MeanSquaredError,
         optimizer: OptimizerSettings::Sgd {
             momentum: 0.9,

@@ -10,6 +10,7 @@ use std::{
 
 use burn::tensor::TensorData;
 use rekindle::{
+    Dtype,
     data::{
         Split, open,
         settings::{DataSettings, Source, SyntheticTarget},
@@ -124,6 +125,7 @@ fn settings(optimizer: OptimizerSettings) -> TrainSettings {
         batch: 4,
         accumulate: 1,
         seed: 11,
+        dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
         optimizer,
         learning_rate: LearningRate::WarmupCosine {
@@ -281,6 +283,9 @@ fn a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() {
             resumes_exactly(Case::new(model.clone(), optimizer));
         }
     }
+    let mut half = Case::new(conv_net(), ADAM_W);
+    half.settings.dtype = Dtype::Bf16;
+    resumes_exactly(half);
 }
 
 fn resumes_exactly(mut case: Case) {
@@ -324,7 +329,7 @@ fn resumes_exactly(mut case: Case) {
         }
         // As many as there are, at least: statistics come on top, and the optimizer keeps one or two for each.
         let values = case.model.infer().unwrap().param_count() as usize;
-        assert!(whole.model.concat().len() >= 4 * values);
+        assert!(whole.model.concat().len() >= case.settings.dtype.bytes() as usize * values);
         assert!(whole.optimizer.len() > 4 * values);
     }
 }
@@ -528,6 +533,10 @@ fn what_must_not_change_is_named_with_both_values() {
     };
     assert_eq!(refused(|case| case.settings.batch = 8), "batch 4 8");
     assert_eq!(refused(|case| case.settings.seed = 12), "seed 11 12");
+    assert_eq!(
+        refused(|case| case.settings.dtype = Dtype::F16),
+        r#"dtype "f32" "f16""#
+    );
     assert_eq!(
         refused(|case| case.settings.optimizer = SGD),
         r#"optimizer.type "adam" "sgd""#

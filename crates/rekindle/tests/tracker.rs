@@ -2,6 +2,7 @@
 //! so that nothing else allocates.
 
 use rekindle::{
+    Dtype,
     data::{
         open,
         settings::{DataSettings, Source, SyntheticTarget},
@@ -72,6 +73,7 @@ fn what_came_and_went_is_what_the_layers_allocate() {
         batch: BATCH,
         accumulate: 1,
         seed: 5,
+        dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
         optimizer: OptimizerSettings::Adam {
             betas: [0.9, 0.999],

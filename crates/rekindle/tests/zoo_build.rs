@@ -7,6 +7,7 @@ use burn::{
     tensor::{Distribution, Tensor, backend::Backend},
 };
 use rekindle::{
+    Dtype,
     layer::Layer,
     model::{
         build::{BuildError, build},
@@ -52,7 +53,7 @@ fn parameters<C: Backend>(module: &impl Module<C>) -> Vec<(String, Vec<f32>)> {
 fn seeded(model: &ModelSpec, plan: &StagePlan, seed: u64) -> Vec<Stage<B>> {
     let device = Default::default();
     B::seed(&device, seed);
-    build(model, plan, &device).unwrap()
+    build(model, plan, Dtype::F32, &device).unwrap()
 }
 
 fn planned(model: &ModelSpec) -> StagePlan {
@@ -166,7 +167,8 @@ fn stages_of_another_model_are_refused() {
     let model = mixed();
     let mut shorter = model.clone();
     shorter.layers.pop();
-    let error = build::<B>(&model, &planned(&shorter), &Default::default()).unwrap_err();
+    let error =
+        build::<B>(&model, &planned(&shorter), Dtype::F32, &Default::default()).unwrap_err();
     assert_eq!(
         error,
         BuildError::OtherModel {
@@ -174,7 +176,8 @@ fn stages_of_another_model_are_refused() {
             layers: 7
         }
     );
-    let error = build::<B>(&shorter, &planned(&model), &Default::default()).unwrap_err();
+    let error =
+        build::<B>(&shorter, &planned(&model), Dtype::F32, &Default::default()).unwrap_err();
     assert_eq!(
         error,
         BuildError::OtherModel {

@@ -10,6 +10,7 @@ use burn::{
     tensor::{Tensor, TensorData, backend::Backend},
 };
 use rekindle::{
+    Dtype,
     layer::Layer,
     model::{
         build::build,
@@ -47,7 +48,7 @@ fn stage(input: &SampleShape, layers: Vec<LayerSpec>, params: Vec<Vec<f32>>) -> 
     let mut plan = StagePlan::new(&model, &shape);
     plan.stages.truncate(1);
     plan.stages[0].layers = 0..model.layers.len();
-    let stage = build::<B>(&model, &plan, &Default::default())
+    let stage = build::<B>(&model, &plan, Dtype::F32, &Default::default())
         .unwrap()
         .remove(0);
     let mut fill = Fill(params.into());

@@ -14,6 +14,7 @@ use burn::{
     tensor::Tensor,
 };
 use rekindle::{
+    Dtype,
     activation::{Activation, ActivationMapper},
     layer::Layer,
     model::{
@@ -121,7 +122,7 @@ struct Measured {
 /// Runs the last stage of a model twice: running statistics have an update waiting from the first step on.
 fn measure(model: &ModelSpec, plan: &StagePlan, input_kind: InputKind) -> Measured {
     let empty = live();
-    let stage = build::<B>(model, plan, &Default::default())
+    let stage = build::<B>(model, plan, Dtype::F32, &Default::default())
         .unwrap()
         .pop()
         .unwrap();

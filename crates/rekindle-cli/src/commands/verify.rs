@@ -1,6 +1,7 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
 use rekindle::{
+    Dtype,
     device::Device,
     train::verify::{Comparison, Verification, VerifyError, verify},
 };
@@ -17,6 +18,13 @@ use crate::{
 /// Largest relative difference that is put down to rounding on a GPU, where the fastest kernel is chosen anew and
 /// sums may be taken in another order. On the processor nothing is tolerated.
 const GPU_TOLERANCE: f64 = 1e-3;
+
+/// The same for types that hardly have that many digits: units in the last place.
+const GPU_ULPS: f64 = 8.0;
+
+fn gpu_tolerance(dtype: Dtype) -> f64 {
+    GPU_TOLERANCE.max(GPU_ULPS * dtype.epsilon())
+}
 
 /// Compares, and fails if anything differs.
 pub fn run(args: &VerifyArgs) -> Outcome {
@@ -43,7 +51,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     );
     let tolerance = match device.device {
         Device::Cpu => 0.0,
-        Device::Cuda(_) | Device::Wgpu(_) => GPU_TOLERANCE,
+        Device::Cuda(_) | Device::Wgpu(_) => gpu_tolerance(config.training.dtype),
     };
     let comparisons = verify(&verification, device.device, &mut |comparison| {
         note!(
@@ -123,7 +131,7 @@ impl From<VerifyError> for Failure {
         match error {
             VerifyError::Data(error) => error.into(),
             VerifyError::Plan(error) => error.into(),
-            VerifyError::Device(_) => Self::usage(error),
+            VerifyError::Device(error) => error.into(),
             VerifyError::Build(_) | VerifyError::Train(_) => Self::other(error),
         }
     }

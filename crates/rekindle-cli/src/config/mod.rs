@@ -23,6 +23,7 @@ use std::{
 };
 
 use rekindle::{
+    Dtype,
     data::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
@@ -68,6 +69,8 @@ pub struct Overrides {
     pub steps: Option<usize>,
     /// The seed.
     pub seed: Option<u64>,
+    /// The type of parameters and activations.
+    pub dtype: Option<Dtype>,
     /// Random data of the same shape.
     pub synthetic: bool,
     /// Folder of the data's files.
@@ -78,6 +81,7 @@ impl From<&ConfigArgs> for Overrides {
     fn from(args: &ConfigArgs) -> Self {
         Self {
             batch: args.batch,
+            dtype: args.dtype,
             synthetic: args.data.is_some(),
             data_dir: args.data_dir.clone(),
             ..Self::default()
@@ -266,6 +270,7 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     }
     training.steps = size("steps", overrides.steps, training.steps)?;
     training.seed = overrides.seed.unwrap_or(training.seed);
+    training.dtype = overrides.dtype.unwrap_or(training.dtype);
     Ok(())
 }
 

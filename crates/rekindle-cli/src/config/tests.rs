@@ -278,6 +278,11 @@ fn numbers_out_of_range_are_marked() {
             "-3",
         ),
         ("batch = 1.5", "`batch` must be a whole number", "1.5"),
+        (
+            "dtype = 'fp16'",
+            "`dtype` must be f32, f16 or bf16",
+            "'fp16'",
+        ),
         ("batch = '8'", "`batch` must be a whole number", "'8'"),
         (
             "learning_rate = nan",

@@ -1,6 +1,7 @@
 //! `[train]`: from TOML to [`TrainSettings`].
 
 use rekindle::{
+    Dtype,
     data::TargetKind,
     train::settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings},
 };
@@ -50,6 +51,7 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
         batch,
         accumulate: accumulate(section, batch)?,
         seed: section.or("seed", 0, Node::seed)?,
+        dtype: section.or("dtype", Dtype::F32, dtype)?,
         loss: loss(section, target)?,
         learning_rate: learning_rate(section, steps, &optimizer)?,
         optimizer,
@@ -59,6 +61,14 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
             .map(|node| node.size())
             .transpose()?,
     })
+}
+
+fn dtype(node: &Node<'_>) -> Result<Dtype, Problem> {
+    node.choice(&[
+        ("f32", Dtype::F32),
+        ("f16", Dtype::F16),
+        ("bf16", Dtype::Bf16),
+    ])
 }
 
 fn accumulate(section: &mut Section<'_>, batch: usize) -> Result<usize, Problem> {

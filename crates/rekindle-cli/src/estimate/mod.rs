@@ -15,6 +15,7 @@ mod tests;
 use std::fmt::Write;
 
 use rekindle::{
+    Dtype,
     counted::Counted,
     model::{cost::ElementBytes, passes::Kernels, stages::StagePlan},
     profile::Measured,
@@ -35,6 +36,7 @@ pub struct Estimate {
     format: &'static str,
     /// Samples in each step.
     batch: usize,
+    dtype: Dtype,
     /// Samples that run at once.
     micro_batch: usize,
     input_shape: Vec<usize>,
@@ -82,7 +84,7 @@ impl Estimate {
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
         let (model, shape) = (&config.model, &config.shape);
-        let bytes = ElementBytes::FLEX;
+        let bytes = ElementBytes::flex(config.training.dtype);
         let counted = Counted {
             model,
             shape,
@@ -127,6 +129,7 @@ impl Estimate {
         let estimate = Self {
             format: FORMAT,
             batch: config.training.batch,
+            dtype: config.training.dtype,
             micro_batch,
             input_shape: model.input.dims.clone(),
             input_bytes: measured.chain.input_bytes,

@@ -2,6 +2,8 @@
 
 use rekindle_plan::Bytes;
 
+use crate::dtype::Dtype;
+
 /// Samples and targets of one step, row-major with the batch dimension first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
@@ -12,18 +14,18 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Bytes of its values.
+    /// Bytes of its values on a device, its inputs in this type.
     #[must_use]
-    pub fn bytes(&self) -> Bytes {
+    pub fn bytes(&self, dtype: Dtype) -> Bytes {
         let inputs = match &self.inputs {
-            Inputs::Floats { values, .. } => size_of_val(values.as_slice()),
-            Inputs::Tokens { values, .. } => size_of_val(values.as_slice()),
+            Inputs::Floats { values, .. } => values.len() as u64 * dtype.bytes(),
+            Inputs::Tokens { values, .. } => size_of_val(values.as_slice()) as u64,
         };
         let targets = match &self.targets {
             Targets::Classes(classes) => size_of_val(classes.as_slice()),
             Targets::Values { values, .. } => size_of_val(values.as_slice()),
         };
-        Bytes((inputs + targets) as u64)
+        Bytes(inputs + targets as u64)
     }
 }
 

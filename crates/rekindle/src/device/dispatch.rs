@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::Device;
 use crate::{
     backend::CheckpointBackend,
+    dtype::Dtype,
     meter::{Meter, NotInstalled},
 };
 
@@ -21,7 +22,7 @@ pub trait Task {
 }
 
 /// Why a device has no backend here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DispatchError {
     /// It is not part of this build.
     #[error("{device} is not built in: build with `--features {}`", device.feature())]
@@ -32,20 +33,56 @@ pub enum DispatchError {
     /// Its memory cannot be measured.
     #[error(transparent)]
     Meter(#[from] NotInstalled),
+    /// It does not compute with such numbers.
+    #[error(
+        "{device} does not compute in {dtype}; it does in {}",
+        listed(supported)
+    )]
+    Dtype {
+        /// The device.
+        device: Device,
+        /// The type asked for.
+        dtype: Dtype,
+        /// The types that it computes in.
+        supported: Vec<Dtype>,
+    },
 }
 
-/// Runs a task on a device that is known to answer (see [`probe`](super::probe)): asking for a GPU that does not may
+fn listed(dtypes: &[Dtype]) -> String {
+    let names: Vec<String> = dtypes.iter().map(Dtype::to_string).collect();
+    names.join(", ")
+}
+
+/// Asks the device.
+fn require<B: CheckpointBackend>(
+    device: Device,
+    backend_device: &B::Device,
+    dtype: Dtype,
+) -> Result<(), DispatchError> {
+    let supported = Dtype::supported::<B>(backend_device);
+    if supported.contains(&dtype) {
+        return Ok(());
+    }
+    Err(DispatchError::Dtype {
+        device,
+        dtype,
+        supported,
+    })
+}
+
+/// Runs a task in a type of numbers on a device that is known to answer (see [`probe`](super::probe)): asking for a GPU that does not may
 /// panic below burn. On a GPU the first task of a process decides which kind of pools there is.
 ///
 /// # Errors
 ///
-/// If the device's backend is not built in, or its memory cannot be measured.
+/// If the device's backend is not built in, its memory cannot be measured, or it does not compute in `dtype`.
 #[cfg_attr(
     not(feature = "cubecl"),
     expect(unused_variables, reason = "only GPUs have pools")
 )]
 pub fn dispatch<T: Task>(
     device: Device,
+    dtype: Dtype,
     pools: PoolMode,
     task: T,
 ) -> Result<T::Output, DispatchError> {
@@ -54,7 +91,9 @@ pub fn dispatch<T: Task>(
         Device::Cpu => {
             type B = burn::backend::Autodiff<burn::backend::Flex>;
             let meter = Arc::new(crate::meter::HostMeter::new()?);
-            Ok(task.run::<B>(Default::default(), meter))
+            let cpu = Default::default();
+            require::<B>(device, &cpu, dtype)?;
+            Ok(task.run::<B>(cpu, meter))
         }
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
@@ -73,7 +112,9 @@ pub fn dispatch<T: Task>(
                 rekindle_plan::Bytes(after.used_bytes.0.saturating_sub(before.used_bytes.0))
             });
             let meter = meter.with_context(context.unwrap_or_default());
-            Ok(task.run::<burn::backend::Autodiff<Cuda>>(cuda, Arc::new(meter)))
+            type B = burn::backend::Autodiff<Cuda>;
+            require::<B>(device, &cuda, dtype)?;
+            Ok(task.run::<B>(cuda, Arc::new(meter)))
         }
         #[cfg(feature = "wgpu")]
         Device::Wgpu(index) => {
@@ -87,7 +128,9 @@ pub fn dispatch<T: Task>(
                 wgpu.clone(),
                 super::pools::set(pools),
             );
-            Ok(task.run::<burn::backend::Autodiff<Wgpu>>(wgpu, Arc::new(meter)))
+            type B = burn::backend::Autodiff<Wgpu>;
+            require::<B>(device, &wgpu, dtype)?;
+            Ok(task.run::<B>(wgpu, Arc::new(meter)))
         }
         #[allow(
             unreachable_patterns,

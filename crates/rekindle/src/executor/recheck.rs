@@ -4,17 +4,22 @@
 //! changes) makes gradients that belong to no run at all, silently. PyTorch's checkpointing compares shapes and types;
 //! here values are compared as well, on request: three sums over each tensor, taken on the device.
 //!
-//! Costs, for values: one pass over each output and up to as many bytes as one output while it lasts; the sums wait on
-//! the device, and are read once, when the step is over.
+//! Costs, for values: one pass over each output and up to [`Recheck::temp_bytes`] while it lasts; the sums wait on the
+//! device, and are read once, when the step is over. Sums are taken in `f32`, whatever the output is: `f16` ends at
+//! 65,504.
 
 use burn::tensor::{
     Bool, Int, Tensor,
     backend::{AutodiffBackend, Backend},
 };
+use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::StepError;
-use crate::activation::{Activation, ActivationVisitor};
+use crate::{
+    activation::{Activation, ActivationVisitor},
+    dtype::Dtype,
+};
 
 /// How closely recomputed outputs are compared with the first ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,14 +34,34 @@ pub enum Recheck {
     Values,
 }
 
+impl Recheck {
+    /// What a comparison of an output of so many bytes takes while it lasts.
+    #[must_use]
+    pub fn temp_bytes(self, output: Bytes, dtype: Dtype) -> Bytes {
+        match (self, dtype) {
+            (Self::Off | Self::Shapes, _) => Bytes::ZERO,
+            (Self::Values, Dtype::F32) => output,
+            // The values in `f32`, and what is summed of them.
+            (Self::Values, _) => Bytes(2 * output.0 / dtype.bytes() * Dtype::F32.bytes()),
+        }
+    }
+}
+
 /// Sums may be taken in another order the second time: relative to the sum of magnitudes.
 const TOLERANCE: f32 = 1e-5;
+
+/// On a GPU another kernel may be chosen the second time, and round single values to a neighbour. Such errors of `n`
+/// values add up like a random walk: to so many units in the last place, divided by the root of `n`. Another dropout mask
+/// differs by much more.
+const ULPS: f64 = 4.0;
 
 /// What is compared of one output.
 struct Outline<B: Backend> {
     shapes: Vec<Vec<usize>>,
     /// Of each float tensor: the sum, the sum of magnitudes, the sum of squares.
     sums: Vec<Tensor<B, 1>>,
+    /// How far each of these may differ, relative to the sum of magnitudes.
+    tolerances: Vec<f32>,
 }
 
 /// The outputs of one step.
@@ -108,10 +133,14 @@ impl<B: AutodiffBackend> Rechecks<B> {
         }
         for (stage, again) in &self.later {
             let again = read(again);
+            let tolerances = self.first[*stage]
+                .iter()
+                .flat_map(|outline| &outline.tolerances);
             let differs = first[*stage]
                 .chunks(3)
                 .zip(again.chunks(3))
-                .any(|(first, again)| !alike(first, again));
+                .zip(tolerances)
+                .any(|((first, again), tolerance)| !alike(first, again, *tolerance));
             if differs {
                 return Err(StepError::RecomputedValues { stage: *stage });
             }
@@ -120,7 +149,7 @@ impl<B: AutodiffBackend> Rechecks<B> {
     }
 }
 
-fn alike(first: &[f32], again: &[f32]) -> bool {
+fn alike(first: &[f32], again: &[f32], tolerance: f32) -> bool {
     let [_, magnitudes, squares] = *first else {
         return true;
     };
@@ -129,7 +158,7 @@ fn alike(first: &[f32], again: &[f32]) -> bool {
         .iter()
         .zip(again)
         .zip(scales)
-        .all(|((first, again), scale)| (first - again).abs() <= TOLERANCE * scale)
+        .all(|((first, again), scale)| (first - again).abs() <= tolerance * scale)
 }
 
 /// The shapes of a value's tensors.
@@ -149,7 +178,11 @@ fn outline<B: AutodiffBackend, A: Activation<B>>(
         fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
             self.outline.shapes.push(tensor.dims().to_vec());
             if self.mode == Recheck::Values {
-                let values = tensor.clone().inner();
+                let epsilon = tensor.dtype().finfo().map_or(0.0, |info| info.epsilon);
+                let count = tensor.shape().num_elements().max(1) as f64;
+                let rounding = ULPS * epsilon / count.sqrt();
+                self.outline.tolerances.push(TOLERANCE.max(rounding as f32));
+                let values = tensor.clone().inner().cast(Dtype::F32.float());
                 let sum = values.clone().sum();
                 let magnitudes = values.clone().abs().sum();
                 let squares = (values.clone() * values).sum();
@@ -170,6 +203,7 @@ fn outline<B: AutodiffBackend, A: Activation<B>>(
         outline: Outline {
             shapes: Vec::new(),
             sums: Vec::new(),
+            tolerances: Vec::new(),
         },
     };
     output.visit(&mut look);

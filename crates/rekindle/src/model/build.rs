@@ -23,6 +23,7 @@ use super::{
     stage::{Instruction, Op, Stage},
     stages::StagePlan,
 };
+use crate::dtype::Dtype;
 
 /// Why a model cannot be built.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -42,9 +43,9 @@ pub enum BuildError {
     },
 }
 
-/// Builds a module for each stage, with all parameters drawn.
+/// Builds a module for each stage, with all parameters drawn in `f32` and rounded to `dtype`.
 ///
-/// Memory: the parameters, plus up to twice the largest one on the host while it is drawn.
+/// Memory: the parameters, plus up to twice the largest one on the host while it is drawn, and the largest layer in `f32`.
 ///
 /// # Errors
 ///
@@ -52,6 +53,7 @@ pub enum BuildError {
 pub fn build<B: Backend>(
     model: &ModelSpec,
     plan: &StagePlan,
+    dtype: Dtype,
     device: &B::Device,
 ) -> Result<Vec<Stage<B>>, BuildError> {
     let shape = model.infer()?;
@@ -74,6 +76,7 @@ pub fn build<B: Backend>(
             let mut builder = StageBuilder {
                 ops: Vec::new(),
                 program: Vec::new(),
+                dtype,
                 device,
             };
             for index in stage.layers.clone() {
@@ -88,6 +91,7 @@ pub fn build<B: Backend>(
 struct StageBuilder<'a, B: Backend> {
     ops: Vec<Op<B>>,
     program: Vec<Instruction>,
+    dtype: Dtype,
     device: &'a B::Device,
 }
 
@@ -173,7 +177,7 @@ impl<B: Backend> StageBuilder<'_, B> {
     fn op(&mut self, op: Op<B>) {
         op.visit(&mut Draw);
         self.program.push(Instruction::Apply(self.ops.len()));
-        self.ops.push(op);
+        self.ops.push(self.dtype.cast(op));
     }
 }
 

@@ -29,6 +29,7 @@ use super::{
     spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
     stages::StagePlan,
 };
+use crate::dtype::Dtype;
 
 /// Bytes of one value of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,15 @@ impl ElementBytes {
         token: 4,
         index: 8,
     };
+
+    /// The same with numbers of another type.
+    #[must_use]
+    pub fn flex(dtype: Dtype) -> Self {
+        Self {
+            float: dtype.bytes(),
+            ..Self::FLEX
+        }
+    }
 
     fn of(self, kind: ElementKind) -> u64 {
         match kind {

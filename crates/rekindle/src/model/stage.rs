@@ -10,7 +10,6 @@ use burn::{
         Tensor, activation,
         backend::Backend,
         module::{avg_pool2d, max_pool2d},
-        ops::PadMode,
     },
 };
 
@@ -136,10 +135,7 @@ impl<B: Backend> Stage<B> {
                     false,
                 )
                 .into(),
-                Instruction::ZeroPad([top, bottom, left, right]) => value
-                    .into_float4()?
-                    .pad((*left, *right, *top, *bottom), PadMode::Constant(0.0))
-                    .into(),
+                Instruction::ZeroPad(padding) => zero_pad(value.into_float4()?, *padding).into(),
                 Instruction::Relu
                 | Instruction::Gelu
                 | Instruction::Tanh
@@ -213,6 +209,18 @@ fn add<B: Backend>(skip: Value<B>, value: Value<B>) -> Result<Value<B>, ValueErr
         Value::Float3(tensor) => (skip.into_float3()? + tensor).into(),
         other => (skip.into_float4()? + other.into_float4()?).into(),
     })
+}
+
+/// burn's own padding is f32 whatever the tensor is.
+fn zero_pad<B: Backend>(
+    tensor: Tensor<B, 4>,
+    [top, bottom, left, right]: [usize; 4],
+) -> Tensor<B, 4> {
+    let [batch, channels, rows, columns] = tensor.dims();
+    let padded = [batch, channels, top + rows + bottom, left + columns + right];
+    let inside = [0..batch, 0..channels, top..top + rows, left..left + columns];
+    let options = (&tensor.device(), tensor.dtype());
+    Tensor::zeros(padded, options).slice_assign(inside, tensor)
 }
 
 /// Modules that take floats of any rank.

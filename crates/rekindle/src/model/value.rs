@@ -3,13 +3,14 @@
 //! burn's tensors carry their rank in their type; a model from a config cannot. A [`Value`] is a tensor of any of
 //! the ranks that occur: two to four with the batch dimension, numbers or token ids.
 
-use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{DType, Int, Tensor, TensorData, backend::Backend};
 
 use super::spec::{ElementKind, SampleShape};
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor},
     backend::CheckpointBackend,
     balanced,
+    dtype::Dtype,
 };
 
 /// A tensor whose rank is known at run time. The first dimension is the batch.
@@ -125,12 +126,27 @@ impl<B: Backend> Value<B> {
         shape: &[usize],
         device: &B::Device,
     ) -> Result<Self, ValueError> {
+        Self::from_floats_in(Dtype::F32, values, shape, device)
+    }
+
+    /// The same, rounded to a type of numbers on the host.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_floats`](Self::from_floats).
+    pub fn from_floats_in(
+        dtype: Dtype,
+        values: Vec<f32>,
+        shape: &[usize],
+        device: &B::Device,
+    ) -> Result<Self, ValueError> {
         check_count(values.len(), shape)?;
         let data = TensorData::new(values, shape.to_vec());
+        let options = (device, DType::from(dtype.float()));
         match shape.len() {
-            2 => Ok(Self::Float2(Tensor::from_data(data, device))),
-            3 => Ok(Self::Float3(Tensor::from_data(data, device))),
-            4 => Ok(Self::Float4(Tensor::from_data(data, device))),
+            2 => Ok(Self::Float2(Tensor::from_data(data, options))),
+            3 => Ok(Self::Float3(Tensor::from_data(data, options))),
+            4 => Ok(Self::Float4(Tensor::from_data(data, options))),
             _ => Err(ValueError::Rank {
                 shape: shape.to_vec(),
             }),

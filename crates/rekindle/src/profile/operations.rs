@@ -313,7 +313,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                 let moments = self.optimizer.moments();
                 let tables = parameters.tensors
                     * (STATE_BYTES_PER_PARAMETER + moments * STATE_BYTES_PER_MOMENT);
-                state_bytes = came.min(moments * grad_bytes + tables);
+                let state = self.optimizer.state_bytes(parameters.trainable_count);
+                state_bytes = came.min(state.0 + tables);
             }
             costs.push(cost);
         }

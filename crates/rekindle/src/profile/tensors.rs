@@ -15,7 +15,8 @@ use crate::activation::{Activation, ActivationVisitor};
 #[derive(Default)]
 pub(super) struct Parameters {
     pub(super) bytes: u64,
-    /// Bytes of those that want a gradient.
+    /// Number and bytes of the values that want a gradient.
+    pub(super) trainable_count: u64,
     pub(super) trainable_bytes: u64,
     pub(super) tensors: u64,
 }
@@ -31,10 +32,12 @@ impl Parameters {
 impl<B: AutodiffBackend> ModuleVisitor<B> for Parameters {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let tensor = param.val();
-        let bytes = (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        let count = tensor.shape().num_elements() as u64;
+        let bytes = count * tensor.dtype().size() as u64;
         self.bytes += bytes;
         self.tensors += 1;
         if tensor.is_require_grad() {
+            self.trainable_count += count;
             self.trainable_bytes += bytes;
         }
     }
@@ -66,7 +69,7 @@ pub(super) fn unit_gradients<B: AutodiffBackend, M: Module<B>>(module: &M) -> Gr
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             let tensor = param.val();
             if tensor.is_require_grad() {
-                let ones = Tensor::<B::InnerBackend, D>::ones(tensor.dims(), &tensor.device());
+                let ones = tensor.inner().ones_like();
                 self.0.register::<B::InnerBackend, D>(param.id, ones);
             }
         }

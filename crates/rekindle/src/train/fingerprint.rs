@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings};
 use crate::{
     data::{Dataset, TargetKind},
+    dtype::Dtype,
     model::spec::{ModelSpec, SampleShape},
 };
 
@@ -19,6 +20,7 @@ struct Fields<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     accumulate: Option<usize>,
     seed: u64,
+    dtype: Dtype,
     loss: LossKind,
     optimizer: OptimizerSettings,
     learning_rate: LearningRate,
@@ -52,6 +54,7 @@ pub(super) fn fingerprint(
         batch: settings.batch,
         accumulate: (settings.accumulate > 1).then_some(settings.accumulate),
         seed: settings.seed,
+        dtype: settings.dtype,
         loss: settings.loss,
         optimizer: settings.optimizer,
         learning_rate: settings.learning_rate,

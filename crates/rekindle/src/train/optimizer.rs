@@ -3,22 +3,23 @@
 use std::io;
 
 use burn::{
-    grad_clipping::GradientClippingConfig,
+    grad_clipping::{GradientClipping, GradientClippingConfig},
     module::{AutodiffModule, Module, ModuleVisitor, Param},
     optim::{
         Adam, AdamConfig, AdamW, AdamWConfig, GradientsParams, Optimizer, Sgd, SgdConfig,
-        adaptor::OptimizerAdaptor, decay::WeightDecayConfig, momentum::MomentumConfig,
+        SimpleOptimizer, adaptor::OptimizerAdaptor, decay::WeightDecayConfig,
+        momentum::MomentumConfig,
     },
     tensor::{Tensor, backend::AutodiffBackend},
 };
-use rekindle_plan::Bytes;
 
 use super::{
+    f32_update::F32Update,
     run_dir_error::RunDirError,
     settings::{Clip, OptimizerSettings},
     snapshot::{Snapshot, SnapshotWriter},
 };
-use crate::sequential::Sequential;
+use crate::{dtype::Dtype, sequential::Sequential};
 
 /// Updates a model of type `M` as [`OptimizerSettings`] and [`Clip`] say.
 pub struct AnyOptimizer<B: AutodiffBackend, M: AutodiffModule<B>> {
@@ -27,9 +28,9 @@ pub struct AnyOptimizer<B: AutodiffBackend, M: AutodiffModule<B>> {
 }
 
 enum Kind<B: AutodiffBackend, M: AutodiffModule<B>> {
-    Sgd(OptimizerAdaptor<Sgd<B::InnerBackend>, M, B>),
-    Adam(OptimizerAdaptor<Adam, M, B>),
-    AdamW(OptimizerAdaptor<AdamW, M, B>),
+    Sgd(OptimizerAdaptor<F32Update<Sgd<B::InnerBackend>>, M, B>),
+    Adam(OptimizerAdaptor<F32Update<Adam>, M, B>),
+    AdamW(OptimizerAdaptor<F32Update<AdamW>, M, B>),
 }
 
 impl<B: AutodiffBackend, L: AutodiffModule<B>> AnyOptimizer<B, Sequential<L>> {
@@ -85,9 +86,9 @@ impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
     /// An optimizer without state yet.
     #[must_use]
     pub fn new(settings: OptimizerSettings, clip: Option<Clip>) -> Self {
-        let each = match clip {
-            Some(Clip::Value { max }) => Some(GradientClippingConfig::Value(max as f32)),
-            Some(Clip::Norm { max }) => Some(GradientClippingConfig::Norm(max as f32)),
+        let clip_each = match clip {
+            Some(Clip::Value { max }) => Some(GradientClippingConfig::Value(max as f32).init()),
+            Some(Clip::Norm { max }) => Some(GradientClippingConfig::Norm(max as f32).init()),
             Some(Clip::GlobalNorm { .. }) | None => None,
         };
         let penalty = |decay: f64| (decay > 0.0).then(|| WeightDecayConfig::new(decay as f32));
@@ -104,9 +105,8 @@ impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
                 });
                 let config = SgdConfig::new()
                     .with_momentum(momentum)
-                    .with_weight_decay(penalty(weight_decay))
-                    .with_gradient_clipping(each);
-                Kind::Sgd(config.init())
+                    .with_weight_decay(penalty(weight_decay));
+                Kind::Sgd(adapted(config.build(), clip_each))
             }
             OptimizerSettings::Adam {
                 betas: [beta_1, beta_2],
@@ -117,9 +117,8 @@ impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
                     .with_beta_1(beta_1 as f32)
                     .with_beta_2(beta_2 as f32)
                     .with_epsilon(epsilon as f32)
-                    .with_weight_decay(penalty(weight_decay))
-                    .with_grad_clipping(each);
-                Kind::Adam(config.init())
+                    .with_weight_decay(penalty(weight_decay));
+                Kind::Adam(adapted(config.build(), clip_each))
             }
             OptimizerSettings::AdamW {
                 betas: [beta_1, beta_2],
@@ -130,9 +129,8 @@ impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
                     .with_beta_1(beta_1 as f32)
                     .with_beta_2(beta_2 as f32)
                     .with_epsilon(epsilon as f32)
-                    .with_weight_decay(weight_decay as f32)
-                    .with_grad_clipping(each);
-                Kind::AdamW(config.init())
+                    .with_weight_decay(weight_decay as f32);
+                Kind::AdamW(adapted(config.build(), clip_each))
             }
         };
         let global_norm = match clip {
@@ -190,16 +188,11 @@ impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
     }
 }
 
-impl OptimizerSettings {
-    /// Bytes of state that appear in the first step, beside `param_bytes` of trainable parameters.
-    #[must_use]
-    pub fn state_bytes(&self, param_bytes: Bytes) -> Bytes {
-        let tensors_per_parameter = match self {
-            Self::Sgd { momentum, .. } => u64::from(*momentum > 0.0),
-            Self::Adam { .. } | Self::AdamW { .. } => 2,
-        };
-        Bytes(param_bytes.0 * tensors_per_parameter)
-    }
+fn adapted<B: AutodiffBackend, M: AutodiffModule<B>, O: SimpleOptimizer<B::InnerBackend>>(
+    optimizer: O,
+    clip: Option<GradientClipping>,
+) -> OptimizerAdaptor<F32Update<O>, M, B> {
+    OptimizerAdaptor::from(F32Update { optimizer, clip })
 }
 
 /// Scales all gradients by `max / norm` where their common L2 norm exceeds `max` (Pascanu et al. 2013, algorithm 1).
@@ -217,7 +210,7 @@ fn clip_global_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
     impl<B: AutodiffBackend> ModuleVisitor<B> for SquaredNorm<'_, B> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             if let Some(gradient) = self.gradients.get::<B::InnerBackend, D>(param.id) {
-                let square = gradient.square().sum();
+                let square = gradient.cast(Dtype::F32.float()).square().sum();
                 self.sum = Some(match self.sum.take() {
                     None => square,
                     Some(sum) => sum + square,

@@ -283,6 +283,7 @@ pub fn run(
     let mode = pools.as_ref().map(|decision| decision.mode);
     dispatch(
         device,
+        job.settings.dtype,
         mode.unwrap_or_default(),
         Run {
             job,
@@ -313,7 +314,12 @@ pub fn measure(
     observer: &mut dyn Observer,
 ) -> Result<Measured, RunError> {
     let mode = pools::decide(job)?.map(|decision| decision.mode);
-    dispatch(device, mode.unwrap_or_default(), Measure { job, observer })?
+    dispatch(
+        device,
+        job.settings.dtype,
+        mode.unwrap_or_default(),
+        Measure { job, observer },
+    )?
 }
 
 struct Measure<'a> {

@@ -1,6 +1,9 @@
 //! How a model is trained, as plain values: no backend, no tensors.
 
+use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
+
+use crate::dtype::Dtype;
 
 /// Everything that decides the updates, apart from the model, the data and the schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,6 +18,9 @@ pub struct TrainSettings {
     pub accumulate: usize,
     /// Seed of initial weights, shuffling and random layers.
     pub seed: u64,
+    /// The type of parameters and activations.
+    #[serde(default)]
+    pub dtype: Dtype,
     /// What is minimised.
     pub loss: LossKind,
     /// How parameters are updated.
@@ -118,12 +124,19 @@ pub enum Clip {
 }
 
 impl OptimizerSettings {
-    /// Tensors of a parameter's size that the optimizer keeps for each parameter.
+    /// Numbers that the optimizer keeps for each parameter.
     #[must_use]
     pub fn moments(&self) -> u64 {
         match self {
             Self::Sgd { momentum, .. } => u64::from(*momentum > 0.0),
             Self::Adam { .. } | Self::AdamW { .. } => 2,
         }
+    }
+
+    /// Bytes of state that appear in the first step for so many parameters, whose type it does not have.
+    #[must_use]
+    pub fn state_bytes(&self, param_count: u64) -> Bytes {
+        let numbers = self.moments().saturating_mul(param_count);
+        Bytes(numbers.saturating_mul(Dtype::F32.bytes()))
     }
 }

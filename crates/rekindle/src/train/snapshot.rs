@@ -305,9 +305,10 @@ impl<B: Backend> ModuleMapper<B> for Restore<'_> {
             Ok((id, data)) => {
                 let (_, tensor, mapper) = param.consume();
                 let (device, wants_gradient) = (tensor.device(), tensor.is_require_grad());
+                let options = (&device, tensor.dtype());
                 // Freed before its successor comes.
                 drop(tensor);
-                let tensor = Tensor::from_data(data, &device).set_require_grad(wants_gradient);
+                let tensor = Tensor::from_data(data, options).set_require_grad(wants_gradient);
                 Param::from_mapped_value(id, tensor, mapper)
             }
             Err(error) => {

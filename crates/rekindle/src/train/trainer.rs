@@ -25,6 +25,7 @@ use super::{
 use crate::{
     backend::CheckpointBackend,
     data::batch::{Batch, Inputs, Targets},
+    dtype::Dtype,
     executor::{Executor, Room, StepError, StepOutput, TraceEntry, Tracing},
     layer::Layer,
     meter::{Meter, Phase, PhaseReading, PhaseRecorder},
@@ -268,9 +269,9 @@ impl<B: CheckpointBackend> Trainer<B> {
     fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<PartOutput<B>, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         if let Some(room) = self.executor.room() {
-            room.make(batch.bytes());
+            room.make(batch.bytes(self.settings.dtype));
         }
-        let (input, targets) = to_device::<B>(batch, &self.device)?;
+        let (input, targets) = to_device::<B>(batch, self.settings.dtype, &self.device)?;
         if let Some(tracker) = &self.tracker {
             tracker.batch();
         }
@@ -307,7 +308,7 @@ impl<B: CheckpointBackend> Trainer<B> {
             // Leaves are new in every run, as they are after every optimizer step: burn's first pass over new leaves
             // is slower.
             let model: Sequential<Stage<B>> = AutodiffModule::<B>::from_inner(self.model.valid());
-            let (input, targets) = to_device::<B>(batch(), &self.device)?;
+            let (input, targets) = to_device::<B>(batch(), self.settings.dtype, &self.device)?;
             self.meter.start_interval();
             let started = Instant::now();
             let output = executor.step(&model, input, StepSeed::new(0, 0), |output| {
@@ -355,7 +356,8 @@ impl<B: CheckpointBackend> Trainer<B> {
         let (mut samples, mut loss, mut correct) = (0, 0.0, None);
         for batch in batches {
             let size = batch.targets.len();
-            let (input, targets) = to_device::<B::InnerBackend>(batch, &self.device)?;
+            let (input, targets) =
+                to_device::<B::InnerBackend>(batch, self.settings.dtype, &self.device)?;
             let output = rows(self.evaluation_forward(&model, input));
             loss += scalar(targets.loss(output.clone())) * size as f64;
             if let Some(right) = targets.correct(output) {
@@ -372,17 +374,18 @@ impl<B: CheckpointBackend> Trainer<B> {
     }
 }
 
-/// Moves a batch to the device.
+/// Moves a batch to the device, its inputs in the model's type.
 ///
 /// # Errors
 ///
 /// If its values do not fill its shape.
 pub fn to_device<B: Backend>(
     batch: Batch,
+    dtype: Dtype,
     device: &B::Device,
 ) -> Result<(Value<B>, TargetTensor<B>), TrainError> {
     let input = match batch.inputs {
-        Inputs::Floats { values, shape } => Value::from_floats(values, &shape, device)?,
+        Inputs::Floats { values, shape } => Value::from_floats_in(dtype, values, &shape, device)?,
         Inputs::Tokens { values, shape } => Value::from_tokens(values, &shape, device)?,
     };
     let targets = match batch.targets {
@@ -397,10 +400,10 @@ pub fn to_device<B: Backend>(
     Ok((input, targets))
 }
 
-/// The model's output as `[batch, values]`.
+/// The model's output as `[batch, values]`, in the type of the loss.
 pub(super) fn rows<B: Backend>(output: Value<B>) -> Tensor<B, 2> {
     match output.into_float2() {
-        Ok(rows) => rows,
+        Ok(rows) => rows.cast(Dtype::F32.float()),
         Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
     }
 }

@@ -96,7 +96,12 @@ pub fn verify(
     device: Device,
     done: &mut dyn FnMut(&Comparison),
 ) -> Result<Vec<Comparison>, VerifyError> {
-    dispatch(device, PoolMode::default(), Verify { verification, done })?
+    dispatch(
+        device,
+        verification.settings.dtype,
+        PoolMode::default(),
+        Verify { verification, done },
+    )?
 }
 
 struct Verify<'a> {
@@ -119,7 +124,7 @@ impl Task for Verify<'_> {
         let stages = StagePlan::new(model, &shape);
         let batches = Shuffled::new(data.len(), settings.batch, settings.seed)?;
         B::seed(&device, settings.seed);
-        let model = Sequential::new(build::<B>(model, &stages, &device)?);
+        let model = Sequential::new(build::<B>(model, &stages, settings.dtype, &device)?);
         let trial = Trial::<B> {
             model,
             data,
@@ -169,8 +174,8 @@ impl<B: CheckpointBackend> Trial<'_, B> {
         let mut optimizer = AnyOptimizer::new(self.settings.optimizer, self.settings.clip);
         let mut values = Values::default();
         for step in 0..self.settings.steps {
-            let (input, targets) =
-                to_device::<B>(self.data.batch(&self.batches.step(step)), &self.device)?;
+            let batch = self.data.batch(&self.batches.step(step));
+            let (input, targets) = to_device::<B>(batch, self.settings.dtype, &self.device)?;
             let seed = StepSeed::new(self.settings.seed, step as u64);
             let (loss, gradients) = match executor {
                 Some(executor) => {

@@ -1,6 +1,7 @@
 //! Made-up runs: what is said of each, and what is not.
 
 use rekindle::{
+    Dtype,
     meter::{Count, MemoryReading, Phase, PhaseReading},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
@@ -52,6 +53,7 @@ fn record(
             batch: 8,
             accumulate: 1,
             seed: 0,
+            dtype: Dtype::F32,
             loss: LossKind::MeanSquaredError,
             optimizer,
             learning_rate: LearningRate::Constant { rate: 0.1 },

@@ -71,7 +71,7 @@ fn estimated_chain(job: &Job<'_>) -> Result<Chain, RunError> {
         shape: &job.model.infer()?,
         settings: job.settings,
         target: job.train.target(),
-        bytes: ElementBytes::FLEX,
+        bytes: ElementBytes::flex(job.settings.dtype),
         kernels: Kernels::Device,
     };
     Ok(counted.chain().chain)

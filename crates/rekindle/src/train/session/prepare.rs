@@ -44,7 +44,7 @@ impl<B: CheckpointBackend> Built<B> {
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         B::seed(device, job.settings.seed);
         Ok(Self {
-            model: Sequential::new(build::<B>(job.model, &stages, device)?),
+            model: Sequential::new(build::<B>(job.model, &stages, job.settings.dtype, device)?),
             shape,
             batches,
             labels: labels(job.model, &stages),
@@ -109,7 +109,7 @@ impl<B: CheckpointBackend> Built<B> {
         let held = meter.read().in_use_bytes;
         let samples = self.batches.step(0);
         let batch = job.train.batch(&samples[..job.settings.micro_batch()]);
-        let (input, targets) = to_device::<B>(batch, device)?;
+        let (input, targets) = to_device::<B>(batch, job.settings.dtype, device)?;
         let with_batch = meter.read().in_use_bytes;
         let profiler = Profiler::<B> {
             device,
@@ -151,7 +151,9 @@ fn count_settings(job: &Job<'_>, meter: &dyn Meter, chain: &mut Chain) {
     }
     if job.recheck == Recheck::Values {
         for stage in &mut chain.stages {
-            let pass = stage.output_bytes;
+            let pass = job
+                .recheck
+                .temp_bytes(stage.output_bytes, job.settings.dtype);
             let ways = stage.alternatives.iter_mut();
             let temps = ways.map(|way| &mut way.tracked_temp_bytes);
             for temp in temps.chain([&mut stage.forward_temp_bytes, &mut stage.tracked_temp_bytes])
@@ -182,7 +184,7 @@ fn profile_key(job: &Job<'_>, meter: &dyn Meter) -> String {
         "hardware": job.hardware,
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
         "exact_sizes": meter.exact_sizes(),
-        "dtype": "f32",
+        "dtype": settings.dtype,
         "batch": settings.micro_batch(),
         "loss": settings.loss,
         "optimizer": settings.optimizer,

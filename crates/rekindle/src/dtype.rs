@@ -1,0 +1,125 @@
+//! The type of the numbers that a model keeps.
+//!
+//! | kept in the [`Dtype`] | always in `f32` |
+//! |---|---|
+//! | parameters, running statistics | the loss, and the output that it is computed from |
+//! | activations, and what a graph saves of them | the optimizer's state and each update, before it is rounded |
+//! | gradients, between backwards and until the update | targets |
+//!
+//! An optimizer has to work in `f32`: the square of a gradient below 2e-4 is 0 in `f16`, and so is Adam's epsilon. What
+//! is left out of mixed-precision training (Micikevicius et al. 2018, arXiv 1710.03740) is its `f32` copy of the
+//! parameters, which would take back what smaller ones save: an update below half a unit in a parameter's last place
+//! is lost.
+//!
+//! burn's tensors carry their type at run time, so all types share one backend, and a model is drawn in `f32` and then
+//! rounded: a seed starts the same model in each.
+
+use std::{fmt, str::FromStr};
+
+use burn::{
+    module::{Module, ModuleMapper, Param},
+    tensor::{FloatDType, Tensor, backend::Backend},
+};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A type of numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// 16 bits: up to 65,504, with 11 significant bits; gradients below 6e-8 vanish.
+    F16,
+    /// 16 bits: the range of `f32`, with 8 significant bits.
+    Bf16,
+}
+
+impl Dtype {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+
+    /// Bytes of one number.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// The distance from 1 to the next larger number.
+    #[must_use]
+    pub fn epsilon(self) -> f64 {
+        self.float().finfo().epsilon
+    }
+
+    /// The types that a device computes in.
+    #[must_use]
+    pub fn supported<B: Backend>(device: &B::Device) -> Vec<Self> {
+        let mut all = Self::ALL.to_vec();
+        all.retain(|dtype| B::supports_dtype(device, dtype.float().into()));
+        all
+    }
+
+    /// The module with all its float tensors, statistics included, rounded to this type.
+    ///
+    /// No clone of it may be in use: statistics are replaced in place.
+    pub fn cast<B: Backend, M: Module<B>>(self, module: M) -> M {
+        struct Cast(FloatDType);
+        impl<B: Backend> ModuleMapper<B> for Cast {
+            fn map_float<const D: usize>(
+                &mut self,
+                param: Param<Tensor<B, D>>,
+            ) -> Param<Tensor<B, D>> {
+                let (id, tensor, mapper) = param.consume();
+                let wants_gradient = tensor.is_require_grad();
+                // Without a graph: what is rounded is a new leaf.
+                let rounded = tensor.set_require_grad(false).cast(self.0);
+                Param::from_mapped_value(id, rounded.set_require_grad(wants_gradient), mapper)
+            }
+        }
+        module.map(&mut Cast(self.float()))
+    }
+
+    /// As burn calls it.
+    pub(crate) fn float(self) -> FloatDType {
+        match self {
+            Self::F32 => FloatDType::F32,
+            Self::F16 => FloatDType::F16,
+            Self::Bf16 => FloatDType::BF16,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that names no type.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{text}` is no dtype: write f32, f16 or bf16")]
+pub struct DtypeParseError {
+    text: String,
+}
+
+impl FromStr for Dtype {
+    type Err = DtypeParseError;
+
+    fn from_str(text: &str) -> Result<Self, DtypeParseError> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|dtype| dtype.name() == text)
+            .ok_or_else(|| DtypeParseError { text: text.into() })
+    }
+}
