@@ -39,6 +39,8 @@ pub enum Command {
     PlanMeasured,
     /// Show that checkpointed training computes what plain training computes
     Verify(VerifyArgs),
+    /// Make one self-contained HTML page of a run, or of several beside each other
+    Report(ReportArgs),
     /// List what this machine can run on
     Devices(DevicesArgs),
 }
@@ -279,6 +281,19 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "D")]
     pub device: Option<DeviceChoice>,
     /// One JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Folders that `rekindle train -o` wrote
+    #[arg(value_name = "RUN_DIR", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Where the page goes; by default into the first folder: `report.html`, or `comparison.html` of several runs
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// One JSON document on standard output, which says where the page is
     #[arg(long)]
     pub json: bool,
 }

@@ -6,7 +6,7 @@ use miette::{Report, miette};
 use rekindle::{
     data::{DataError, error::Blame},
     device::DispatchError,
-    train::session::RunError,
+    train::{RunDirError, session::RunError},
 };
 use rekindle_plan::PlanError;
 
@@ -91,6 +91,19 @@ impl From<PlanError> for Failure {
     }
 }
 
+impl From<RunDirError> for Failure {
+    fn from(error: RunDirError) -> Self {
+        let code = match error.blame() {
+            Blame::System => exit::FILE_REFUSED,
+            Blame::Content => exit::USAGE,
+        };
+        Self {
+            code,
+            report: miette!("{error}"),
+        }
+    }
+}
+
 impl From<DispatchError> for Failure {
     fn from(error: DispatchError) -> Self {
         match &error {
@@ -117,14 +130,7 @@ impl From<RunError> for Failure {
             RunError::Shape(_) | RunError::Schedule(_) | RunError::OtherModel(_) => {
                 Self::usage(error)
             }
-            RunError::RunDir(_) => Self {
-                code: if error.is_refused_file() {
-                    exit::FILE_REFUSED
-                } else {
-                    exit::USAGE
-                },
-                report: miette!("{error}"),
-            },
+            RunError::RunDir(error) => error.into(),
             RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
         }
     }

@@ -9,6 +9,7 @@
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
 //! | [`plan_file`], [`track`] | plans and tracks as files |
+//! | [`plot`], [`report`] | pictures; runs as one page |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
 #[macro_use]
@@ -22,8 +23,10 @@ mod estimate;
 mod exit;
 mod failure;
 mod plan_file;
+mod plot;
 mod profiles;
 mod progress;
+mod report;
 mod size;
 mod summary;
 mod table;
@@ -48,6 +51,7 @@ fn main() {
         Command::Plan(args) => commands::plan::run(args),
         Command::PlanMeasured => commands::plan_measured::run(),
         Command::Verify(args) => commands::verify::run(args),
+        Command::Report(args) => commands::report::run(args),
         Command::Devices(args) => commands::devices::run(args),
     };
     let code = match result {

@@ -144,7 +144,7 @@ fn predictions(record: &RunRecord) -> Table {
 }
 
 /// The closing line: this peak against the plain run's.
-fn saved(record: &RunRecord) -> String {
+pub fn saved(record: &RunRecord) -> String {
     let plain = &record.plain;
     let how = if plain.measured {
         "measured"

@@ -5,5 +5,6 @@ pub mod estimate;
 pub mod plan;
 pub mod plan_measured;
 pub mod profile;
+pub mod report;
 pub mod train;
 pub mod verify;

@@ -1,8 +1,11 @@
 //! `rekindle train`: from a config to a trained model and a comparison of promises with measurements.
 
+use std::{fs, path::Path};
+
 use rekindle::{
     device::{Device, DeviceInfo},
     train::{
+        record::RunRecord,
         run_dir::RunDir,
         session::{self, Job, PlanElsewhere, ScheduleRequest},
     },
@@ -18,6 +21,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     plan_file::PlanFile,
+    plot,
     profiles::profiles,
     progress::{self, Progress},
     size::Size,
@@ -78,6 +82,9 @@ pub fn run(args: &TrainArgs) -> Outcome {
     let finished = progress.finish();
     let record = result?;
     finished?;
+    if let Some(folder) = args.output.as_ref().or(args.resume.as_ref()) {
+        draw_timeline(&record, folder)?;
+    }
 
     if args.json {
         output::json(&record)?;
@@ -95,6 +102,16 @@ pub fn run(args: &TrainArgs) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// Leaves a picture of the traced step beside the run's record.
+fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
+    let Some(drawn) = plot::timeline::picture(record, plot::theme::Size::Wide) else {
+        return Ok(());
+    };
+    let path = folder.join("timeline.svg");
+    let svg = drawn.map_err(Failure::other)?;
+    fs::write(&path, svg).map_err(|error| Failure::file(&path, &error))
 }
 
 /// Where the run leaves its files.

@@ -14,6 +14,8 @@ use crate::executor::TraceEntry;
 pub struct Timeline {
     /// Number of the step, from 1.
     pub step: usize,
+    /// What the driver's context takes of the device besides, where a budget bounds that too; no action counts it.
+    pub context_bytes: Bytes,
     /// Its actions in order.
     pub actions: Vec<TimedAction>,
 }
@@ -104,7 +106,33 @@ impl Timeline {
                 entries.next();
             }
         })?;
-        Ok(Self { step, actions })
+        Ok(Self {
+            step,
+            context_bytes: context,
+            actions,
+        })
+    }
+
+    /// Its time.
+    #[must_use]
+    pub fn duration(&self) -> Seconds {
+        let last = self.actions.last();
+        last.map_or(Seconds::ZERO, |last| last.start_s + last.duration_s)
+    }
+
+    /// The first action with the highest prediction.
+    #[must_use]
+    pub fn predicted_peak(&self) -> Option<&TimedAction> {
+        let peak = |action: &&TimedAction| action.predicted_at_peak.total();
+        // The last of equals is the one that `max_by_key` gives.
+        self.actions.iter().rev().max_by_key(peak)
+    }
+
+    /// The highest measurement.
+    #[must_use]
+    pub fn measured_peak(&self) -> Bytes {
+        let peaks = self.actions.iter().map(|action| action.measured_peak_bytes);
+        peaks.max().unwrap_or_default()
     }
 }
 

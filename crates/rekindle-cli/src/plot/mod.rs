@@ -1,0 +1,62 @@
+//! Pictures, as SVG.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`theme`] | colours for light and dark, sizes, fonts |
+//! | [`canvas`] | a picture from its first tag to its last; text that fits |
+//! | [`axis`] | units and ticks |
+//! | [`frame`] | a pair of axes |
+//! | [`legend`] | what the colours mean, in as many rows as it takes |
+//! | [`columns`] | a timeline in no more columns than a picture has |
+//! | [`timeline`] | one step: what was held when, and why |
+//! | [`comparison`] | one step each of several runs |
+//! | [`curve`] | losses |
+//!
+//! A picture is painted once, in the light colours; a style sheet inside it turns them dark where the reader's screen
+//! is. So a picture must take every colour from the theme. Pictures load nothing and run nothing.
+
+mod axis;
+pub mod canvas;
+mod columns;
+pub mod comparison;
+pub mod curve;
+mod frame;
+pub mod legend;
+pub mod theme;
+pub mod timeline;
+
+use rekindle::{meter::Count, train::record::RunRecord};
+use rekindle_plan::{Action, Bytes};
+
+/// The budget in the bytes that a timeline counts. On a GPU it may bound the driver's context too, which no meter of
+/// live buffers sees.
+fn comparable_budget(record: &RunRecord) -> Option<Bytes> {
+    let context = record.timeline.as_ref()?.context_bytes;
+    record.budget_bytes.map(|budget| budget - context)
+}
+
+fn budget_remark(record: &RunRecord) -> &'static str {
+    match (&record.pools, record.count) {
+        (Some(_), Count::Reserved) => " less the driver's context (bounds what is reserved)",
+        _ => "",
+    }
+}
+
+/// An action by its stage's name.
+pub fn what_runs(record: &RunRecord, action: Action) -> String {
+    let name = |stage: usize| {
+        let stage = record.stages.get(stage);
+        stage.map_or("a stage", |stage| stage.name.as_str())
+    };
+    match action {
+        Action::Forward(stage) | Action::ForwardKeep(stage) => {
+            format!("the forward of {}", name(stage.0))
+        }
+        Action::ForwardTracked { stage, .. } => {
+            format!("the recorded forward of {}", name(stage.0))
+        }
+        Action::Loss => "the loss".into(),
+        Action::Backward(stage) => format!("the backward of {}", name(stage.0)),
+        Action::Optimize => "the update".into(),
+    }
+}

@@ -1,0 +1,93 @@
+//! Numbers and tables as a page has them.
+
+use maud::{Markup, html};
+use rekindle_plan::{Bytes, Seconds};
+
+/// Bytes for people, with all digits behind them.
+pub fn bytes(bytes: Bytes) -> Markup {
+    html! { data value=(bytes.0) title={ (digits(bytes.0)) " bytes" } { (bytes) } }
+}
+
+/// The same where there may be none.
+pub fn bytes_or_dash(bytes: Option<Bytes>) -> Markup {
+    match bytes {
+        Some(bytes) => self::bytes(bytes),
+        None => html! { "-" },
+    }
+}
+
+/// Seconds for people, with all digits behind them.
+pub fn seconds(seconds: Seconds) -> Markup {
+    html! { data value=(seconds.0) title={ (seconds.0) " s" } { (seconds) } }
+}
+
+/// By how much a prediction is off, as a share of the measurement.
+pub fn error(predicted: f64, measured: f64) -> Markup {
+    html! { (format!("{:+.1}%", 100.0 * (predicted - measured) / measured)) }
+}
+
+/// Words for people, with `code` between backticks.
+pub fn prose(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+/// A table whose columns after the first `words` are numbers.
+pub fn table(header: &[&str], words: usize, rows: &[Vec<Markup>]) -> Markup {
+    let class = |column: usize| (column >= words).then_some("number");
+    html! {
+        div.scroll {
+            table {
+                thead { tr { @for (column, title) in header.iter().enumerate() { th class=[class(column)] { (title) } } } }
+                tbody {
+                    @for row in rows {
+                        tr { @for (column, cell) in row.iter().enumerate() { td class=[class(column)] { (cell) } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A number with commas between its thousands.
+pub fn digits(number: u64) -> String {
+    let plain = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in plain.chars().enumerate() {
+        if index > 0 && (plain.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(digits(0), "0");
+        assert_eq!(digits(999), "999");
+        assert_eq!(digits(1_048_576), "1,048,576");
+    }
+
+    #[test]
+    fn commands_in_prose_are_code() {
+        let words = prose("`--compare` measures <it>").into_string();
+        assert_eq!(words, "<code>--compare</code> measures &lt;it&gt;");
+    }
+
+    #[test]
+    fn all_digits_are_behind_what_is_shown() {
+        let cell = bytes(Bytes(40_605_367)).into_string();
+        assert_eq!(
+            cell,
+            r#"<data value="40605367" title="40,605,367 bytes">38.7 MiB</data>"#
+        );
+    }
+}

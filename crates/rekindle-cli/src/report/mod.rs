@@ -1,0 +1,80 @@
+//! Runs as one page that loads nothing.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`run`] | the page of one run |
+//! | [`comparison`] | the page of several runs |
+//! | [`cells`] | numbers and tables as a page has them |
+//!
+//! Every number comes from a [`RunRecord`](rekindle::train::record::RunRecord), and carries its exact value behind what
+//! is shown.
+
+mod cells;
+pub mod comparison;
+pub mod run;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use rekindle::train::record::RunRecord;
+
+use crate::{
+    failure::Failure,
+    plot::{canvas::Drawn, theme::Size},
+};
+
+/// A whole page.
+fn page(title: &str, body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(include_str!("style.css"))) }
+            }
+            body {
+                (body)
+                footer {
+                    "Made by rekindle " (env!("CARGO_PKG_VERSION")) ". Sizes are binary: 1 MiB is 1,048,576 bytes; \
+                     hold the pointer over one for all its digits."
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// What a run is called.
+fn name(record: &RunRecord) -> &str {
+    match record.name.as_str() {
+        "" => "A run",
+        name => name,
+    }
+}
+
+/// A picture in both sizes, of which a screen shows the one that fits.
+fn figure(
+    draw: impl Fn(Size) -> Option<Drawn<String>>,
+    caption: &str,
+) -> Result<Option<Markup>, Failure> {
+    let mut pictures = Vec::new();
+    for size in Size::ALL {
+        let Some(drawn) = draw(size) else {
+            return Ok(None);
+        };
+        pictures.push((size, drawn.map_err(Failure::other)?));
+    }
+    Ok(Some(html! {
+        figure {
+            @for (size, svg) in &pictures {
+                div class=(match size { Size::Wide => "wide", Size::Narrow => "narrow" }) {
+                    (PreEscaped(svg))
+                }
+            }
+            @if !caption.is_empty() {
+                figcaption { (caption) }
+            }
+        }
+    }))
+}

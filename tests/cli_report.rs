@@ -1,0 +1,153 @@
+//! `rekindle report`: pages of runs, and what is no run.
+
+use std::{fs, path::Path};
+
+use assert_cmd::Command;
+use rekindle_plan::Bytes;
+use serde_json::Value;
+
+fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
+    Command::cargo_bin("rekindle")
+        .expect("built")
+        .env("REKINDLE_CACHE", "")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(arguments)
+        .assert()
+}
+
+fn train(folder: &Path, more: &[&str]) {
+    let folder = folder.to_str().expect("UTF-8");
+    let train = ["train", "configs/parity/mlp.toml", "--device", "cpu"];
+    rekindle(&[&train[..], &["-o", folder], more].concat()).success();
+}
+
+fn report(folders: &[&Path]) -> String {
+    let folders = folders.iter().map(|folder| folder.to_str().expect("UTF-8"));
+    let arguments: Vec<&str> = ["report", "--json"].into_iter().chain(folders).collect();
+    let output = rekindle(&arguments).success().get_output().stdout.clone();
+    let document: Value = serde_json::from_slice(&output).expect("one JSON document");
+    assert_eq!(document["format"], "rekindle-report/1");
+    fs::read_to_string(document["path"].as_str().expect("a path")).expect("written")
+}
+
+fn bytes(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("bytes, not {value}"))
+}
+
+fn sum(parts: &Value) -> u64 {
+    parts.as_object().expect("parts").values().map(bytes).sum()
+}
+
+#[test]
+fn a_page_stands_alone_and_agrees_with_the_record_to_the_byte() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run <1>");
+    train(&run, &["--segments", "2"]);
+    let page = report(&[&run]);
+
+    let nothing_loaded = page.replace("http://www.w3.org/2000/svg", "");
+    for loads in [
+        "http", "<script", "<link", "<img", "src=", "href=", "url(", "@import",
+    ] {
+        assert!(!nothing_loaded.contains(loads), "{loads}");
+    }
+    let record: Value =
+        serde_json::from_slice(&fs::read(run.join("run.json")).expect("written")).expect("JSON");
+    let mut shown = vec![
+        bytes(&record["predicted_peak_bytes"]),
+        bytes(&record["measured_peak_bytes"]),
+        bytes(&record["plain"]["peak_bytes"]),
+    ];
+    for step in record["phases"].as_array().expect("phases") {
+        for phase in step["phases"].as_array().expect("phases") {
+            shown.push(bytes(&phase["in_use_bytes"]));
+            shown.push(bytes(&phase["peak_in_use_bytes"]));
+        }
+    }
+    for number in shown {
+        assert!(
+            page.contains(&format!("<data value=\"{number}\"")),
+            "{number}"
+        );
+    }
+
+    let svg = fs::read_to_string(run.join("timeline.svg")).expect("written");
+    let actions = record["timeline"]["actions"].as_array().expect("actions");
+    let highest = actions
+        .iter()
+        .map(|action| sum(&action["predicted_at_peak"]));
+    let highest = highest.max().expect("actions");
+    assert_eq!(highest, bytes(&record["predicted_peak_bytes"]));
+    let measured = actions
+        .iter()
+        .map(|action| bytes(&action["measured_peak_bytes"]));
+    let label = format!(
+        "predicted peak {}, measured {}",
+        Bytes(highest),
+        Bytes(measured.max().expect("actions"))
+    );
+    assert!(svg.contains(&label), "{label}");
+    assert!(page.contains(&label), "{label}");
+}
+
+#[test]
+fn runs_beside_each_other_are_called_by_their_folders() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [plain, halves] = ["plain", "halves"].map(|name| folder.path().join(name));
+    train(&plain, &["--planner", "none"]);
+    train(&halves, &["--segments", "2"]);
+    let page = report(&[&plain, &halves]);
+    for name in ["plain: peak ", "halves: peak "] {
+        assert!(page.contains(name), "{name}");
+    }
+    assert!(plain.join("comparison.html").exists());
+}
+
+#[test]
+fn a_run_without_a_timeline_has_a_page_all_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    train(&run, &[]);
+    let path = run.join("run.json");
+    let mut record: Value =
+        serde_json::from_slice(&fs::read(&path).expect("written")).expect("JSON");
+    record["timeline"] = Value::Null;
+    record["interrupted"] = Value::Bool(true);
+    fs::write(&path, record.to_string()).expect("written");
+    let page = report(&[&run]);
+    assert!(page.contains("There is none: a run traces its fourth step"));
+    assert!(page.contains("This run is not finished"));
+}
+
+#[test]
+fn what_is_no_run_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    let refused = |code: i32, words: &str| {
+        let assert = rekindle(&["report", path]).code(code);
+        let error = String::from_utf8_lossy(&assert.get_output().stderr).replace("\n  | ", " ");
+        assert!(error.contains(words), "{error}");
+    };
+    refused(2, "holds no record of a run");
+    let record = folder.path().join("run.json");
+    fs::write(&record, r#"{"format": "rekindle-run/9"}"#).expect("written");
+    refused(2, "rekindle-run/9");
+    fs::write(&record, "{").expect("written");
+    refused(2, "not a run's record");
+    fs::remove_file(&record).expect("removed");
+    fs::create_dir(&record).expect("made");
+    refused(5, "cannot be read");
+    rekindle(&["report", "no/such/folder"]).code(5);
+    rekindle(&["report"]).code(2);
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    train(&run, &[]);
+    let run = run.to_str().expect("UTF-8");
+    rekindle(&["report", run, "-o", "no/such/folder/page.html"]).code(5);
+}
