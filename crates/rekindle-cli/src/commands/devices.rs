@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use crate::{args::DevicesArgs, failure::Outcome, output, table};
 
+/// Format tag of the document that `--json` writes.
+const FORMAT: &str = "rekindle-devices/1";
+
 /// Lists devices; for what is missing, why.
 pub fn run(args: &DevicesArgs) -> Outcome {
     let kinds = [Device::Cpu, Device::Cuda(0), Device::Wgpu(0)];
@@ -30,7 +33,9 @@ pub fn run(args: &DevicesArgs) -> Outcome {
                 Some(json!({ "kind": kind.feature(), "reason": reason.to_string() }))
             })
             .collect();
-        return output::json(&json!({ "devices": devices, "unavailable": missing }));
+        return output::json(
+            &json!({ "format": FORMAT, "devices": devices, "unavailable": missing }),
+        );
     }
     let mut table = table::table(["device", "name", "memory", "free", ""], 2..4);
     for info in found

@@ -23,6 +23,9 @@ use crate::{
     table,
 };
 
+/// Format tag of the document that `--frontier --json` writes.
+const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
+
 /// Rows of a frontier that a person looks at.
 const FRONTIER_ROWS: usize = 24;
 
@@ -55,7 +58,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
             ) = (args.json, &error)
             {
                 output::json(&json!({
-                    "planner": planner, "feasible": false, "budget_bytes": request.budget,
+                    "format": "rekindle-infeasible/1", "planner": planner, "feasible": false, "budget_bytes": request.budget,
                     "smallest_budget_bytes": smallest, "smallest_budget_of_all_planners_bytes": smallest_of_all,
                 }))?;
             }
@@ -241,7 +244,7 @@ fn frontier_of(args: &PlanArgs, subject: &Subject, planner: PlannerKind) -> Outc
             })
             .collect();
         return output::json(&json!({
-            "planner": planner, "plain_peak_bytes": plain.peak, "plain_step_s": plain.step, "points": points,
+            "format": FRONTIER_FORMAT, "planner": planner, "plain_peak_bytes": plain.peak, "plain_step_s": plain.step, "points": points,
         }));
     }
     let mut table = table::table(

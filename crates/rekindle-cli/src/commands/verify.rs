@@ -15,6 +15,9 @@ use crate::{
     output, table,
 };
 
+/// Format tag of the document that `--json` writes.
+const FORMAT: &str = "rekindle-verify/1";
+
 /// Largest relative difference that is put down to rounding on a GPU, where the fastest kernel is chosen anew and
 /// sums may be taken in another order. On the processor nothing is tolerated.
 const GPU_TOLERANCE: f64 = 1e-3;
@@ -66,6 +69,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         .count();
     if args.json {
         output::json(&json!({
+            "format": FORMAT,
             "device": device.device.to_string(),
             "steps": args.steps,
             "tolerance": tolerance,
