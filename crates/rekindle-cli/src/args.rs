@@ -54,8 +54,8 @@ pub struct ConfigArgs {
     /// Samples in each step, instead of the config's
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
-    /// Random data of the same shape, instead of the config's
-    #[arg(long, value_name = "KIND", value_parser = ["synthetic"])]
+    /// `synthetic`: random data of the same shape, instead of the config's
+    #[arg(long, value_name = "KIND", value_parser = ["synthetic"], hide_possible_values = true)]
     pub data: Option<String>,
     /// Folder of the data set, instead of the config's
     #[arg(long, value_name = "DIR", conflicts_with = "data")]
@@ -116,11 +116,12 @@ pub struct TrainArgs {
     pub seed: Option<u64>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
-    #[arg(long, value_name = "WHICH")]
+    /// Which bytes a budget bounds on a GPU: reserved (what pools and driver take of it) or in-use (live
+    /// buffers)
+    #[arg(long, value_name = "WHICH", hide_possible_values = true)]
     pub count: Option<CountChoice>,
     /// Compare recomputed activations with the first ones: off, shapes, or values (which must also be finite)
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
     pub verify: Option<VerifyChoice>,
     /// Write to FILE, as JSON lines, what each action of the first three steps allocates and frees; and beside it as text
     #[arg(long, value_name = "FILE")]
@@ -214,8 +215,14 @@ pub struct PlanArgs {
     /// Samples in each step, instead of the config's
     #[arg(long, value_name = "N", conflicts_with = "chain")]
     pub batch: Option<usize>,
-    /// Random data of the same shape, instead of the config's
-    #[arg(long, value_name = "KIND", value_parser = ["synthetic"], conflicts_with = "chain")]
+    /// `synthetic`: random data of the same shape, instead of the config's
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_parser = ["synthetic"],
+        hide_possible_values = true,
+        conflicts_with = "chain"
+    )]
     pub data: Option<String>,
     /// Folder of the data set, instead of the config's
     #[arg(long, value_name = "DIR", conflicts_with_all = ["data", "chain"])]
@@ -225,8 +232,9 @@ pub struct PlanArgs {
     pub dtype: Option<Dtype>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes the budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
-    #[arg(long, value_name = "WHICH")]
+    /// Which bytes the budget bounds on a GPU: reserved (what pools and driver take of it) or in-use (live
+    /// buffers)
+    #[arg(long, value_name = "WHICH", hide_possible_values = true)]
     pub count: Option<CountChoice>,
     /// The most bytes at any moment (512MiB, 2GB, 80%)
     #[arg(long, value_name = "SIZE")]

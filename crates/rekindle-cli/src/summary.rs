@@ -63,7 +63,7 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
 /// Phases, predictions beside measurements, and what was saved.
 pub fn closing(record: &RunRecord) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{}", table::shown(&phases::table(record)));
+    let _ = writeln!(text, "{}", phases::table_text(record));
     for sentence in phases::sentences(record) {
         let _ = writeln!(
             text,

@@ -1,8 +1,8 @@
 //! Tables for people: no lines, numbers to the right.
 
-use std::ops::Range;
+use std::{fmt::Write, ops::Range};
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets::NOTHING};
 
 /// An empty table with this header; the columns in `numbers` are aligned to the right.
 pub fn table<const N: usize>(header: [&str; N], numbers: Range<usize>) -> Table {
@@ -28,16 +28,77 @@ pub fn tight(table: &mut Table) {
     }
 }
 
-/// A table, and a word where the terminal is narrower than it.
-pub fn shown(table: &Table) -> String {
+/// A table as the terminal can show it: where it is too narrow, first without the `dispensable` columns, one after the
+/// other, then with cells that wrap. A line under it says so.
+pub fn shown(table: &Table, dispensable: &[usize]) -> String {
+    match table.width() {
+        Some(width) => fitted(table, dispensable, usize::from(width)),
+        None => table.to_string(),
+    }
+}
+
+fn fitted(table: &Table, dispensable: &[usize], width: usize) -> String {
+    let mut table = table.clone();
+    let mut hidden = Vec::new();
+    for &column in dispensable {
+        if natural_width(&table) <= width {
+            break;
+        }
+        let header = table
+            .header()
+            .and_then(|header| header.cell_iter().nth(column));
+        hidden.extend(header.map(|cell| cell.content()));
+        if let Some(column) = table.column_mut(column) {
+            column.set_constraint(ColumnConstraint::Hidden);
+        }
+    }
+    let needs = natural_width(&table);
+    let mut text = table.to_string();
+    if !hidden.is_empty() {
+        let _ = write!(
+            text,
+            "\n(not shown in {width} columns: {})",
+            hidden.join(", ")
+        );
+    }
+    if needs > width {
+        let _ = write!(
+            text,
+            "\n(this table is {needs} columns wide, the terminal {width}: cells are wrapped)"
+        );
+    }
+    text
+}
+
+fn natural_width(table: &Table) -> usize {
     let mut unbounded = table.clone();
     unbounded.set_content_arrangement(ContentArrangement::Disabled);
     let lines = unbounded.lines();
-    let needs = lines.map(|line| line.chars().count()).max().unwrap_or(0);
-    match table.width() {
-        Some(width) if needs > usize::from(width) => format!(
-            "{table}\n(this table is {needs} columns wide, the terminal {width}: cells are wrapped)"
-        ),
-        _ => table.to_string(),
+    lines
+        .map(|line| line.trim_end().chars().count())
+        .max()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fitted, table};
+
+    #[test]
+    fn columns_that_can_be_spared_go_first() {
+        let mut table = table(["stage", "bytes", "seconds"], 1..3);
+        table.add_row(["a long name", "1024", "0.5"]);
+        assert!(!fitted(&table, &[2], 40).contains('('));
+        let narrow = fitted(&table, &[2], 24);
+        assert!(!narrow.contains("0.5"), "{narrow}");
+        assert!(
+            narrow.ends_with("(not shown in 24 columns: seconds)"),
+            "{narrow}"
+        );
+        let narrower = fitted(&table, &[2], 12);
+        assert!(
+            narrower.ends_with("the terminal 12: cells are wrapped)"),
+            "{narrower}"
+        );
     }
 }

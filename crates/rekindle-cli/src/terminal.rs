@@ -1,6 +1,9 @@
 //! How reports look: colour and line drawing on a terminal, plain text elsewhere.
 
-use std::io::{self, IsTerminal};
+use std::{
+    ffi::OsStr,
+    io::{self, IsTerminal},
+};
 
 use miette::MietteHandlerOpts;
 
@@ -9,9 +12,17 @@ const WIDTH_ELSEWHERE: usize = 100;
 
 /// Whether standard output shows colours: a terminal that can, and nobody who asked for none (https://no-color.org).
 pub fn colours() -> bool {
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    io::stdout().is_terminal() && !unwanted && !dumb
+    let variable = |name| std::env::var_os(name);
+    shows_colours(
+        io::stdout().is_terminal(),
+        variable("NO_COLOR").as_deref(),
+        variable("TERM").as_deref(),
+    )
+}
+
+fn shows_colours(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    let unwanted = no_color.is_some_and(|value| !value.is_empty());
+    terminal && !unwanted && term.is_none_or(|term| term != "dumb")
 }
 
 /// Makes every report fit the terminal, or the file that standard error goes to.
@@ -31,13 +42,18 @@ pub fn set_up_reports() {
     }));
 }
 
-/// Width of prose in files and pipes, and the most that anyone reads with ease.
-const PROSE: usize = 100;
+/// Width of text in files and pipes, and the most that anyone reads with ease.
+const PROSE: usize = 80;
 
-/// A sentence in lines that fit the terminal; `indent` begins all but the first.
+/// Characters in a line of text.
+pub fn width() -> usize {
+    let terminal = comfy_table::Table::new().width();
+    terminal.map_or(PROSE, usize::from).min(PROSE)
+}
+
+/// Sentences in lines that fit; `indent` begins all but the first.
 pub fn wrapped(text: &str, indent: &str) -> String {
-    let width = comfy_table::Table::new().width().map_or(PROSE, usize::from);
-    fold(text, indent, width.min(PROSE))
+    fold(text, indent, width())
 }
 
 fn fold(text: &str, indent: &str, width: usize) -> String {
@@ -60,7 +76,21 @@ fn fold(text: &str, indent: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::fold;
+    use super::{fold, shows_colours};
+
+    #[test]
+    fn colours_need_a_terminal_that_shows_them_and_nobody_who_minds() {
+        let (one, none, dumb) = (Some("1".as_ref()), Some("".as_ref()), Some("dumb".as_ref()));
+        let xterm = Some("xterm-256color".as_ref());
+        assert!(shows_colours(true, None, xterm));
+        assert!(
+            shows_colours(true, none, xterm),
+            "an empty NO_COLOR asks for nothing"
+        );
+        assert!(!shows_colours(true, one, xterm));
+        assert!(!shows_colours(true, None, dumb));
+        assert!(!shows_colours(false, None, xterm));
+    }
 
     #[test]
     fn prose_is_folded_at_words() {

@@ -260,7 +260,7 @@ fn frontier_of(args: &PlanArgs, subject: &Subject, planner: PlannerKind) -> Outc
             plan.step.to_string(),
             format!("{:.2}x", plan.step.0 / plain.step.0),
             match plan.schedule.segments() {
-                Some(segments) => format!("{} segments", segments.len()),
+                Some(segments) => several(segments.len(), "segment"),
                 None => "nested".into(),
             },
         ]);
@@ -275,6 +275,12 @@ fn frontier_of(args: &PlanArgs, subject: &Subject, planner: PlannerKind) -> Outc
         String::new()
     };
     output::text(&format!("{table}\n{rest}\n"))
+}
+
+/// `1 stage`, `2 stages`.
+fn several(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 /// The indices of at most [`FRONTIER_ROWS`] of `count` points, evenly spread, both ends among them.
@@ -337,7 +343,7 @@ fn explain(chain: &Chain, plan: &Plan, text: &mut String) -> Outcome {
     times.sort_unstable();
     let times: Vec<String> = times
         .iter()
-        .map(|(times, stages)| format!("{stages} stages {times}x"))
+        .map(|(times, stages)| format!("{} {times}x", several(*stages, "stage")))
         .collect();
     let _ = writeln!(text, "\nForwards: {}.", times.join(", "));
     let balanced = actions

@@ -139,14 +139,16 @@ pub fn table(estimate: &Estimate) -> Table {
     table
 }
 
-/// Cells of the longest bar.
-const BAR: u64 = 60;
+/// Cells of the longest bar, and characters beside a bar.
+const BAR: usize = 60;
+const BESIDE_BAR: usize = 20;
 /// Background colours of the parts, as SGR numbers.
 const COLOURS: [u8; 7] = [44, 45, 46, 42, 43, 47, 100];
 
 /// A bar for each column, on one scale; the letters are those that the rows begin with.
-pub fn bars(estimate: &Estimate, colours: bool) -> String {
+pub fn bars(estimate: &Estimate, width: usize, colours: bool) -> String {
     let mut text = String::new();
+    let cells = width.saturating_sub(BESIDE_BAR).clamp(1, BAR) as u128;
     let plan = estimate.plan.as_ref().map(|plan| ("plan", &plan.peak));
     let longest = plan.map_or(Bytes(0), |(_, peak)| peak.total_bytes);
     let scale = longest.max(estimate.plain.peak.total_bytes).0.max(1);
@@ -159,8 +161,7 @@ pub fn bars(estimate: &Estimate, colours: bool) -> String {
         for ((part, bytes), colour) in peak.parts().into_iter().zip(COLOURS) {
             sum = sum.saturating_add(bytes.0);
             // Ends are rounded, not lengths, so that bars end where totals do.
-            let end =
-                (u128::from(sum) * u128::from(BAR) + u128::from(scale) / 2) / u128::from(scale);
+            let end = (u128::from(sum) * cells + u128::from(scale) / 2) / u128::from(scale);
             let cells = (end as usize).saturating_sub(drawn);
             drawn = end as usize;
             let letters = part[..1].repeat(cells);
@@ -182,13 +183,11 @@ pub fn notes(estimate: &Estimate) -> String {
         let _ = write!(text, ", the plan's in {}", plan.peak.at);
     }
     text.push_str(
-        ".\nTemporaries: gradients of activations, and what kernels hold for a while. Other:\n\
-         running statistics, and what kernels and the executor keep.",
+        ". Temporaries: gradients of activations, and what kernels hold for a while. Other: running statistics, and \
+         what kernels and the executor keep.",
     );
-    text.push_str(if estimate.on_gpu {
-        " These are live buffers:\na GPU's pools and its driver take more.\n"
-    } else {
-        "\n"
-    });
+    if estimate.on_gpu {
+        text.push_str(" These are live buffers: a GPU's pools and its driver take more.");
+    }
     text
 }

@@ -49,8 +49,11 @@ fn layer(node: &LayerNode<'_>) -> Layer {
     }
 }
 
+/// Columns that a narrow terminal can spare, the first first.
+const SPARED: [usize; 3] = [3, 4, 2];
+
 /// The tree as a table; its last line sums it up.
-pub fn table(estimate: &Estimate) -> Table {
+pub fn text(estimate: &Estimate) -> String {
     let mut table = table::table(
         [
             "layer",
@@ -80,7 +83,7 @@ pub fn table(estimate: &Estimate) -> Table {
         String::new(),
         estimate.saved_bytes.to_string(),
     ]);
-    table
+    table::shown(&table, &SPARED)
 }
 
 fn add(table: &mut Table, layers: &[Layer], depth: usize) {

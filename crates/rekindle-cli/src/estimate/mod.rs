@@ -25,7 +25,7 @@ use serde::Serialize;
 
 pub use self::advice::Limit;
 use self::{advice::Advice, breakdown::Breakdown, layers::Layer};
-use crate::{config::Config, failure::Failure};
+use crate::{config::Config, failure::Failure, terminal};
 
 /// Format tag of an [`Estimate`].
 const FORMAT: &str = "rekindle-estimate/1";
@@ -149,10 +149,14 @@ impl Estimate {
 
     /// For people. `colours` paints the bars.
     pub fn text(&self, colours: bool) -> String {
-        let mut text = format!("{}\n\n", layers::table(self));
+        let mut text = format!("{}\n\n", layers::text(self));
         let _ = writeln!(text, "{}\n", breakdown::table(self));
-        let _ = writeln!(text, "{}", breakdown::bars(self, colours));
-        let _ = write!(text, "{}", breakdown::notes(self));
+        let _ = writeln!(
+            text,
+            "{}",
+            breakdown::bars(self, terminal::width(), colours)
+        );
+        let _ = writeln!(text, "{}", terminal::wrapped(&breakdown::notes(self), ""));
         if let Some(advice) = &self.advice {
             let _ = writeln!(text, "\n{advice}");
         }

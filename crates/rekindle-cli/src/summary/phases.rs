@@ -54,6 +54,12 @@ pub fn table(record: &RunRecord) -> Table {
     table
 }
 
+/// The table as the terminal can show it: the pools' columns go first where there are no pools.
+pub fn table_text(record: &RunRecord) -> String {
+    let spared: &[usize] = if record.pools.is_none() { &[5, 4] } else { &[] };
+    table::shown(&table(record), spared)
+}
+
 /// What surprises people in the table, where it is so in this run.
 pub fn sentences(record: &RunRecord) -> Vec<String> {
     [

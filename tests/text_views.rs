@@ -1,0 +1,129 @@
+//! What the commands show to people: in 80 columns, without escape codes in a pipe, and in words that snapshots hold.
+
+use std::{fs, path::Path, process::Output};
+
+use assert_cmd::Command;
+use tempfile::TempDir;
+
+/// Five equal stages, and one that is twice as large; no times or sizes of any machine.
+const CHAIN: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 4194304, "fixed_bytes": 8388608,
+ "stages": [
+  {"name": "conv2d 0", "forward_s": 0.002, "backward_s": 0.004, "output_bytes": 8388608, "saved_bytes": 16777216,
+   "forward_temp_bytes": 1048576, "backward_temp_bytes": 2097152, "param_bytes": 1048576, "grad_bytes": 1048576},
+  {"name": "residual 1", "forward_s": 0.004, "backward_s": 0.008, "output_bytes": 4194304, "saved_bytes": 25165824,
+   "forward_temp_bytes": 1048576, "backward_temp_bytes": 2097152, "param_bytes": 1048576, "grad_bytes": 1048576},
+  {"name": "residual 2", "forward_s": 0.004, "backward_s": 0.008, "output_bytes": 4194304, "saved_bytes": 25165824,
+   "forward_temp_bytes": 1048576, "backward_temp_bytes": 2097152, "param_bytes": 1048576, "grad_bytes": 1048576},
+  {"name": "residual 3", "forward_s": 0.004, "backward_s": 0.008, "output_bytes": 4194304, "saved_bytes": 25165824,
+   "forward_temp_bytes": 1048576, "backward_temp_bytes": 2097152, "param_bytes": 1048576, "grad_bytes": 1048576,
+   "alternatives": [{"name": "balanced", "forward_s": 0.004, "backward_s": 0.009, "saved_bytes": 16777216,
+                     "tracked_temp_bytes": 1048576, "backward_temp_bytes": 9437184}]},
+  {"name": "residual 4", "forward_s": 0.004, "backward_s": 0.008, "output_bytes": 4194304, "saved_bytes": 25165824,
+   "forward_temp_bytes": 1048576, "backward_temp_bytes": 2097152, "param_bytes": 1048576, "grad_bytes": 1048576},
+  {"name": "flatten + linear 5", "forward_s": 0.001, "backward_s": 0.002, "output_bytes": 1024, "saved_bytes": 1024,
+   "forward_temp_bytes": 0, "backward_temp_bytes": 1048576, "param_bytes": 2097152, "grad_bytes": 2097152}],
+ "loss": {"forward_s": 0.0001, "backward_s": 0.0002, "forward_temp_bytes": 2048, "backward_temp_bytes": 2048},
+ "optimizer": {"step_s": 0.003, "temp_bytes": 2097152, "state_bytes": 14680064}}"#;
+
+/// Runs a command as in a pipe; `COLUMNS` is what a shell says of its terminal.
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    Command::cargo_bin("rekindle")
+        .expect("built")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("REKINDLE_CACHE", folder.join("cache"))
+        .env("COLUMNS", "80")
+        .env_remove("NO_COLOR")
+        .args(arguments)
+        .output()
+        .expect("started")
+}
+
+fn text(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn chain_file(folder: &TempDir) -> String {
+    let path = folder.path().join("chain.json");
+    fs::write(&path, CHAIN).expect("written");
+    path.to_str().expect("a path of text").to_owned()
+}
+
+fn assert_fits_80_columns(text: &str) {
+    for line in text.lines() {
+        assert!(line.trim_end().chars().count() <= 80, "{line}");
+    }
+}
+
+#[test]
+fn a_plan_explained() {
+    let folder = TempDir::new().expect("a folder");
+    let chain = chain_file(&folder);
+    let arguments = ["plan", "--chain", &chain, "--budget", "80MiB", "--explain"];
+    let text = text(folder.path(), &arguments);
+    assert_fits_80_columns(&text);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_frontier() {
+    let folder = TempDir::new().expect("a folder");
+    let chain = chain_file(&folder);
+    let arguments = ["plan", "--chain", &chain, "--frontier"];
+    let text = text(folder.path(), &arguments);
+    assert_fits_80_columns(&text);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn help_fits_80_columns() {
+    let folder = TempDir::new().expect("a folder");
+    let overview = text(folder.path(), &["--help"]);
+    assert_fits_80_columns(&overview);
+    let commands = overview
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !name.is_empty());
+    let mut count = 0;
+    for command in commands.filter(|name| *name != "help") {
+        for flag in ["-h", "--help"] {
+            assert_fits_80_columns(&text(folder.path(), &[command, flag]));
+        }
+        count += 1;
+    }
+    assert!(count >= 6, "{overview}");
+}
+
+#[test]
+fn a_pipe_gets_no_escape_codes() {
+    let folder = TempDir::new().expect("a folder");
+    let chain = chain_file(&folder);
+    let small = "configs/parity/mlp.toml";
+    for arguments in [
+        &["--help"][..],
+        &["devices"],
+        &["estimate", small],
+        &["estimate", small, "--budget", "1B"],
+        &["plan", "--chain", &chain, "--budget", "80MiB", "--explain"],
+        &["profile", small, "--device", "cpu"],
+        &["train", small, "--device", "cpu", "--steps", "4"],
+        &["train", "nowhere.toml"],
+    ] {
+        let output = run(folder.path(), arguments);
+        for written in [&output.stdout, &output.stderr] {
+            assert!(
+                !written.contains(&0x1b),
+                "{arguments:?}: {}",
+                String::from_utf8_lossy(written)
+            );
+        }
+    }
+}
