@@ -102,10 +102,10 @@ fn plan_name(estimate: &Estimate) -> Option<String> {
 /// Parts by row, plain and under the plan.
 pub fn table(estimate: &Estimate) -> Table {
     let title = if estimate.micro_batch == estimate.batch {
-        format!("peak at batch {}", estimate.batch)
+        format!("peak at batch {}, {}", estimate.batch, estimate.dtype)
     } else {
         let (all, part) = (estimate.batch, estimate.micro_batch);
-        format!("peak at batch {all} in parts of {part}")
+        format!("peak at batch {all} in parts of {part}, {}", estimate.dtype)
     };
     let mut table = match plan_name(estimate) {
         Some(plan) => table::table([title.as_str(), "plain", &plan], 1..3),
