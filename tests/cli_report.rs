@@ -106,6 +106,25 @@ fn runs_beside_each_other_are_called_by_their_folders() {
 }
 
 #[test]
+fn a_name_that_ends_in_svg_gets_the_timeline_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    train(&run, &["--segments", "2"]);
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (run, one, two) = (path("run"), path("one.svg"), path("two.svg"));
+    rekindle(&["report", &run, "-o", &one]).success();
+    rekindle(&["report", &run, &run, "-o", &two]).success();
+    let drawn = fs::read_to_string(&one).expect("written");
+    let beside_record = fs::read_to_string(folder.path().join("run/timeline.svg"));
+    assert_eq!(drawn, beside_record.expect("written"));
+    assert!(
+        fs::read_to_string(&two)
+            .expect("written")
+            .starts_with("<svg ")
+    );
+}
+
+#[test]
 fn a_run_without_a_timeline_has_a_page_all_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("run");

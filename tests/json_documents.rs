@@ -132,6 +132,7 @@ fn written(folder: &Path) -> Vec<Value> {
                 run_dir,
             ],
         ),
+        document(folder, 0, &["report", run_dir]),
         on_cpu(0, &["verify", config, "--segments", "2", "--steps", "1"]),
     ]
 }

@@ -298,7 +298,8 @@ pub struct ReportArgs {
     /// Folders that `rekindle train -o` wrote
     #[arg(value_name = "RUN_DIR", required = true)]
     pub runs: Vec<PathBuf>,
-    /// Where the page goes; by default into the first folder: `report.html`, or `comparison.html` of several runs
+    /// Where the page goes, by default into the first folder: `report.html`, or `comparison.html` of several runs. A FILE
+    /// that ends in .svg gets the timeline alone
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// One JSON document on standard output, which says where the page is

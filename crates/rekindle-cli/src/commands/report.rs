@@ -1,4 +1,4 @@
-//! `rekindle report`: the page of a run, or of several.
+//! `rekindle report`: the page of a run, or of several; or their timeline alone.
 
 use std::{
     fs,
@@ -11,7 +11,9 @@ use serde::Serialize;
 use crate::{
     args::ReportArgs,
     failure::{Failure, Outcome},
-    output, report,
+    output,
+    plot::{self, theme::Size},
+    report,
 };
 
 /// What `report --json` prints.
@@ -26,17 +28,19 @@ struct Document<'a> {
 pub fn run(args: &ReportArgs) -> Outcome {
     let records = args.runs.iter().map(|folder| read_record(folder));
     let records: Vec<RunRecord> = records.collect::<Result<_, _>>()?;
-    let (page, name) = match &records[..] {
-        [record] => (report::run::run(record)?, "report.html"),
-        records => {
-            let names = names(&args.runs);
-            let runs: Vec<_> = names.into_iter().zip(records).collect();
-            (report::comparison::comparison(&runs)?, "comparison.html")
-        }
-    };
-    let path = match &args.output {
-        Some(path) => path.clone(),
-        None => args.runs[0].join(name),
+    let path = args.output.clone().unwrap_or_else(|| {
+        let several = records.len() > 1;
+        args.runs[0].join(if several {
+            "comparison.html"
+        } else {
+            "report.html"
+        })
+    });
+    let runs: Vec<_> = names(&args.runs).into_iter().zip(&records).collect();
+    let page = match (path.extension(), &runs[..]) {
+        (Some(extension), runs) if extension == "svg" => picture(runs)?,
+        (_, [(_, record)]) => report::run::run(record)?,
+        (_, runs) => report::comparison::comparison(runs)?,
     };
     fs::write(&path, page).map_err(|error| Failure::file(&path, &error))?;
     if args.json {
@@ -47,6 +51,21 @@ pub fn run(args: &ReportArgs) -> Outcome {
         });
     }
     output::text(&format!("{}\n", path.display()))
+}
+
+/// The timeline of one run, or those of several on one axis.
+fn picture(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
+    let drawn = match runs {
+        [(_, record)] => plot::timeline::picture(record, Size::Wide),
+        runs => plot::comparison::picture(runs, Size::Wide),
+    };
+    match drawn {
+        Some(drawn) => drawn.map_err(Failure::other),
+        None => Err(Failure::usage(
+            "there is no timeline to draw: a run traces its fourth step, or its last if that comes first, and was \
+             stopped before",
+        )),
+    }
 }
 
 /// Names of folders: their last parts where these differ, else their paths.

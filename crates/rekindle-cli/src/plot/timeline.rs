@@ -241,6 +241,9 @@ impl<'a> Picture<'a> {
         let half = canvas::width_of(text, theme::LETTERS) as i32 / 2;
         let (left, right) = (MARGIN + LEFT + 4, self.size.width() as i32 - MARGIN - 4);
         let middle = x.clamp((left + half).min(right - half), right - half);
+        let paper = |to| (middle + to * (half + 3), y + to * 8);
+        // A line of the grid may run here.
+        canvas::rectangle(area, paper(-1), paper(1), theme::PAPER)?;
         canvas::text(area, text, (middle, y), theme::TEXT, HPos::Center)
     }
 
