@@ -63,7 +63,7 @@ pub struct StepReport {
     pub phases: Vec<PhaseReading>,
     /// Memory after every action of the schedule, where the step was [traced](Trainer::trace_next_step).
     pub trace: Vec<TraceEntry>,
-    /// What came and what went, where the step was [tracked](Trainer::track_next_step).
+    /// What came and what went, where the step was tracked.
     pub moments: Vec<TrackedMoment>,
 }
 
