@@ -95,7 +95,7 @@ fn paint(lines: &[Line<'_>], size: Size) -> Drawn<String> {
             // Wide and pale, so that the prediction is seen on it.
             let corners = steps(&line.columns, measured);
             let corners: Vec<_> = corners.into_iter().map(|(x, y)| (x * end, y)).collect();
-            let pale = line.ink.light().mix(0.45).stroke_width(5);
+            let pale = line.ink.light().mix(0.55).stroke_width(5);
             chart.draw_series([PathElement::new(corners, pale)])?;
             // The gaps follow the columns, so that a dash has the same length everywhere.
             let thin = line.ink.light().stroke_width(1);

@@ -1,7 +1,7 @@
 //! How pictures look.
 //!
 //! Hues are those of Okabe and Ito (2008), which people with any common colour blindness tell apart; parts that are
-//! stacked differ in lightness too. Every [`Ink`] has a colour for light and one for dark paper. Paint with
+//! stacked, and passes that follow each other, differ in lightness too (so backwards are darker than their purple). Every [`Ink`] has a colour for light and one for dark paper. Paint with
 //! [`Ink::light`] only: [`style_sheet`] replaces it on dark screens, by its value, so no two inks may share one.
 
 use std::fmt::Write;
@@ -48,13 +48,13 @@ pub const RECOMPUTE: Ink = ink(0xD55E00, 0xE06A10);
 /// The loss.
 pub const LOSS: Ink = ink(0xF0E442, 0xF1E655);
 /// Backwards.
-pub const BACKWARD: Ink = ink(0xCC79A7, 0xD386B1);
+pub const BACKWARD: Ink = ink(0x994F7F, 0xAE5D92);
 /// The update.
 pub const OPTIMIZER: Ink = ink(0x3F454C, 0xC3C9CF);
 
 /// One for each run on one axis, one after the other.
 pub const RUNS: [Ink; 6] = [
-    BOUNDARIES, RECOMPUTE, FORWARD, BACKWARD, GRADIENTS, OPTIMIZER,
+    BOUNDARIES, RECOMPUTE, OPTIMIZER, FORWARD, BACKWARD, GRADIENTS,
 ];
 
 const ALL: [Ink; 15] = [
@@ -183,17 +183,21 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_a_stack_differ_in_lightness() {
-        let stack = [
-            FIXED,
-            BOUNDARIES,
-            LIVE_SEGMENT,
-            GRADIENTS,
-            PARAMETER_GRADIENTS,
+    fn neighbours_differ_in_lightness() {
+        let neighbours = [
+            [FIXED, BOUNDARIES],
+            [BOUNDARIES, LIVE_SEGMENT],
+            [GRADIENTS, PARAMETER_GRADIENTS],
+            [FORWARD, LOSS],
+            [FORWARD, BACKWARD],
+            [BACKWARD, RECOMPUTE],
+            [BACKWARD, OPTIMIZER],
         ];
-        for pair in stack.windows(2) {
-            let difference = (luminance(pair[0].light) - luminance(pair[1].light)).abs();
-            assert!(difference > 0.01, "{pair:?}: {difference}");
+        for [a, b] in neighbours {
+            for paper in [|ink: Ink| ink.light, |ink: Ink| ink.dark] {
+                let difference = (luminance(paper(a)) - luminance(paper(b))).abs();
+                assert!(difference > 0.05, "{a:?}, {b:?}: {difference}");
+            }
         }
     }
 }
