@@ -101,6 +101,8 @@ fn written(folder: &Path) -> Vec<Value> {
     let blocks = "configs/parity/tokens.toml";
     let run_dir = folder.join("run");
     let run_dir = run_dir.to_str().expect("a path of text");
+    let track = folder.join("track.jsonl");
+    let track = track.to_str().expect("a path of text");
     let on_cpu = |code, arguments: &[&str]| {
         let all = [arguments, &["--device", "cpu"]].concat();
         document(folder, code, &all)
@@ -109,7 +111,7 @@ fn written(folder: &Path) -> Vec<Value> {
     // What kernels keep differs from machine to machine, so the budget follows from what is needed.
     let needs = &plain["plain"]["peak"]["total_bytes"];
     let below = format!("{}B", needs.as_u64().expect("bytes") - 32 * 1024);
-    vec![
+    let mut documents = vec![
         document(folder, 0, &["devices"]),
         plain,
         on_cpu(0, &["estimate", blocks, "--segments", "3"]),
@@ -134,7 +136,25 @@ fn written(folder: &Path) -> Vec<Value> {
         ),
         document(folder, 0, &["report", run_dir]),
         on_cpu(0, &["verify", config, "--segments", "2", "--steps", "1"]),
-    ]
+        on_cpu(0, &["train", config, "--steps", "2", "--track", track]),
+    ];
+    documents.extend(tracked(track));
+    documents
+}
+
+/// The moments of a track, each with its file's format.
+fn tracked(path: &str) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("a track");
+    let mut lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"));
+    let format = lines.next().expect("a first line")["format"].clone();
+    lines
+        .map(|mut moment| {
+            moment["format"] = format.clone();
+            moment
+        })
+        .collect()
 }
 
 #[test]
