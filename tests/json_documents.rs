@@ -135,6 +135,20 @@ fn written(folder: &Path) -> Vec<Value> {
             ],
         ),
         document(folder, 0, &["report", run_dir]),
+        on_cpu(0, &["sweep", config, "--segments", "2", "--steps", "1"]),
+        on_cpu(
+            0,
+            &[
+                "max",
+                config,
+                "--vary",
+                "batch",
+                "--budget",
+                "16MiB",
+                "--counted",
+                "--confirm",
+            ],
+        ),
         on_cpu(0, &["verify", config, "--segments", "2", "--steps", "1"]),
         on_cpu(0, &["train", config, "--steps", "2", "--track", track]),
     ];

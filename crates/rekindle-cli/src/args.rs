@@ -1,10 +1,11 @@
 //! The command line as typed.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use rekindle::{Dtype, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
+use serde::{Deserialize, Serialize};
 
 use crate::{device::DeviceChoice, size::Size};
 
@@ -37,6 +38,10 @@ pub enum Command {
     /// Plan what another process of this program has measured
     #[command(name = crate::commands::plan_measured::NAME, hide = true)]
     PlanMeasured,
+    /// Run a config under many schedules, and show what each takes: table, files, and a picture of the frontier
+    Sweep(SweepArgs),
+    /// Find the largest batch, depth or width that fits, plain and under a plan, by planning
+    Max(MaxArgs),
     /// Show that checkpointed training computes what plain training computes
     Verify(VerifyArgs),
     /// Make one self-contained HTML page of a run, or of several beside each other
@@ -54,6 +59,12 @@ pub struct ConfigArgs {
     /// Samples in each step, instead of the config's
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
+    /// How often the largest `repeat` group repeats, instead of the config's number
+    #[arg(long, value_name = "N")]
+    pub depth: Option<usize>,
+    /// The most common `out` of hidden layers, instead of the config's; all hidden sizes follow in proportion
+    #[arg(long, value_name = "N")]
+    pub width: Option<usize>,
     /// `synthetic`: random data of the same shape, instead of the config's
     #[arg(long, value_name = "KIND", value_parser = ["synthetic"], hide_possible_values = true)]
     pub data: Option<String>,
@@ -63,6 +74,32 @@ pub struct ConfigArgs {
     /// Type of parameters and activations, instead of the config's: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
+}
+
+impl ConfigArgs {
+    /// The same for another process of this program.
+    pub fn as_typed(&self) -> Vec<OsString> {
+        let mut arguments = vec![self.config.clone().into_os_string()];
+        for (name, size) in [
+            ("--batch", self.batch),
+            ("--depth", self.depth),
+            ("--width", self.width),
+        ] {
+            if let Some(size) = size {
+                arguments.extend([name.into(), size.to_string().into()]);
+            }
+        }
+        if let Some(dtype) = self.dtype {
+            arguments.extend(["--dtype".into(), dtype.to_string().into()]);
+        }
+        if let Some(data) = &self.data {
+            arguments.extend(["--data".into(), data.into()]);
+        }
+        if let Some(folder) = &self.data_dir {
+            arguments.extend(["--data-dir".into(), folder.into()]);
+        }
+        arguments
+    }
 }
 
 #[derive(Debug, Args)]
@@ -160,6 +197,16 @@ pub enum CountChoice {
     InUse,
 }
 
+impl CountChoice {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::InUse => "in-use",
+        }
+    }
+}
+
 /// How closely recomputed activations are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VerifyChoice {
@@ -215,6 +262,12 @@ pub struct PlanArgs {
     /// Samples in each step, instead of the config's
     #[arg(long, value_name = "N", conflicts_with = "chain")]
     pub batch: Option<usize>,
+    /// How often the largest `repeat` group repeats, instead of the config's number
+    #[arg(long, value_name = "N", conflicts_with = "chain")]
+    pub depth: Option<usize>,
+    /// The most common `out` of hidden layers, instead of the config's; all hidden sizes follow in proportion
+    #[arg(long, value_name = "N", conflicts_with = "chain")]
+    pub width: Option<usize>,
     /// `synthetic`: random data of the same shape, instead of the config's
     #[arg(
         long,
@@ -268,10 +321,87 @@ impl PlanArgs {
         Some(ConfigArgs {
             config: self.config.clone()?,
             batch: self.batch,
+            depth: self.depth,
+            width: self.width,
             data: self.data.clone(),
             data_dir: self.data_dir.clone(),
             dtype: self.dtype,
         })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Segment counts to run; all powers of two below the number of stages where no list is given
+    #[arg(long, value_name = "K,..", value_delimiter = ',')]
+    pub segments: Vec<usize>,
+    /// Budgets to plan for and run (512MiB, 2GB, 80%); spread from the smallest to plain where no list is given
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
+    pub budgets: Vec<Size>,
+    /// Optimizer steps of each row
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub steps: usize,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Which bytes a budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
+    #[arg(long, value_name = "WHICH")]
+    pub count: Option<CountChoice>,
+    /// Leave sweep.json, sweep.csv, sweep.md and frontier.svg in this folder, renewed after each row
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct MaxArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// batch; depth: how often the largest `repeat` group repeats; width: the most common `out` of hidden layers, the others in proportion
+    #[arg(long, value_name = "WHAT")]
+    pub vary: Lever,
+    /// The most bytes at any moment (512MiB, 2GB, 80%); what the device has, or on the processor what is free, if not given
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Which bytes the budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
+    #[arg(long, value_name = "WHICH")]
+    pub count: Option<CountChoice>,
+    /// Count from shapes and measure nothing, however small the model is
+    #[arg(long)]
+    pub counted: bool,
+    /// Run the answer for two steps, and compare its peak with what was predicted
+    #[arg(long)]
+    pub confirm: bool,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `max` varies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lever {
+    /// Samples in each step.
+    Batch,
+    /// How often the largest group repeats.
+    Depth,
+    /// The size that most hidden layers have.
+    Width,
+}
+
+impl Lever {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Batch => "batch",
+            Self::Depth => "depth",
+            Self::Width => "width",
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-use rekindle::device::{Device, DeviceInfo, Unavailable, probe};
+use rekindle::{
+    device::{Device, DeviceInfo, Unavailable, probe},
+    model::passes::Kernels,
+};
 
 use crate::failure::Failure;
 
@@ -63,6 +66,14 @@ impl DeviceChoice {
                 .or_else(|_| probe(Device::Cpu))
                 .map_err(unusable(Device::Cpu)),
         }
+    }
+}
+
+/// Who computes on a device.
+pub fn kernels(device: Device) -> Kernels {
+    match device {
+        Device::Cpu => Kernels::host(),
+        Device::Cuda(_) | Device::Wgpu(_) => Kernels::Device,
     }
 }
 

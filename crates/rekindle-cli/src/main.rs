@@ -8,20 +8,26 @@
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
-//! | [`plan_file`], [`track`] | plans and tracks as files |
+//! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
+//! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
+//! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures; runs as one page |
+//! | [`child`] | this program, run again in a process of its own |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
 #[macro_use]
 mod output;
 
 mod args;
+mod child;
 mod commands;
 mod config;
 mod device;
 mod estimate;
 mod exit;
 mod failure;
+mod infeasible;
+mod max;
 mod plan_file;
 mod plot;
 mod profiles;
@@ -29,6 +35,7 @@ mod progress;
 mod report;
 mod size;
 mod summary;
+mod sweep;
 mod table;
 mod terminal;
 mod track;
@@ -50,6 +57,8 @@ fn main() {
         Command::Profile(args) => commands::profile::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::PlanMeasured => commands::plan_measured::run(),
+        Command::Sweep(args) => commands::sweep::run(args),
+        Command::Max(args) => commands::max::run(args),
         Command::Verify(args) => commands::verify::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Devices(args) => commands::devices::run(args),

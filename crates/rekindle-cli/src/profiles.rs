@@ -5,7 +5,7 @@ use std::{env, path::PathBuf};
 use rekindle::profile::ProfileStore;
 
 /// Names another folder for profiles. Where it is empty, none are kept.
-const FOLDER_VARIABLE: &str = "REKINDLE_CACHE";
+pub const FOLDER_VARIABLE: &str = "REKINDLE_CACHE";
 
 /// The folder of profiles, if there is one. `fresh` leaves what is there unread, and replaces it.
 pub fn profiles(fresh: bool) -> Option<ProfileStore> {

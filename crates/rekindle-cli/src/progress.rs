@@ -22,15 +22,21 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Makes the first Ctrl-C stop the run after the step that is under way, and the second end the process at once.
-pub fn stop_on_interrupt() {
+/// Makes the first Ctrl-C stop the command in good order, of which `notice` tells, and the second end the process at
+/// once.
+pub fn stop_on_interrupt(notice: &'static str) {
     // Without a handler Ctrl-C still ends the process; only the good order is lost.
-    let _ = ctrlc::set_handler(|| {
+    let _ = ctrlc::set_handler(move || {
         if INTERRUPTED.swap(true, Relaxed) {
             std::process::exit(crate::exit::INTERRUPTED);
         }
-        note!("\nstopping after this step; press Ctrl-C again to stop at once");
+        note!("\n{notice}; press Ctrl-C again to stop at once");
     });
+}
+
+/// Whether Ctrl-C was pressed.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Relaxed)
 }
 
 /// Shows a run's progress.
@@ -87,7 +93,7 @@ impl Progress {
 }
 
 /// Characters fall back to what every terminal has; a broken template would be a bug, not a reason to stop a run.
-fn style(template: &str) -> ProgressStyle {
+pub fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")
@@ -174,7 +180,7 @@ impl Observer for Progress {
                 step.step, step.loss
             ));
         }
-        if INTERRUPTED.load(Relaxed) {
+        if interrupted() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

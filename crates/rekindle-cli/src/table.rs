@@ -47,7 +47,7 @@ fn fitted(table: &Table, dispensable: &[usize], width: usize) -> String {
         let header = table
             .header()
             .and_then(|header| header.cell_iter().nth(column));
-        hidden.extend(header.map(|cell| cell.content()));
+        hidden.extend(header.map(|cell| cell.content().trim().replace('\n', " ")));
         if let Some(column) = table.column_mut(column) {
             column.set_constraint(ColumnConstraint::Hidden);
         }
@@ -78,6 +78,20 @@ fn natural_width(table: &Table) -> usize {
         .map(|line| line.trim_end().chars().count())
         .max()
         .unwrap_or(0)
+}
+
+/// Leaves one character between columns where there are many, and aligns those in `numbers` to the right.
+pub fn dense(table: &mut Table, numbers: Range<usize>) {
+    for column in 0..table.column_count() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_padding((0, 1));
+        }
+    }
+    for column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
 }
 
 #[cfg(test)]

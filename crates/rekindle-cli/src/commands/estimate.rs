@@ -1,16 +1,12 @@
 //! `rekindle estimate`: what a model is made of, where its memory goes and whether it fits, counted and not run.
 
-use rekindle::{
-    device::{Device, DeviceInfo},
-    model::passes::Kernels,
-    profile::Measured,
-};
+use rekindle::{device::DeviceInfo, profile::Measured};
 use rekindle_plan::{Plan, PlanRequest, PlannerKind, Seconds, Source};
 
 use crate::{
     args::EstimateArgs,
     config::{self, Config, Overrides},
-    device::DeviceChoice,
+    device::{DeviceChoice, kernels},
     estimate::{Estimate, Limit, Wanted},
     exit,
     failure::{Failure, Outcome},
@@ -34,10 +30,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
             bytes,
         }),
     };
-    let kernels = match device.device {
-        Device::Cpu => Kernels::host(),
-        Device::Cuda(_) | Device::Wgpu(_) => Kernels::Device,
-    };
+    let kernels = kernels(device.device);
     let made = made_before(args, &config)?;
     let find = |measured: &Measured| match (&made, &request) {
         (Some(plan), _) => Ok(measured.costed(plan.clone())?),

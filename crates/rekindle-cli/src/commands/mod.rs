@@ -2,9 +2,11 @@
 
 pub mod devices;
 pub mod estimate;
+pub mod max;
 pub mod plan;
 pub mod plan_measured;
 pub mod profile;
 pub mod report;
+pub mod sweep;
 pub mod train;
 pub mod verify;

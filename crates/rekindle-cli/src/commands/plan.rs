@@ -18,6 +18,7 @@ use crate::{
     config::{self, Overrides},
     device::DeviceChoice,
     failure::{Failure, Outcome},
+    infeasible::Infeasible,
     output,
     plan_file::PlanFile,
     table,
@@ -48,19 +49,8 @@ pub fn run(args: &PlanArgs) -> Outcome {
     let plan = match subject.plan(&request) {
         Ok(plan) => plan,
         Err(error) => {
-            if let (
-                true,
-                PlanError::Infeasible {
-                    smallest,
-                    smallest_of_all,
-                    ..
-                },
-            ) = (args.json, &error)
-            {
-                output::json(&json!({
-                    "format": "rekindle-infeasible/1", "planner": planner, "feasible": false, "budget_bytes": request.budget,
-                    "smallest_budget_bytes": smallest, "smallest_budget_of_all_planners_bytes": smallest_of_all,
-                }))?;
+            if args.json {
+                Infeasible::report(&error)?;
             }
             return Err(error.into());
         }

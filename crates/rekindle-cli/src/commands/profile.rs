@@ -60,8 +60,12 @@ pub fn measure(
 pub fn write(path: &Path, text: &str) -> Outcome {
     let refused = |error: std::io::Error| Failure::file(path, &error);
     let beside = path.with_extension("tmp");
-    std::fs::write(&beside, text).map_err(refused)?;
-    std::fs::rename(&beside, path).map_err(refused)
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        // The first error is the one to tell.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.map_err(refused)
 }
 
 fn table(chain: &Chain) -> String {

@@ -7,7 +7,7 @@ use rekindle::{
     train::{
         record::RunRecord,
         run_dir::RunDir,
-        session::{self, Job, PlanElsewhere, ScheduleRequest},
+        session::{self, Job, PlanElsewhere, RunError, ScheduleRequest},
     },
 };
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
@@ -19,6 +19,7 @@ use crate::{
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
+    infeasible::Infeasible,
     output,
     plan_file::PlanFile,
     plot,
@@ -39,7 +40,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
             ..Overrides::from(&args.config)
         },
     )?;
-    let device = device(args, &config)?.resolve()?;
+    let device = device(args.measure.device, &config)?.resolve()?;
     let schedule = schedule(args, &config, &device)?;
     let data = config.open_data()?;
     let track = match &args.track {
@@ -70,7 +71,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);
-    progress::stop_on_interrupt();
+    progress::stop_on_interrupt("stopping after this step");
     note!(
         "{} on {} ({})",
         args.config.config.display(),
@@ -80,6 +81,9 @@ pub fn run(args: &TrainArgs) -> Outcome {
     let mut progress = Progress::new(config.training.steps, config.training.batch).tracking(track);
     let result = session::run(&job, device.device, &mut progress);
     let finished = progress.finish();
+    if let (true, Err(RunError::Plan(error))) = (args.json, &result) {
+        Infeasible::report(error)?;
+    }
     let record = result?;
     finished?;
     if let Some(folder) = args.output.as_ref().or(args.resume.as_ref()) {
@@ -124,8 +128,11 @@ fn run_dir(args: &TrainArgs) -> Option<RunDir> {
 }
 
 /// The device: as typed, else as in the config, else chosen.
-fn device(args: &TrainArgs, config: &Config) -> Result<DeviceChoice, Failure> {
-    match (args.measure.device, &config.run.device) {
+pub(super) fn device(
+    typed: Option<DeviceChoice>,
+    config: &Config,
+) -> Result<DeviceChoice, Failure> {
+    match (typed, &config.run.device) {
         (Some(device), _) => Ok(device),
         (None, Some(text)) => text.parse().map_err(Failure::usage),
         (None, None) => Ok(DeviceChoice::Auto),
@@ -177,7 +184,7 @@ fn schedule(
 }
 
 /// A budget in bytes, which the device must have.
-fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure> {
+pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure> {
     let bytes = size.of(device.total_bytes).map_err(Failure::usage)?;
     match device.total_bytes {
         Some(all) if bytes > all => Err(Failure::usage(format!(

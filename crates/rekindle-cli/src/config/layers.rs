@@ -10,6 +10,7 @@ use rekindle::model::{
 use super::{
     problem::{Problem, one_of, suggestion},
     reader::{Node, Section},
+    vary::Group,
 };
 
 /// Layers that a config may unfold to.
@@ -52,14 +53,16 @@ pub struct Layers {
     pub specs: Vec<LayerSpec>,
     /// Their places, in the same order.
     pub places: Vec<Place>,
+    /// Groups that repeat, of the list itself.
+    pub groups: Vec<Group>,
 }
 
 impl Layers {
     /// Reads a list. `vocab` is the number of token ids in the data, for embeddings that name none.
     pub fn read(list: &Node<'_>, vocab: Option<usize>) -> Result<Self, Problem> {
         let mut layers = Self::default();
-        for node in list.list()? {
-            layers.push(&node, vocab)?;
+        for (item, node) in list.list()?.into_iter().enumerate() {
+            layers.push(item, &node, vocab)?;
         }
         if layers.specs.is_empty() {
             return Err(list.problem("at least one layer"));
@@ -79,7 +82,21 @@ impl Layers {
         found
     }
 
-    fn push(&mut self, node: &Node<'_>, vocab: Option<usize>) -> Result<(), Problem> {
+    /// The same with its largest group repeated so many times, or why that cannot be.
+    pub fn with_depth(&self, times: usize) -> Result<Self, String> {
+        let group = Group::deepest(&self.groups).ok_or("no group in `layers` has a `repeat`")?;
+        let unfolded = self.specs.len() - group.layers.len() + group.turn().saturating_mul(times);
+        if unfolded > MAX_LAYERS {
+            return Err(format!("a model has at most {MAX_LAYERS} layers here"));
+        }
+        Ok(Self {
+            specs: group.repeated(&self.specs, times),
+            places: group.repeated(&self.places, times),
+            groups: Vec::new(),
+        })
+    }
+
+    fn push(&mut self, item: usize, node: &Node<'_>, vocab: Option<usize>) -> Result<(), Problem> {
         // A layer that needs no settings may be its name alone.
         if let Some(name) = node.as_text() {
             let empty = toml::de::DeTable::new();
@@ -108,6 +125,7 @@ impl Layers {
                         span: node.span.clone(),
                         inner,
                     }],
+                    groups: Vec::new(),
                 }
             }
             None => {
@@ -130,6 +148,13 @@ impl Layers {
             return Err(node.problem(&format!(
                 "smaller: a model has at most {MAX_LAYERS} layers here"
             )));
+        }
+        if repeat_node.is_some() {
+            self.groups.push(Group {
+                item,
+                layers: self.specs.len()..self.specs.len() + unfolded,
+                times: repeat,
+            });
         }
         for _ in 0..repeat {
             self.specs.extend_from_slice(&group.specs);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`reader`], [`problem`] | values with their places in the file; what is wrong with one |
 //! | [`layers`] | the layers in `[model]` |
+//! | [`vary`] | what depth and width of them mean |
 //! | [`data`], [`training`], [`run`] | `[data]`, `[train]`, `[run]` |
 //!
 //! A [`Config`] is consistent: shapes fit from layer to layer, the output fits the loss, the loss fits the data.
@@ -14,6 +15,7 @@ mod problem;
 mod reader;
 mod run;
 mod training;
+pub mod vary;
 
 use std::{
     fs,
@@ -52,6 +54,8 @@ pub struct Config {
     pub model: ModelSpec,
     /// Shapes of its activations.
     pub shape: ModelShape,
+    /// Groups of its layers that repeat; none where another depth was asked for.
+    pub groups: Vec<vary::Group>,
     /// Where samples come from.
     pub data: DataSettings,
     /// How the model is trained.
@@ -65,6 +69,10 @@ pub struct Config {
 pub struct Overrides {
     /// Samples in each step.
     pub batch: Option<usize>,
+    /// How often the largest group of layers repeats.
+    pub depth: Option<usize>,
+    /// The size that most hidden layers have.
+    pub width: Option<usize>,
     /// Optimizer steps.
     pub steps: Option<usize>,
     /// The seed.
@@ -82,6 +90,8 @@ impl From<&ConfigArgs> for Overrides {
         Self {
             batch: args.batch,
             dtype: args.dtype,
+            depth: args.depth,
+            width: args.width,
             synthetic: args.data.is_some(),
             data_dir: args.data_dir.clone(),
             ..Self::default()
@@ -130,7 +140,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 
     let mut section = model_node.section("[model]")?;
     let list = section.require("layers")?;
-    let layers = Layers::read(&list, data.source.vocab())?;
+    let layers = replace_sizes(Layers::read(&list, data.source.vocab())?, overrides)?;
     let input = input(section.get("input").as_ref(), &data.source)?;
     section.finish()?;
     replace_data(&mut data.source, &input, overrides)?;
@@ -165,6 +175,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     Ok(Config {
         model,
         shape,
+        groups: layers.groups,
         data,
         training,
         run,
@@ -233,6 +244,31 @@ fn input(stated: Option<&Node<'_>>, source: &Source) -> Result<SampleShape, Prob
     })
 }
 
+fn replace_sizes(mut layers: Layers, overrides: &Overrides) -> Result<Layers, Mistake> {
+    let refused =
+        |name: &str, why: &str| Mistake::Arguments(format!("`--{name}` was given, but {why}"));
+    if let Some(width) = overrides.width {
+        let from = vary::width(&layers.specs)
+            .ok_or_else(|| refused("width", "the model has no hidden linear or conv2d layer"))?;
+        layers.specs = vary::widened(&layers.specs, from, not_zero("width", width)?);
+    }
+    match overrides.depth {
+        None => Ok(layers),
+        Some(depth) => layers
+            .with_depth(not_zero("depth", depth)?)
+            .map_err(|why| refused("depth", &why)),
+    }
+}
+
+fn not_zero(name: &str, size: usize) -> Result<usize, Mistake> {
+    match size {
+        0 => Err(Mistake::Arguments(format!(
+            "`--{name}` is 0, but must be at least 1"
+        ))),
+        size => Ok(size),
+    }
+}
+
 fn replace_data(
     source: &mut Source,
     input: &SampleShape,
@@ -255,11 +291,8 @@ fn replace_data(
 }
 
 fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Result<(), Mistake> {
-    let size = |name: &str, typed: Option<usize>, configured| match typed {
-        Some(0) => Err(Mistake::Arguments(format!(
-            "`--{name}` is 0, but must be at least 1"
-        ))),
-        typed => Ok(typed.unwrap_or(configured)),
+    let size = |name: &str, typed: Option<usize>, configured| {
+        typed.map_or(Ok(configured), |typed| not_zero(name, typed))
     };
     training.batch = size("batch", overrides.batch, training.batch)?;
     if !training.batch.is_multiple_of(training.accumulate) {

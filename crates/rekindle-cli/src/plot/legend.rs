@@ -5,6 +5,7 @@ use plotters::{element::PathElement, style::Color};
 
 use super::{
     canvas::{self, Area, Drawn},
+    shape::Shape,
     theme::{self, Ink},
 };
 
@@ -17,6 +18,10 @@ pub enum Mark {
     Line,
     /// A line with gaps.
     Dashes,
+    /// A single point.
+    Point(Shape),
+    /// A ring about a point.
+    Ring,
     /// No colour: the entry speaks of the ones after it.
     None,
 }
@@ -50,7 +55,7 @@ impl Entry {
     fn mark_width(&self) -> u32 {
         match self.mark {
             Mark::None => 0,
-            Mark::Area => 16,
+            Mark::Area | Mark::Point(_) | Mark::Ring => 16,
             Mark::Line | Mark::Dashes => 28,
         }
     }
@@ -132,6 +137,8 @@ fn paint_mark(area: &Area<'_>, entry: &Entry, (x, middle): (i32, i32)) -> Drawn<
     match entry.mark {
         Mark::None => Ok(()),
         Mark::Area => canvas::rectangle(area, (x, middle - 6), (x + 11, middle + 5), entry.ink),
+        Mark::Point(shape) => shape.paint(area, (x + 5, middle), 5, entry.ink, true),
+        Mark::Ring => Shape::ring(area, (x + 5, middle), 6, entry.ink),
         Mark::Line => line(0, 22),
         Mark::Dashes => line(0, 9).and_then(|()| line(13, 22)),
     }

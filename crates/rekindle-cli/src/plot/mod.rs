@@ -11,6 +11,8 @@
 //! | [`timeline`] | one step: what was held when, and why |
 //! | [`comparison`] | one step each of several runs |
 //! | [`curve`] | losses |
+//! | [`frontier`] | a sweep: what memory buys in time |
+//! | [`shape`], [`labels`] | marks of single points, and words beside them |
 //!
 //! A picture is painted once, in the light colours; a style sheet inside it turns them dark where the reader's screen
 //! is. So a picture must take every colour from the theme. Pictures load nothing and run nothing.
@@ -21,7 +23,10 @@ mod columns;
 pub mod comparison;
 pub mod curve;
 mod frame;
+pub mod frontier;
+mod labels;
 pub mod legend;
+mod shape;
 pub mod theme;
 pub mod timeline;
 

@@ -96,6 +96,8 @@ impl<B: CheckpointBackend> Built<B> {
         // Parameters, data sets, and what kernels will hold once they have run.
         measured.chain.fixed_bytes += held + kernel_bytes;
         count_settings(job, meter, &mut measured.chain);
+        let plan_bytes = plan_bytes(&measured, meter)?;
+        measured.chain.fixed_bytes += Bytes(COPIES_OF_A_PLAN * plan_bytes);
         Ok((self, measured))
     }
 
@@ -217,25 +219,18 @@ fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
 /// carries it out and what records it are about as large, each.
 const COPIES_OF_A_PLAN: u64 = 3;
 
-/// Plans as the job asks, with room for the plan and what comes of it.
-pub(super) fn make_plan_beside_itself(
-    job: &Job<'_>,
-    mut measured: Measured,
-    meter: &dyn Meter,
-    pools: Option<PoolDecision>,
-    param_count: u64,
-) -> Result<Planned, RunError> {
+/// What a plan takes, by the example of the plain one.
+fn plan_bytes(measured: &Measured, meter: &dyn Meter) -> Result<u64, RunError> {
     let before = meter.read().in_use_bytes.0;
     let plain = measured.plain()?;
     let chain = measured.under(&plain.schedule);
-    let plan_bytes = meter.read().in_use_bytes.0.saturating_sub(before);
+    let after = meter.read().in_use_bytes.0;
     drop((plain, chain));
-    measured.chain.fixed_bytes += Bytes(COPIES_OF_A_PLAN * plan_bytes);
-    make_plan(job, &measured, meter, pools, param_count)
+    Ok(after.saturating_sub(before))
 }
 
 /// Plans as the job asks.
-fn make_plan(
+pub(super) fn make_plan(
     job: &Job<'_>,
     measured: &Measured,
     meter: &dyn Meter,

@@ -6,7 +6,7 @@ use rekindle_plan::{Bytes, Seconds, planner};
 
 use super::{
     Job, MemoryNow, Observer, Planned, PoolDecision, RunError,
-    prepare::{Built, keeps_room, make_plan_beside_itself},
+    prepare::{Built, keeps_room, make_plan},
 };
 use crate::{
     backend::CheckpointBackend,
@@ -85,7 +85,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             batches,
             ..
         } = built;
-        let planned = make_plan_beside_itself(job, measured, &*meter, pools, shape.param_count())?;
+        let planned = make_plan(job, &measured, &*meter, pools, shape.param_count())?;
         observer.planned(&planned);
 
         let mut executor = Executor::new(planned.plan.schedule.clone()).rechecking(job.recheck);

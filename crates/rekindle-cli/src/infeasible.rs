@@ -1,0 +1,51 @@
+//! What a command's JSON says where no plan fits.
+
+use rekindle_plan::{Bytes, PlanError, PlannerKind};
+use serde::{Deserialize, Serialize};
+
+use crate::{failure::Outcome, output};
+
+/// Format tag of [`Infeasible`].
+pub const INFEASIBLE_FORMAT: &str = "rekindle-infeasible/1";
+
+/// In place of a plan's or a run's document; the command exits with [`NO_PLAN`](crate::exit::NO_PLAN).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Infeasible {
+    /// [`INFEASIBLE_FORMAT`].
+    pub format: String,
+    /// The planner that was asked.
+    pub planner: PlannerKind,
+    /// Always false.
+    pub feasible: bool,
+    /// The budget.
+    pub budget_bytes: Bytes,
+    /// The smallest budget that this planner can meet.
+    pub smallest_budget_bytes: Bytes,
+    /// The smallest budget that any planner can meet.
+    pub smallest_budget_of_all_planners_bytes: Bytes,
+}
+
+impl Infeasible {
+    /// A budget that no plan fits: the answer to it names the smallest that one does.
+    pub const NO_ROOM: Bytes = Bytes(1);
+
+    /// Writes the document if that is what the error says, and nothing for any other error.
+    pub fn report(error: &PlanError) -> Outcome {
+        match *error {
+            PlanError::Infeasible {
+                planner,
+                budget,
+                smallest,
+                smallest_of_all,
+            } => output::json(&Self {
+                format: INFEASIBLE_FORMAT.into(),
+                planner,
+                feasible: false,
+                budget_bytes: budget,
+                smallest_budget_bytes: smallest,
+                smallest_budget_of_all_planners_bytes: smallest_of_all,
+            }),
+            _ => Ok(()),
+        }
+    }
+}

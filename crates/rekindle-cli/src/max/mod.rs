@@ -1,0 +1,15 @@
+//! The largest batch, depth or width that fits: found by planning, told with what made the difference.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`subject`] | a config with one size left open, and its counted chain for every size |
+//! | [`needs`] | what one size needs at least, in each way to run it |
+//! | [`search`] | the largest size that fits |
+//! | [`record`] | [`MaxRecord`](record::MaxRecord): what was found |
+//! | [`text`] | the same for people |
+
+pub mod needs;
+pub mod record;
+pub mod search;
+pub mod subject;
+pub mod text;

@@ -1,0 +1,147 @@
+//! What was found: one record that text and JSON are made from.
+
+use rekindle::{meter::Count, profile::Measured};
+use rekindle_plan::{Bytes, PlanError, Schedule, Seconds, simulate};
+use serde::{Deserialize, Serialize};
+
+use super::{needs::Way, subject::Varied};
+
+/// Format tag of [`MaxRecord`].
+pub const MAX_FORMAT: &str = "rekindle-max/1";
+
+/// Times by which one way must reach further than another to have made a difference.
+const DIFFERENCE: f64 = 1.1;
+
+/// The largest sizes that fit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MaxRecord {
+    /// [`MAX_FORMAT`].
+    pub format: String,
+    /// The config's file.
+    pub config: String,
+    /// Where it is to run.
+    pub device: String,
+    /// What must not be passed.
+    pub budget_bytes: Bytes,
+    /// Whether the budget was asked for; else it is what the device has, or on the processor what is free.
+    pub budget_asked: bool,
+    /// Which bytes the budget bounds.
+    pub count: Count,
+    /// What is varied.
+    pub varied: Varied,
+    /// Samples in each step, where they are not what is varied.
+    pub batch: Option<usize>,
+    /// Whether the answers were measured; else they are counted from shapes.
+    pub measured: bool,
+    /// Why they were not, if not.
+    pub not_measured_because: Option<String>,
+    /// The largest size of each way that has one: plain, in equal segments, under a plan.
+    pub largest: Vec<Largest>,
+    /// The largest size if gradients were used up in the backward, as counted.
+    pub with_update_in_backward: Option<usize>,
+    /// What made the difference.
+    pub lever: Difference,
+    /// One real run of the answer under a plan.
+    pub confirmed: Option<Confirmed>,
+}
+
+/// The largest size that fits in one way to run it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Largest {
+    /// The way.
+    pub way: Way,
+    /// The size.
+    pub size: usize,
+    /// Segments of its schedule, if they are not nested.
+    pub segments: Option<usize>,
+    /// Its peak.
+    pub predicted_peak_bytes: Bytes,
+    /// Share by which a step takes longer than the same size's without recomputing.
+    pub overhead: f64,
+    /// Parameters, the optimizer's state, and what else stays, by the count.
+    pub fixed_bytes: Bytes,
+    /// All gradients of parameters, by the count.
+    pub gradient_bytes: Bytes,
+    /// What the schedule keeps and makes at the peak, gradients of parameters left out, by the count.
+    pub activation_bytes: Bytes,
+}
+
+/// What lets a plan reach further than the plain run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Difference {
+    /// Recomputing activations.
+    Checkpointing,
+    /// Nothing: what must be there anyway takes nearly all.
+    None,
+    /// Not even size 1 fits.
+    NothingFits,
+}
+
+/// One real run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Confirmed {
+    /// The size that was run.
+    pub size: usize,
+    /// Its peak as `train` predicted it.
+    pub predicted_peak_bytes: Bytes,
+    /// Its peak.
+    pub measured_peak_bytes: Bytes,
+    /// Seconds of its last step.
+    pub measured_step_s: Seconds,
+    /// Whether the peak stayed within the budget.
+    pub fits: bool,
+}
+
+/// Memory of a size at its peak, by the count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// What is always there.
+    pub fixed: Bytes,
+    /// All gradients of parameters.
+    pub gradients: Bytes,
+    /// The rest of the peak, whichever gradients are there by then.
+    pub activations: Bytes,
+}
+
+impl Split {
+    /// What a schedule's peak is made of.
+    pub fn new(measured: &Measured, schedule: &Schedule) -> Result<Self, PlanError> {
+        let chain = measured.under(schedule);
+        let peak = simulate(&chain, schedule)?.at_peak;
+        Ok(Self {
+            fixed: peak.fixed,
+            gradients: chain.grad_bytes(),
+            activations: peak.total() - peak.fixed - peak.parameter_gradients,
+        })
+    }
+}
+
+impl MaxRecord {
+    /// The largest size of a way.
+    pub fn of(&self, way: Way) -> Option<&Largest> {
+        self.largest.iter().find(|largest| largest.way == way)
+    }
+
+    /// Works out what made the difference.
+    pub fn judge(&mut self) {
+        self.lever = match (self.of(Way::Plain), self.of(Way::Plan)) {
+            (_, None) => Difference::NothingFits,
+            (None, Some(_)) => Difference::Checkpointing,
+            (Some(plain), Some(plan)) => {
+                if plan.size as f64 >= DIFFERENCE * plain.size as f64 {
+                    Difference::Checkpointing
+                } else {
+                    Difference::None
+                }
+            }
+        };
+    }
+
+    /// Whether an update in the backward would reach further than a plan does.
+    pub fn update_would_help(&self) -> Option<usize> {
+        let reached = self.of(Way::Plan).map_or(0, |plan| plan.size);
+        self.with_update_in_backward
+            .filter(|&size| size as f64 >= DIFFERENCE * reached.max(1) as f64)
+    }
+}

@@ -1,0 +1,209 @@
+//! A config with one of its sizes left open.
+
+use std::ffi::OsString;
+
+use rekindle::{
+    counted::Counted,
+    device::Device,
+    model::{cost::ElementBytes, passes::Kernels, spec::ModelSpec},
+    profile::Measured,
+    train::settings::TrainSettings,
+};
+use rekindle_plan::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    args::Lever,
+    config::{
+        Config,
+        vary::{self, Group},
+    },
+    device::kernels,
+    exit,
+    failure::Failure,
+};
+
+/// Sizes beyond which nothing is looked for.
+const LARGEST: usize = 1 << 32;
+const WIDEST: usize = 1 << 20;
+
+/// Stages beyond which nothing is looked for: simulating one schedule would take longer than anybody waits.
+const MOST_STAGES: usize = 20_000;
+
+/// What is varied, between which bounds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Varied {
+    /// What.
+    pub lever: Lever,
+    /// Its place in the config, for people.
+    pub what: String,
+    /// What the config says.
+    pub configured: usize,
+    /// The largest size that is looked for.
+    pub limit: usize,
+    /// Why that is.
+    pub limited_by: String,
+}
+
+/// A config, and what is varied of it.
+pub struct Subject<'a> {
+    config: &'a Config,
+    /// The group that depth is about.
+    group: Option<Group>,
+    kernels: Kernels,
+    process_bytes: Bytes,
+    /// What is varied.
+    pub varied: Varied,
+}
+
+impl<'a> Subject<'a> {
+    /// Leaves a size open. `samples` is how many the data has, if that is known.
+    pub fn new(
+        config: &'a Config,
+        lever: Lever,
+        device: Device,
+        samples: Option<usize>,
+    ) -> Result<Self, Failure> {
+        let group = Group::deepest(&config.groups).cloned();
+        let varied = match lever {
+            Lever::Batch => batch(config, samples),
+            Lever::Depth => depth(config, group.as_ref())?,
+            Lever::Width => width(config)?,
+        };
+        let subject = Self {
+            config,
+            group,
+            kernels: kernels(device),
+            process_bytes: process_bytes(device),
+            varied,
+        };
+        // A width may not fit the layers around it: that is known at once.
+        subject.model(subject.varied.configured.saturating_mul(2))?;
+        Ok(subject)
+    }
+
+    /// What a command is told so that it runs this size.
+    pub fn arguments(&self, size: usize) -> [OsString; 2] {
+        let name = format!("--{}", self.varied.lever.name());
+        [name.into(), size.to_string().into()]
+    }
+
+    /// Sizes are multiples of this: a batch that is run in equal parts has whole parts.
+    pub fn unit(&self) -> usize {
+        match self.varied.lever {
+            Lever::Batch => self.config.training.accumulate.max(1),
+            Lever::Depth | Lever::Width => 1,
+        }
+    }
+
+    /// The chain of a size, from shapes alone.
+    pub fn counted(&self, size: usize) -> Result<Measured, Failure> {
+        let (model, shape) = self.model(size)?;
+        let settings = self.settings(size);
+        let counted = Counted {
+            model: &model,
+            shape: &shape,
+            settings: &settings,
+            target: self.config.data.source.target(),
+            bytes: ElementBytes::flex(settings.dtype),
+            kernels: self.kernels,
+        };
+        let mut measured = counted.chain();
+        measured.chain.fixed_bytes += self.process_bytes;
+        Ok(measured)
+    }
+
+    fn settings(&self, size: usize) -> TrainSettings {
+        let mut settings = self.config.training.clone();
+        if self.varied.lever == Lever::Batch {
+            settings.batch = size;
+        }
+        settings
+    }
+
+    fn model(
+        &self,
+        size: usize,
+    ) -> Result<(ModelSpec, rekindle::model::shape::ModelShape), Failure> {
+        let model = &self.config.model;
+        let layers = match (self.varied.lever, &self.group) {
+            (Lever::Batch, _) => return Ok((model.clone(), self.config.shape.clone())),
+            (Lever::Depth, Some(group)) => group.repeated(&model.layers, size),
+            (Lever::Depth, None) => model.layers.clone(),
+            (Lever::Width, _) => vary::widened(&model.layers, self.varied.configured, size),
+        };
+        let model = ModelSpec {
+            input: model.input.clone(),
+            layers,
+        };
+        let shape = model.infer().map_err(|error| {
+            Failure::usage(format!(
+                "the {} cannot be varied: at {size}, {error}",
+                self.varied.lever.name()
+            ))
+        })?;
+        Ok((model, shape))
+    }
+}
+
+fn batch(config: &Config, samples: Option<usize>) -> Varied {
+    let parts = config.training.accumulate.max(1);
+    let what = match parts {
+        1 => "`batch` in [train]".to_owned(),
+        parts => format!("`batch` in [train], in multiples of `accumulate = {parts}`"),
+    };
+    Varied {
+        lever: Lever::Batch,
+        what,
+        configured: config.training.batch,
+        limit: samples.unwrap_or(LARGEST) / parts * parts,
+        limited_by: match samples {
+            Some(samples) => format!("the data has {samples} samples to train on"),
+            None => "the search ends there".into(),
+        },
+    }
+}
+
+fn depth(config: &Config, group: Option<&Group>) -> Result<Varied, Failure> {
+    let Some(group) = group else {
+        return Err(Failure::with_help(
+            exit::USAGE,
+            "the depth cannot be varied: no group in `layers` has a `repeat`",
+            "write the layers that repeat as a group: `{ repeat = 4, layers = [...] }`",
+        ));
+    };
+    let turn = group.turn().max(1);
+    let others = config.model.layers.len() - group.layers.len();
+    Ok(Varied {
+        lever: Lever::Depth,
+        what: format!("`repeat = {}` in model.layers[{}]", group.times, group.item),
+        configured: group.times,
+        limit: (MOST_STAGES.saturating_sub(others) / turn).max(1),
+        limited_by: format!("the search ends at {MOST_STAGES} layers"),
+    })
+}
+
+fn width(config: &Config) -> Result<Varied, Failure> {
+    let Some(width) = vary::width(&config.model.layers) else {
+        return Err(Failure::with_help(
+            exit::USAGE,
+            "the width cannot be varied: the model has no hidden linear or conv2d layer",
+            "the last layer must fit the loss; `--vary batch` varies the batch",
+        ));
+    };
+    Ok(Varied {
+        lever: Lever::Width,
+        what: format!("`out = {width}` of hidden layers, and all hidden sizes in proportion"),
+        configured: width,
+        limit: WIDEST,
+        limited_by: "the search ends there".into(),
+    })
+}
+
+/// What a process of this program holds on the device besides the training: on the processor, about what this one does.
+fn process_bytes(device: Device) -> Bytes {
+    match device {
+        Device::Cpu => Bytes(rekindle_alloc::in_use() as u64),
+        Device::Cuda(_) | Device::Wgpu(_) => Bytes(0),
+    }
+}

@@ -1,0 +1,204 @@
+//! The largest sizes, for people.
+
+use std::fmt::Write;
+
+use rekindle_plan::Bytes;
+
+use super::{
+    needs::Way,
+    record::{Difference, Largest, MaxRecord},
+};
+use crate::{args::Lever, table, terminal};
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Segments => "equal segments",
+            Self::Plan => "under a plan",
+        }
+    }
+}
+
+impl MaxRecord {
+    /// Heading, table, what made the difference, and how to run it.
+    pub fn text(&self) -> String {
+        let heading = terminal::wrapped(&self.heading(), "");
+        let mut text = format!("{heading}\nVaried: {}.\n\n", self.varied.what);
+        if !self.largest.is_empty() {
+            let _ = writeln!(text, "{}\n", self.table());
+        }
+        let counted = self
+            .not_measured_because
+            .as_ref()
+            .map(|why| format!("Counted from shapes, not measured: {why}."));
+        let notes = [self.update_note(), self.limit_note(), counted];
+        for note in [Some(self.verdict())].into_iter().chain(notes).flatten() {
+            let _ = writeln!(text, "{}", terminal::wrapped(&note, ""));
+        }
+        if let Some(run) = self.command() {
+            let _ = writeln!(text, "\nRun it:\n  {run}");
+        }
+        if let Some(confirmed) = &self.confirmed {
+            let note = format!(
+                "Confirmed by running it: {} {}, peak predicted {}, measured {} ({:+.1}%), which {} {}; a step took {}.",
+                self.lever_name(),
+                confirmed.size,
+                confirmed.predicted_peak_bytes,
+                confirmed.measured_peak_bytes,
+                100.0
+                    * (confirmed.predicted_peak_bytes.0 as f64
+                        / confirmed.measured_peak_bytes.0.max(1) as f64
+                        - 1.0),
+                if confirmed.fits {
+                    "is within"
+                } else {
+                    "is MORE THAN"
+                },
+                self.budget_bytes,
+                confirmed.measured_step_s,
+            );
+            let _ = writeln!(text, "\n{}", terminal::wrapped(&note, ""));
+        }
+        text
+    }
+
+    fn lever_name(&self) -> &'static str {
+        self.varied.lever.name()
+    }
+
+    fn heading(&self) -> String {
+        let batch = match self.batch {
+            Some(batch) => format!(", at batch {batch}"),
+            None => String::new(),
+        };
+        let of = if self.budget_asked {
+            ""
+        } else if self.device == "cpu" {
+            ", which is what is free"
+        } else {
+            ", which is all it has"
+        };
+        format!(
+            "The largest {} of {}{batch}, in {} on {}{of}.",
+            self.lever_name(),
+            self.config,
+            self.budget_bytes,
+            self.device,
+        )
+    }
+
+    fn table(&self) -> String {
+        let mut table = table::table(
+            [
+                "",
+                self.lever_name(),
+                "peak",
+                "weights, state",
+                "gradients",
+                "activations",
+                "step",
+            ],
+            1..7,
+        );
+        for way in Way::ALL {
+            match self.of(way) {
+                Some(largest) => table.add_row(cells(largest)),
+                None => table.add_row([way.name(), "none"]),
+            };
+        }
+        table::dense(&mut table, 1..7);
+        let lines = table.lines().map(|line| line.trim_end().to_owned());
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn verdict(&self) -> String {
+        let name = self.lever_name();
+        let (plain, plan) = (self.of(Way::Plain), self.of(Way::Plan));
+        match (self.lever, plain, plan) {
+            (Difference::Checkpointing, Some(plain), Some(plan)) => format!(
+                "Checkpointing makes the difference: {} of the plain run's peak are activations, and a plan that drops \
+                 and recomputes them reaches {:.1} times the {name}.",
+                share(plain.activation_bytes, plain.predicted_peak_bytes),
+                plan.size as f64 / plain.size as f64,
+            ),
+            (Difference::Checkpointing, None, Some(plan)) => format!(
+                "Checkpointing makes the difference: plain, not even {name} 1 fits; a plan reaches {}.",
+                plan.size
+            ),
+            (Difference::None, Some(plain), _) => format!(
+                "Checkpointing makes no difference: {} of the plain run's peak are activations; parameters, their \
+                 gradients and the optimizer's state are there whatever is recomputed.",
+                share(plain.activation_bytes, plain.predicted_peak_bytes),
+            ),
+            _ => format!(
+                "Not even {name} 1 fits {}, plain or under any plan.",
+                self.budget_bytes
+            ),
+        }
+    }
+
+    fn update_note(&self) -> Option<String> {
+        let size = self.update_would_help()?;
+        let reached = self.of(Way::Plan).map_or(0, |plan| plan.size);
+        let further = match reached {
+            0 => String::new(),
+            reached => format!(", {:.2} times as far", size as f64 / reached as f64),
+        };
+        Some(format!(
+            "What would: an update in the backward, layer by layer, which lets each gradient go at once. It would reach \
+             {} {size}{further} (at most 2 times with plain SGD, 1.5 with one moment, 1.33 with two). Rekindle does not \
+             do that.",
+            self.lever_name(),
+        ))
+    }
+
+    fn limit_note(&self) -> Option<String> {
+        let plan = self.of(Way::Plan)?;
+        (plan.size >= self.varied.limit).then(|| {
+            format!(
+                "Memory is not what ends it at {}: {}.",
+                plan.size, self.varied.limited_by
+            )
+        })
+    }
+
+    /// The command that trains the answer.
+    fn command(&self) -> Option<String> {
+        let plan = self.of(Way::Plan)?;
+        let batch = match (self.batch, self.varied.lever) {
+            (Some(batch), Lever::Depth | Lever::Width) => format!(" --batch {batch}"),
+            _ => String::new(),
+        };
+        Some(format!(
+            "rekindle train {}{batch} --{} {} --budget {}B",
+            self.config,
+            self.lever_name(),
+            plan.size,
+            self.budget_bytes.0
+        ))
+    }
+}
+
+fn cells(largest: &Largest) -> [String; 7] {
+    let way = match (largest.way, largest.segments) {
+        (Way::Segments, Some(segments)) if segments > 1 => format!("{segments} equal segments"),
+        (way, _) => way.name().to_owned(),
+    };
+    [
+        way,
+        largest.size.to_string(),
+        largest.predicted_peak_bytes.to_string(),
+        largest.fixed_bytes.to_string(),
+        largest.gradient_bytes.to_string(),
+        largest.activation_bytes.to_string(),
+        match largest.way {
+            Way::Plain => "1.00x".into(),
+            _ => format!("{:.2}x", 1.0 + largest.overhead),
+        },
+    ]
+}
+
+fn share(part: Bytes, of: Bytes) -> String {
+    format!("{:.0}%", 100.0 * part.0 as f64 / of.0.max(1) as f64)
+}

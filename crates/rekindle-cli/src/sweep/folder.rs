@@ -1,0 +1,75 @@
+//! The files that a sweep leaves, renewed after each row.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `sweep.json` | the [`SweepRecord`] |
+//! | `sweep.csv` | its rows, a line each, with the fields of the JSON |
+//! | `sweep.md` | its table |
+//! | `frontier.svg` | its picture |
+//!
+//! Each is replaced in one move: whoever looks sees whole files, and a full disk leaves the last good ones.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{SweepRecord, SweepRow};
+use crate::{
+    commands::profile::write,
+    failure::{Failure, Outcome},
+    plot::{frontier, theme::Size},
+};
+
+/// The record's file: a folder that has it is a sweep's.
+pub const RECORD: &str = "sweep.json";
+
+/// A folder that takes a sweep's files.
+#[derive(Debug)]
+pub struct SweepFolder {
+    path: PathBuf,
+}
+
+impl SweepFolder {
+    /// Opens a folder, made where there is none. It must be empty or a sweep's, and writable: that is tried now, so that
+    /// nothing is run in vain.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let refused = |error: std::io::Error| Failure::file(path, &error);
+        fs::create_dir_all(path).map_err(refused)?;
+        let holds_something = fs::read_dir(path).map_err(refused)?.next().is_some();
+        if holds_something && !path.join(RECORD).exists() {
+            return Err(Failure::usage(format!(
+                "{}: holds files, but no sweep ({RECORD}): name a new folder, or one that a sweep made",
+                path.display()
+            )));
+        }
+        let trial = path.join("sweep.tmp");
+        fs::write(&trial, "").map_err(|error| Failure::file(&trial, &error))?;
+        let _ = fs::remove_file(&trial);
+        Ok(Self {
+            path: path.to_owned(),
+        })
+    }
+
+    /// Replaces all files.
+    pub fn write(&self, record: &SweepRecord) -> Outcome {
+        let json = serde_json::to_string_pretty(record).map_err(Failure::other)?;
+        let csv = csv(&record.rows).map_err(Failure::other)?;
+        let put = |name: &str, text: &str| write(&self.path.join(name), text);
+        put(RECORD, &format!("{json}\n"))?;
+        put("sweep.csv", &csv)?;
+        put("sweep.md", &record.markdown())?;
+        match frontier::picture(record, Size::Wide) {
+            Some(picture) => put("frontier.svg", &picture.map_err(Failure::other)?),
+            None => Ok(()),
+        }
+    }
+}
+
+fn csv(rows: &[SweepRow]) -> Result<String, Box<dyn std::error::Error>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.serialize(row)?;
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}

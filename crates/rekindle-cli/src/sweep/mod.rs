@@ -1,0 +1,27 @@
+//! A sweep: one config under many schedules, each run in a process of its own.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`point`] | what is run, and in which order |
+//! | [`record`] | [`SweepRecord`] and its rows: what every view is made from |
+//! | [`pareto`] | which rows no other row beats |
+//! | [`runner`], [`progress`] | how rows are run, and what a person sees meanwhile |
+//! | [`table`] | the table, for terminals and in Markdown |
+//! | [`folder`] | the files that a sweep leaves |
+
+pub mod folder;
+pub mod pareto;
+pub mod point;
+pub mod progress;
+pub mod record;
+pub mod runner;
+pub mod table;
+
+pub use folder::SweepFolder;
+pub use point::Point;
+pub use progress::RowProgress;
+pub use record::{SweepRecord, SweepRow};
+pub use runner::Runner;
+
+#[cfg(test)]
+mod tests;

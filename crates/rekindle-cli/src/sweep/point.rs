@@ -1,0 +1,137 @@
+//! What a sweep runs, and in which order: the plain run first, which every other row is compared with.
+
+use std::ffi::OsString;
+
+use rekindle_plan::{Bytes, PlannerKind};
+use serde::{Deserialize, Serialize};
+
+use crate::config::RunKeys;
+
+/// Budgets between the smallest and the plain run's where none are asked for.
+pub const BUDGETS: usize = 5;
+
+/// Parts of a budget's leading power of two that it is rounded up to. The smallest budget differs by some hundredths
+/// of a percent from one process to the next: as it stands it might be too small.
+const PARTS: u64 = 64;
+
+/// One run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Point {
+    /// Nothing recomputed.
+    Plain,
+    /// So many segments of equal length.
+    Uniform(usize),
+    /// The fastest plan for a budget.
+    Optimal(Bytes),
+    /// What the config itself asks for.
+    Config,
+}
+
+impl Point {
+    /// What `train` is told so that it runs this point.
+    pub fn arguments(self) -> Vec<OsString> {
+        let words = match self {
+            Self::Plain => vec!["--planner".into(), PlannerKind::None.to_string()],
+            Self::Uniform(segments) => vec!["--segments".into(), segments.to_string()],
+            Self::Optimal(budget) => vec![
+                "--planner".into(),
+                PlannerKind::Optimal.to_string(),
+                "--budget".into(),
+                format!("{}B", budget.0),
+            ],
+            Self::Config => Vec::new(),
+        };
+        words.into_iter().map(Into::into).collect()
+    }
+
+    /// The point that does what the config asks for, if it says so in words that a sweep has too.
+    pub fn of_config(run: &RunKeys) -> Self {
+        let planner = run.planner;
+        match (run.segments, run.budget, &run.plan) {
+            (None, None, None)
+                if matches!(planner, None | Some(PlannerKind::Auto | PlannerKind::None)) =>
+            {
+                Self::Plain
+            }
+            (Some(segments), None, None)
+                if matches!(planner, None | Some(PlannerKind::Uniform)) =>
+            {
+                Self::Uniform(segments).or_plain()
+            }
+            _ => Self::Config,
+        }
+    }
+
+    /// One segment is the plain run.
+    fn or_plain(self) -> Self {
+        match self {
+            Self::Uniform(1) => Self::Plain,
+            other => other,
+        }
+    }
+}
+
+/// The plain run and these segment counts; all powers of two below the number of stages where none are given, unless
+/// budgets are.
+pub fn uniform(asked: &[usize], stages: usize, budgets_asked: bool) -> Vec<Point> {
+    let mut counts = asked.to_vec();
+    if asked.is_empty() && !budgets_asked {
+        counts = (1..)
+            .map(|power| 1usize << power)
+            .take_while(|&count| count < stages)
+            .collect();
+    }
+    counts.sort_unstable();
+    counts.dedup();
+    counts.retain(|&count| count > 1);
+    let segments = counts.into_iter().map(Point::Uniform);
+    std::iter::once(Point::Plain).chain(segments).collect()
+}
+
+/// Budgets evenly spread from the smallest that works to just below the plain run's peak.
+pub fn budgets(smallest: Bytes, plain: Bytes) -> Vec<Bytes> {
+    let span = plain.0.saturating_sub(smallest.0);
+    let unit = (smallest.0.max(1).ilog2()).saturating_sub(PARTS.ilog2());
+    let mut budgets: Vec<Bytes> = (0..BUDGETS as u64)
+        .map(|part| {
+            Bytes(((smallest.0 + span / BUDGETS as u64 * part) >> unit).saturating_add(1) << unit)
+        })
+        .collect();
+    budgets.dedup();
+    budgets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segment_counts_are_powers_of_two_unless_a_list_is_given() {
+        let counts = |points: Vec<Point>| -> Vec<usize> {
+            points
+                .into_iter()
+                .map(|point| match point {
+                    Point::Plain => 1,
+                    Point::Uniform(count) => count,
+                    Point::Optimal(_) | Point::Config => 0,
+                })
+                .collect()
+        };
+        assert_eq!(counts(uniform(&[], 16, false)), [1, 2, 4, 8]);
+        assert_eq!(counts(uniform(&[], 17, false)), [1, 2, 4, 8, 16]);
+        assert_eq!(counts(uniform(&[], 17, true)), [1]);
+        assert_eq!(counts(uniform(&[8, 1, 3, 8], 17, true)), [1, 3, 8]);
+    }
+
+    #[test]
+    fn budgets_lie_between_the_smallest_and_the_plain_runs() {
+        let mib = |count: u64| Bytes(count << 20);
+        assert_eq!(
+            budgets(mib(64), mib(114)),
+            [65, 75, 85, 95, 105].map(mib),
+            "each rounded up past a multiple of 1 MiB"
+        );
+        assert_eq!(budgets(mib(64), mib(10)), [mib(65)], "nothing lies between");
+    }
+}

@@ -1,0 +1,248 @@
+//! What a sweep leaves behind: one record that its table, files and picture are made from.
+//!
+//! What a row says of itself comes from its run. What it says in comparison (overhead, fits, Pareto) is worked out
+//! anew with each row that is added, so that all rows of a record agree with each other.
+//!
+//! **Activations only** are the most bytes in use in forward, loss and backward less the bytes in use as the forward
+//! starts: what is there whatever the schedule (parameters, optimizer state, data, this batch, the program itself) is
+//! left out, and the gradients that a backward has made by then are in. Steps after the first count, since parts of what
+//! stays appear in the first.
+
+use rekindle::{
+    meter::{Count, Phase},
+    train::record::{PhasedStep, PlainRun, RunRecord},
+};
+use rekindle_plan::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+
+use super::{Point, pareto};
+
+/// Format tag of [`SweepRecord`].
+pub const SWEEP_FORMAT: &str = "rekindle-sweep/1";
+
+/// A whole sweep, or as much of it as is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweepRecord {
+    /// [`SWEEP_FORMAT`].
+    pub format: String,
+    /// The config's file.
+    pub config: String,
+    /// Where it ran.
+    pub device: String,
+    /// What the device is called.
+    pub device_name: String,
+    /// What the device has, if that is known.
+    pub device_bytes: Option<Bytes>,
+    /// Which bytes peaks count.
+    pub count: Count,
+    /// Samples in each step.
+    pub batch: usize,
+    /// Optimizer steps of each row.
+    pub steps: usize,
+    /// What a row without a budget of its own should fit: the config's budget, or else what the device has.
+    pub limit_bytes: Option<Bytes>,
+    /// The run that overheads are against: measured where the plain row ran, else predicted from measured stages.
+    pub plain: Option<PlainRun>,
+    /// Rows that were to be run.
+    pub rows_asked: usize,
+    /// Whether the sweep was stopped before its last row. In a record of a sweep that still goes on, too.
+    pub interrupted: bool,
+    /// The rows that are done, in the order in which they ran.
+    pub rows: Vec<SweepRow>,
+}
+
+/// How a row ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowOutcome {
+    /// It ran.
+    Done,
+    /// No plan fits its budget.
+    NoPlan,
+    /// The device's memory ran out.
+    OutOfMemory,
+    /// Anything else.
+    Failed,
+}
+
+/// What a row was made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowKind {
+    /// The plain run.
+    Plain,
+    /// Segments of equal length.
+    Uniform,
+    /// The fastest plan for a budget.
+    Optimal,
+    /// What the config asks for, where it is none of the above.
+    Config,
+}
+
+/// One row: what was asked for, and what came of it. Flat, so that CSV has the same fields as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweepRow {
+    /// What it was made for.
+    pub kind: RowKind,
+    /// How it ended.
+    pub outcome: RowOutcome,
+    /// Segments that were asked for, or that the schedule has; `None` for nested schedules.
+    pub segments: Option<usize>,
+    /// The budget, if there was one.
+    pub budget_bytes: Option<Bytes>,
+    /// The planner that answered.
+    pub planner: Option<String>,
+    /// Peak that was predicted.
+    pub predicted_peak_bytes: Option<Bytes>,
+    /// Peak that was measured, over everything the process did.
+    pub measured_peak_bytes: Option<Bytes>,
+    /// What of it depends on the schedule (see the [module](self)).
+    pub activation_bytes: Option<Bytes>,
+    /// Step time that was predicted.
+    pub predicted_step_s: Option<Seconds>,
+    /// Median step time that was measured.
+    pub measured_step_s: Option<Seconds>,
+    /// Share by which a step takes longer than the plain run's: 0.25 is a quarter longer.
+    pub overhead: Option<f64>,
+    /// Samples per second.
+    pub samples_per_s: Option<f64>,
+    /// Whether the measured peak is within the row's budget, or else the sweep's limit.
+    pub fits: bool,
+    /// Whether no other row takes at most as much memory and time, and less of one.
+    pub pareto: bool,
+    /// Whether this is what the config asks for.
+    pub chosen: bool,
+    /// The smallest budget that some plan fits, where none fits this one.
+    pub smallest_budget_bytes: Option<Bytes>,
+    /// What went wrong.
+    pub message: Option<String>,
+}
+
+impl SweepRow {
+    /// A row that asks for a point, without an answer yet.
+    fn asking(point: Point, chosen: bool) -> Self {
+        let (kind, segments, budget_bytes) = match point {
+            Point::Plain => (RowKind::Plain, Some(1), None),
+            Point::Uniform(segments) => (RowKind::Uniform, Some(segments), None),
+            Point::Optimal(budget) => (RowKind::Optimal, None, Some(budget)),
+            Point::Config => (RowKind::Config, None, None),
+        };
+        Self {
+            kind,
+            outcome: RowOutcome::Failed,
+            segments,
+            budget_bytes,
+            planner: None,
+            predicted_peak_bytes: None,
+            measured_peak_bytes: None,
+            activation_bytes: None,
+            predicted_step_s: None,
+            measured_step_s: None,
+            overhead: None,
+            samples_per_s: None,
+            fits: false,
+            pareto: false,
+            chosen,
+            smallest_budget_bytes: None,
+            message: None,
+        }
+    }
+
+    /// A row that ran.
+    pub fn done(point: Point, chosen: bool, run: &RunRecord) -> Self {
+        let step = run.measured_step_s;
+        Self {
+            outcome: RowOutcome::Done,
+            segments: run.segments.as_ref().map(Vec::len),
+            budget_bytes: run.budget_bytes,
+            planner: Some(run.planner.clone()),
+            predicted_peak_bytes: Some(run.predicted_peak_bytes),
+            measured_peak_bytes: Some(run.measured_peak_bytes),
+            activation_bytes: activations(&run.phases),
+            predicted_step_s: Some(run.predicted_step_s),
+            measured_step_s: Some(step),
+            samples_per_s: (step.0 > 0.0).then(|| run.batch as f64 / step.0),
+            ..Self::asking(point, chosen)
+        }
+    }
+
+    /// A row whose budget no plan fits.
+    pub fn no_plan(point: Point, chosen: bool, budget: Bytes, smallest: Bytes) -> Self {
+        Self {
+            outcome: RowOutcome::NoPlan,
+            budget_bytes: Some(budget),
+            smallest_budget_bytes: Some(smallest),
+            message: Some(format!(
+                "no plan fits {budget}; the smallest budget that one fits is {smallest}"
+            )),
+            ..Self::asking(point, chosen)
+        }
+    }
+
+    /// A row that did not end well in another way.
+    pub fn not_done(point: Point, chosen: bool, outcome: RowOutcome, message: String) -> Self {
+        Self {
+            outcome,
+            message: Some(message),
+            ..Self::asking(point, chosen)
+        }
+    }
+
+    /// Its memory and time, if it ran.
+    fn cost(&self) -> Option<(u64, f64)> {
+        Some((self.measured_peak_bytes?.0, self.measured_step_s?.0))
+    }
+}
+
+impl SweepRecord {
+    /// Adds a row. `plain` is what its run foretells of the plain run.
+    pub fn add(&mut self, row: SweepRow, plain: Option<PlainRun>) {
+        if let (RowKind::Plain, Some(peak_bytes), Some(step_s)) =
+            (row.kind, row.measured_peak_bytes, row.measured_step_s)
+        {
+            self.plain = Some(PlainRun {
+                peak_bytes,
+                step_s,
+                measured: true,
+            });
+        } else if self.plain.is_none() {
+            self.plain = plain;
+        }
+        self.rows.push(row);
+        self.compare();
+    }
+
+    /// Works out what rows say in comparison with each other.
+    fn compare(&mut self) {
+        let costs: Vec<_> = self.rows.iter().map(SweepRow::cost).collect();
+        let front = pareto::front(&costs);
+        let plain = self.plain.as_ref().map(|plain| plain.step_s.0);
+        for (row, pareto) in self.rows.iter_mut().zip(front) {
+            row.pareto = pareto;
+            row.overhead = row
+                .measured_step_s
+                .zip(plain.filter(|&plain| plain > 0.0))
+                .map(|(step, plain)| step.0 / plain - 1.0);
+            let limit = row.budget_bytes.or(self.limit_bytes);
+            row.fits = row
+                .measured_peak_bytes
+                .is_some_and(|peak| limit.is_none_or(|limit| peak <= limit));
+        }
+    }
+}
+
+/// See the [module](self).
+fn activations(phases: &[PhasedStep]) -> Option<Bytes> {
+    let after_the_first = phases.iter().filter(|step| step.step > 1);
+    let own = |step: &PhasedStep| {
+        let mut readings = step.phases.iter();
+        let start = readings.find(|reading| reading.phase == Phase::ZeroGrad)?;
+        let peak = readings
+            .filter(|reading| reading.phase != Phase::Optimizer)
+            .map(|reading| reading.memory.peak_in_use_bytes)
+            .max()?;
+        Some(peak - start.memory.in_use_bytes)
+    };
+    let all = || phases.iter().filter_map(own).max();
+    after_the_first.filter_map(own).max().or_else(all)
+}

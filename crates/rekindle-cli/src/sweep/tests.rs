@@ -1,0 +1,277 @@
+//! Records made up of runs made up, and what their views say.
+
+use rekindle::{
+    Dtype,
+    meter::{Count, MemoryReading, Phase, PhaseReading},
+    model::spec::{ModelSpec, SampleShape},
+    train::{
+        record::{PeakInUse, PhasedStep, PlainRun, RUN_FORMAT, RunRecord},
+        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    },
+};
+use rekindle_plan::{Bytes, Seconds};
+
+use crate::plot::{frontier, theme::Size};
+
+use super::{
+    Point, SweepFolder, SweepRecord, SweepRow,
+    record::{RowOutcome, SWEEP_FORMAT},
+};
+
+const MIB: u64 = 1 << 20;
+
+fn phases(held: u64, peak: u64) -> Vec<PhasedStep> {
+    let reading = |phase, in_use: u64, peak: u64| PhaseReading {
+        phase,
+        seconds_s: 0.1,
+        memory: MemoryReading {
+            in_use_bytes: Bytes(in_use),
+            peak_in_use_bytes: Bytes(peak),
+            reserved_bytes: None,
+            peak_reserved_bytes: None,
+        },
+    };
+    let step = |step, held| PhasedStep {
+        step,
+        phases: vec![
+            reading(Phase::ZeroGrad, held, held + 7 * MIB),
+            reading(Phase::Forward, peak, peak - 1),
+            reading(Phase::Loss, peak, peak - 1),
+            reading(Phase::Backward, held, peak),
+            reading(Phase::Optimizer, held, peak + 9 * MIB),
+        ],
+    };
+    // The first step starts with less: the optimizer has no state yet.
+    vec![step(1, held / 2), step(2, held)]
+}
+
+fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> RunRecord {
+    RunRecord {
+        format: RUN_FORMAT.into(),
+        name: "configs/a.toml".into(),
+        device: "cpu".into(),
+        hardware: "a processor".into(),
+        model: ModelSpec {
+            input: SampleShape::float([1]),
+            layers: Vec::new(),
+        },
+        settings: TrainSettings {
+            steps: 2,
+            batch: 64,
+            accumulate: 1,
+            seed: 0,
+            dtype: Dtype::F32,
+            loss: LossKind::CrossEntropy,
+            optimizer: OptimizerSettings::Sgd {
+                momentum: 0.0,
+                weight_decay: 0.0,
+            },
+            learning_rate: LearningRate::Constant { rate: 0.1 },
+            clip: None,
+            eval_every: None,
+        },
+        param_count: 0,
+        stages: Vec::new(),
+        timeline: None,
+        planner: segments.map_or("optimal", |_| "uniform").into(),
+        segments: segments.map(|count| vec![[0, 0]; count]),
+        budget_bytes: budget.map(Bytes),
+        count: Count::InUse,
+        predicted_peak_bytes: Bytes(peak - MIB / 2),
+        measured_peak_bytes: Bytes(peak),
+        in_use: PeakInUse {
+            predicted_bytes: Bytes(peak),
+            measured_bytes: Bytes(peak),
+        },
+        pools: None,
+        whole_gpu_used_bytes: None,
+        predicted_step_s: Seconds(step * 2.0),
+        measured_step_s: Seconds(step),
+        plain: plain_as_predicted(),
+        first_loss: 1.0,
+        last_loss: 0.5,
+        steps: 2,
+        batch: 64,
+        resumed_at: None,
+        interrupted: false,
+        evaluations: Vec::new(),
+        phases: phases(20 * MIB, peak),
+        history: Vec::new(),
+    }
+}
+
+fn plain_as_predicted() -> PlainRun {
+    PlainRun {
+        peak_bytes: Bytes(100 * MIB),
+        step_s: Seconds(0.25),
+        measured: false,
+    }
+}
+
+fn empty() -> SweepRecord {
+    SweepRecord {
+        format: SWEEP_FORMAT.into(),
+        config: "configs/a.toml".into(),
+        device: "cpu".into(),
+        device_name: "a processor".into(),
+        device_bytes: Some(Bytes(1024 * MIB)),
+        count: Count::InUse,
+        batch: 64,
+        steps: 2,
+        limit_bytes: Some(Bytes(64 * MIB)),
+        plain: None,
+        rows_asked: 6,
+        interrupted: false,
+        rows: Vec::new(),
+    }
+}
+
+/// Times whose quotients are short: what reads JSON may round longer ones.
+fn made_up() -> SweepRecord {
+    let mut record = empty();
+    let mut add = |point, chosen, run: RunRecord| {
+        record.add(SweepRow::done(point, chosen, &run), Some(run.plain));
+    };
+    add(Point::Plain, false, ran(Some(1), None, 100 * MIB, 0.25));
+    add(
+        Point::Uniform(4),
+        true,
+        ran(Some(4), None, 50 * MIB, 0.3125),
+    );
+    add(
+        Point::Uniform(16),
+        false,
+        ran(Some(16), None, 60 * MIB, 0.625),
+    );
+    let budget = Bytes(40 * MIB);
+    let tight = ran(None, Some(budget.0), 39 * MIB, 0.5);
+    add(Point::Optimal(budget), false, tight);
+    record.add(
+        SweepRow::no_plan(
+            Point::Optimal(Bytes(MIB)),
+            false,
+            Bytes(MIB),
+            Bytes(30 * MIB),
+        ),
+        None,
+    );
+    let message = "out of memory: the system would not give 5 bytes more".to_owned();
+    record.add(
+        SweepRow::not_done(Point::Uniform(2), false, RowOutcome::OutOfMemory, message),
+        None,
+    );
+    record
+}
+
+#[test]
+fn the_table_shows_every_row_in_80_columns() {
+    let text = made_up().text();
+    insta::assert_snapshot!(text);
+    assert!(text.lines().all(|line| line.chars().count() <= 80));
+}
+
+#[test]
+fn rows_are_compared_with_the_plain_row_and_with_each_other() {
+    let rows = made_up().rows;
+    let overheads: Vec<Option<f64>> = rows.iter().map(|row| row.overhead).collect();
+    let wanted = [Some(0.0), Some(0.25), Some(1.5), Some(1.0), None, None];
+    assert_eq!(overheads, wanted);
+    // 16 segments take more of both than 4.
+    let pareto: Vec<bool> = rows.iter().map(|row| row.pareto).collect();
+    assert_eq!(pareto, [true, true, false, true, false, false]);
+    // Against its own budget, or the sweep's limit of 64 MiB.
+    let fits: Vec<bool> = rows.iter().map(|row| row.fits).collect();
+    assert_eq!(fits, [false, true, true, true, false, false]);
+    assert_eq!(rows[0].samples_per_s, Some(256.0));
+    // Neither the batch's arrival nor the optimizer, and not the first step.
+    assert_eq!(rows[1].activation_bytes, Some(Bytes(30 * MIB)));
+}
+
+#[test]
+fn without_a_plain_row_overheads_are_against_the_prediction() {
+    let mut record = empty();
+    let message = "out of memory".to_owned();
+    record.add(
+        SweepRow::not_done(Point::Plain, false, RowOutcome::OutOfMemory, message),
+        None,
+    );
+    let run = ran(Some(4), None, 50 * MIB, 0.5);
+    record.add(
+        SweepRow::done(Point::Uniform(4), false, &run),
+        Some(run.plain),
+    );
+    assert_eq!(record.rows[1].overhead, Some(1.0));
+    assert!(record.text().contains("against the predicted 250.0 ms"));
+}
+
+#[test]
+fn json_csv_and_markdown_say_the_same() {
+    let record = made_up();
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = SweepFolder::open(&folder.path().join("new")).expect("opened");
+    files.write(&record).expect("written");
+    let read =
+        |name: &str| std::fs::read_to_string(folder.path().join("new").join(name)).expect("a file");
+
+    let json = read("sweep.json");
+    let back: SweepRecord = serde_json::from_str(&json).expect("a record");
+    assert_eq!(back, record);
+
+    let csv = read("sweep.csv");
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let rows: Vec<SweepRow> = reader
+        .deserialize()
+        .collect::<Result<_, _>>()
+        .expect("rows");
+    assert_eq!(rows, record.rows);
+    let document: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let keys = document["rows"][0].as_object().expect("a row").keys();
+    let header: Vec<&str> = csv.lines().next().expect("a header").split(',').collect();
+    assert_eq!(keys.collect::<Vec<_>>(), header);
+
+    let markdown = read("sweep.md");
+    let cells: Vec<&str> = markdown
+        .lines()
+        .filter(|line| line.starts_with("| plan 40.0 MiB"))
+        .flat_map(|line| line.split(" | "))
+        .collect();
+    assert_eq!(
+        cells[2],
+        record.rows[3].measured_peak_bytes.expect("ran").to_string()
+    );
+    assert_eq!(cells.len(), 8);
+}
+
+#[test]
+fn the_picture_marks_every_run_and_names_what_did_not_run() {
+    for size in Size::ALL {
+        let svg = frontier::picture(&made_up(), size)
+            .expect("rows ran")
+            .expect("painted");
+        // Legends are broken between words where a picture is narrow.
+        for label in [
+            ">plain\n",
+            ">4\n",
+            ">16\n",
+            ">limit 64.0 MiB\n",
+            ">not shown:",
+        ] {
+            assert!(svg.contains(label), "{label} in {svg}");
+        }
+        assert!(svg.contains("no plan") && svg.contains("memory\n"));
+    }
+    assert!(frontier::picture(&empty(), Size::Wide).is_none());
+}
+
+#[test]
+fn a_folder_with_other_files_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("thesis.txt"), "x").expect("written");
+    let failure = SweepFolder::open(folder.path()).expect_err("refused");
+    assert_eq!(failure.code, crate::exit::USAGE);
+    assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 1);
+
+    // A sweep's folder is taken again.
+    std::fs::write(folder.path().join("sweep.json"), "{}").expect("written");
+    SweepFolder::open(folder.path()).expect("opened");
+}
