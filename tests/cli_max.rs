@@ -111,6 +111,20 @@ fn where_all_is_weights_only_an_update_in_the_backward_would_help() {
     let times = update / plan as f64;
     assert!((1.7..=2.0).contains(&times), "{times}: {found}");
 
+    let clipped = config.replace(
+        "optimizer = \"sgd\"",
+        "optimizer = \"sgd\"\nclip = { type = \"global_norm\", max = 1.0 }",
+    );
+    let found = max(
+        &clipped,
+        &["--vary", "depth", "--budget", "4GiB", "--counted"],
+    );
+    assert_eq!(
+        found["with_update_in_backward"],
+        Value::Null,
+        "a gradient waits for the others' norm"
+    );
+
     let wide_batch = config.replace("batch = 32", "batch = 4096");
     let found = max(
         &wide_batch,
