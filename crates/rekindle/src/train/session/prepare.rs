@@ -59,7 +59,7 @@ impl<B: CheckpointBackend> Built<B> {
             (job.model, &self.shape.layers, &self.stages),
             self.model.layers(),
             job.settings.micro_batch(),
-            ElementBytes::FLEX,
+            ElementBytes::flex(job.settings.dtype),
         )
     }
 
