@@ -44,7 +44,7 @@ pub enum Command {
     Max(MaxArgs),
     /// Show that checkpointed training computes what plain training computes
     Verify(VerifyArgs),
-    /// Make one self-contained HTML page of a run, or of several beside each other
+    /// Make one self-contained HTML page of a run, of several beside each other, or of a sweep
     Report(ReportArgs),
     /// List what this machine can run on
     Devices(DevicesArgs),
@@ -425,11 +425,11 @@ pub struct VerifyArgs {
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Folders that `rekindle train -o` wrote
+    /// Folders that `rekindle train -o` wrote, or one that `rekindle sweep -o` did
     #[arg(value_name = "RUN_DIR", required = true)]
     pub runs: Vec<PathBuf>,
     /// Where the page goes, by default into the first folder: `report.html`, or `comparison.html` of several runs. A FILE
-    /// that ends in .svg gets the timeline alone
+    /// that ends in .svg gets the picture alone
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// One JSON document on standard output, which says where the page is

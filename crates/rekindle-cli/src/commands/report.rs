@@ -1,4 +1,4 @@
-//! `rekindle report`: the page of a run, or of several; or their timeline alone.
+//! `rekindle report`: the page of a run, of several, or of a sweep; or the picture alone.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     plot::{self, theme::Size},
-    report,
+    report, sweep,
 };
 
 /// What `report --json` prints.
@@ -26,22 +26,26 @@ struct Document<'a> {
 
 /// Writes the page and says where.
 pub fn run(args: &ReportArgs) -> Outcome {
-    let records = args.runs.iter().map(|folder| read_record(folder));
-    let records: Vec<RunRecord> = records.collect::<Result<_, _>>()?;
-    let path = args.output.clone().unwrap_or_else(|| {
-        let several = records.len() > 1;
-        args.runs[0].join(if several {
-            "comparison.html"
-        } else {
-            "report.html"
-        })
-    });
-    let runs: Vec<_> = names(&args.runs).into_iter().zip(&records).collect();
-    let page = match (path.extension(), &runs[..]) {
-        (Some(extension), runs) if extension == "svg" => picture(runs)?,
-        (_, [(_, record)]) => report::run::run(record)?,
-        (_, runs) => report::comparison::comparison(runs)?,
+    let is_sweep = |run: &PathBuf| run.join(sweep::folder::RECORD).exists();
+    let (name, page) = match &args.runs[..] {
+        [folder] if is_sweep(folder) => ("report.html", sweep_page(folder, args)?),
+        folders => match folders.iter().find(|folder| is_sweep(folder)) {
+            Some(sweep) => {
+                return Err(Failure::usage(format!(
+                    "{}: holds a sweep, which has a page of its own: name it alone",
+                    sweep.display()
+                )));
+            }
+            None => (
+                ["report.html", "comparison.html"][usize::from(folders.len() > 1)],
+                runs_page(folders, args)?,
+            ),
+        },
     };
+    let path = args
+        .output
+        .clone()
+        .unwrap_or_else(|| args.runs[0].join(name));
     fs::write(&path, page).map_err(|error| Failure::file(&path, &error))?;
     if args.json {
         return output::json(&Document {
@@ -53,8 +57,39 @@ pub fn run(args: &ReportArgs) -> Outcome {
     output::text(&format!("{}\n", path.display()))
 }
 
+fn wants_picture(args: &ReportArgs) -> bool {
+    let extension = args.output.as_ref().and_then(|path| path.extension());
+    extension.is_some_and(|extension| extension == "svg")
+}
+
+/// What is to be written of a sweep.
+fn sweep_page(folder: &Path, args: &ReportArgs) -> Result<String, Failure> {
+    let record = sweep::folder::read(folder)?;
+    if !wants_picture(args) {
+        return report::sweep::sweep(&record);
+    }
+    match plot::frontier::picture(&record, Size::Wide) {
+        Some(drawn) => drawn.map_err(Failure::other),
+        None => Err(Failure::usage(
+            "there is no frontier to draw: no run of this sweep ended well",
+        )),
+    }
+}
+
+/// What is to be written of runs.
+fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> {
+    let records = folders.iter().map(|folder| read_record(folder));
+    let records: Vec<RunRecord> = records.collect::<Result<_, _>>()?;
+    let runs: Vec<_> = names(folders).into_iter().zip(&records).collect();
+    match &runs[..] {
+        runs if wants_picture(args) => timeline(runs),
+        [(_, record)] => report::run::run(record),
+        runs => report::comparison::comparison(runs),
+    }
+}
+
 /// The timeline of one run, or those of several on one axis.
-fn picture(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
+fn timeline(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
     let drawn = match runs {
         [(_, record)] => plot::timeline::picture(record, Size::Wide),
         runs => plot::comparison::picture(runs, Size::Wide),

@@ -1,17 +1,19 @@
-//! Runs as one page that loads nothing.
+//! Runs and sweeps as one page that loads nothing.
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | [`run`] | the page of one run |
 //! | [`comparison`] | the page of several runs |
+//! | [`sweep`] | the page of a sweep |
 //! | [`cells`] | numbers and tables as a page has them |
 //!
-//! Every number comes from a [`RunRecord`](rekindle::train::record::RunRecord), and carries its exact value behind what
+//! Every number comes from a [`RunRecord`], or a sweep's record of them, and carries its exact value behind what
 //! is shown.
 
 mod cells;
 pub mod comparison;
 pub mod run;
+pub mod sweep;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

@@ -14,7 +14,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{SweepRecord, SweepRow};
+use serde::Deserialize;
+
+use super::{SweepRecord, SweepRow, record::SWEEP_FORMAT};
 use crate::{
     commands::profile::write,
     failure::{Failure, Outcome},
@@ -23,6 +25,27 @@ use crate::{
 
 /// The record's file: a folder that has it is a sweep's.
 pub const RECORD: &str = "sweep.json";
+
+/// The record in a sweep's folder.
+pub fn read(folder: &Path) -> Result<SweepRecord, Failure> {
+    #[derive(Deserialize)]
+    struct Tag {
+        format: String,
+    }
+    let path = folder.join(RECORD);
+    let text = fs::read(&path).map_err(|error| Failure::file(&path, &error))?;
+    let wrong = |error: &dyn std::fmt::Display| {
+        Failure::usage(format!("{}: not a sweep's record: {error}", path.display()))
+    };
+    let tag: Tag = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
+    if tag.format != SWEEP_FORMAT {
+        return Err(wrong(&format_args!(
+            "the format is `{}`, but this version reads `{SWEEP_FORMAT}`",
+            tag.format
+        )));
+    }
+    serde_json::from_slice(&text).map_err(|error| wrong(&error))
+}
 
 /// A folder that takes a sweep's files.
 #[derive(Debug)]

@@ -77,7 +77,7 @@ impl SweepRow {
         }
     }
 
-    fn verdict(&self) -> &'static str {
+    pub fn verdict(&self) -> &'static str {
         match (self.outcome, self.fits) {
             (RowOutcome::Done, true) => "yes",
             (RowOutcome::Done, false) => "no",
