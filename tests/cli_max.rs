@@ -1,10 +1,10 @@
 //! `max` from end to end.
 
-use std::{fs, path::Path, process::Output};
+mod support;
 
-use assert_cmd::Command;
 use serde_json::Value;
-use tempfile::TempDir;
+
+use self::support::{document, folder, messages, rekindle};
 
 const CONFIG: &str = r#"[data]
 type = "synthetic"
@@ -29,34 +29,12 @@ batch = 512
 optimizer = "sgd"
 "#;
 
-fn folder(config: &str) -> TempDir {
-    let folder = TempDir::new().expect("a folder");
-    fs::write(folder.path().join("run.toml"), config).expect("written");
-    folder
-}
-
-fn rekindle(folder: &Path, arguments: &[&str]) -> Output {
-    Command::cargo_bin("rekindle")
-        .expect("built")
-        .env("REKINDLE_CACHE", "")
-        .env("NO_COLOR", "1")
-        .current_dir(folder)
-        .args(arguments)
-        .output()
-        .expect("started")
-}
-
-fn messages(output: &Output) -> String {
-    let text = String::from_utf8_lossy(&output.stderr);
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 fn max(config: &str, arguments: &[&str]) -> Value {
     let folder = folder(config);
     let all = [&["max", "run.toml", "--device", "cpu", "--json"], arguments].concat();
     let output = rekindle(folder.path(), &all);
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
-    serde_json::from_slice(&output.stdout).expect("one JSON document")
+    document(&output)
 }
 
 fn size(found: &Value, way: &str) -> u64 {

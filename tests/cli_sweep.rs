@@ -1,10 +1,12 @@
-//! `sweep` and `max` from end to end.
+//! `sweep` from end to end.
 
-use std::{fs, path::Path, process::Output};
+mod support;
 
-use assert_cmd::Command;
+use std::fs;
+
 use serde_json::Value;
-use tempfile::TempDir;
+
+use self::support::{document, folder, messages, rekindle};
 
 /// Four linear blocks with nearly all memory in activations.
 const CONFIG: &str = r#"[data]
@@ -33,34 +35,6 @@ optimizer = "sgd"
 segments = 3
 device = "cpu"
 "#;
-
-fn folder(config: &str) -> TempDir {
-    let folder = TempDir::new().expect("a folder");
-    fs::write(folder.path().join("run.toml"), config).expect("written");
-    folder
-}
-
-fn rekindle(folder: &Path, arguments: &[&str]) -> Output {
-    Command::cargo_bin("rekindle")
-        .expect("built")
-        .env("REKINDLE_CACHE", "")
-        .env("NO_COLOR", "1")
-        .env_remove("RUST_BACKTRACE")
-        .current_dir(folder)
-        .args(arguments)
-        .output()
-        .expect("started")
-}
-
-fn messages(output: &Output) -> String {
-    let text = String::from_utf8_lossy(&output.stderr);
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn document(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", messages(output)))
-}
 
 fn rows(document: &Value) -> &[Value] {
     document["rows"].as_array().expect("rows")
@@ -156,7 +130,7 @@ fn rows_that_run_out_of_memory_stay_in_the_table() {
             .replace("gelu", "relu"),
     );
     let limited = format!("ulimit -v {}; exec \"$0\" \"$@\"", ADDRESS_SPACE >> 10);
-    let output = Command::new("bash")
+    let output = std::process::Command::new("bash")
         .env("REKINDLE_CACHE", "")
         .env("RAYON_NUM_THREADS", "2")
         .current_dir(folder.path())

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{Dtype, executor::Recheck, meter::Count};
+use rekindle::{Dtype, device::Device, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,13 @@ pub struct ConfigArgs {
     /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG")]
     pub config: PathBuf,
+    #[command(flatten)]
+    pub replace: ReplaceArgs,
+}
+
+/// What replaces values of a config.
+#[derive(Debug, Args)]
+pub struct ReplaceArgs {
     /// Samples in each step, instead of the config's
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
@@ -77,27 +84,34 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// The same for another process of this program.
-    pub fn as_typed(&self) -> Vec<OsString> {
-        let mut arguments = vec![self.config.clone().into_os_string()];
-        for (name, size) in [
-            ("--batch", self.batch),
-            ("--depth", self.depth),
-            ("--width", self.width),
-        ] {
-            if let Some(size) = size {
-                arguments.extend([name.into(), size.to_string().into()]);
+    /// Arguments of another process of this program that takes `command` to the same config on `device`, and answers in
+    /// JSON.
+    pub fn for_child(
+        &self,
+        command: &str,
+        device: Device,
+        count: Option<CountChoice>,
+    ) -> Vec<OsString> {
+        let mut arguments = vec![command.into(), self.config.clone().into_os_string()];
+        let mut add = |name: &str, value: Option<OsString>| {
+            if let Some(value) = value {
+                arguments.extend([name.into(), value]);
             }
-        }
-        if let Some(dtype) = self.dtype {
-            arguments.extend(["--dtype".into(), dtype.to_string().into()]);
-        }
-        if let Some(data) = &self.data {
-            arguments.extend(["--data".into(), data.into()]);
-        }
-        if let Some(folder) = &self.data_dir {
-            arguments.extend(["--data-dir".into(), folder.into()]);
-        }
+        };
+        let number = |value: Option<usize>| value.map(|value| value.to_string().into());
+        let replace = &self.replace;
+        add("--batch", number(replace.batch));
+        add("--depth", number(replace.depth));
+        add("--width", number(replace.width));
+        add("--data", replace.data.as_ref().map(Into::into));
+        add("--data-dir", replace.data_dir.as_ref().map(Into::into));
+        add(
+            "--dtype",
+            replace.dtype.map(|dtype| dtype.to_string().into()),
+        );
+        add("--device", Some(device.to_string().into()));
+        add("--count", count.map(|count| count.name().into()));
+        arguments.push("--json".into());
         arguments
     }
 }
@@ -257,32 +271,10 @@ pub struct PlanArgs {
     #[arg(value_name = "CONFIG", required_unless_present = "chain")]
     pub config: Option<PathBuf>,
     /// A chain that `rekindle profile -o` wrote, instead of a config
-    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "ReplaceArgs"])]
     pub chain: Option<PathBuf>,
-    /// Samples in each step, instead of the config's
-    #[arg(long, value_name = "N", conflicts_with = "chain")]
-    pub batch: Option<usize>,
-    /// How often the largest `repeat` group repeats, instead of the config's number
-    #[arg(long, value_name = "N", conflicts_with = "chain")]
-    pub depth: Option<usize>,
-    /// The most common `out` of hidden layers, instead of the config's; all hidden sizes follow in proportion
-    #[arg(long, value_name = "N", conflicts_with = "chain")]
-    pub width: Option<usize>,
-    /// `synthetic`: random data of the same shape, instead of the config's
-    #[arg(
-        long,
-        value_name = "KIND",
-        value_parser = ["synthetic"],
-        hide_possible_values = true,
-        conflicts_with = "chain"
-    )]
-    pub data: Option<String>,
-    /// Folder of the data set, instead of the config's
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["data", "chain"])]
-    pub data_dir: Option<PathBuf>,
-    /// Type of parameters and activations, instead of the config's: f32, f16 or bf16
-    #[arg(long, value_name = "TYPE", conflicts_with = "chain")]
-    pub dtype: Option<Dtype>,
+    #[command(flatten)]
+    pub replace: ReplaceArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// Which bytes the budget bounds on a GPU: reserved (what pools and driver take of it) or in-use (live
@@ -313,21 +305,6 @@ pub struct PlanArgs {
     /// One JSON document on standard output
     #[arg(long)]
     pub json: bool,
-}
-
-impl PlanArgs {
-    /// The part that names a config.
-    pub fn config_args(&self) -> Option<ConfigArgs> {
-        Some(ConfigArgs {
-            config: self.config.clone()?,
-            batch: self.batch,
-            depth: self.depth,
-            width: self.width,
-            data: self.data.clone(),
-            data_dir: self.data_dir.clone(),
-            dtype: self.dtype,
-        })
-    }
 }
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! Standard output, and notes on standard error. A reader that went away (`rekindle … | head`) ends the command quietly.
+//! Standard output, files, and notes on standard error. A reader that went away (`rekindle … | head`) ends the command quietly.
 
 /// Writes a line to standard error. That nobody reads it any more is no reason to stop a run.
 macro_rules! note {
@@ -8,7 +8,10 @@ macro_rules! note {
     }};
 }
 
-use std::io::{ErrorKind, Write};
+use std::{
+    io::{ErrorKind, Write},
+    path::Path,
+};
 
 use serde::Serialize;
 
@@ -29,4 +32,16 @@ pub fn text(text: &str) -> Outcome {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a file whole: a reader never sees half of it.
+pub fn file(path: &Path, text: &str) -> Outcome {
+    let refused = |error: std::io::Error| Failure::file(path, &error);
+    let beside = path.with_extension("tmp");
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        // The first error is the one to tell.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.map_err(refused)
 }

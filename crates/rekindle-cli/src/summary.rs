@@ -105,39 +105,61 @@ pub fn closing(record: &RunRecord) -> String {
     text
 }
 
+/// A peak that was promised, and what came of it.
+pub struct PeakPromise {
+    /// Which bytes it counts.
+    pub name: &'static str,
+    pub predicted: Bytes,
+    pub measured: Bytes,
+    /// What bounds it, if anything.
+    pub budget: Option<Bytes>,
+}
+
+/// A run's peaks: the one that counts first.
+pub fn peaks(record: &RunRecord) -> Vec<PeakPromise> {
+    let mut peaks = vec![PeakPromise {
+        name: match (&record.pools, record.count) {
+            (None, _) => "peak memory",
+            (Some(_), Count::Reserved) => "peak reserved",
+            (Some(_), Count::InUse) => "peak in use",
+        },
+        predicted: record.predicted_peak_bytes,
+        measured: record.measured_peak_bytes,
+        budget: record.budget_bytes,
+    }];
+    if record.pools.is_some() && record.count == Count::Reserved {
+        peaks.push(PeakPromise {
+            name: "in use between actions",
+            predicted: record.in_use.predicted_bytes,
+            measured: record.in_use.measured_bytes,
+            budget: None,
+        });
+    }
+    peaks
+}
+
+/// By how much a prediction is off, as a share of the measurement.
+pub fn error(predicted: f64, measured: f64) -> String {
+    format!("{:+.1}%", 100.0 * (predicted - measured) / measured)
+}
+
 fn predictions(record: &RunRecord) -> Table {
     let mut table = table::table(["", "predicted", "measured", "error", "budget"], 1..5);
-    let budget = record
-        .budget_bytes
-        .map_or("-".into(), |budget| budget.to_string());
-    let mut peak = |name: &str, predicted: Bytes, measured: Bytes, budget: String| {
-        let error = (predicted.0 as f64 - measured.0 as f64) / measured.0 as f64;
+    for peak in peaks(record) {
         table.add_row([
-            name.to_owned(),
-            predicted.to_string(),
-            measured.to_string(),
-            percent(error),
-            budget,
+            peak.name.to_owned(),
+            peak.predicted.to_string(),
+            peak.measured.to_string(),
+            error(peak.predicted.0 as f64, peak.measured.0 as f64),
+            peak.budget.map_or("-".into(), |budget| budget.to_string()),
         ]);
-    };
-    let counted = match (&record.pools, record.count) {
-        (None, _) => "peak memory",
-        (Some(_), Count::Reserved) => "peak reserved",
-        (Some(_), Count::InUse) => "peak in use",
-    };
-    let (predicted, measured) = (record.predicted_peak_bytes, record.measured_peak_bytes);
-    peak(counted, predicted, measured, budget);
-    if record.pools.is_some() && record.count == Count::Reserved {
-        let in_use = record.in_use;
-        let (predicted, measured) = (in_use.predicted_bytes, in_use.measured_bytes);
-        peak("in use between actions", predicted, measured, "-".into());
     }
     let (predicted, measured) = (record.predicted_step_s, record.measured_step_s);
     table.add_row([
         "step time".into(),
         predicted.to_string(),
         measured.to_string(),
-        percent((predicted.0 - measured.0) / measured.0),
+        error(predicted.0, measured.0),
         "-".into(),
     ]);
     table
@@ -174,8 +196,4 @@ pub fn saved(record: &RunRecord) -> String {
         plain.peak_bytes,
         record.measured_step_s.0 / plain.step_s.0,
     )
-}
-
-fn percent(share: f64) -> String {
-    format!("{:+.1}%", 100.0 * share)
 }

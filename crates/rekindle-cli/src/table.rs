@@ -94,9 +94,32 @@ pub fn dense(table: &mut Table, numbers: Range<usize>) {
     }
 }
 
+/// `1234567` as `1,234,567`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{fitted, table};
+    use super::{fitted, table, thousands};
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(7), "7");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(100_000), "100,000");
+        assert_eq!(thousands(1_048_576), "1,048,576");
+        assert_eq!(thousands(206_538_153), "206,538,153");
+    }
 
     #[test]
     fn columns_that_can_be_spared_go_first() {

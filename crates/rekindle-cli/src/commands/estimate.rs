@@ -1,12 +1,13 @@
 //! `rekindle estimate`: what a model is made of, where its memory goes and whether it fits, counted and not run.
 
 use rekindle::{device::DeviceInfo, profile::Measured};
-use rekindle_plan::{Plan, PlanRequest, PlannerKind, Seconds, Source};
+use rekindle_plan::{Plan, PlanRequest, Seconds, Source};
 
+use super::train;
 use crate::{
     args::EstimateArgs,
     config::{self, Config, Overrides},
-    device::{DeviceChoice, kernels},
+    device::kernels,
     estimate::{Estimate, Limit, Wanted},
     exit,
     failure::{Failure, Outcome},
@@ -17,8 +18,8 @@ use crate::{
 
 /// Counts. That no plan fits the budget is told after the report.
 pub fn run(args: &EstimateArgs) -> Outcome {
-    let config = config::load(&args.config.config, &Overrides::from(&args.config))?;
-    let device = device(args, &config)?.resolve()?;
+    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
+    let device = train::device(args.device, &config)?.resolve()?;
     let request = request(args, &config, &device)?;
     let limit = match (request.as_ref().and_then(|request| request.budget), &device) {
         (Some(bytes), _) => Some(Limit {
@@ -53,15 +54,6 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     }
 }
 
-/// The device: as typed, else as in the config, else chosen.
-fn device(args: &EstimateArgs, config: &Config) -> Result<DeviceChoice, Failure> {
-    match (args.device, &config.run.device) {
-        (Some(device), _) => Ok(device),
-        (None, Some(text)) => text.parse().map_err(Failure::usage),
-        (None, None) => Ok(DeviceChoice::Auto),
-    }
-}
-
 fn typed(args: &EstimateArgs) -> bool {
     args.segments.is_some() || args.budget.is_some() || args.planner.is_some()
 }
@@ -86,10 +78,7 @@ fn request(
         None => None,
     };
     Ok(Some(PlanRequest {
-        planner: planner.unwrap_or(match segments {
-            Some(_) => PlannerKind::Uniform,
-            None => PlannerKind::Auto,
-        }),
+        planner: train::planner(planner, segments),
         budget,
         segments,
         ..PlanRequest::default()

@@ -54,7 +54,7 @@ const CONFIRMING_STEPS: usize = 2;
 /// Searches, and shows what was found.
 pub fn run(args: &MaxArgs) -> Outcome {
     check_arguments(args)?;
-    let config = config::load(&args.config.config, &Overrides::from(&args.config))?;
+    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
     let budget = match args.budget {
         Some(size) => train::bytes_of(size, &device)?,
@@ -80,11 +80,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         device: device.device.to_string(),
         budget_bytes: budget,
         budget_asked: args.budget.is_some(),
-        count: args
-            .count
-            .map(Into::into)
-            .or(config.run.count)
-            .unwrap_or_default(),
+        count: config.count(args.count),
         varied: subject.varied.clone(),
         batch: (args.vary != Lever::Batch).then_some(config.training.batch),
         measured: false,
@@ -149,9 +145,9 @@ pub fn run(args: &MaxArgs) -> Outcome {
 /// What is searched for cannot be given.
 fn check_arguments(args: &MaxArgs) -> Outcome {
     let given = match args.vary {
-        Lever::Batch => args.config.batch,
-        Lever::Depth => args.config.depth,
-        Lever::Width => args.config.width,
+        Lever::Batch => args.config.replace.batch,
+        Lever::Depth => args.config.replace.depth,
+        Lever::Width => args.config.replace.width,
     };
     let name = args.vary.name();
     match given {
@@ -307,14 +303,9 @@ struct Measurer<'a> {
 
 impl Measurer<'_> {
     fn arguments(&self, command: &str, size: usize) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec![command.into()];
-        arguments.extend(self.args.config.as_typed());
+        let args = self.args;
+        let mut arguments = args.config.for_child(command, self.device, args.count);
         arguments.extend(self.subject.arguments(size));
-        arguments.extend(["--json".into(), "--device".into()]);
-        arguments.push(self.device.to_string().into());
-        if let Some(count) = self.args.count {
-            arguments.extend(["--count".into(), count.name().into()]);
-        }
         arguments
     }
 

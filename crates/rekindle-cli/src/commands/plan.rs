@@ -12,7 +12,7 @@ use rekindle_plan::{
 };
 use serde_json::json;
 
-use super::profile;
+use super::{profile, train};
 use crate::{
     args::PlanArgs,
     config::{self, Overrides},
@@ -32,10 +32,7 @@ const FRONTIER_ROWS: usize = 24;
 
 /// Plans.
 pub fn run(args: &PlanArgs) -> Outcome {
-    let planner = args.planner.unwrap_or(match args.segments {
-        Some(_) => PlannerKind::Uniform,
-        None => PlannerKind::Auto,
-    });
+    let planner = train::planner(args.planner, args.segments);
     let request = PlanRequest {
         planner,
         budget: budget(args)?,
@@ -59,7 +56,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
     let file = PlanFile::new(&plan, subject.chain(), request.budget);
     if let Some(path) = &args.output {
         let text = serde_json::to_string_pretty(&file).map_err(Failure::other)?;
-        profile::write(path, &text)?;
+        output::file(path, &text)?;
     }
     if args.json {
         return output::json(&file);
@@ -114,17 +111,17 @@ impl Subject {
                 pools: None,
             });
         }
-        let Some(arguments) = args.config_args() else {
+        let Some(config) = &args.config else {
             return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
         };
-        let config = config::load(&arguments.config, &Overrides::from(&arguments))?;
+        let config = config::load(config, &Overrides::from(&args.replace))?;
         let device = args.measure.device.unwrap_or_default().resolve()?;
-        let count = args.count.map(Into::into).or(config.run.count);
+        let count = config.count(args.count);
         let mut pools = None;
         let measured = profile::measure(&args.measure, &config, &device, |job| {
             let job = Job {
                 schedule: ScheduleRequest::Plan(*request),
-                count: count.unwrap_or_default(),
+                count,
                 ..job
             };
             pools = session::pools(&job).ok().flatten();

@@ -1,7 +1,5 @@
 //! `rekindle profile`: the measured chain.
 
-use std::path::Path;
-
 use rekindle::{
     device::DeviceInfo,
     profile::Measured,
@@ -21,12 +19,12 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let config = config::load(&args.config.config, &Overrides::from(&args.config))?;
+    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = args.measure.device.unwrap_or_default().resolve()?;
     let Measured { chain, .. } = measure(&args.measure, &config, &device, |job| job)?;
     let text = chain.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
-        write(path, &text)?;
+        output::file(path, &text)?;
     }
     if args.json {
         output::text(&format!("{text}\n"))
@@ -54,18 +52,6 @@ pub fn measure(
     let measured = session::measure(&job, device.device, &mut progress);
     progress.finish()?;
     Ok(measured?)
-}
-
-/// Writes a file whole: a reader never sees half of it.
-pub fn write(path: &Path, text: &str) -> Outcome {
-    let refused = |error: std::io::Error| Failure::file(path, &error);
-    let beside = path.with_extension("tmp");
-    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = std::fs::remove_file(&beside);
-    }
-    written.map_err(refused)
 }
 
 fn table(chain: &Chain) -> String {

@@ -1,8 +1,6 @@
 //! `rekindle sweep`: one config under many schedules, each in a process of its own.
 
-use std::ffi::OsString;
-
-use rekindle::{device::DeviceInfo, model::stages::StagePlan};
+use rekindle::model::stages::StagePlan;
 use rekindle_plan::{Bytes, PlanError};
 
 use super::train;
@@ -22,7 +20,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
         &args.config.config,
         &Overrides {
             steps: Some(args.steps),
-            ..Overrides::from(&args.config)
+            ..Overrides::from(&args.config.replace)
         },
     )?;
     check_segments(args, &config)?;
@@ -43,7 +41,10 @@ pub fn run(args: &SweepArgs) -> Outcome {
     progress::stop_on_interrupt("stopping; rows that are done are kept");
 
     let mut sweep = Sweep {
-        runner: Runner::new(Children::new()?, common_arguments(args, &device)),
+        runner: Runner::new(
+            Children::new()?,
+            args.config.for_child("train", device.device, args.count),
+        ),
         chosen: Point::of_config(&config.run),
         record: SweepRecord {
             format: SWEEP_FORMAT.into(),
@@ -51,11 +52,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
             device: device.device.to_string(),
             device_name: device.name.clone(),
             device_bytes: device.total_bytes,
-            count: args
-                .count
-                .map(Into::into)
-                .or(config.run.count)
-                .unwrap_or_default(),
+            count: config.count(args.count),
             batch: config.training.batch,
             steps: args.steps,
             limit_bytes: limit,
@@ -107,18 +104,6 @@ fn check_segments(args: &SweepArgs, config: &Config) -> Outcome {
 
 fn stages(config: &Config) -> usize {
     StagePlan::new(&config.model, &config.shape).stages.len()
-}
-
-/// What every child is told.
-fn common_arguments(args: &SweepArgs, device: &DeviceInfo) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = vec!["train".into()];
-    arguments.extend(args.config.as_typed());
-    arguments.extend(["--json".into(), "--device".into()]);
-    arguments.push(device.device.to_string().into());
-    if let Some(count) = args.count {
-        arguments.extend(["--count".into(), count.name().into()]);
-    }
-    arguments
 }
 
 struct Sweep {

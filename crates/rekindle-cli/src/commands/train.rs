@@ -37,7 +37,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
         &Overrides {
             steps: args.steps,
             seed: args.seed,
-            ..Overrides::from(&args.config)
+            ..Overrides::from(&args.config.replace)
         },
     )?;
     let device = device(args.measure.device, &config)?.resolve()?;
@@ -54,11 +54,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
         eval: data.eval.as_deref(),
         compare: args.compare,
         track: args.track.is_some(),
-        count: args
-            .count
-            .map(Into::into)
-            .or(config.run.count)
-            .unwrap_or_default(),
+        count: config.count(args.count),
         recheck: args
             .verify
             .map(Into::into)
@@ -171,16 +167,20 @@ fn schedule(
         Some(size) => Some(bytes_of(size, device)?),
         None => None,
     };
-    let planner = planner.unwrap_or(match segments {
-        Some(_) => PlannerKind::Uniform,
-        None => PlannerKind::Auto,
-    });
     Ok(ScheduleRequest::Plan(PlanRequest {
-        planner,
+        planner: self::planner(planner, segments),
         budget,
         segments,
         ..PlanRequest::default()
     }))
+}
+
+/// The planner: the one that was asked for, else the one that the other wishes imply.
+pub(super) fn planner(asked: Option<PlannerKind>, segments: Option<usize>) -> PlannerKind {
+    asked.unwrap_or(match segments {
+        Some(_) => PlannerKind::Uniform,
+        None => PlannerKind::Auto,
+    })
 }
 
 /// A budget in bytes, which the device must have.

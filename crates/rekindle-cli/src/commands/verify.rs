@@ -35,7 +35,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         &args.config.config,
         &Overrides {
             steps: Some(args.steps),
-            ..Overrides::from(&args.config)
+            ..Overrides::from(&args.config.replace)
         },
     )?;
     let device = args.device.unwrap_or_default().resolve()?;

@@ -30,6 +30,7 @@ use rekindle::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
     },
+    meter::Count,
     model::{
         shape::ModelShape,
         shape_error::ShapeError,
@@ -45,7 +46,11 @@ use self::{
     problem::Problem,
     reader::{Node, Section},
 };
-use crate::{args::ConfigArgs, exit, failure::Failure};
+use crate::{
+    args::{CountChoice, ReplaceArgs},
+    exit,
+    failure::Failure,
+};
 
 /// Everything that decides a run.
 #[derive(Debug)]
@@ -85,8 +90,8 @@ pub struct Overrides {
     pub data_dir: Option<PathBuf>,
 }
 
-impl From<&ConfigArgs> for Overrides {
-    fn from(args: &ConfigArgs) -> Self {
+impl From<&ReplaceArgs> for Overrides {
+    fn from(args: &ReplaceArgs) -> Self {
         Self {
             batch: args.batch,
             dtype: args.dtype,
@@ -183,6 +188,11 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 }
 
 impl Config {
+    /// Which bytes a budget bounds: as typed, as the config says, or the default.
+    pub fn count(&self, typed: Option<CountChoice>) -> Count {
+        typed.map(Into::into).or(self.run.count).unwrap_or_default()
+    }
+
     /// Opens the data and checks that the model takes its samples.
     pub fn open_data(&self) -> Result<Split, Failure> {
         let split = rekindle::data::open(&self.data, self.training.seed)

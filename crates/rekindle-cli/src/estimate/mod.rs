@@ -173,16 +173,3 @@ fn answers(found: &Result<Plan, PlanError>, limit: &Limit) -> bool {
     };
     limit.of == Limit::BUDGET && matches!(planner, PlannerKind::Auto | PlannerKind::Optimal)
 }
-
-/// `1234567` as `1,234,567`.
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}

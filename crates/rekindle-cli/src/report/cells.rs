@@ -3,9 +3,11 @@
 use maud::{Markup, html};
 use rekindle_plan::{Bytes, Seconds};
 
+use crate::table::thousands;
+
 /// Bytes for people, with all digits behind them.
 pub fn bytes(bytes: Bytes) -> Markup {
-    html! { data value=(bytes.0) title={ (digits(bytes.0)) " bytes" } { (bytes) } }
+    html! { data value=(bytes.0) title={ (thousands(bytes.0)) " bytes" } { (bytes) } }
 }
 
 /// The same where there may be none.
@@ -19,11 +21,6 @@ pub fn bytes_or_dash(bytes: Option<Bytes>) -> Markup {
 /// Seconds for people, with all digits behind them.
 pub fn seconds(seconds: Seconds) -> Markup {
     html! { data value=(seconds.0) title={ (seconds.0) " s" } { (seconds) } }
-}
-
-/// By how much a prediction is off, as a share of the measurement.
-pub fn error(predicted: f64, measured: f64) -> Markup {
-    html! { (format!("{:+.1}%", 100.0 * (predicted - measured) / measured)) }
 }
 
 /// Words for people, with `code` between backticks.
@@ -52,29 +49,9 @@ pub fn table(header: &[&str], words: usize, rows: &[Vec<Markup>]) -> Markup {
     }
 }
 
-/// A number with commas between its thousands.
-pub fn digits(number: u64) -> String {
-    let plain = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in plain.chars().enumerate() {
-        if index > 0 && (plain.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(digits(0), "0");
-        assert_eq!(digits(999), "999");
-        assert_eq!(digits(1_048_576), "1,048,576");
-    }
 
     #[test]
     fn commands_in_prose_are_code() {

@@ -9,10 +9,10 @@ use rekindle::{
         settings::TrainSettings,
     },
 };
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::Seconds;
 
 use super::{cells, figure, page};
-use crate::{failure::Failure, plot, summary};
+use crate::{failure::Failure, plot, summary, table::thousands};
 
 /// The page.
 pub fn run(record: &RunRecord) -> Result<String, Failure> {
@@ -71,7 +71,7 @@ fn headline(record: &RunRecord) -> Markup {
     };
     html! {
         div.cards {
-            div.card { (peak_name(record)) b { (cells::bytes(peak)) } }
+            @if let Some(promise) = summary::peaks(record).first() { div.card { (promise.name) b { (cells::bytes(peak)) } } }
             div.card { "of the plain run's" b { (format!("{share:.0}%")) } span.soft { (cells::bytes(record.plain.peak_bytes)) ", " (plain) } }
             div.card { "step time" b { (cells::seconds(record.measured_step_s)) } span.soft { (format!("{slower:.2}")) " x the plain run's, " (plain) } }
             @if let Some(budget) = record.budget_bytes {
@@ -85,48 +85,25 @@ fn headline(record: &RunRecord) -> Markup {
     }
 }
 
-fn peak_name(record: &RunRecord) -> &'static str {
-    match (&record.pools, record.count) {
-        (None, _) => "peak memory",
-        (Some(_), Count::Reserved) => "peak reserved",
-        (Some(_), Count::InUse) => "peak in use",
-    }
-}
-
 fn predictions(record: &RunRecord) -> Markup {
-    let budget = cells::bytes_or_dash(record.budget_bytes);
-    let peak = |name: &str, predicted: Bytes, measured: Bytes, budget: Markup| {
-        vec![
-            html! { (name) },
-            cells::bytes(predicted),
-            cells::bytes(measured),
-            cells::error(predicted.0 as f64, measured.0 as f64),
-            budget,
-        ]
-    };
-    let mut rows = vec![peak(
-        peak_name(record),
-        record.predicted_peak_bytes,
-        record.measured_peak_bytes,
-        budget,
-    )];
-    if record.pools.is_some() && record.count == Count::Reserved {
-        let in_use = record.in_use;
-        let none = html! { "-" };
-        let name = "in use between actions";
-        rows.push(peak(
-            name,
-            in_use.predicted_bytes,
-            in_use.measured_bytes,
-            none,
-        ));
-    }
+    let mut rows: Vec<_> = summary::peaks(record)
+        .into_iter()
+        .map(|peak| {
+            vec![
+                html! { (peak.name) },
+                cells::bytes(peak.predicted),
+                cells::bytes(peak.measured),
+                html! { (summary::error(peak.predicted.0 as f64, peak.measured.0 as f64)) },
+                cells::bytes_or_dash(peak.budget),
+            ]
+        })
+        .collect();
     let (predicted, measured) = (record.predicted_step_s, record.measured_step_s);
     rows.push(vec![
         html! { "step time" },
         cells::seconds(predicted),
         cells::seconds(measured),
-        cells::error(predicted.0, measured.0),
+        html! { (summary::error(predicted.0, measured.0)) },
         html! { "-" },
     ]);
     cells::table(&["", "predicted", "measured", "error", "budget"], 1, &rows)
@@ -277,7 +254,7 @@ fn evaluations(record: &RunRecord) -> Markup {
 fn config(record: &RunRecord) -> Markup {
     let settings = settings(&record.settings);
     html! {
-        p { "Input " code { (record.model.input) } ", " (cells::digits(record.param_count)) " trainable values, layers:" }
+        p { "Input " code { (record.model.input) } ", " (thousands(record.param_count)) " trainable values, layers:" }
         p { code { (layers(&record.model)) } }
         (cells::table(&["setting", "value"], 2, &settings))
     }

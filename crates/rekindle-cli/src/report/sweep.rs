@@ -8,7 +8,7 @@ use super::{cells, figure, page};
 use crate::{
     failure::Failure,
     plot,
-    sweep::{SweepRecord, SweepRow},
+    sweep::{SweepRecord, SweepRow, table::MARKS},
 };
 
 /// The page.
@@ -32,7 +32,7 @@ pub fn sweep(record: &SweepRecord) -> Result<String, Failure> {
         }
         h2 { "Runs" }
         (rows(record))
-        p.soft { "* no other run takes less memory without taking more time; > what the config asks for." }
+        p.soft { (MARKS) }
         ul {
             @for row in &record.rows {
                 @if let Some(message) = &row.message { li { (row.name()) ": " (message) } }

@@ -18,8 +18,8 @@ use serde::Deserialize;
 
 use super::{SweepRecord, SweepRow, record::SWEEP_FORMAT};
 use crate::{
-    commands::profile::write,
     failure::{Failure, Outcome},
+    output,
     plot::{frontier, theme::Size},
 };
 
@@ -78,7 +78,7 @@ impl SweepFolder {
     pub fn write(&self, record: &SweepRecord) -> Outcome {
         let json = serde_json::to_string_pretty(record).map_err(Failure::other)?;
         let csv = csv(&record.rows).map_err(Failure::other)?;
-        let put = |name: &str, text: &str| write(&self.path.join(name), text);
+        let put = |name: &str, text: &str| output::file(&self.path.join(name), text);
         put(RECORD, &format!("{json}\n"))?;
         put("sweep.csv", &csv)?;
         put("sweep.md", &record.markdown())?;

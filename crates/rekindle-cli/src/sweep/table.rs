@@ -23,7 +23,7 @@ const HEADER: [&str; 8] = [
 const SPARED: [usize; 4] = [1, 6, 3, 5];
 
 /// What the table says below itself.
-const MARKS: &str =
+pub const MARKS: &str =
     "* no other run takes less memory without taking more time; > what the config asks for.";
 
 impl SweepRow {

@@ -20,7 +20,7 @@ use crate::{
     meter::{Census, Change, Meter},
     model::{
         cost::ElementBytes,
-        shape::LayerShape,
+        shape::{LayerShape, ModelShape},
         spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
         stages::StagePlan,
     },
@@ -93,14 +93,15 @@ struct State {
 }
 
 impl Tracker {
-    /// A tracker of a model whose layers have these shapes, at `batch` samples.
+    /// A tracker of a model of this shape, at `batch` samples.
     pub(super) fn new<B: Backend, M: Module<B>>(
         meter: Arc<dyn Meter>,
-        (model, shapes, plan): (&ModelSpec, &[LayerShape], &StagePlan),
+        (model, shape): (&ModelSpec, &ModelShape),
         modules: &[M],
         batch: usize,
         elements: ElementBytes,
     ) -> Self {
+        let plan = StagePlan::new(model, shape);
         let stages = plan.stages.iter().zip(modules).map(|(stage, module)| {
             let mut known = Tensors {
                 stage: &stage.name,
@@ -111,7 +112,7 @@ impl Tracker {
             known.add(format!("the output of {}", stage.name), &stage.output);
             known.add(format!("the input of {}", stage.name), &stage.input);
             for layer in stage.layers.clone() {
-                known.add_layer(&model.layers[layer], &shapes[layer]);
+                known.add_layer(&model.layers[layer], &shape.layers[layer]);
             }
             module.visit(&mut known);
             (stage.name.clone(), known.known)

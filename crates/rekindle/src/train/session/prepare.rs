@@ -33,7 +33,6 @@ pub(super) struct Built<B: Backend> {
     pub(super) model: Sequential<Stage<B>>,
     pub(super) shape: ModelShape,
     pub(super) batches: Shuffled,
-    stages: StagePlan,
     labels: Vec<StageLabel>,
 }
 
@@ -48,7 +47,6 @@ impl<B: CheckpointBackend> Built<B> {
             shape,
             batches,
             labels: labels(job.model, &stages),
-            stages,
         })
     }
 
@@ -56,7 +54,7 @@ impl<B: CheckpointBackend> Built<B> {
     pub(super) fn tracker(&self, job: &Job<'_>, meter: Arc<dyn Meter>) -> Tracker {
         Tracker::new::<B, _>(
             meter,
-            (job.model, &self.shape.layers, &self.stages),
+            (job.model, &self.shape),
             self.model.layers(),
             job.settings.micro_batch(),
             ElementBytes::flex(job.settings.dtype),

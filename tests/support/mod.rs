@@ -1,0 +1,39 @@
+//! Running the program in a folder of its own.
+
+use std::{fs, path::Path, process::Output};
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder with `config` in `run.toml`.
+pub fn folder(config: &str) -> TempDir {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("run.toml"), config).expect("written");
+    folder
+}
+
+/// Runs the program in `folder`, with nothing cached.
+pub fn rekindle(folder: &Path, arguments: &[&str]) -> Output {
+    Command::cargo_bin("rekindle")
+        .expect("built")
+        .env("REKINDLE_CACHE", "")
+        .env("NO_COLOR", "1")
+        .env_remove("RUST_BACKTRACE")
+        .current_dir(folder)
+        .args(arguments)
+        .output()
+        .expect("started")
+}
+
+/// What it said, in one line.
+pub fn messages(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The document that it wrote.
+pub fn document(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", messages(output)))
+}
