@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `forward i` | a_i or X_i | a_{i+1}; a stand-alone a_i is dropped (never a_0) |
 //! | `forward_keep i` | a_i or X_i | a_i and a_{i+1} |
-//! | `forward_tracked i [alt=k]` | a_i or X_i | a_i and X_{i+1} |
+//! | `forward_tracked i [alt=k]` | a_i or X_i | a_i and X_{i+1}; not after `backward i` |
 //! | `loss` | a_L or X_L | y_L; a stand-alone a_L is dropped |
 //! | `backward i` | y_{i+1}, X_{i+1}, a_i or X_i | y_i and the stage's parameter gradients; y_{i+1}, X_{i+1} and a stand-alone a_i are freed (never a_0) |
 //! | `optimize` | all parameter gradients | none of them |

@@ -45,6 +45,11 @@ impl Holdings {
         self.gradient.map(StageId)
     }
 
+    /// Whether a_i is held, stand-alone or inside a graph.
+    pub(crate) fn holds(&self, i: usize) -> bool {
+        self.activation[i] || self.graph[i]
+    }
+
     /// Performs an action, or says which rule forbids it and changes nothing.
     pub(crate) fn apply(&mut self, action: Action) -> Result<Effect, Rule> {
         if self.optimized {
@@ -79,6 +84,9 @@ impl Holdings {
                 self.reads_activation(i)?;
                 if self.graph[i + 1] {
                     return Err(Rule::GraphAlreadyHeld { graph: i + 1 });
+                }
+                if self.gradient.is_some_and(|gradient| gradient <= i) {
+                    return Err(Rule::BackwardDone { stage: i });
                 }
                 self.graph[i + 1] = true;
                 false
@@ -116,7 +124,7 @@ impl Holdings {
     }
 
     fn reads_activation(&self, i: usize) -> Result<(), Rule> {
-        if self.activation[i] || self.graph[i] {
+        if self.holds(i) {
             Ok(())
         } else {
             Err(Rule::InputMissing { activation: i })

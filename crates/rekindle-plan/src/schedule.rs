@@ -10,8 +10,9 @@ use crate::holdings::Holdings;
 /// A valid schedule of one training step for a chain of [`stages`](Schedule::stages) stages.
 ///
 /// Valid means that every action finds what it reads, that the loss runs once, that the backward of every stage runs
-/// once, from the last stage to the first, and that the optimizer, if it is there, runs once and last. Whether the
-/// alternatives that it names exist is checked against a chain, by [`simulate`](crate::simulate).
+/// once, from the last stage to the first, that every stage is recorded once, before its backward, and that the optimizer,
+/// if it is there, runs once and last. Whether the alternatives that it names exist is checked against a chain, by
+/// [`simulate`](crate::simulate).
 ///
 /// serde writes the list of actions; reading one back needs the number of stages, so goes through [`Schedule::new`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,6 +57,12 @@ pub enum Rule {
     GraphAlreadyHeld {
         /// The i of X_i, the graph of stage i - 1.
         graph: usize,
+    },
+    /// The stage's backward has run, so that nothing would ever use up the graph.
+    #[error("it records stage {stage}, whose backward has run: nothing would use the graph")]
+    BackwardDone {
+        /// The stage.
+        stage: usize,
     },
     /// The stage was not recorded.
     #[error("it reads X_{graph}, which is not held: the stage needs a forward_tracked first")]

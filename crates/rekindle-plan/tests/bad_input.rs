@@ -240,6 +240,10 @@ fn broken_schedules_name_action_and_rule() {
         (1, Rule::GraphAlreadyHeld { graph: 1 })
     );
     assert_eq!(
+        broken(&[&plain[..4], &["forward_tracked 1"]].concat()),
+        (4, Rule::BackwardDone { stage: 1 })
+    );
+    assert_eq!(
         broken(&["forward 0", "forward_tracked 1", "forward 1"]),
         (2, Rule::InputInUse { activation: 1 })
     );

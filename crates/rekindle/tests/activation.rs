@@ -129,8 +129,8 @@ fn every_rank_is_checkpointed() {
     let plain = compare::plain(&model, &input, &device, loss);
     for segments in 1..=4 {
         let schedule = planner::uniform(4, segments).expect("segments in range");
-        let trace = compare::scheduled(&model, &input, &schedule, loss);
         let what = format!("{segments} segments");
+        let trace = compare::scheduled(&what, &model, &input, &schedule, loss);
         compare::assert_same(&what, &plain, &trace, TOLERANCE);
     }
 }

@@ -6,6 +6,8 @@
     reason = "shared with the parity tests, which use all of it"
 )]
 mod models;
+#[path = "parity/random.rs"]
+mod random;
 
 use std::sync::Arc;
 
@@ -37,6 +39,9 @@ const TOLERANCE: f64 = 0.03;
 /// 9 windows of 48 images of 24 x 24 numbers. The profiler counts one such buffer more wherever it has seen one more, and
 /// on a busy machine a step may have fewer threads.
 const SCRATCH_BYTES: u64 = 9 * 48 * 24 * 24 * 4;
+
+/// Schedules that no planner would make.
+const RANDOM: u64 = 4;
 
 const SGD: OptimizerSettings = OptimizerSettings::Sgd {
     momentum: 0.0,
@@ -190,5 +195,14 @@ fn schedules(measured: &Measured) -> Vec<(String, Schedule)> {
     );
     let schedule = Schedule::new(stages, actions).expect("a valid schedule");
     schedules.push(("alternatives".into(), schedule));
+    let alternatives: Vec<usize> = chain
+        .stages
+        .iter()
+        .map(|stage| stage.alternatives.len())
+        .collect();
+    schedules.extend((0..RANDOM).map(|seed| {
+        let what = format!("random schedule {seed}");
+        (what, random::schedule(&alternatives, seed))
+    }));
     schedules
 }

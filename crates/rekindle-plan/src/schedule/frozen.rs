@@ -1,60 +1,119 @@
 //! A schedule for a chain whose first stages have nothing to train.
 //!
-//! No gradient is wanted below the first stage that trains, so neither are the backwards there, nor the forwards and the
-//! kept activations that serve only them. What is left is found by one pass from the end to the start: an action is
-//! needed if a needed action reads what it makes. Cost: O(actions).
+//! No gradient is wanted below the first stage that trains, so neither are the backwards there, nor the forwards, the
+//! graphs and the kept activations that serve only them. From the first stage that trains upwards nothing changes.
+//!
+//! A *span* is a stretch of the schedule through which an activation of the frozen part is held, on its own or inside a
+//! graph. One pass over the actions finds the spans; a second one, from the end to the start, finds who reads them. A
+//! span that somebody reads is made by the action that starts it and let go of by its last reader; no graph is needed
+//! for it. Cost: O(actions).
 
 use super::Schedule;
 use crate::action::{Action, StageId};
+use crate::holdings::Holdings;
+
+/// What an action of the whole schedule has to do with activations of the frozen part.
+#[derive(Clone, Copy)]
+struct Touched {
+    /// The span of its input, if that is one of them.
+    input: Option<usize>,
+    /// The span that it starts.
+    starts: Option<usize>,
+}
 
 impl Schedule {
     /// What is left to do where stages 0 to `frozen - 1` have nothing to train and the input wants no gradient: the
-    /// loss and every backward from stage `frozen` on, with what they need. Without `optimize`, and with `frozen` 0
-    /// everything else.
+    /// loss and the actions of the other stages, with what they need, up to the backward of stage `frozen`. Without
+    /// `optimize`, which is no stage's; with `frozen` 0 everything else.
     ///
-    /// Every stage from `frozen` on runs forward as often as in the whole schedule. What a frozen stage records for
-    /// nobody is not recorded, and what nobody reads again is not kept.
+    /// What a frozen stage records is not recorded, what nobody reads again is not kept, and what nobody reads at all is
+    /// not computed.
     pub fn without_frozen(&self, frozen: usize) -> Vec<Action> {
-        let stages = self.stages;
-        // Whether a_i, and the graph X_{i+1} of stage i, are read by an action that comes later and is needed.
-        let mut reads_activation = vec![false; stages + 1];
-        let mut reads_graph = vec![false; stages];
-        let mut needed = Vec::with_capacity(self.actions.len());
-        for &action in self.actions.iter().rev() {
-            let left = match action {
-                Action::Optimize => None,
-                Action::Backward(StageId(i)) => (i >= frozen).then(|| {
-                    reads_graph[i] = true;
-                    reads_activation[i] = true;
-                    action
-                }),
-                Action::Loss => {
-                    reads_activation[stages] = true;
-                    Some(action)
+        let actions = self.until(frozen);
+        let (touched, spans) = self.spans(frozen, actions);
+        let mut read_later = vec![false; spans];
+        // Notes a reader, and says whether a later one is known.
+        let read = |read_later: &mut [bool], span: Option<usize>| {
+            span.is_some_and(|span| std::mem::replace(&mut read_later[span], true))
+        };
+        let mut left = Vec::with_capacity(actions.len());
+        for (&action, touched) in actions.iter().zip(touched).rev() {
+            let of_frozen = action.stage().is_some_and(|stage| stage.0 < frozen);
+            let made_for_nobody = touched.starts.is_none_or(|span| !read_later[span]);
+            if of_frozen && made_for_nobody {
+                continue;
+            }
+            let read_again = read(&mut read_later, touched.input);
+            left.push(match action {
+                Action::ForwardKeep(stage) | Action::ForwardTracked { stage, .. } if of_frozen => {
+                    match read_again {
+                        true => Action::ForwardKeep(stage),
+                        false => Action::Forward(stage),
+                    }
                 }
-                Action::ForwardTracked { stage, .. } if reads_graph[stage.0] => {
-                    reads_graph[stage.0] = false;
-                    reads_activation[stage.0 + 1] = false;
-                    reads_activation[stage.0] = true;
-                    Some(action)
-                }
-                Action::Forward(stage)
-                | Action::ForwardKeep(stage)
-                | Action::ForwardTracked { stage, .. } => {
-                    let StageId(i) = stage;
-                    std::mem::take(&mut reads_activation[i + 1]).then(|| {
-                        let read_again = std::mem::replace(&mut reads_activation[i], true);
-                        match action {
-                            Action::Forward(_) => action,
-                            _ if read_again => Action::ForwardKeep(stage),
-                            _ => Action::Forward(stage),
-                        }
-                    })
-                }
-            };
-            needed.extend(left);
+                // In the whole schedule a graph holds the input.
+                Action::Forward(stage) if read_again => Action::ForwardKeep(stage),
+                _ => action,
+            });
         }
-        needed.reverse();
-        needed
+        left.reverse();
+        left
+    }
+
+    /// The actions up to the last that a chain with `frozen` frozen stages needs.
+    fn until(&self, frozen: usize) -> &[Action] {
+        let last = match frozen {
+            0 => {
+                return self
+                    .actions
+                    .strip_suffix(&[Action::Optimize])
+                    .unwrap_or(&self.actions);
+            }
+            _ if frozen < self.stages => Action::Backward(StageId(frozen)),
+            _ => Action::Loss,
+        };
+        let place = self.actions.iter().position(|&action| action == last);
+        &self.actions[..place.map_or(0, |place| place + 1)]
+    }
+
+    /// The spans of a_1 to a_`frozen`, as these first actions touch them, and how many there are.
+    fn spans(&self, frozen: usize, actions: &[Action]) -> (Vec<Touched>, usize) {
+        let mut holdings = Holdings::new(self.stages);
+        // The span that each of the activations is in.
+        let mut current = vec![None; frozen.min(self.stages) + 1];
+        let mut spans = 0;
+        let mut touched = Vec::with_capacity(actions.len());
+        for &action in actions {
+            let input = match action {
+                Action::Loss => self.stages,
+                _ => action.stage().map_or(0, |StageId(stage)| stage),
+            };
+            let of_input = current.get(input).copied().flatten();
+            if holdings.apply(action).is_err() {
+                unreachable!("a schedule's actions keep the rules");
+            }
+            let mut starts = None;
+            // a_0 is always there.
+            for activation in [input, input + 1]
+                .into_iter()
+                .filter(|&activation| activation > 0)
+            {
+                let Some(span) = current.get_mut(activation) else {
+                    continue;
+                };
+                if !holdings.holds(activation) {
+                    *span = None;
+                } else if span.is_none() {
+                    *span = Some(spans);
+                    starts = Some(spans);
+                    spans += 1;
+                }
+            }
+            touched.push(Touched {
+                input: of_input,
+                starts,
+            });
+        }
+        (touched, spans)
     }
 }

@@ -40,6 +40,13 @@ struct Piece<'a, A, L: Clone> {
     layers: Vec<Cow<'a, L>>,
 }
 
+impl<A, L: Clone> Piece<'_, A, L> {
+    /// Whether its output is the input of `stage`.
+    fn ends_at(&self, stage: usize) -> bool {
+        *self.stages.end() + 1 == stage
+    }
+}
+
 /// The layers of a chain, and what is known of them before they run.
 pub(super) struct Layers<'a, L> {
     pub(super) all: &'a [L],
@@ -54,7 +61,8 @@ pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
     phases: PhaseRecorder<'a>,
     /// `activations[i]` is the input of stage i where it is held on its own; the last one is the chain's output.
     activations: Vec<Option<A>>,
-    /// Pieces in the order in which they were run. Their sweeps come in the opposite order.
+    /// Pieces that wait for their sweep, in the order in which they were run. Mostly the last is swept first, but a
+    /// schedule may record stages in any order.
     pieces: Vec<Piece<'a, A, L>>,
     /// The gradient of the activation that the next sweep starts from.
     upstream: Option<Upstream<B>>,
@@ -227,10 +235,13 @@ where
         };
         let output = match &own_input {
             Some(input) => input.clone(),
-            None => match self.pieces.last_mut().and_then(|piece| piece.output.take()) {
-                Some(output) => output,
-                None => unreachable!("the program joins the loss to a piece that is there"),
-            },
+            None => {
+                let piece = self.pieces.iter_mut().find(|piece| piece.ends_at(stages));
+                match piece.and_then(|piece| piece.output.take()) {
+                    Some(output) => output,
+                    None => unreachable!("the program joins the loss to a piece that is there"),
+                }
+            }
         };
         self.activations[stages] = None;
 
@@ -253,12 +264,19 @@ where
         Ok((detached_value, extra))
     }
 
-    /// One backward through the last piece: from the upstream gradient to its input's.
+    /// One backward through the piece of these stages: from the upstream gradient to its input's.
     fn sweep(&mut self, stages: &RangeInclusive<usize>) {
-        let Some(piece) = self.pieces.pop() else {
+        let place = self
+            .pieces
+            .iter()
+            .rposition(|piece| piece.stages == *stages);
+        let Some(place) = place else {
             unreachable!("a valid schedule sweeps only what it has tracked");
         };
-        debug_assert_eq!(piece.stages, *stages);
+        let piece = self.pieces.remove(place);
+        let (first, last) = (*stages.start(), *stages.end());
+        // Inside the piece only the graph is read from here on.
+        self.activations[first + 1..=last].fill_with(|| None);
         let upstream = self.upstream.take();
         let root = match (self.loss_root.take(), upstream, piece.output) {
             (Some(root), _, _) => Some(root).filter(|root| B::is_tracked(root)),
@@ -272,7 +290,6 @@ where
             }
             self.upstream = Some(Upstream::take(&piece.input, &mut grads));
         }
-        let first = *stages.start();
         if first > 0 {
             self.activations[first] = None;
         }
@@ -290,7 +307,7 @@ where
             .pieces
             .iter()
             .rev()
-            .find(|piece| *piece.stages.end() + 1 == stage)
+            .find(|piece| piece.ends_at(stage))
             .and_then(|piece| piece.output.clone());
         match inside_graph {
             Some(output) => detached(output),

@@ -132,8 +132,11 @@ impl Watch {
         let ahead = actions[first..].iter().position(|&next| same(next, action));
         progress.done = ahead.map_or(actions.len(), |ahead| first + ahead + 1);
         self.note(&mut progress, first);
-        if let (Some(hook), Some(index)) = (&self.hook, ahead) {
-            hook(actions[first + index]);
+        if let Some(hook) = &self.hook {
+            actions[first..progress.done]
+                .iter()
+                .copied()
+                .for_each(&**hook);
         }
         self.make_room(progress.done);
     }
@@ -220,7 +223,7 @@ impl Watch {
             let index = self.actions.iter().rposition(|&action| action == backward);
             index.is_some_and(|index| self.is_due(index))
         };
-        if self.room.is_none() && !is_due() {
+        if self.room.is_none() && self.hook.is_none() && !is_due() {
             return value;
         }
         let watch = self.clone();

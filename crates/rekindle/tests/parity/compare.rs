@@ -1,12 +1,17 @@
 //! Runs a model the plain way and under a schedule, and compares everything that a training step decides.
 
+use std::sync::{Arc, Mutex};
+
 use burn::{
     module::{AutodiffModule, Module, ModuleVisitor, Param},
     optim::{AdamConfig, GradientsParams, Optimizer},
     tensor::{Tensor, backend::AutodiffBackend},
 };
-use rekindle::{Activation, CheckpointBackend, Executor, Layer, Sequential, StepSeed, retie};
-use rekindle_plan::{Schedule, StageId};
+use rekindle::{
+    Activation, CheckpointBackend, Executor, Layer, Sequential, StepSeed, executor::ActionHook,
+    retie,
+};
+use rekindle_plan::{Action, Schedule, StageId};
 
 const STEPS: u64 = 3;
 const LEARNING_RATE: f64 = 1e-2;
@@ -52,6 +57,7 @@ where
 
 /// The same training under a schedule.
 pub fn scheduled<B, L, A>(
+    what: &str,
     model: &Sequential<L>,
     input: &A,
     schedule: &Schedule,
@@ -64,25 +70,51 @@ where
 {
     let mut model = private_copy(model);
     let mut optimizer = AdamConfig::new().init();
-    let executor = Executor::new(schedule.clone());
+    let mut executor = Executor::new(schedule.clone());
+    // What only frozen stages would need is left out.
+    let frozen = model
+        .layers()
+        .iter()
+        .take_while(|layer| !any_trains(*layer));
+    let wanted = schedule.without_frozen(frozen.count());
+    let runs = forwards(model.len(), &wanted);
     let mut trace = Trace::new();
     for step in 0..STEPS {
-        let mut trains = false;
+        let watched = step == 0;
+        let done: Arc<Mutex<Vec<Action>>> = Arc::default();
+        executor.set_hook(watched.then(|| {
+            let done = Arc::clone(&done);
+            let hook: ActionHook =
+                Arc::new(move |action| done.lock().expect("no panic").push(action));
+            hook
+        }));
         let output = executor
             .step(&model, input.clone(), StepSeed::new(RUN_SEED, step), &loss)
             .expect("the schedule fits the model");
-        let runs = schedule.forward_counts().into_iter();
-        for ((layer, runs), counted) in model.layers().iter().zip(runs).zip(output.forward_counts) {
-            // What only frozen stages would need is left out.
-            trains |= any_trains(layer);
-            assert!(counted == runs || !trains && (1..runs).contains(&counted));
+        if watched {
+            // Every action is told of, in the schedule's order, wherever it was done.
+            assert_eq!(*done.lock().expect("no panic"), wanted, "{what}");
         }
+        assert_eq!(output.forward_counts, runs, "{what}");
         trace.push((format!("loss of step {step}"), floats(output.loss)));
         trace.extend(gradients_of(step, &model, &output.gradients));
         model = retie(optimizer.step(LEARNING_RATE, model, output.gradients));
     }
     trace.extend(state_of(&model));
     trace
+}
+
+fn forwards(stages: usize, actions: &[Action]) -> Vec<usize> {
+    let mut runs = vec![0; stages];
+    for action in actions {
+        if let Action::Forward(stage)
+        | Action::ForwardKeep(stage)
+        | Action::ForwardTracked { stage, .. } = action
+        {
+            runs[stage.0] += 1;
+        }
+    }
+    runs
 }
 
 /// Reports every mismatch with its largest difference, and returns the largest of all, relative to the largest value of

@@ -5,6 +5,7 @@
 
 mod compare;
 mod models;
+mod random;
 
 use burn::{
     backend::{Autodiff, Flex},
@@ -23,6 +24,9 @@ const BATCH: usize = 4;
 const DEPTH: usize = 5;
 const CHANNELS: usize = 3;
 const VOCAB: usize = 11;
+
+/// Random schedules for each model.
+const RANDOM: u64 = 25;
 
 #[test]
 fn flex_equals_the_plain_run_bit_for_bit() {
@@ -91,7 +95,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         device,
         tolerance,
         scope,
-        |output| output.powf_scalar(2.0).mean(),
+        mean_square,
     );
 
     every_schedule(
@@ -101,7 +105,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         device,
         tolerance,
         scope,
-        |output| output.powf_scalar(2.0).mean(),
+        mean_square,
     );
 
     every_schedule(
@@ -111,7 +115,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         device,
         tolerance,
         scope,
-        |output| output.powf_scalar(2.0).mean(),
+        mean_square,
     );
 
     every_schedule(
@@ -121,7 +125,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         device,
         tolerance,
         scope,
-        |output| output.powf_scalar(2.0).mean(),
+        mean_square,
     );
 
     let memory = Tensor::<B, 2>::random([3, WIDTH], Distribution::Default, device);
@@ -133,7 +137,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         device,
         tolerance,
         scope,
-        |(state, memory, _)| state.powf_scalar(2.0).mean() + memory.mean(),
+        |(state, memory, _)| mean_square(state) + memory.mean(),
     );
 
     let sequences = Tensor::<B, 3>::random([2, 5, WIDTH], Distribution::Default, device);
@@ -144,7 +148,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         device,
         tolerance,
         scope,
-        |output| output.powf_scalar(2.0).mean(),
+        mean_square,
     );
 
     let images = Tensor::<B, 4>::random([BATCH, CHANNELS, 6, 6], Distribution::Default, device);
@@ -155,7 +159,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         device,
         tolerance,
         scope,
-        |output| output.powf_scalar(2.0).mean(),
+        mean_square,
     );
 
     let tokens = Tensor::<B, 1, Int>::arange(0..VOCAB as i64, device)
@@ -169,10 +173,14 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         tolerance,
         scope,
         |(_, vectors)| match vectors {
-            Some(vectors) => vectors.powf_scalar(2.0).mean(),
+            Some(vectors) => mean_square(vectors),
             None => unreachable!("the last layer gives vectors"),
         },
     );
+}
+
+fn mean_square<B: CheckpointBackend, const D: usize>(output: Tensor<B, D>) -> Tensor<B, 1> {
+    output.powf_scalar(2.0).mean()
 }
 
 fn every_schedule<B, L, A>(
@@ -215,9 +223,22 @@ fn every_schedule<B, L, A>(
     let planned = plans(model, scope)
         .into_iter()
         .map(|(what, schedule)| (format!("{name}, {what}"), schedule));
+    let layers = model.layers().iter();
+    let alternatives: Vec<usize> = layers.map(|layer| layer.has_balanced().into()).collect();
+    let seeds = if scope == Scope::All { RANDOM } else { 2 };
+    let random = (0..seeds).map(|seed| {
+        let schedule = random::schedule(&alternatives, seed);
+        let actions: Vec<String> = schedule.actions().iter().map(Action::to_string).collect();
+        (format!("{name}, {}", actions.join(", ")), schedule)
+    });
     let (mut schedules, mut largest) = (0, 0.0_f32);
-    for (what, schedule) in segmented.chain(nested).chain(balanced).chain(planned) {
-        let trace = compare::scheduled(model, input, &schedule, &loss);
+    for (what, schedule) in segmented
+        .chain(nested)
+        .chain(balanced)
+        .chain(planned)
+        .chain(random)
+    {
+        let trace = compare::scheduled(&what, model, input, &schedule, &loss);
         let difference = compare::assert_same(&what, &plain, &trace, tolerance);
         largest = largest.max(difference);
         schedules += 1;
