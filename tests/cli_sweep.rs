@@ -91,6 +91,20 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     assert_eq!(read("sweep.csv").lines().count(), 1 + rows.len());
     assert!(read("sweep.md").contains("| plain |"));
     assert!(read("frontier.svg").contains("</svg>"));
+
+    let output = rekindle(folder.path(), &["report", "out"]);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    let page = read("report.html");
+    for row in rows {
+        for key in ["measured_peak_bytes", "predicted_peak_bytes"] {
+            let number = bytes(row, key);
+            assert!(
+                page.contains(&format!("<data value=\"{number}\"")),
+                "{key} {number}"
+            );
+        }
+    }
+    assert_eq!(page.matches("</svg>").count(), 2, "wide and narrow");
 }
 
 #[test]

@@ -34,10 +34,14 @@ pub fn text(text: &str) -> Outcome {
     }
 }
 
-/// Writes a file whole: a reader never sees half of it.
+/// Writes a file whole: a reader never sees half of it. What is there and no file, such as `/dev/stdout`, is written to.
 pub fn file(path: &Path, text: &str) -> Outcome {
     let refused = |error: std::io::Error| Failure::file(path, &error);
-    let beside = path.with_extension("tmp");
+    if path.metadata().is_ok_and(|there| !there.is_file()) {
+        return std::fs::write(path, text).map_err(refused);
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
     let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         // The first error is the one to tell.

@@ -1,9 +1,6 @@
 //! `rekindle report`: the page of a run, of several, or of a sweep; or the picture alone.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use rekindle::train::{record::RunRecord, run_dir::read_record};
 use serde::Serialize;
@@ -46,7 +43,7 @@ pub fn run(args: &ReportArgs) -> Outcome {
         .output
         .clone()
         .unwrap_or_else(|| args.runs[0].join(name));
-    fs::write(&path, page).map_err(|error| Failure::file(&path, &error))?;
+    output::file(&path, &page)?;
     if args.json {
         return output::json(&Document {
             format: "rekindle-report/1",

@@ -1,6 +1,6 @@
 //! `rekindle train`: from a config to a trained model and a comparison of promises with measurements.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use rekindle::{
     device::{Device, DeviceInfo},
@@ -109,9 +109,10 @@ fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
     let Some(drawn) = plot::timeline::picture(record, plot::theme::Size::Wide) else {
         return Ok(());
     };
-    let path = folder.join("timeline.svg");
-    let svg = drawn.map_err(Failure::other)?;
-    fs::write(&path, svg).map_err(|error| Failure::file(&path, &error))
+    output::file(
+        &folder.join("timeline.svg"),
+        &drawn.map_err(Failure::other)?,
+    )
 }
 
 /// Where the run leaves its files.
