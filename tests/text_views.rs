@@ -32,6 +32,8 @@ fn run(folder: &Path, arguments: &[&str]) -> Output {
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("REKINDLE_CACHE", folder.join("cache"))
         .env("COLUMNS", "80")
+        // What kernels hold for each thread is counted.
+        .env("RAYON_NUM_THREADS", "2")
         .env_remove("NO_COLOR")
         .args(arguments)
         .output()
@@ -78,6 +80,40 @@ fn a_frontier() {
     let text = text(folder.path(), &arguments);
     assert_fits_80_columns(&text);
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn an_estimate() {
+    let folder = TempDir::new().expect("a folder");
+    let arguments = ["estimate", "configs/deep-linear.toml", "--device", "cpu"];
+    let text = text(folder.path(), &arguments);
+    assert_fits_80_columns(&text);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn the_largest_sizes() {
+    let folder = TempDir::new().expect("a folder");
+    let max = ["max", "--device", "cpu", "--counted"];
+    let batch = [
+        "configs/deep-linear.toml",
+        "--vary",
+        "batch",
+        "--budget",
+        "40MiB",
+    ];
+    let depth = [
+        "configs/mlp-5000.toml",
+        "--vary",
+        "depth",
+        "--budget",
+        "1GiB",
+    ];
+    for (name, question) in [("batch", batch), ("depth", depth)] {
+        let text = text(folder.path(), &[&max[..], &question].concat());
+        assert_fits_80_columns(&text);
+        insta::assert_snapshot!(format!("the_largest_{name}"), text);
+    }
 }
 
 #[test]
