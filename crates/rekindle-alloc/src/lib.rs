@@ -12,13 +12,14 @@
 //!
 //! What is counted is what the program asked for ([`Layout::size`]), over all threads of the process; the system
 //! allocator's own rounding and its free lists are not. Growing a block in place counts only the difference. Each
-//! allocation costs two atomic operations. On request blocks are told apart by size as well: [`start_census`].
+//! allocation costs three atomic operations. On request blocks are told apart by size as well: [`start_census`].
 //!
 //! This crate holds the only `unsafe` code of the project: the trait it implements demands it.
 
 #![deny(missing_docs)]
 
 mod census;
+mod gather;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -28,6 +29,7 @@ use std::{
     },
 };
 
+pub use gather::gather_threads;
 pub use census::{LEAST, SIZES, SizeCount, census, next_interval, start_census, stop_census};
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -108,6 +110,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
         } else {
             grow(layout.size());
             census::born(pointer, layout.size());
+            gather::allocated(layout.size());
         }
         pointer
     }
@@ -119,6 +122,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
         } else {
             grow(layout.size());
             census::born(pointer, layout.size());
+            gather::allocated(layout.size());
         }
         pointer
     }
@@ -141,6 +145,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
         census::born(moved, new_size);
         if new_size >= layout.size() {
             grow(new_size - layout.size());
+            gather::allocated(new_size);
         } else {
             shrink(layout.size() - new_size);
         }

@@ -42,7 +42,7 @@ use crate::{
     sequential::Sequential,
     train::settings::{Clip, OptimizerSettings},
 };
-use measurement::{idle_seconds, measure};
+use measurement::{GATHERED, idle_seconds, measure};
 use operations::Subject;
 use tensors::value_bytes;
 
@@ -155,7 +155,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             let next = |layer: &L, activation| {
                 let copy = L::from_inner(layer.valid()).no_grad();
                 reseed();
-                measure(self.meter, || detached::<B, A>(copy.forward(activation)))
+                measure(self.meter, GATHERED, || detached::<B, A>(copy.forward(activation)))
             };
             let (mut stage, step, held) = match known.get(label.key.as_str()) {
                 Some(costs) => {

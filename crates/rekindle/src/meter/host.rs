@@ -57,6 +57,10 @@ impl Meter for HostMeter {
         rekindle_alloc::reset_peak();
     }
 
+    fn gather_threads(&self, on: bool) {
+        rekindle_alloc::gather_threads(on);
+    }
+
     fn count_blocks(&self, on: bool) {
         if on {
             rekindle_alloc::start_census();

@@ -54,6 +54,10 @@ pub trait Meter: Send + Sync {
         false
     }
 
+    /// Has threads that share a piece of work hold at the same time what they need for their parts, or no more: then the
+    /// most that the work can take is seen. It takes longer. Nothing where no threads of the process do the work.
+    fn gather_threads(&self, _on: bool) {}
+
     /// Starts (or stops) telling blocks apart by size, where that is possible and costs something.
     fn count_blocks(&self, _on: bool) {}
 

@@ -8,7 +8,7 @@ use rekindle_plan::{Alternative, Bytes, LossCost, OptimizerCost, Seconds, Stage}
 use super::{
     Profiler,
     measured::OutputHold,
-    measurement::{Cost, RUNS, measure, spread, summary, wants_another_run},
+    measurement::{Cost, RUNS, measure, summary, wants_another_run},
     tensors::{Parameters, unit_gradients, value_bytes},
 };
 use crate::{
@@ -61,12 +61,6 @@ struct TrackedRuns {
     holds_output: bool,
 }
 
-impl TrackedRuns {
-    fn spread(&self) -> u64 {
-        spread(&self.forward).max(spread(&self.released))
-    }
-}
-
 impl<B: CheckpointBackend> Profiler<'_, B> {
     /// What one stage costs, and what becomes of its output in each way to record it.
     pub(super) fn stage<L, A>(
@@ -88,18 +82,14 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let balanced = (subject.copy)()
             .has_balanced()
             .then(|| self.tracked(subject, input, grad_bytes, Way::Balanced));
-        // Scratch that showed in one operation of the stage may show in any other of them.
-        let spread = spread(&untracked)
-            .max(default.spread())
-            .max(balanced.as_ref().map_or(0, TrackedRuns::spread));
-        let untracked = summary(&untracked, spread);
+        let untracked = summary(&untracked);
         let hold = |runs: &TrackedRuns| OutputHold {
             by_own_graph: runs.holds_output,
-            released_backward_temp_bytes: Bytes(summary(&runs.released, spread).temp),
+            released_backward_temp_bytes: Bytes(summary(&runs.released).temp),
         };
         let (forward, backward) = (
-            summary(&default.forward, spread),
-            summary(&default.backward, spread),
+            summary(&default.forward),
+            summary(&default.backward),
         );
         // An output that stands alone has some hundred bytes of tables of its own, which a graph shares.
         let output_bytes = Bytes(untracked.kept.min(forward.kept));
@@ -109,8 +99,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let mut outputs = vec![hold(&default)];
         let mut alternatives = Vec::new();
         if let Some(balanced) = balanced {
-            let forward = summary(&balanced.forward, spread);
-            let backward = summary(&balanced.backward, spread);
+            let forward = summary(&balanced.forward);
+            let backward = summary(&balanced.backward);
             if (saved(&forward).0 as f64) < saved_bytes.0 as f64 * (1.0 - WORTHWHILE) {
                 alternatives.push(Alternative {
                     name: "balanced".into(),
@@ -149,7 +139,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         while wants_another_run(&costs, started) {
             let layer = (subject.copy)().no_grad();
             (subject.reseed)();
-            let (output, cost) = measure(self.meter, || layer.forward(input.clone()));
+            let run = costs.len();
+            let (output, cost) = measure(self.meter, run, || layer.forward(input.clone()));
             drop(output);
             costs.push(cost);
         }
@@ -180,7 +171,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             };
             (subject.reseed)();
             let nodes = graph::node_counter();
-            let (output, mut cost) = measure(meter, || match way {
+            let run = released.len();
+            let (output, mut cost) = measure(meter, run, || match way {
                 Way::Default => layer.forward(start.clone()),
                 Way::Balanced => layer.forward_balanced(start.clone()),
             });
@@ -193,7 +185,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             let before = meter.read().in_use_bytes.0;
             let output_bytes = upstream.bytes();
             let mut freed = 0;
-            let (input_gradient, mut cost) = measure(meter, || {
+            let (input_gradient, mut cost) = measure(meter, run, || {
                 let root = upstream.seed(output);
                 // The seed has let go of the output; whoever still holds it is the graph.
                 freed = before.saturating_sub(meter.read().in_use_bytes.0);
@@ -245,14 +237,14 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     /// What one backward call takes beyond its operations: the time of one through a graph of a single node.
     pub(super) fn sweep_seconds<A: Activation<B>>(&self, value: &A) -> f64 {
         let runs: Vec<Cost> = (0..RUNS.1)
-            .map(|_| {
+            .map(|run| {
                 let start = leaf::<B, A>(value.clone());
                 let upstream = Upstream::<B>::ones(&start);
                 let swept = || upstream.seed(start.clone()).map(graph::sweep::<B>);
-                measure(self.meter, swept).1
+                measure(self.meter, run, swept).1
             })
             .collect();
-        summary(&runs, 0).seconds
+        summary(&runs).seconds
     }
 
     /// The loss keeps nothing in the chain's terms, so whatever its graph holds counts as temporary.
@@ -268,18 +260,18 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         while wants_another_run(&backward, started) {
             let start = leaf::<B, A>(output.clone());
             let base = meter.read().in_use_bytes.0;
-            let (value, mut cost) = measure(meter, || loss(start.clone()).split());
+            let run = backward.len();
+            let (value, mut cost) = measure(meter, run, || loss(start.clone()).split());
             cost.temp += cost.kept;
             forward.push(cost);
-            let (gradient, mut cost) = measure(meter, || {
+            let (gradient, mut cost) = measure(meter, run, || {
                 let mut grads = graph::sweep::<B>(graph::root_of(value.0));
                 Upstream::<B>::take(&start, &mut grads)
             });
             cost.temp = cost.peak.saturating_sub(base + gradient.bytes());
             backward.push(cost);
         }
-        let spread = spread(&forward).max(spread(&backward));
-        let (forward, backward) = (summary(&forward, spread), summary(&backward, spread));
+        let (forward, backward) = (summary(&forward), summary(&backward));
         LossCost {
             forward_s: Seconds(forward.seconds),
             backward_s: Seconds(backward.seconds),
@@ -303,7 +295,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         for run in 0..RUNS.0 {
             let gradients = unit_gradients::<B, L>(&layer);
             let before = meter.read().in_use_bytes.0;
-            let (updated, mut cost) = measure(meter, || optimizer.step(0.0, layer, gradients));
+            let (updated, mut cost) = measure(meter, run, || optimizer.step(0.0, layer, gradients));
             layer = updated;
             cost.temp = cost.peak.saturating_sub(before);
             let after = meter.read().in_use_bytes.0;
@@ -318,7 +310,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             }
             costs.push(cost);
         }
-        let costs = summary(&costs, 0);
+        let costs = summary(&costs);
         let cost = OptimizerCost {
             step_s: Seconds(costs.seconds),
             temp_bytes: Bytes(costs.temp),

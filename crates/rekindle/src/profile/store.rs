@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Holds, Measured};
 
-const FORMAT: &str = "rekindle-profile/1";
+const FORMAT: &str = "rekindle-profile/2";
 
 /// A profile as it is kept: the chain's fixed bytes without what the run itself holds.
 #[derive(Debug, Clone, PartialEq)]
