@@ -3,6 +3,15 @@
 //! burn's generators can be seeded but not read or restored, and one generator serves a whole process. So each stage
 //! that draws gets a seed of its own in every step, set before every run of that stage: its recomputes draw what its
 //! first forward drew, in whatever order stages run. The plain run draws the same if it sets the same seeds.
+//!
+//! Steps may run in several threads at once: from its seed on until it is done, a stage that draws has the generator
+//! to itself. Code that draws in another thread outside of stages and checkpoints does not wait for it, and must
+//! not run meanwhile.
+
+use std::{
+    cell::Cell,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use burn::tensor::{Distribution, Int, Tensor, backend::Backend};
 use rekindle_plan::StageId;
@@ -39,6 +48,37 @@ impl StepSeed {
     #[must_use]
     pub fn after(self) -> u64 {
         mix(self.0)
+    }
+}
+
+/// A stage that draws is running: no stage of another thread seeds the generator or draws while this lives.
+pub(crate) struct Drawing {
+    _alone: MutexGuard<'static, ()>,
+}
+
+static GENERATOR: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// Whether this thread has the generator.
+    static DRAWS: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Drawing {
+    /// Waits for the generator and seeds it. `None` where this thread has it: inside another stage.
+    pub(crate) fn seeded<B: Backend>(device: &B::Device, seed: u64) -> Option<Self> {
+        let drawing = (!DRAWS.get()).then(|| {
+            let alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+            DRAWS.set(true);
+            Self { _alone: alone }
+        });
+        B::seed(device, seed);
+        drawing
+    }
+}
+
+impl Drop for Drawing {
+    fn drop(&mut self) {
+        DRAWS.set(false);
     }
 }
 

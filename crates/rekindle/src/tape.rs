@@ -73,6 +73,9 @@
 //! - Gradients come for parameters, not for tensors of your own that require a gradient. Where one of those is used on
 //!   both sides of a checkpoint, hold it until the backward is over, and update the parameters after every step: burn
 //!   deletes what was made from a leaf that an earlier backward has reached, and the tape then gives an error.
+//!   For the same reason a step may be refused whose parameters were used in ordinary code that no backward has come
+//!   to: after a tape that was dropped or gave an error, update them or make the model's leaves anew
+//!   (`Model::from_inner(model.valid())`).
 //! - An ordinary `loss.backward()` that comes to a checkpoint's output before the tape has panics. After
 //!   `Tape::backward` the outputs are mere values, as any tensor whose graph has been used is in burn: a second loss
 //!   made from one is an error to another tape, but an ordinary backward stops there in silence.
@@ -105,7 +108,7 @@ use crate::{
     },
     graph::{Upstream, detached},
     layer::Layer,
-    seed::StepSeed,
+    seed::{Drawing, StepSeed},
 };
 use cut::{Cut, Recompute, each_float, replace};
 
@@ -220,12 +223,13 @@ impl<B: CheckpointBackend> Tape<B> {
             .then(|| device_of::<B, I, M>(&input, module))
             .flatten()
             .map(|device| (device, self.seed.stage(StageId(number))));
-        if let Some((device, seed)) = &random {
-            B::seed(device, *seed);
+        let drawing = random.as_ref().and_then(|(device, seed)| {
             self.seeded = Some(device.clone());
-        }
+            Drawing::seeded::<B>(device, *seed)
+        });
         let input = detached(input);
         let output = forward(&copies::untracked::<B, M>(module, false), input.clone());
+        drop(drawing);
         let mut floats = 0;
         each_float::<B, O>(&output, |tensor| {
             floats += 1;
@@ -241,16 +245,19 @@ impl<B: CheckpointBackend> Tape<B> {
 
         let module = module.clone();
         let recompute: Recompute<B> = Box::new(move |upstream, sweeper| {
-            if let Some((device, seed)) = &random {
-                B::seed(device, *seed);
-            }
+            let drawing = random
+                .as_ref()
+                .and_then(|(device, seed)| Drawing::seeded::<B>(device, *seed));
             let module = copies::tracked::<B, M>(&module, holds_statistics);
             let input = replace(input, &wants_gradient, cut::fresh_leaf::<B>);
             let output = forward(module.as_ref(), input.clone());
+            drop(drawing);
             let Some(root) = upstream.seed(output) else {
                 return Ok(Upstream(wants_gradient.iter().map(|_| None).collect()));
             };
             sweeper.know_parameters::<B, M>(module.as_ref());
+            // burn may keep a leaf in another graph than what is made from it later: it is not in every tree.
+            each_float::<B, I>(&input, |leaf| sweeper.know([B::node_number(&leaf)]));
             let ends = [(B::node_number(&root), part)];
             let (mut grads, _) = sweeper.sweep::<B>(root, &ends)?;
             sweeper.collect::<B, M>(module.as_ref(), &mut grads);

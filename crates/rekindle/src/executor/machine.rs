@@ -26,7 +26,7 @@ use crate::{
     graph::{self, Upstream, detached, leaf},
     layer::Layer,
     meter::{Meter, Phase, PhaseRecorder},
-    seed::StepSeed,
+    seed::{Drawing, StepSeed},
 };
 
 /// Stages that were run as one graph and wait for their backward.
@@ -163,9 +163,10 @@ where
                 None => self.read(stage),
             }
         };
-        let detach = self.enter_stage(stage, &input);
+        let (detach, drawing) = self.enter_stage(stage, &input);
         let layer = copies::untracked(&self.layers.all[stage], detach);
         let output = layer.forward(input);
+        drop(drawing);
         self.rechecks.ran(stage, &output)?;
         self.activations[stage + 1] = Some(detached(output));
         self.done(Action::Forward(StageId(stage)));
@@ -191,7 +192,7 @@ where
         let mut output = input.clone();
         let mut layers = Vec::with_capacity(stages.clone().count());
         for stage in stages.clone() {
-            let detach = self.enter_stage(stage, &output);
+            let (detach, drawing) = self.enter_stage(stage, &output);
             let layer = copies::tracked(&self.layers.all[stage], detach);
             if let Some(watch) = self.watch.as_ref().filter(|_| stage > first) {
                 output = watch.border::<B, A>(output, stage);
@@ -201,6 +202,7 @@ where
             } else {
                 layer.forward(output)
             };
+            drop(drawing);
             layers.push(layer);
             self.rechecks.ran(stage, &output)?;
             self.done(Action::ForwardTracked {
@@ -256,6 +258,7 @@ where
         if let Some(input) = own_input {
             if B::is_tracked(&root) {
                 let mut grads = graph::sweep::<B>(root);
+                self.collect_all(&mut grads);
                 self.upstream = Some(Upstream::take(&input, &mut grads));
             }
         } else {
@@ -278,6 +281,7 @@ where
         // Inside the piece only the graph is read from here on.
         self.activations[first + 1..=last].fill_with(|| None);
         let upstream = self.upstream.take();
+        let from_loss = self.loss_root.is_some();
         let root = match (self.loss_root.take(), upstream, piece.output) {
             (Some(root), _, _) => Some(root).filter(|root| B::is_tracked(root)),
             (None, Some(upstream), Some(output)) => upstream.seed(output),
@@ -288,6 +292,9 @@ where
             for layer in &piece.layers {
                 graph::collect(layer.as_ref(), &mut grads, &mut self.gradients);
             }
+            if from_loss {
+                self.collect_all(&mut grads);
+            }
             self.upstream = Some(Upstream::take(&piece.input, &mut grads));
         }
         if first > 0 {
@@ -296,6 +303,13 @@ where
         drop(piece.layers);
         drop(piece.input);
         self.done(Action::Backward(StageId(first)));
+    }
+
+    /// Collects what a loss has to say of any parameter of the model: it may hold a penalty on them.
+    fn collect_all(&mut self, grads: &mut B::Gradients) {
+        for layer in self.layers.all {
+            graph::collect(layer, grads, &mut self.gradients);
+        }
     }
 
     /// The input of a stage, without a graph; the place it is held in keeps it.
@@ -315,18 +329,18 @@ where
         }
     }
 
-    /// Before a stage runs: seeds the generator if the stage draws, and says whether the run must leave the layer's
-    /// own statistics alone.
-    fn enter_stage(&mut self, stage: usize, input: &A) -> bool {
+    /// Before a stage runs: seeds the generator if the stage draws, and keeps it for as long as what is returned lives;
+    /// and says whether the run must leave the layer's own statistics alone.
+    fn enter_stage(&mut self, stage: usize, input: &A) -> (bool, Option<Drawing>) {
         let layer = &self.layers.all[stage];
-        if layer.draws_random()
-            && let Some(device) = device_of(input, layer)
-        {
-            B::seed(&device, self.seed.stage(StageId(stage)));
-        }
+        let device = layer.draws_random().then(|| device_of(input, layer));
+        let drawing = device
+            .flatten()
+            .and_then(|device| Drawing::seeded::<B>(&device, self.seed.stage(StageId(stage))));
         let ran_before = self.forward_counts[stage] > 0;
         self.forward_counts[stage] += 1;
-        ran_before && self.layers.tensors[stage].may_hold_statistics
+        let detach = ran_before && self.layers.tensors[stage].may_hold_statistics;
+        (detach, drawing)
     }
 
     /// Leaves the generator in a state that does not depend on the schedule.
@@ -337,7 +351,7 @@ where
         if let Some(layer) = self.layers.all.iter().find(|layer| layer.draws_random())
             && let Some(device) = device_of(input, layer)
         {
-            B::seed(&device, self.seed.after());
+            drop(Drawing::seeded::<B>(&device, self.seed.after()));
         }
     }
 }

@@ -17,6 +17,11 @@
 //! these need, are left out of the step ([`Schedule::without_frozen`]). A frozen stage above one that trains passes
 //! gradients on, and is run as the schedule says.
 //!
+//! # Threads
+//!
+//! Several threads may run steps at once, each of a model of its own: a stage that draws waits while one of another
+//! thread draws ([`seed`](crate::seed)). In between no thread may draw otherwise.
+//!
 //! # What it does not do
 //!
 //! It has no notion of segments (that is the schedule's), it does not update parameters, and it does not look inside
@@ -278,7 +283,8 @@ impl Executor {
     /// Runs one training step: forward, loss, backward.
     ///
     /// `loss` gets the chain's output and returns the loss of shape `[1]`, alone or in a pair with anything else
-    /// that is wanted from the output (see [`StepLoss`]). It must not draw random numbers.
+    /// that is wanted from the output (see [`StepLoss`]). It may use the model's parameters, as a penalty on them does;
+    /// of anything else that wants a gradient it gives none. It must not draw random numbers.
     ///
     /// # Errors
     ///

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     backend::CheckpointBackend,
     graph::{self, Upstream},
+    seed::Drawing,
 };
 
 /// An end of graph whose gradient is known and that waits for its sweep.
@@ -75,6 +76,9 @@ impl<B: CheckpointBackend> Tape<B> {
         sweeper.know_parameters::<B, M>(model);
         let leaves = self.cuts.iter().flat_map(|cut| &cut.leaves);
         sweeper.know(leaves.flat_map(Leaf::numbers));
+        let ends = self.cuts.iter().flat_map(|cut| cut.ends.iter().flatten());
+        let own = ends.filter(|end| B::float_is_require_grad(end));
+        sweeper.know(own.map(B::node_number));
 
         let one =
             B::InnerBackend::float_ones(root.shape(), &B::float_device(&root), root.dtype().into());
@@ -103,7 +107,7 @@ impl<B: CheckpointBackend> Tape<B> {
         }
         self.sweep_ordinary(due, model, &mut sweeper)?;
         if let Some(device) = &self.seeded {
-            B::seed(device, self.seed.after());
+            drop(Drawing::seeded::<B>(device, self.seed.after()));
         }
         Ok(sweeper.gradients)
     }

@@ -9,6 +9,7 @@ mod compare;
 mod misuse;
 mod models;
 mod parity;
+mod random;
 mod run;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -68,20 +68,23 @@ pub struct Net<B: Backend> {
     pub after: Linear<B>,
 }
 
+pub fn block<B: Backend>(device: &B::Device) -> Block<B> {
+    Block {
+        linear: LinearConfig::new(WIDTH, WIDTH).init(device),
+        norm: BatchNormConfig::new(WIDTH).init(device),
+        dropout: DropoutConfig::new(0.3).init(),
+    }
+}
+
 pub fn net() -> Net<B> {
     let device = Default::default();
     let linear = || LinearConfig::new(WIDTH, WIDTH).init(&device);
-    let block = || Block {
-        linear: linear(),
-        norm: BatchNormConfig::new(WIDTH).init(&device),
-        dropout: DropoutConfig::new(0.3).init(),
-    };
     Net {
         before: linear(),
-        first: block(),
+        first: block(&device),
         between: linear(),
         dropout: DropoutConfig::new(0.3).init(),
-        second: block(),
+        second: block(&device),
         mix: Mix { linear: linear() },
         after: linear(),
     }
