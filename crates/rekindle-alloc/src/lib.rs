@@ -29,8 +29,8 @@ use std::{
     },
 };
 
-pub use gather::gather_threads;
 pub use census::{LEAST, SIZES, SizeCount, census, next_interval, start_census, stop_census};
+pub use gather::gather_threads;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);

@@ -155,7 +155,9 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             let next = |layer: &L, activation| {
                 let copy = L::from_inner(layer.valid()).no_grad();
                 reseed();
-                measure(self.meter, GATHERED, || detached::<B, A>(copy.forward(activation)))
+                measure(self.meter, GATHERED, || {
+                    detached::<B, A>(copy.forward(activation))
+                })
             };
             let (mut stage, step, held) = match known.get(label.key.as_str()) {
                 Some(costs) => {

@@ -9,7 +9,7 @@ use burn::{
     backend::{Autodiff, Flex},
     module::Module,
     nn::{Linear, LinearConfig},
-    tensor::{Tensor, backend::Backend},
+    tensor::{Distribution, Tensor, backend::Backend},
 };
 use rekindle::{
     Executor, Layer, Sequential, StepSeed,
@@ -28,8 +28,12 @@ const CHEAT: usize = 1;
 enum Cheat {
     None,
     Values,
+    /// The same rows in another order.
+    Order,
     Shape,
     NotANumber,
+    /// Not a cheat: the lowest number that there is, as masks have it.
+    Lowest,
 }
 
 #[derive(Module, Debug)]
@@ -50,6 +54,8 @@ impl<B: Backend> Layer<B> for Cheating<B> {
         let output = self.linear.forward(input);
         match *self.cheat {
             Cheat::Values if again => output + 0.01,
+            Cheat::Order if again => output.flip([0]),
+            Cheat::Lowest => output * 0.0 + f32::MIN,
             Cheat::Shape if again => Tensor::cat(vec![output.clone(), output], 0),
             Cheat::NotANumber => output * f32::NAN,
             _ => output,
@@ -73,7 +79,7 @@ fn step(cheat: Cheat, recheck: Recheck) -> Option<StepError> {
         .rechecking(recheck)
         .step(
             &model,
-            Tensor::ones([3, WIDTH], &device),
+            Tensor::random([3, WIDTH], Distribution::Default, &device),
             StepSeed::new(0, 0),
             |output| output.powf_scalar(2.0).mean(),
         )
@@ -85,6 +91,7 @@ fn other_values_are_caught_where_values_are_compared() {
     let caught = Some(StepError::RecomputedValues { stage: CHEAT });
     assert_eq!(step(Cheat::Values, Recheck::Values), caught);
     assert_eq!(step(Cheat::Values, Recheck::Shapes), None);
+    assert_eq!(step(Cheat::Order, Recheck::Values), caught);
 }
 
 #[test]
@@ -107,6 +114,13 @@ fn values_must_be_finite_where_they_are_compared() {
     let caught = Some(StepError::NotFinite { stage: CHEAT });
     assert_eq!(step(Cheat::NotANumber, Recheck::Values), caught);
     assert_eq!(step(Cheat::NotANumber, Recheck::Shapes), None);
+}
+
+#[test]
+fn the_lowest_number_is_a_number() {
+    let error = step(Cheat::Lowest, Recheck::Values);
+    // What the next layer makes of it may be none.
+    assert_ne!(error, Some(StepError::NotFinite { stage: CHEAT }));
 }
 
 #[test]

@@ -2,14 +2,14 @@
 //!
 //! A layer that gives another output the second time (random numbers that no seed reaches, state that a forward
 //! changes) makes gradients that belong to no run at all, silently. PyTorch's checkpointing compares shapes and types;
-//! here values are compared as well, on request: three sums over each tensor, taken on the device.
+//! here values are compared as well, on request: by four sums over each tensor, taken on the device. Two of them weigh
+//! values by where they are, so that the same values in another order are not the same.
 //!
-//! Costs, for values: one pass over each output and up to [`Recheck::temp_bytes`] while it lasts; the sums wait on the
-//! device, and are read once, when the step is over. Sums are taken in `f32`, whatever the output is: `f16` ends at
-//! 65,504.
+//! Costs, for values: some passes over each output and up to [`Recheck::temp_bytes`] while they last; the sums wait on
+//! the device, and are read once, when the step is over. They are taken in `f32`, whatever the output is.
 
 use burn::tensor::{
-    Bool, Int, Tensor,
+    Bool, DType, Int, Tensor,
     backend::{AutodiffBackend, Backend},
 };
 use rekindle_plan::Bytes;
@@ -30,7 +30,7 @@ pub enum Recheck {
     /// Ranks and shapes of all tensors.
     #[default]
     Shapes,
-    /// And the values of float tensors, which must also be finite.
+    /// And all values, which must also be finite.
     Values,
 }
 
@@ -38,11 +38,10 @@ impl Recheck {
     /// What a comparison of an output of so many bytes takes while it lasts.
     #[must_use]
     pub fn temp_bytes(self, output: Bytes, dtype: Dtype) -> Bytes {
-        match (self, dtype) {
-            (Self::Off | Self::Shapes, _) => Bytes::ZERO,
-            (Self::Values, Dtype::F32) => output,
-            // The values in `f32`, and what is summed of them.
-            (Self::Values, _) => Bytes(2 * output.0 / dtype.bytes() * Dtype::F32.bytes()),
+        match self {
+            Self::Off | Self::Shapes => Bytes::ZERO,
+            // The values in `f32`, scaled, and their magnitudes.
+            Self::Values => Bytes(2 * output.0 / dtype.bytes() * Dtype::F32.bytes()),
         }
     }
 }
@@ -55,10 +54,14 @@ const TOLERANCE: f32 = 1e-5;
 /// differs by much more.
 const ULPS: f64 = 4.0;
 
+/// Values are made smaller by this power of two, which changes none of their digits, so that no sum of finite ones
+/// overflows: masks hold the largest numbers that there are.
+const SCALE: f32 = 1.0 / (1u64 << 40) as f32;
+
 /// What is compared of one output.
 struct Outline<B: Backend> {
     shapes: Vec<Vec<usize>>,
-    /// Of each float tensor: the sum, the sum of magnitudes, the sum of squares.
+    /// The [`fingerprint`] of each tensor.
     sums: Vec<Tensor<B, 1>>,
     /// How far each of these may differ, relative to the sum of magnitudes.
     tolerances: Vec<f32>,
@@ -137,8 +140,8 @@ impl<B: AutodiffBackend> Rechecks<B> {
                 .iter()
                 .flat_map(|outline| &outline.tolerances);
             let differs = first[*stage]
-                .chunks(3)
-                .zip(again.chunks(3))
+                .chunks(SUMS)
+                .zip(again.chunks(SUMS))
                 .zip(tolerances)
                 .any(|((first, again), tolerance)| !alike(first, again, *tolerance));
             if differs {
@@ -150,15 +153,48 @@ impl<B: AutodiffBackend> Rechecks<B> {
 }
 
 fn alike(first: &[f32], again: &[f32], tolerance: f32) -> bool {
-    let [_, magnitudes, squares] = *first else {
+    let [_, _, _, magnitudes] = *first else {
         return true;
     };
-    let scales = [magnitudes, magnitudes, squares];
-    first
-        .iter()
-        .zip(again)
-        .zip(scales)
-        .all(|((first, again), scale)| (first - again).abs() <= tolerance * scale)
+    let most = tolerance * magnitudes;
+    let differences = first.iter().zip(again).map(|(a, b)| (a - b).abs());
+    differences.into_iter().all(|difference| difference <= most)
+}
+
+/// How many sums a fingerprint has.
+const SUMS: usize = 4;
+
+/// Of a tensor's values: the sum, the sums weighted by their place along the first and along the last dimension, and
+/// the sum of magnitudes.
+fn fingerprint<B: Backend, const D: usize>(values: Tensor<B, D>) -> Tensor<B, 1> {
+    let dims = values.dims();
+    let count = dims.iter().product::<usize>();
+    let values = values.cast(Dtype::F32.float());
+    if count == 0 {
+        return Tensor::zeros([SUMS], (&values.device(), DType::F32));
+    }
+    let values = values.mul_scalar(SCALE).reshape([count]);
+    let [first, last] = [dims[0], dims[D - 1]];
+    let rows = values.clone().reshape([first, count / first]);
+    let columns = values.clone().reshape([count / last, last]);
+    let sums = vec![
+        values.clone().sum(),
+        weighted(rows.sum_dim(1).reshape([first])),
+        weighted(columns.sum_dim(0).reshape([last])),
+        values.abs().sum(),
+    ];
+    Tensor::cat(sums, 0)
+}
+
+/// The sum with weights between -1 and 1, of which no two that are near each other are alike.
+fn weighted<B: Backend>(values: Tensor<B, 1>) -> Tensor<B, 1> {
+    let places = Tensor::<B, 1, Int>::arange(0..values.dims()[0] as i64, &values.device());
+    let weights = places
+        .float()
+        .cast(Dtype::F32.float())
+        .add_scalar(1.0)
+        .sin();
+    (values * weights).sum()
 }
 
 /// The shapes of a value's tensors.
@@ -179,23 +215,29 @@ fn outline<B: AutodiffBackend, A: Activation<B>>(
             self.outline.shapes.push(tensor.dims().to_vec());
             if self.mode == Recheck::Values {
                 let epsilon = tensor.dtype().finfo().map_or(0.0, |info| info.epsilon);
-                let count = tensor.shape().num_elements().max(1) as f64;
-                let rounding = ULPS * epsilon / count.sqrt();
-                self.outline.tolerances.push(TOLERANCE.max(rounding as f32));
-                let values = tensor.clone().inner().cast(Dtype::F32.float());
-                let sum = values.clone().sum();
-                let magnitudes = values.clone().abs().sum();
-                let squares = (values.clone() * values).sum();
-                self.outline
-                    .sums
-                    .push(Tensor::cat(vec![sum, magnitudes, squares], 0));
+                self.add(tensor.clone().inner(), epsilon);
             }
         }
         fn int<const D: usize>(&mut self, tensor: &Tensor<B, D, Int>) {
             self.outline.shapes.push(tensor.dims().to_vec());
+            if self.mode == Recheck::Values {
+                self.add(tensor.clone().inner().float(), 0.0);
+            }
         }
         fn bool<const D: usize>(&mut self, tensor: &Tensor<B, D, Bool>) {
             self.outline.shapes.push(tensor.dims().to_vec());
+            if self.mode == Recheck::Values {
+                self.add(tensor.clone().inner().float(), 0.0);
+            }
+        }
+    }
+    impl<B: AutodiffBackend> Look<B> {
+        /// Values whose kernels may round by a share of `epsilon`.
+        fn add<const D: usize>(&mut self, values: Tensor<B::InnerBackend, D>, epsilon: f64) {
+            let count = values.shape().num_elements().max(1) as f64;
+            let rounding = ULPS * epsilon / count.sqrt();
+            self.outline.tolerances.push(TOLERANCE.max(rounding as f32));
+            self.outline.sums.push(fingerprint(values));
         }
     }
     let mut look = Look {

@@ -87,10 +87,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             by_own_graph: runs.holds_output,
             released_backward_temp_bytes: Bytes(summary(&runs.released).temp),
         };
-        let (forward, backward) = (
-            summary(&default.forward),
-            summary(&default.backward),
-        );
+        let (forward, backward) = (summary(&default.forward), summary(&default.backward));
         // An output that stands alone has some hundred bytes of tables of its own, which a graph shares.
         let output_bytes = Bytes(untracked.kept.min(forward.kept));
         let saved = |forward: &Cost| Bytes(forward.kept).max(output_bytes);
