@@ -38,10 +38,12 @@ impl Recheck {
     /// What a comparison of an output of so many bytes takes while it lasts.
     #[must_use]
     pub fn temp_bytes(self, output: Bytes, dtype: Dtype) -> Bytes {
-        match self {
-            Self::Off | Self::Shapes => Bytes::ZERO,
-            // The values in `f32`, scaled, and their magnitudes.
-            Self::Values => Bytes(2 * output.0 / dtype.bytes() * Dtype::F32.bytes()),
+        match (self, dtype) {
+            (Self::Off | Self::Shapes, _) => Bytes::ZERO,
+            // The values, scaled; magnitudes take their place.
+            (Self::Values, Dtype::F32) => output,
+            // And before, as they were, in `f32`.
+            (Self::Values, _) => Bytes(2 * output.0 / dtype.bytes() * Dtype::F32.bytes()),
         }
     }
 }
