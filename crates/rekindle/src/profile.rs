@@ -34,7 +34,7 @@ pub use store::{ProfileStore, StoredProfile};
 use crate::{
     activation::Activation,
     backend::CheckpointBackend,
-    executor::{StepLoss, Tensors},
+    executor::{StepLoss, Tensors, machine::orphan_bytes},
     graph::detached,
     layer::Layer,
     meter::Meter,
@@ -130,8 +130,9 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         F: Fn(A) -> R,
     {
         let seed = StepSeed::new(0, 0);
-        let mut known: HashMap<&str, (Stage, OptimizerCost, Holds)> = HashMap::new();
+        let mut known: HashMap<&str, (Stage, OptimizerCost, Holds, Bytes)> = HashMap::new();
         let mut holds: Vec<Holds> = Vec::with_capacity(model.len());
+        let mut left = Vec::with_capacity(model.len());
         let mut stages = Vec::with_capacity(model.len());
         let mut layers = Vec::with_capacity(model.len());
         let mut optimizer = OptimizerCost::default();
@@ -159,7 +160,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                     detached::<B, A>(copy.forward(activation))
                 })
             };
-            let (mut stage, step, held) = match known.get(label.key.as_str()) {
+            let (mut stage, step, held, left_bytes) = match known.get(label.key.as_str()) {
                 Some(costs) => {
                     let (output, cost) = next(&layer, activation);
                     activation = output;
@@ -173,7 +174,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                         reseed: &reseed,
                         wants_input_gradient: index > frozen,
                     };
-                    let (stage, outputs) = self.stage(&subject, &activation);
+                    let (stage, outputs, left_bytes) = self.stage(&subject, &activation);
                     let (output, _) = next(&layer, activation.clone());
                     let holds = Holds {
                         input: index == 0 || self.holds_input(&subject, activation),
@@ -182,13 +183,14 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                     activation = output;
                     let (updated, step) = self.optimizer_step(layer);
                     layer = updated;
-                    let costs = (stage, step, holds);
+                    let costs = (stage, step, holds, left_bytes);
                     known.insert(&label.key, costs.clone());
                     costs
                 }
             };
             stage.name.clone_from(&label.name);
             stages.push(stage);
+            left.push(left_bytes);
             holds.push(held);
             optimizer.step_s += step.step_s;
             optimizer.state_bytes += step.state_bytes;
@@ -202,7 +204,9 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let chain = Chain {
             input_bytes: Bytes(value_bytes::<B, A>(input)),
             input_grad: false,
-            fixed_bytes: executor_bytes(stages.len()) + Bytes(places),
+            fixed_bytes: executor_bytes(stages.len())
+                + Bytes(places)
+                + orphan_bytes(left.into_iter()),
             stages,
             loss: self.loss(&activation, &loss),
             optimizer,

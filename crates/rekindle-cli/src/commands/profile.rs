@@ -43,6 +43,7 @@ pub fn measure(
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
+        eval: data.eval.as_deref(),
         profiles: profiles(args.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };

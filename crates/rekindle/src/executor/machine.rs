@@ -11,7 +11,7 @@ use burn::{
         ops::FloatTensor,
     },
 };
-use rekindle_plan::{Action, StageId};
+use rekindle_plan::{Action, Bytes, StageId};
 
 use super::{
     StepError, StepLoss, StepOutput,
@@ -28,6 +28,19 @@ use crate::{
     meter::{Meter, Phase, PhaseRecorder},
     seed::{Drawing, StepSeed},
 };
+
+/// Nodes that untracked forwards may leave behind before they are seen to, and what one takes. Each time costs a
+/// backward, and a walk over all live graphs.
+const ORPHANS: u64 = 128;
+const ORPHAN_BYTES: u64 = 1024;
+
+/// What untracked forwards leave behind at most, where each stage of a chain leaves so much.
+pub(crate) fn orphan_bytes(of_stages: impl Iterator<Item = Bytes>) -> Bytes {
+    let (sum, most) = of_stages.fold((0, 0), |(sum, most), Bytes(stage)| {
+        (sum + stage, stage.max(most))
+    });
+    Bytes(sum.min(ORPHANS * ORPHAN_BYTES + most))
+}
 
 /// Stages that were run as one graph and wait for their backward.
 struct Piece<'a, A, L: Clone> {
@@ -70,6 +83,8 @@ pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
     loss_root: Option<FloatTensor<B>>,
     gradients: GradientsParams,
     forward_counts: Vec<usize>,
+    /// The number of the last node that was made when burn last saw to its orphans.
+    seen_to: u64,
     watch: Option<Watch>,
     rechecks: Rechecks<B>,
 }
@@ -101,6 +116,7 @@ where
             loss_root: None,
             gradients: GradientsParams::new(),
             forward_counts: vec![0; count],
+            seen_to: graph::node_counter(),
             watch,
             rechecks,
         }
@@ -166,9 +182,11 @@ where
         let (detach, drawing) = self.enter_stage(stage, &input);
         let layer = copies::untracked(&self.layers.all[stage], detach);
         let output = layer.forward(input);
-        drop(drawing);
+        drop((drawing, layer));
         self.rechecks.ran(stage, &output)?;
-        self.activations[stage + 1] = Some(detached(output));
+        let output = detached(output);
+        self.forget_orphans(stage, &output);
+        self.activations[stage + 1] = Some(output);
         self.done(Action::Forward(StageId(stage)));
         Ok(())
     }
@@ -303,6 +321,17 @@ where
         drop(piece.layers);
         drop(piece.input);
         self.done(Action::Backward(StageId(first)));
+    }
+
+    /// Has burn see to what untracked forwards have left, if that is much.
+    fn forget_orphans(&mut self, stage: usize, output: &A) {
+        let now = graph::node_counter();
+        if now - self.seen_to > ORPHANS
+            && let Some(device) = device_of(output, &self.layers.all[stage])
+        {
+            graph::forget_orphans::<B>(&device);
+            self.seen_to = now;
+        }
     }
 
     /// Collects what a loss has to say of any parameter of the model: it may hold a penalty on them.

@@ -26,6 +26,9 @@ use crate::{
 /// 150 to 250 bytes.
 const TABLE_BYTES_PER_NODE: u64 = 256;
 
+/// What an output takes that stands alone, besides its values.
+const OUTPUT_TABLE_BYTES: u64 = 512;
+
 /// What burn's optimizers keep of each parameter, and of each moment, besides the numbers. An optimizer of one stage
 /// alone takes more: the first entries of its tables.
 const STATE_BYTES_PER_PARAMETER: u64 = 384;
@@ -62,12 +65,13 @@ struct TrackedRuns {
 }
 
 impl<B: CheckpointBackend> Profiler<'_, B> {
-    /// What one stage costs, and what becomes of its output in each way to record it.
+    /// What one stage costs, what becomes of its output in each way to record it, and what an untracked forward leaves
+    /// behind besides the output: nodes of no graph, until a backward is over.
     pub(super) fn stage<L, A>(
         &self,
         subject: &Subject<'_, L>,
         input: &A,
-    ) -> (Stage, Vec<OutputHold>)
+    ) -> (Stage, Vec<OutputHold>, Bytes)
     where
         A: Activation<B>,
         L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
@@ -77,7 +81,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             trainable_bytes: grad_bytes,
             ..
         } = Parameters::of::<B, L>(&(subject.copy)());
-        let untracked = self.untracked(subject, input);
+        let (untracked, value_bytes) = self.untracked(subject, input);
         let default = self.tracked(subject, input, grad_bytes, Way::Default);
         let balanced = (subject.copy)()
             .has_balanced()
@@ -88,8 +92,10 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             released_backward_temp_bytes: Bytes(summary(&runs.released).temp),
         };
         let (forward, backward) = (summary(&default.forward), summary(&default.backward));
-        // An output that stands alone has some hundred bytes of tables of its own, which a graph shares.
-        let output_bytes = Bytes(untracked.kept.min(forward.kept));
+        let alone = untracked.kept.min(value_bytes + OUTPUT_TABLE_BYTES);
+        let left_bytes = Bytes(untracked.kept - alone);
+        // A graph shares the tables of an output that stands alone.
+        let output_bytes = Bytes(alone.min(forward.kept));
         let saved = |forward: &Cost| Bytes(forward.kept).max(output_bytes);
 
         let saved_bytes = saved(&forward);
@@ -123,25 +129,27 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
             grad_bytes: Bytes(grad_bytes),
             alternatives,
         };
-        (stage, outputs)
+        (stage, outputs, left_bytes)
     }
 
-    fn untracked<L, A>(&self, subject: &Subject<'_, L>, input: &A) -> Vec<Cost>
+    /// The runs, and the bytes of the output's values.
+    fn untracked<L, A>(&self, subject: &Subject<'_, L>, input: &A) -> (Vec<Cost>, u64)
     where
         A: Activation<B>,
         L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
     {
-        let mut costs = Vec::new();
+        let (mut costs, mut bytes) = (Vec::new(), 0);
         let started = Instant::now();
         while wants_another_run(&costs, started) {
             let layer = (subject.copy)().no_grad();
             (subject.reseed)();
             let run = costs.len();
             let (output, cost) = measure(self.meter, run, || layer.forward(input.clone()));
+            bytes = value_bytes::<B, A>(&output);
             drop(output);
             costs.push(cost);
         }
-        costs
+        (costs, bytes)
     }
 
     fn tracked<L, A>(

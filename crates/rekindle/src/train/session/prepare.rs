@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::backend::Backend;
+use burn::{module::AutodiffModule, tensor::backend::Backend};
 use rekindle_plan::{
     Bytes, Chain, Plan, PlannerKind, Seconds, Source,
     pools::{PoolError, PoolMode, reserved},
@@ -12,7 +12,7 @@ use rekindle_plan::{
 use super::{Job, Observer, Planned, PoolDecision, RunError, ScheduleRequest};
 use crate::{
     backend::CheckpointBackend,
-    data::Shuffled,
+    data::{Shuffled, batch::Batch, in_order},
     executor::Recheck,
     meter::{Count, Meter},
     model::{
@@ -132,6 +132,12 @@ impl<B: CheckpointBackend> Built<B> {
         let target_bytes = batch_bytes.saturating_sub(measured.chain.input_bytes.0);
         measured.chain.fixed_bytes += Bytes(target_bytes);
         drop((input, targets));
+        if let Some(batch) = last_evaluated(job) {
+            // Fewer samples may be computed in another way, and by another thread with scratch of its own.
+            let (input, targets) = to_device::<B::InnerBackend>(batch, job.settings.dtype, device)?;
+            let output = rows(model.valid().forward(input));
+            drop((targets.loss(output.clone()), targets.correct(output)));
+        }
         // Whatever else the process holds once it has computed: matrix kernels allocate scratch for each thread in
         // their first run and keep it.
         let kernel_bytes = Bytes(meter.read().in_use_bytes.0.saturating_sub(held.0));
@@ -141,6 +147,13 @@ impl<B: CheckpointBackend> Built<B> {
         };
         Ok((Self { model, ..self }, profile))
     }
+}
+
+/// The last batch of an evaluation: what is left for it.
+fn last_evaluated(job: &Job<'_>) -> Option<Batch> {
+    let data = job.eval?;
+    let last = in_order(data.len(), job.settings.micro_batch()).last();
+    last.map(|samples| data.batch(&samples))
 }
 
 /// Counts in a chain what the job's settings take beside its stages.
@@ -186,6 +199,7 @@ fn profile_key(job: &Job<'_>, meter: &dyn Meter) -> String {
         "exact_sizes": meter.exact_sizes(),
         "dtype": settings.dtype,
         "batch": settings.micro_batch(),
+        "last_evaluated": job.eval.map(|data| data.len() % settings.micro_batch().max(1)),
         "loss": settings.loss,
         "optimizer": settings.optimizer,
         "clip": settings.clip,
