@@ -71,7 +71,7 @@
 //!   a gradient are an error.
 //! - One backward for one forward, from one scalar. `backward` takes the tape, so a second is a compile error.
 //! - Gradients come for parameters, not for tensors of your own that require a gradient. Where one of those is used on
-//!   both sides of a checkpoint, hold it until the backward is over, and update the parameters after every step: burn
+//!   both sides of a checkpoint, hold it until the backward is over (which mostly suffices), and update the parameters after every step: burn
 //!   deletes what was made from a leaf that an earlier backward has reached, and the tape then gives an error.
 //!   For the same reason a step may be refused whose parameters were used in ordinary code that no backward has come
 //!   to: after a tape that was dropped or gave an error, update them or make the model's leaves anew
