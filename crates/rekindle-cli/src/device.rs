@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use rekindle::{
     device::{Device, DeviceInfo, Unavailable, probe},
-    model::passes::Kernels,
+    model::kernels::Kernels,
 };
 
 use crate::failure::Failure;

@@ -57,6 +57,6 @@ pub use chain::{Alternative, Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use frontier::frontier;
 pub use plan::{Plan, PlanRequest, PlannerKind, PlannerParseError, Slots, Source, plan};
 pub use planner::{PlanError, least_time, smallest_peak};
-pub use schedule::{Rule, Schedule, ScheduleError};
+pub use schedule::{Rule, Schedule, ScheduleError, forward_counts};
 pub use seconds::Seconds;
 pub use simulator::{Moment, Parts, Scene, Simulation, Violation, simulate, simulate_watched};

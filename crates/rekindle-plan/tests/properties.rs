@@ -6,8 +6,8 @@
 
 use proptest::prelude::*;
 use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, StageId, frontier,
-    least_time, plan, planner, simulate, simulate_watched, smallest_peak,
+    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, StageId,
+    forward_counts, frontier, least_time, plan, planner, simulate, simulate_watched, smallest_peak,
 };
 
 mod support;
@@ -147,15 +147,7 @@ proptest! {
                 let Ok(plan) = ask(&chain, planner, budget, 20) else { continue };
                 let whole = plan.schedule.without_frozen(0);
                 let left = plan.schedule.without_frozen(frozen);
-                let counts = |actions: &[Action]| {
-                    let mut counts = vec![0; n];
-                    for action in actions {
-                        if let Action::Forward(stage) | Action::ForwardKeep(stage) | Action::ForwardTracked { stage, .. } = action {
-                            counts[stage.0] += 1;
-                        }
-                    }
-                    counts
-                };
+                let counts = |actions: &[Action]| forward_counts(n, actions);
                 let all = plan.schedule.actions().iter().copied();
                 prop_assert_eq!(&whole, &all.filter(|&action| action != Action::Optimize).collect::<Vec<_>>());
                 prop_assert!(run(&chain, &left, frozen) <= run(&chain, &whole, 0));

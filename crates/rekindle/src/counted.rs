@@ -15,7 +15,8 @@ use crate::{
     dtype::Dtype,
     model::{
         cost::{Counter, ElementBytes, LayerCost, ModelCost},
-        passes::{Kernels, Passes},
+        kernels::Kernels,
+        passes::Passes,
         shape::{LayerShape, ModelShape},
         spec::{LayerSpec, ModelSpec},
         stages::StagePlan,

@@ -18,11 +18,10 @@ pub(crate) fn node_counter() -> u64 {
     NodeId::new().value
 }
 
-/// Has burn let go of the nodes of operations whose results are gone. It makes one for every operation, recorded or
-/// not, and sees to them only when some backward is over.
-pub(crate) fn forget_orphans<B: AutodiffBackend>(device: &B::Device) {
-    let leaf = Tensor::<B, 1>::zeros([1], device).require_grad();
-    drop(sweep::<B>(root_of(leaf)));
+/// A graph of one node. burn makes a node for every operation, recorded or not, and sees to those whose results are gone
+/// only when some backward is over; one through this will do.
+pub(crate) fn lone_leaf<B: AutodiffBackend>(device: &B::Device) -> FloatTensor<B> {
+    root_of(Tensor::<B, 1>::zeros([1], device).require_grad())
 }
 
 /// The same values without a graph.

@@ -71,10 +71,10 @@
 //!   a gradient are an error.
 //! - One backward for one forward, from one scalar. `backward` takes the tape, so a second is a compile error.
 //! - Gradients come for parameters, not for tensors of your own that require a gradient. Where one of those is used on
-//!   both sides of a checkpoint, hold it until the backward is over (which mostly suffices), and update the parameters after every step: burn
-//!   deletes what was made from a leaf that an earlier backward has reached, and the tape then gives an error.
-//!   For the same reason a step may be refused whose parameters were used in ordinary code that no backward has come
-//!   to: after a tape that was dropped or gave an error, update them or make the model's leaves anew
+//!   both sides of a checkpoint, hold it until the backward is over (which mostly suffices), and update the parameters
+//!   after every step: burn deletes what was made from a leaf that an earlier backward has reached, and the tape then
+//!   gives an error. For the same reason a step may be refused whose parameters were used in ordinary code that no
+//!   backward has come to: after a tape that was dropped or gave an error, update them or make the model's leaves anew
 //!   (`Model::from_inner(model.valid())`).
 //! - An ordinary `loss.backward()` that comes to a checkpoint's output before the tape has panics. After
 //!   `Tape::backward` the outputs are mere values, as any tensor whose graph has been used is in burn: a second loss

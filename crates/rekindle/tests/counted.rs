@@ -12,7 +12,7 @@ use rekindle::{
     device::Device,
     model::{
         cost::ElementBytes,
-        passes::Kernels,
+        kernels::Kernels,
         spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
     },
     train::{

@@ -17,7 +17,7 @@ use std::fmt::Write;
 use rekindle::{
     Dtype,
     counted::Counted,
-    model::{cost::ElementBytes, passes::Kernels, stages::StagePlan},
+    model::{cost::ElementBytes, kernels::Kernels, stages::StagePlan},
     profile::Measured,
 };
 use rekindle_plan::{Bytes, Plan, PlanError, PlannerKind};

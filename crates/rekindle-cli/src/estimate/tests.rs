@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use rekindle::{model::passes::Kernels, profile::Measured};
+use rekindle::{model::kernels::Kernels, profile::Measured};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
 use super::{Estimate, Limit, Wanted};

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use rekindle::{
     counted::Counted,
     device::Device,
-    model::{cost::ElementBytes, passes::Kernels, spec::ModelSpec},
+    model::{cost::ElementBytes, kernels::Kernels, spec::ModelSpec},
     profile::Measured,
     train::settings::TrainSettings,
 };

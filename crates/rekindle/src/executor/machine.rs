@@ -275,7 +275,7 @@ where
         let root = graph::root_of(value);
         if let Some(input) = own_input {
             if B::is_tracked(&root) {
-                let mut grads = graph::sweep::<B>(root);
+                let mut grads = self.backward(root);
                 self.collect_all(&mut grads);
                 self.upstream = Some(Upstream::take(&input, &mut grads));
             }
@@ -306,7 +306,7 @@ where
             _ => None,
         };
         if let Some(root) = root {
-            let mut grads = graph::sweep::<B>(root);
+            let mut grads = self.backward(root);
             for layer in &piece.layers {
                 graph::collect(layer.as_ref(), &mut grads, &mut self.gradients);
             }
@@ -323,14 +323,19 @@ where
         self.done(Action::Backward(StageId(first)));
     }
 
+    /// A backward, after which burn has seen to its orphans.
+    fn backward(&mut self, root: FloatTensor<B>) -> B::Gradients {
+        let grads = graph::sweep::<B>(root);
+        self.seen_to = graph::node_counter();
+        grads
+    }
+
     /// Has burn see to what untracked forwards have left, if that is much.
     fn forget_orphans(&mut self, stage: usize, output: &A) {
-        let now = graph::node_counter();
-        if now - self.seen_to > ORPHANS
+        if graph::node_counter() - self.seen_to > ORPHANS
             && let Some(device) = device_of(output, &self.layers.all[stage])
         {
-            graph::forget_orphans::<B>(&device);
-            self.seen_to = now;
+            drop(self.backward(graph::lone_leaf::<B>(&device)));
         }
     }
 

@@ -159,8 +159,8 @@ fn alike(first: &[f32], again: &[f32], tolerance: f32) -> bool {
         return true;
     };
     let most = tolerance * magnitudes;
-    let differences = first.iter().zip(again).map(|(a, b)| (a - b).abs());
-    differences.into_iter().all(|difference| difference <= most)
+    let mut differences = first.iter().zip(again).map(|(a, b)| (a - b).abs());
+    differences.all(|difference| difference <= most)
 }
 
 /// How many sums a fingerprint has.
@@ -214,32 +214,31 @@ fn outline<B: AutodiffBackend, A: Activation<B>>(
     }
     impl<B: AutodiffBackend> ActivationVisitor<B> for Look<B> {
         fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
-            self.outline.shapes.push(tensor.dims().to_vec());
-            if self.mode == Recheck::Values {
-                let epsilon = tensor.dtype().finfo().map_or(0.0, |info| info.epsilon);
-                self.add(tensor.clone().inner(), epsilon);
-            }
+            let epsilon = tensor.dtype().finfo().map_or(0.0, |info| info.epsilon);
+            self.see(tensor.dims(), epsilon, || tensor.clone().inner());
         }
         fn int<const D: usize>(&mut self, tensor: &Tensor<B, D, Int>) {
-            self.outline.shapes.push(tensor.dims().to_vec());
-            if self.mode == Recheck::Values {
-                self.add(tensor.clone().inner().float(), 0.0);
-            }
+            self.see(tensor.dims(), 0.0, || tensor.clone().inner().float());
         }
         fn bool<const D: usize>(&mut self, tensor: &Tensor<B, D, Bool>) {
-            self.outline.shapes.push(tensor.dims().to_vec());
-            if self.mode == Recheck::Values {
-                self.add(tensor.clone().inner().float(), 0.0);
-            }
+            self.see(tensor.dims(), 0.0, || tensor.clone().inner().float());
         }
     }
     impl<B: AutodiffBackend> Look<B> {
-        /// Values whose kernels may round by a share of `epsilon`.
-        fn add<const D: usize>(&mut self, values: Tensor<B::InnerBackend, D>, epsilon: f64) {
-            let count = values.shape().num_elements().max(1) as f64;
-            let rounding = ULPS * epsilon / count.sqrt();
-            self.outline.tolerances.push(TOLERANCE.max(rounding as f32));
-            self.outline.sums.push(fingerprint(values));
+        /// A tensor whose kernels may round by a share of `epsilon`.
+        fn see<const D: usize>(
+            &mut self,
+            dims: [usize; D],
+            epsilon: f64,
+            values: impl FnOnce() -> Tensor<B::InnerBackend, D>,
+        ) {
+            self.outline.shapes.push(dims.to_vec());
+            if self.mode == Recheck::Values {
+                let count = dims.iter().product::<usize>().max(1) as f64;
+                let rounding = ULPS * epsilon / count.sqrt();
+                self.outline.tolerances.push(TOLERANCE.max(rounding as f32));
+                self.outline.sums.push(fingerprint(values()));
+            }
         }
     }
     let mut look = Look {

@@ -9,7 +9,8 @@
 //! | [`stages`] | spec and shapes | the stages that a schedule keeps or recomputes |
 //! | [`cost`] | spec, shapes and stages | bytes and multiply-adds at a batch size |
 //! | [`tree`](mod@tree) | the same | the same for layers inside layers |
-//! | [`passes`] | layers of a stage | what its forward and backward hold for a while |
+//! | [`kernels`] | | whose kernels compute, and what they keep for good |
+//! | `passes` | layers of a stage | what its forward and backward hold for a while |
 //! | [`value`] | | the activation that flows between the stages |
 //! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a backend |
 //! | [`window`] | | sizes of convolution and pooling windows |
@@ -17,8 +18,9 @@
 pub mod build;
 pub mod cost;
 mod init;
+pub mod kernels;
 mod mirror;
-pub mod passes;
+pub(crate) mod passes;
 mod rules;
 pub mod shape;
 pub mod shape_error;

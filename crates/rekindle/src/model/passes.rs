@@ -19,6 +19,7 @@
 
 use super::{
     cost::{Counter, LayerCost, product},
+    kernels::Kernels,
     shape::LayerShape,
     spec::{ElementKind, LayerSpec},
 };
@@ -27,55 +28,6 @@ use super::{
 const TILE: u64 = 512;
 /// At most so many channels in and out run without copies.
 const FEW_CHANNELS: (usize, usize) = (4, 16);
-
-/// Whose kernels compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kernels {
-    /// burn's `flex`, on this many threads.
-    Host {
-        /// Each has a convolution's tile of its own.
-        threads: u64,
-        /// What a thread keeps for good once it has computed a matrix product.
-        slab_bytes: u64,
-    },
-    /// A GPU's, which need no copies.
-    Device,
-}
-
-/// Multiply-adds from which a matrix product runs on all threads.
-const PARALLEL_MULTIPLY_ADDS: u64 = 192 * 192 * 192;
-
-impl Kernels {
-    /// This machine's processor: a thread for each core, slabs as large as its second-level cache.
-    #[cfg(feature = "flex")]
-    #[must_use]
-    pub fn host() -> Self {
-        Self::Host {
-            threads: rayon::current_num_threads() as u64,
-            slab_bytes: gemm_common::cache::CACHE_INFO[1].cache_bytes as u64,
-        }
-    }
-
-    /// What stays in use once all stages have run.
-    pub(crate) fn kept_bytes(self, stages: &[LayerCost]) -> u64 {
-        let Self::Host {
-            threads,
-            slab_bytes,
-        } = self
-        else {
-            return 0;
-        };
-        let parallel = |stage: &LayerCost| stage.multiply_adds >= PARALLEL_MULTIPLY_ADDS;
-        product([
-            slab_bytes,
-            if stages.iter().any(parallel) {
-                threads
-            } else {
-                1
-            },
-        ])
-    }
-}
 
 /// What a stage's passes hold besides its input and what stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

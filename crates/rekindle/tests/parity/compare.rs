@@ -11,7 +11,7 @@ use rekindle::{
     Activation, CheckpointBackend, Executor, Layer, Sequential, StepSeed, executor::ActionHook,
     retie,
 };
-use rekindle_plan::{Action, Schedule, StageId};
+use rekindle_plan::{Action, Schedule, StageId, forward_counts};
 
 const STEPS: u64 = 3;
 const LEARNING_RATE: f64 = 1e-2;
@@ -77,7 +77,7 @@ where
         .iter()
         .take_while(|layer| !any_trains(*layer));
     let wanted = schedule.without_frozen(frozen.count());
-    let runs = forwards(model.len(), &wanted);
+    let runs = forward_counts(model.len(), &wanted);
     let mut trace = Trace::new();
     for step in 0..STEPS {
         let watched = step == 0;
@@ -102,19 +102,6 @@ where
     }
     trace.extend(state_of(&model));
     trace
-}
-
-fn forwards(stages: usize, actions: &[Action]) -> Vec<usize> {
-    let mut runs = vec![0; stages];
-    for action in actions {
-        if let Action::Forward(stage)
-        | Action::ForwardKeep(stage)
-        | Action::ForwardTracked { stage, .. } = action
-        {
-            runs[stage.0] += 1;
-        }
-    }
-    runs
 }
 
 /// Reports every mismatch with its largest difference, and returns the largest of all, relative to the largest value of

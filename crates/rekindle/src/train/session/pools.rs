@@ -13,7 +13,7 @@ use super::{Job, RunError, ScheduleRequest};
 use crate::{
     counted::Counted,
     meter::Count,
-    model::{cost::ElementBytes, passes::Kernels},
+    model::{cost::ElementBytes, kernels::Kernels},
 };
 
 /// How a GPU's pools serve a run, and why.
