@@ -6,19 +6,16 @@
 use std::time::Instant;
 
 use burn::{
-    backend::{Autodiff, Flex},
     module::Module,
     nn::{Linear, LinearConfig},
     optim::GradientsParams,
-    tensor::{Distribution, Tensor, activation::gelu, backend::Backend},
+    tensor::{Device, Distribution, Tensor, activation::gelu},
 };
 use rekindle::{Executor, Layer, Sequential, StepSeed};
 use rekindle_plan::planner;
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
-
-type B = Autodiff<Flex>;
 
 const DEPTH: usize = 64;
 const WIDTH: usize = 512;
@@ -27,15 +24,15 @@ const ROUNDS: usize = 5;
 const SEGMENTS: [usize; 5] = [2, 4, 8, 16, 32];
 
 #[derive(Module, Debug)]
-struct Block<B: Backend> {
-    linear: Linear<B>,
+struct Block {
+    linear: Linear,
 }
 
-impl<B: Backend> Layer<B> for Block<B> {
-    type Input = Tensor<B, 2>;
-    type Output = Tensor<B, 2>;
+impl Layer for Block {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
 
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         gelu(self.linear.forward(input))
     }
 
@@ -60,17 +57,17 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let device = Default::default();
-    B::seed(&device, 1);
+    let device = Device::flex().autodiff();
+    device.seed(1);
     let model = Sequential::new(
         (0..DEPTH)
-            .map(|_| Block::<B> {
+            .map(|_| Block {
                 linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
             })
             .collect(),
     );
-    let input = Tensor::<B, 2>::random([BATCH, WIDTH], Distribution::Default, &device);
-    let loss = |output: Tensor<B, 2>| output.powf_scalar(2.0).mean();
+    let input = Tensor::<2>::random([BATCH, WIDTH], Distribution::Default, &device);
+    let loss = |output: Tensor<2>| output.powf_scalar(2.0).mean();
     let executors: Vec<Executor> = SEGMENTS
         .iter()
         .map(|&segments| Executor::new(planner::uniform(DEPTH, segments).expect("in range")))

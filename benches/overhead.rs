@@ -8,19 +8,16 @@
 use std::time::Instant;
 
 use burn::{
-    backend::{Autodiff, Flex},
     module::Module,
     nn::{Linear, LinearConfig},
     optim::GradientsParams,
-    tensor::{Distribution, Tensor, activation::gelu, backend::Backend},
+    tensor::{Device, Distribution, Tensor, activation::gelu},
 };
 use rekindle::{Executor, Layer, Sequential, StepSeed};
 use rekindle_plan::{
     Bytes, Chain, LossCost, OptimizerCost, PlanRequest, PlannerKind, Schedule, Seconds, Stage,
     plan, planner, simulate,
 };
-
-type B = Autodiff<Flex>;
 
 const ROUNDS: usize = 21;
 
@@ -100,16 +97,16 @@ impl Case {
 }
 
 #[derive(Module, Debug)]
-struct Block<B: Backend> {
-    linear: Linear<B>,
+struct Block {
+    linear: Linear,
     gelu: bool,
 }
 
-impl<B: Backend> Layer<B> for Block<B> {
-    type Input = Tensor<B, 2>;
-    type Output = Tensor<B, 2>;
+impl Layer for Block {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
 
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         let output = self.linear.forward(input);
         if self.gelu { gelu(output) } else { output }
     }
@@ -148,16 +145,16 @@ impl Row {
 }
 
 fn measure(case: &Case) -> Vec<Row> {
-    let device = Default::default();
-    B::seed(&device, 1);
-    let layers = (0..case.depth).map(|_| Block::<B> {
+    let device = Device::flex().autodiff();
+    device.seed(1);
+    let layers = (0..case.depth).map(|_| Block {
         linear: LinearConfig::new(case.width, case.width).init(&device),
         gelu: case.gelu,
     });
     let model = Sequential::new(layers.collect());
     let untracked = model.clone().no_grad();
-    let input = Tensor::<B, 2>::random([case.batch, case.width], Distribution::Default, &device);
-    let loss = |output: Tensor<B, 2>| output.powf_scalar(2.0).mean();
+    let input = Tensor::<2>::random([case.batch, case.width], Distribution::Default, &device);
+    let loss = |output: Tensor<2>| output.powf_scalar(2.0).mean();
     let row = |(name, schedule): (String, Schedule)| {
         let again: usize = schedule.forward_counts().iter().sum::<usize>() - case.depth;
         let executor = Executor::new(schedule);

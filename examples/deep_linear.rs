@@ -5,11 +5,10 @@
 use std::sync::Arc;
 
 use burn::{
-    backend::{Autodiff, Flex},
     module::Module,
     nn::{Linear, LinearConfig},
-    optim::{AdamConfig, Optimizer},
-    tensor::{Distribution, Tensor, activation::gelu, backend::Backend},
+    optim::AdamConfig,
+    tensor::{Device, Distribution, Tensor, activation::gelu},
 };
 use rekindle::{
     Executor, Layer, Sequential, StepSeed,
@@ -20,23 +19,21 @@ use rekindle_plan::planner;
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
-type B = Autodiff<Flex>;
-
 const DEPTH: usize = 64;
 const WIDTH: usize = 128;
 const BATCH: usize = 2048;
 
 /// One stage: any burn module with a forward.
 #[derive(Module, Debug)]
-struct Block<B: Backend> {
-    linear: Linear<B>,
+struct Block {
+    linear: Linear,
 }
 
-impl<B: Backend> Layer<B> for Block<B> {
-    type Input = Tensor<B, 2>;
-    type Output = Tensor<B, 2>;
+impl Layer for Block {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
 
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         input.clone() + gelu(self.linear.forward(input)) * 0.1
     }
 
@@ -46,15 +43,15 @@ impl<B: Backend> Layer<B> for Block<B> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let device = Default::default();
+    let device = Device::flex().autodiff();
     let meter: Arc<dyn Meter> = Arc::new(HostMeter::new()?);
     for segments in [1, 8] {
-        B::seed(&device, 1);
-        let block = |_| Block::<B> {
+        device.seed(1);
+        let block = |_| Block {
             linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
         };
         let mut model = Sequential::new((0..DEPTH).map(block).collect());
-        let input = Tensor::<B, 2>::random([BATCH, WIDTH], Distribution::Default, &device);
+        let input = Tensor::<2>::random([BATCH, WIDTH], Distribution::Default, &device);
         let target = input.clone().flip([1]);
 
         let executor = Executor::new(planner::uniform(DEPTH, segments)?);
@@ -67,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     (output - target.clone()).powf_scalar(2.0).mean()
                 })?;
             model = optimizer.step(1e-3, model, output.gradients);
-            losses.push(output.loss.into_scalar());
+            losses.push(output.loss.into_scalar::<f32>());
             peak = peak.max(meter.read().peak_in_use_bytes.0);
         }
         println!(

@@ -6,7 +6,6 @@
 use std::path::Path;
 
 use burn::{
-    backend::{Autodiff, Flex},
     data::{
         dataloader::{DataLoaderBuilder, batcher::Batcher},
         dataset::InMemDataset,
@@ -15,19 +14,19 @@ use burn::{
     module::Module,
     nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig},
     optim::AdamConfig,
-    record::CompactRecorder,
-    tensor::{Int, Tensor, TensorData, activation::gelu, backend::Backend},
+    tensor::{Device, Int, Tensor, TensorData, activation::gelu},
 };
 use burn_train::{
     ClassificationOutput, InferenceStep, Learner, LearnerSummary, SupervisedTraining, TrainOutput,
     TrainStep,
+    logger::{EvaluationProgressLogger, TrainingProgressLogger},
     metric::{AccuracyMetric, LossMetric, MetricDefinition},
     renderer::{
-        EvaluationName, EvaluationProgress, MetricState, MetricsRenderer,
-        MetricsRendererEvaluation, MetricsRendererTraining, ProgressType, TrainingProgress,
+        EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+        MetricsRendererTraining,
     },
 };
-use rekindle::{CheckpointBackend, Layer, Sequential, checkpoint_sequential};
+use rekindle::{Layer, Sequential, checkpoint_sequential};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
@@ -40,15 +39,15 @@ const BATCHES: usize = 12;
 const EPOCHS: usize = 2;
 
 #[derive(Module, Debug)]
-struct Block<B: Backend> {
-    linear: Linear<B>,
+struct Block {
+    linear: Linear,
 }
 
-impl<B: Backend> Layer<B> for Block<B> {
-    type Input = Tensor<B, 2>;
-    type Output = Tensor<B, 2>;
+impl Layer for Block {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
 
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         input.clone() + gelu(self.linear.forward(input)) * 0.3
     }
 
@@ -59,28 +58,28 @@ impl<B: Backend> Layer<B> for Block<B> {
 
 /// The logits are the first features of the last block.
 #[derive(Module, Debug)]
-struct Classifier<B: Backend> {
-    blocks: Sequential<Block<B>>,
+struct Classifier {
+    blocks: Sequential<Block>,
     /// In how many segments a training step runs.
     segments: usize,
 }
 
 /// Points, and the class of each.
 #[derive(Clone, Debug)]
-struct Points<B: Backend> {
-    points: Tensor<B, 2>,
-    classes: Tensor<B, 1, Int>,
+struct Points {
+    points: Tensor<2>,
+    classes: Tensor<1, Int>,
 }
 
-fn logits<B: Backend>(output: Tensor<B, 2>) -> Tensor<B, 2> {
+fn logits(output: Tensor<2>) -> Tensor<2> {
     output.narrow(1, 0, CLASSES)
 }
 
-impl<B: CheckpointBackend> TrainStep for Classifier<B> {
-    type Input = Points<B>;
-    type Output = ClassificationOutput<B>;
+impl TrainStep for Classifier {
+    type Input = Points;
+    type Output = ClassificationOutput;
 
-    fn step(&self, batch: Points<B>) -> TrainOutput<ClassificationOutput<B>> {
+    fn step(&self, batch: Points) -> TrainOutput<ClassificationOutput> {
         let classes = batch.classes.clone();
         let cross_entropy = CrossEntropyLossConfig::new().init(&batch.points.device());
         let output = checkpoint_sequential(&self.blocks, self.segments, batch.points, |output| {
@@ -90,22 +89,18 @@ impl<B: CheckpointBackend> TrainStep for Classifier<B> {
         match output {
             Ok(output) => TrainOutput {
                 grads: output.gradients,
-                item: ClassificationOutput::new(
-                    Tensor::from_inner(output.loss),
-                    output.extra,
-                    batch.classes,
-                ),
+                item: ClassificationOutput::new(output.loss, output.extra, batch.classes),
             },
             Err(error) => unreachable!("there are as many blocks as segments: {error}"),
         }
     }
 }
 
-impl<B: Backend> InferenceStep for Classifier<B> {
-    type Input = Points<B>;
-    type Output = ClassificationOutput<B>;
+impl InferenceStep for Classifier {
+    type Input = Points;
+    type Output = ClassificationOutput;
 
-    fn step(&self, batch: Points<B>) -> ClassificationOutput<B> {
+    fn step(&self, batch: Points) -> ClassificationOutput {
         let logits = logits(self.blocks.forward(batch.points));
         let cross_entropy = CrossEntropyLossConfig::new().init(&logits.device());
         let loss = cross_entropy.forward(logits.clone(), batch.classes.clone());
@@ -119,8 +114,8 @@ type Item = ([f32; WIDTH], i64);
 #[derive(Clone)]
 struct PointBatcher;
 
-impl<B: Backend> Batcher<B, Item, Points<B>> for PointBatcher {
-    fn batch(&self, items: Vec<Item>, device: &B::Device) -> Points<B> {
+impl Batcher<Item, Points> for PointBatcher {
+    fn batch(&self, items: Vec<Item>, device: &Device) -> Points {
         let (points, classes): (Vec<_>, Vec<_>) = items.into_iter().unzip();
         let rows = points.len();
         Points {
@@ -147,13 +142,36 @@ struct Quiet;
 impl MetricsRendererTraining for Quiet {
     fn update_train(&mut self, _state: MetricState) {}
     fn update_valid(&mut self, _state: MetricState) {}
-    fn render_train(&mut self, _progress: TrainingProgress, _indicators: Vec<ProgressType>) {}
-    fn render_valid(&mut self, _progress: TrainingProgress, _indicators: Vec<ProgressType>) {}
 }
 
 impl MetricsRendererEvaluation for Quiet {
     fn update_test(&mut self, _name: EvaluationName, _state: MetricState) {}
-    fn render_test(&mut self, _progress: EvaluationProgress, _indicators: Vec<ProgressType>) {}
+}
+
+impl TrainingProgressLogger for Quiet {
+    fn start(
+        &mut self,
+        _epochs: usize,
+        _first: usize,
+        _items: Option<usize>,
+        _label: Option<&str>,
+    ) {
+    }
+    fn update_epoch(&mut self, _epoch: usize) {}
+    fn start_split(&mut self, _split: &str, _items: usize) {}
+    fn update_split(&mut self, _done: usize) {}
+    fn end_split(&mut self) {}
+    fn end(&mut self) {}
+    fn log_event_training(&mut self, _event: String) {}
+}
+
+impl EvaluationProgressLogger for Quiet {
+    fn start_global_progress(&mut self, _tests: usize) {}
+    fn start_test(&mut self, _name: &str, _items: usize) {}
+    fn update_test_progress(&mut self, _done: usize) {}
+    fn end_test(&mut self) {}
+    fn end_global_progress(&mut self) {}
+    fn log_event_evaluation(&mut self, _event: String) {}
 }
 
 impl MetricsRenderer for Quiet {
@@ -161,27 +179,29 @@ impl MetricsRenderer for Quiet {
     fn register_metric(&mut self, _definition: MetricDefinition) {}
 }
 
-type B = Autodiff<Flex>;
-
 /// Trains and gives the most bytes in use above what was there before.
 fn train(segments: usize, directory: &Path) -> Result<usize, Box<dyn std::error::Error>> {
-    let device = Default::default();
-    B::seed(&device, 1);
+    let device = Device::flex().autodiff();
+    device.seed(1);
     let block = |_| Block {
         linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
     };
-    let model = Classifier::<B> {
+    let model = Classifier {
         blocks: Sequential::new((0..DEPTH).map(block).collect()),
         segments,
     };
     println!("{} parameters, {segments} segments", model.num_params());
+    // Parameters are drawn when they are first used: not while memory is measured.
+    drop(model.valid());
 
     let training = DataLoaderBuilder::new(PointBatcher)
         .batch_size(BATCH)
         .shuffle(1)
+        .set_device(device.clone())
         .build(InMemDataset::new(items(BATCH * BATCHES, 0)));
     let validation = DataLoaderBuilder::new(PointBatcher)
         .batch_size(BATCH)
+        .set_device(Device::flex())
         .build(InMemDataset::new(items(BATCH, BATCH * BATCHES)));
     let steps = EPOCHS * BATCHES;
     let learner = Learner::new(
@@ -194,9 +214,9 @@ fn train(segments: usize, directory: &Path) -> Result<usize, Box<dyn std::error:
     rekindle_alloc::reset_peak();
     let result = SupervisedTraining::new(directory, training, validation)
         .metrics((AccuracyMetric::new(), LossMetric::new()))
-        .with_file_checkpointer(CompactRecorder::new())
+        .with_default_checkpointers()
         .with_application_logger(None)
-        .renderer(Quiet)
+        .renderer(Box::new(Quiet))
         .num_epochs(EPOCHS)
         .launch(learner);
     let peak = rekindle_alloc::peak() - start;

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{Dtype, device::Device, executor::Recheck, meter::Count};
+use rekindle::{Dtype, device::DeviceId, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 use serde::{Deserialize, Serialize};
 
@@ -89,7 +89,7 @@ impl ConfigArgs {
     pub fn for_child(
         &self,
         command: &str,
-        device: Device,
+        device: DeviceId,
         count: Option<CountChoice>,
     ) -> Vec<OsString> {
         let mut arguments = vec![command.into(), self.config.clone().into_os_string()];

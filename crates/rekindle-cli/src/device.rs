@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use rekindle::{
-    device::{Device, DeviceInfo, Unavailable, probe},
+    device::{DeviceId, DeviceInfo, Unavailable, probe},
     model::kernels::Kernels,
 };
 
@@ -16,7 +16,7 @@ pub enum DeviceChoice {
     #[default]
     Auto,
     /// This one.
-    One(Device),
+    One(DeviceId),
 }
 
 /// A text that names no device.
@@ -37,9 +37,9 @@ impl FromStr for DeviceChoice {
         };
         match (kind, index) {
             ("auto", None) => Ok(Self::Auto),
-            ("cpu", None) => Ok(Self::One(Device::Cpu)),
-            ("cuda", index) => Ok(Self::One(Device::Cuda(index.unwrap_or(0)))),
-            ("wgpu", index) => Ok(Self::One(Device::Wgpu(index.unwrap_or(0)))),
+            ("cpu", None) => Ok(Self::One(DeviceId::Cpu)),
+            ("cuda", index) => Ok(Self::One(DeviceId::Cuda(index.unwrap_or(0)))),
+            ("wgpu", index) => Ok(Self::One(DeviceId::Wgpu(index.unwrap_or(0)))),
             _ => Err(unknown()),
         }
     }
@@ -57,23 +57,23 @@ impl fmt::Display for DeviceChoice {
 impl DeviceChoice {
     /// Finds the device, without letting burn touch one that does not answer.
     pub fn resolve(self) -> Result<DeviceInfo, Failure> {
-        let unusable = |device: Device| {
+        let unusable = |device: DeviceId| {
             move |error: Unavailable| Failure::usage(format!("{device} cannot be used: {error}"))
         };
         match self {
             Self::One(device) => probe(device).map_err(unusable(device)),
-            Self::Auto => probe(Device::Cuda(0))
-                .or_else(|_| probe(Device::Cpu))
-                .map_err(unusable(Device::Cpu)),
+            Self::Auto => probe(DeviceId::Cuda(0))
+                .or_else(|_| probe(DeviceId::Cpu))
+                .map_err(unusable(DeviceId::Cpu)),
         }
     }
 }
 
 /// Who computes on a device.
-pub fn kernels(device: Device) -> Kernels {
+pub fn kernels(device: DeviceId) -> Kernels {
     match device {
-        Device::Cpu => Kernels::host(),
-        Device::Cuda(_) | Device::Wgpu(_) => Kernels::Device,
+        DeviceId::Cpu => Kernels::host(),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Kernels::Device,
     }
 }
 
@@ -85,10 +85,10 @@ mod tests {
     fn devices_are_read_as_written() {
         for (text, expected) in [
             ("auto", DeviceChoice::Auto),
-            ("cpu", DeviceChoice::One(Device::Cpu)),
-            ("cuda", DeviceChoice::One(Device::Cuda(0))),
-            ("cuda:3", DeviceChoice::One(Device::Cuda(3))),
-            ("wgpu:1", DeviceChoice::One(Device::Wgpu(1))),
+            ("cpu", DeviceChoice::One(DeviceId::Cpu)),
+            ("cuda", DeviceChoice::One(DeviceId::Cuda(0))),
+            ("cuda:3", DeviceChoice::One(DeviceId::Cuda(3))),
+            ("wgpu:1", DeviceChoice::One(DeviceId::Wgpu(1))),
         ] {
             assert_eq!(text.parse(), Ok(expected));
         }

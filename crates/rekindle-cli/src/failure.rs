@@ -5,7 +5,7 @@ use std::{fmt::Display, io::Write};
 use miette::{Report, miette};
 use rekindle::{
     data::{DataError, error::Blame},
-    device::DispatchError,
+    device::DeviceError,
     train::{RunDirError, session::RunError},
 };
 use rekindle_plan::PlanError;
@@ -104,15 +104,15 @@ impl From<RunDirError> for Failure {
     }
 }
 
-impl From<DispatchError> for Failure {
-    fn from(error: DispatchError) -> Self {
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
         match &error {
-            DispatchError::Dtype { .. } => Self::with_help(
+            DeviceError::Dtype { .. } => Self::with_help(
                 exit::USAGE,
                 &error,
                 "name one of these in `dtype` of [train], or by `--dtype`; another device may have more",
             ),
-            DispatchError::NotBuiltIn { .. } | DispatchError::Meter(_) => Self::usage(error),
+            DeviceError::NotBuiltIn { .. } | DeviceError::Meter(_) => Self::usage(error),
         }
     }
 }

@@ -7,7 +7,10 @@ use std::fmt::Write;
 use comfy_table::Table;
 use rekindle::{
     meter::Count,
-    train::{record::RunRecord, session::Planned},
+    train::{
+        record::{PoolRecord, RunRecord},
+        session::Planned,
+    },
 };
 use rekindle_plan::Bytes;
 
@@ -73,15 +76,10 @@ pub fn closing(record: &RunRecord) -> String {
     }
     text.push('\n');
     let _ = writeln!(text, "{}\n", predictions(record));
-    if let Some(pools) = &record.pools {
-        let trims = match pools.trims {
-            0 => String::new(),
-            trims => format!(", trimmed {trims} times to stay within the budget"),
-        };
+    if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
         let _ = writeln!(
             text,
-            "Pools of {}{trims}: {}.\n",
-            pools.decision.mode, pools.decision.why
+            "The pools were trimmed {trims} times to stay within the budget.\n"
         );
     }
     if let Some(evaluation) = record.evaluations.last() {

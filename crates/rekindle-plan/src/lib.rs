@@ -11,7 +11,6 @@
 //! | [`action`] | [`Action`]: one step of a schedule, and its one-line text form |
 //! | [`schedule`] | [`Schedule`]: a list of actions that breaks no rule |
 //! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes; [`simulate_watched`]: action by action |
-//! | [`pools`] | [`pools::reserved`]: what a device's memory pools take while a schedule runs; [`pools::choose`]: which pools take less |
 //! | [`planner`] | the planners, one file each |
 //! | [`plan`](mod@plan) | [`plan()`]: from a chain and a [`PlanRequest`] to a [`Plan`] |
 //! | [`frontier`](mod@frontier) | [`frontier()`]: which budgets buy which times |
@@ -46,7 +45,6 @@ pub mod frontier;
 mod holdings;
 pub mod plan;
 pub mod planner;
-pub mod pools;
 pub mod schedule;
 pub mod seconds;
 pub mod simulator;

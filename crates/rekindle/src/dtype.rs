@@ -18,7 +18,7 @@ use std::{fmt, str::FromStr};
 
 use burn::{
     module::{Module, ModuleMapper, Param},
-    tensor::{FloatDType, Tensor, backend::Backend},
+    tensor::{Device, FloatDType, Tensor},
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -57,22 +57,19 @@ impl Dtype {
 
     /// The types that a device computes in.
     #[must_use]
-    pub fn supported<B: Backend>(device: &B::Device) -> Vec<Self> {
+    pub fn supported(device: &Device) -> Vec<Self> {
         let mut all = Self::ALL.to_vec();
-        all.retain(|dtype| B::supports_dtype(device, dtype.float().into()));
+        all.retain(|dtype| device.supports_dtype(dtype.float()));
         all
     }
 
     /// The module with all its float tensors, statistics included, rounded to this type.
     ///
     /// No clone of it may be in use: statistics are replaced in place.
-    pub fn cast<B: Backend, M: Module<B>>(self, module: M) -> M {
+    pub fn cast<M: Module>(self, module: M) -> M {
         struct Cast(FloatDType);
-        impl<B: Backend> ModuleMapper<B> for Cast {
-            fn map_float<const D: usize>(
-                &mut self,
-                param: Param<Tensor<B, D>>,
-            ) -> Param<Tensor<B, D>> {
+        impl ModuleMapper for Cast {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
                 let (id, tensor, mapper) = param.consume();
                 let wants_gradient = tensor.is_require_grad();
                 // Without a graph: what is rounded is a new leaf.

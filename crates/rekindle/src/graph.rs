@@ -1,46 +1,90 @@
 //! Pieces of autodiff graph: where one starts, how a backward through it starts, and where its gradients go.
 
 use burn::{
-    module::{AutodiffModule, Module, ModuleVisitor, Param},
+    backend::{DispatchTensor, TensorMetadata},
+    module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{Tensor, TensorMetadata, TensorPrimitive, backend::AutodiffBackend, ops::FloatTensor},
+    tensor::{
+        Bool, Device, GradientCheckpointingStrategy as Strategy, Gradients, Int, Tensor,
+        kind::Autodiff,
+    },
 };
-
-use burn_autodiff::NodeId;
 
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor},
-    backend::CheckpointBackend,
+    graph_ops::seed_backward,
 };
 
-/// A number that grows by one with every graph node that the process makes, and with every call.
-pub(crate) fn node_counter() -> u64 {
-    NodeId::new().value
+/// A graph of one node. burn makes a node for every operation on a device with autodiff, recorded or not, and frees those
+/// whose results are gone only when some backward is over; one through this will do.
+pub(crate) fn lone_leaf(device: &Device) -> Tensor<1> {
+    Tensor::zeros([1], &device.clone().autodiff()).require_grad()
 }
 
-/// A graph of one node. burn makes a node for every operation, recorded or not, and sees to those whose results are gone
-/// only when some backward is over; one through this will do.
-pub(crate) fn lone_leaf<B: AutodiffBackend>(device: &B::Device) -> FloatTensor<B> {
-    root_of(Tensor::<B, 1>::zeros([1], device).require_grad())
+/// The same values without a graph, on a device with autodiff of this strategy, or else of the tensor's own.
+fn detached_tensor<const D: usize, K: Autodiff>(
+    tensor: Tensor<D, K>,
+    strategy: Option<Strategy>,
+) -> Tensor<D, K> {
+    let strategy = strategy.or_else(|| tensor.gradient_checkpointing_strategy());
+    let detached = tensor.inner().autodiff();
+    match strategy {
+        Some(strategy) => detached.with_gradient_checkpointing_strategy(strategy),
+        None => detached,
+    }
 }
 
-/// The same values without a graph.
-pub(crate) fn detached<B: AutodiffBackend, A: Activation<B>>(activation: A) -> A {
-    struct Detach;
-    impl<B: AutodiffBackend> ActivationMapper<B> for Detach {
-        fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
-            Tensor::from_inner(tensor.inner())
+/// The same values without a graph, on the device with autodiff.
+pub(crate) fn detached<A: Activation>(activation: A) -> A {
+    activation.map(&mut Detach(None))
+}
+
+/// The same values without a graph on the device with autodiff, for values that may come from [`inner`].
+pub(crate) fn outer<A: Activation>(activation: A, device: &Device) -> A {
+    activation.map(&mut Detach(device.gradient_checkpointing_strategy()))
+}
+
+struct Detach(Option<Strategy>);
+
+impl ActivationMapper for Detach {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        detached_tensor(tensor, self.0)
+    }
+
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        detached_tensor(tensor, self.0)
+    }
+
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        detached_tensor(tensor, self.0)
+    }
+}
+
+/// The same values on the device without autodiff, where operations leave no nodes.
+pub(crate) fn inner<A: Activation>(activation: A) -> A {
+    struct Inner;
+    impl ActivationMapper for Inner {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.inner()
+        }
+
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor.inner()
+        }
+
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor.inner()
         }
     }
-    activation.map(&mut Detach)
+    activation.map(&mut Inner)
 }
 
 /// The same values as the start of a graph.
-pub(crate) fn leaf<B: AutodiffBackend, A: Activation<B>>(activation: A) -> A {
+pub(crate) fn leaf<A: Activation>(activation: A) -> A {
     struct Leaf;
-    impl<B: AutodiffBackend> ActivationMapper<B> for Leaf {
-        fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
-            Tensor::from_inner(tensor.inner()).require_grad()
+    impl ActivationMapper for Leaf {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            detached_tensor(tensor, None).require_grad()
         }
     }
     activation.map(&mut Leaf)
@@ -48,22 +92,19 @@ pub(crate) fn leaf<B: AutodiffBackend, A: Activation<B>>(activation: A) -> A {
 
 /// The gradient of an activation: one entry for each of its float tensors, in visiting order, `None` where nothing
 /// that was computed from the tensor reached the loss.
-pub(crate) struct Upstream<B: AutodiffBackend>(
-    pub(crate) Vec<Option<FloatTensor<B::InnerBackend>>>,
-);
+pub(crate) struct Upstream(pub(crate) Vec<Option<DispatchTensor>>);
 
-impl<B: AutodiffBackend> Upstream<B> {
-    /// Takes the gradient of a leaf activation out of what a sweep gave.
-    pub(crate) fn take<A: Activation<B>>(leaf: &A, grads: &mut B::Gradients) -> Self {
-        struct Take<'a, B: AutodiffBackend> {
-            grads: &'a mut B::Gradients,
-            taken: Vec<Option<FloatTensor<B::InnerBackend>>>,
+impl Upstream {
+    /// Takes the gradient of a leaf activation out of what a backward gave.
+    pub(crate) fn take<A: Activation>(leaf: &A, grads: &mut Gradients) -> Self {
+        struct Take<'a> {
+            grads: &'a mut Gradients,
+            taken: Vec<Option<DispatchTensor>>,
         }
-        impl<B: AutodiffBackend> ActivationVisitor<B> for Take<'_, B> {
-            fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
+        impl ActivationVisitor for Take<'_> {
+            fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
                 let grad = tensor.grad_remove(self.grads);
-                self.taken
-                    .push(grad.map(|grad| grad.into_primitive().tensor()));
+                self.taken.push(grad.map(Tensor::into_dispatch));
             }
         }
         let mut take = Take {
@@ -75,12 +116,12 @@ impl<B: AutodiffBackend> Upstream<B> {
     }
 
     /// A gradient of ones, of an activation's shape.
-    pub(crate) fn ones<A: Activation<B>>(activation: &A) -> Self {
-        struct Ones<B: AutodiffBackend>(Vec<Option<FloatTensor<B::InnerBackend>>>);
-        impl<B: AutodiffBackend> ActivationVisitor<B> for Ones<B> {
-            fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
+    pub(crate) fn ones<A: Activation>(activation: &A) -> Self {
+        struct Ones(Vec<Option<DispatchTensor>>);
+        impl ActivationVisitor for Ones {
+            fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
                 let ones = tensor.clone().inner().ones_like();
-                self.0.push(Some(ones.into_primitive().tensor()));
+                self.0.push(Some(ones.into_dispatch()));
             }
         }
         let mut ones = Ones(Vec::new());
@@ -96,25 +137,22 @@ impl<B: AutodiffBackend> Upstream<B> {
             .map(|gradient| (gradient.shape().num_elements() * gradient.dtype().size()) as u64)
             .sum()
     }
-}
 
-impl<B: CheckpointBackend> Upstream<B> {
     /// A scalar whose backward gives `output` this gradient; `None` where no gradient can flow.
-    pub(crate) fn seed<A: Activation<B>>(self, output: A) -> Option<FloatTensor<B>> {
-        struct Seed<B: CheckpointBackend> {
-            upstream: std::vec::IntoIter<Option<FloatTensor<B::InnerBackend>>>,
-            root: Option<FloatTensor<B>>,
+    pub(crate) fn seed<A: Activation>(self, output: A) -> Option<Tensor<1>> {
+        struct Seed {
+            upstream: std::vec::IntoIter<Option<DispatchTensor>>,
+            root: Option<Tensor<1>>,
         }
-        impl<B: CheckpointBackend> ActivationMapper<B> for Seed<B> {
-            fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
-                let primitive = tensor.clone().into_primitive().tensor();
+        impl ActivationMapper for Seed {
+            fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
                 if let Some(Some(upstream)) = self.upstream.next()
-                    && B::is_tracked(&primitive)
+                    && tensor.is_tracked()
                 {
-                    let seeded = B::seed_backward(primitive, upstream);
+                    let seeded = seed_backward(tensor.clone().into_dispatch(), upstream);
                     self.root = Some(match self.root.take() {
                         None => seeded,
-                        Some(root) => B::float_add(root, seeded),
+                        Some(root) => root + seeded,
                     });
                 }
                 tensor
@@ -130,42 +168,27 @@ impl<B: CheckpointBackend> Upstream<B> {
     }
 }
 
-/// Runs one backward from `root`.
-pub(crate) fn sweep<B: AutodiffBackend>(root: FloatTensor<B>) -> B::Gradients {
-    B::backward(root)
-}
-
-/// The primitive of a scalar loss.
-pub(crate) fn root_of<B: AutodiffBackend>(loss: Tensor<B, 1>) -> FloatTensor<B> {
-    match loss.into_primitive() {
-        TensorPrimitive::Float(primitive) => primitive,
-        TensorPrimitive::QFloat(quantised) => {
-            B::dequantize(quantised, burn::tensor::FloatDType::F32)
-        }
-    }
-}
-
-/// Moves the gradients of a module's parameters out of what a sweep gave, adding to those already collected: a
+/// Moves the gradients of a module's parameters out of what a backward gave, adding to those already collected: a
 /// parameter that several pieces use gets the sum.
-pub(crate) fn collect<B: AutodiffBackend, M: AutodiffModule<B>>(
+pub(crate) fn collect<M: Module>(
     module: &M,
-    grads: &mut B::Gradients,
+    grads: &mut Gradients,
     collected: &mut GradientsParams,
 ) {
-    struct Collect<'a, B: AutodiffBackend> {
-        grads: &'a mut B::Gradients,
+    struct Collect<'a> {
+        grads: &'a mut Gradients,
         collected: &'a mut GradientsParams,
     }
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_, B> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+    impl ModuleVisitor for Collect<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let Some(grad) = param.val().grad_remove(self.grads) else {
                 return;
             };
-            let sum = match self.collected.remove::<B::InnerBackend, D>(param.id) {
+            let sum = match self.collected.remove::<D>(param.id) {
                 None => grad,
                 Some(earlier) => earlier + grad,
             };
-            self.collected.register::<B::InnerBackend, D>(param.id, sum);
+            self.collected.register::<D>(param.id, sum);
         }
     }
     Module::visit(module, &mut Collect { grads, collected });

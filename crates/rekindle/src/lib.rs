@@ -7,8 +7,7 @@
 //! | [`activation`], [`layer`], [`sequential`] | what a chain is made of: values, stages, the whole |
 //! | [`executor`] | runs one training step under any schedule |
 //! | [`tape`] | checkpointed parts of a model that is no chain |
-//! | [`backend`], [`swept`], [`seed`] | a backward from any gradient; the same random numbers in every recompute |
-//! | [`balanced`] | a second way to record a stage: element-wise results are computed again, not kept |
+//! | [`seed`] | the same random numbers in every recompute |
 //! | [`tied`] | layers that share their parameters |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
@@ -25,27 +24,26 @@
 #![deny(missing_docs)]
 
 pub mod activation;
-pub mod backend;
-pub mod balanced;
+mod balanced;
 pub mod counted;
 pub mod data;
 pub mod device;
 pub mod dtype;
 pub mod executor;
 mod graph;
+mod graph_ops;
 pub mod layer;
 pub mod meter;
 pub mod model;
 pub mod profile;
+mod quiet;
 pub mod seed;
 pub mod sequential;
-pub mod swept;
 pub mod tape;
 pub mod tied;
 pub mod train;
 
 pub use activation::Activation;
-pub use backend::CheckpointBackend;
 pub use dtype::Dtype;
 pub use executor::{Executor, StepOutput, checkpoint_sequential};
 pub use layer::Layer;

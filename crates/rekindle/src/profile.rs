@@ -25,7 +25,7 @@ mod tensors;
 
 use std::collections::HashMap;
 
-use burn::{module::AutodiffModule, tensor::backend::AutodiffBackend};
+use burn::tensor::Device;
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, Stage, StageId};
 
 pub use measured::{Holds, Measured, OutputHold, with_reserve};
@@ -33,8 +33,7 @@ pub use store::{ProfileStore, StoredProfile};
 
 use crate::{
     activation::Activation,
-    backend::CheckpointBackend,
-    executor::{StepLoss, Tensors, machine::orphan_bytes},
+    executor::{StepLoss, Tensors, copies::fresh, machine::orphan_bytes},
     graph::detached,
     layer::Layer,
     meter::Meter,
@@ -66,9 +65,9 @@ pub struct StageLabel {
 }
 
 /// How to measure.
-pub struct Profiler<'a, B: AutodiffBackend> {
+pub struct Profiler<'a> {
     /// Where the model is.
-    pub device: &'a B::Device,
+    pub device: &'a Device,
     /// Reads its memory.
     pub meter: &'a dyn Meter,
     /// The optimizer whose step is measured.
@@ -77,7 +76,7 @@ pub struct Profiler<'a, B: AutodiffBackend> {
     pub clip: Option<Clip>,
 }
 
-impl<B: CheckpointBackend> Profiler<'_, B> {
+impl Profiler<'_> {
     /// Measures a stack that a program trains within a budget: every stage by itself, and as fixed bytes all that the
     /// meter counts now, besides `input`. What the program will hold later and does not hold yet (another batch, say) is to
     /// be added to `measured.chain.fixed_bytes`; the optimizer's state is in already.
@@ -94,9 +93,9 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         loss: F,
     ) -> (Measured, Sequential<L>)
     where
-        A: Activation<B>,
-        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
-        R: StepLoss<B>,
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
+        R: StepLoss,
         F: Fn(A) -> R,
     {
         let label = |stage| StageLabel {
@@ -124,9 +123,9 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         mut progress: impl FnMut(usize),
     ) -> (Measured, Sequential<L>)
     where
-        A: Activation<B>,
-        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
-        R: StepLoss<B>,
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
+        R: StepLoss,
         F: Fn(A) -> R,
     {
         let seed = StepSeed::new(0, 0);
@@ -138,27 +137,24 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let mut optimizer = OptimizerCost::default();
         // Seconds of the forwards of stages that were known already, in the one pass and where they were measured.
         let (mut in_passing, mut in_place) = (0.0, 0.0);
-        let mut activation = detached::<B, A>(input.clone());
+        let mut activation = detached(input.clone());
         // No gradient is wanted below the first stage that trains.
-        let tensors = |layer: &L| Tensors::of::<B, L>(layer);
         let frozen = model
             .layers()
             .iter()
-            .take_while(|layer| !tensors(layer).trains);
+            .take_while(|layer| !Tensors::of(*layer).trains);
         let frozen = frozen.count();
         for (index, (mut layer, label)) in model.into_layers().into_iter().zip(labels).enumerate() {
             let draws_random = layer.draws_random();
             let reseed = || {
                 if draws_random {
-                    B::seed(self.device, seed.stage(StageId(index)));
+                    self.device.seed(seed.stage(StageId(index)));
                 }
             };
             let next = |layer: &L, activation| {
-                let copy = L::from_inner(layer.valid()).no_grad();
+                let forward = self.untracked_forward(layer);
                 reseed();
-                measure(self.meter, GATHERED, || {
-                    detached::<B, A>(copy.forward(activation))
-                })
+                measure(self.meter, GATHERED, || forward(activation))
             };
             let (mut stage, step, held, left_bytes) = match known.get(label.key.as_str()) {
                 Some(costs) => {
@@ -170,7 +166,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                 }
                 None => {
                     let subject = Subject {
-                        copy: &|| L::from_inner(layer.valid()),
+                        copy: &|| fresh(&layer),
                         reseed: &reseed,
                         wants_input_gradient: index > frozen,
                     };
@@ -202,7 +198,7 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         let idle_s = idle_seconds(self.meter);
         let sweep_s = self.sweep_seconds(&activation);
         let chain = Chain {
-            input_bytes: Bytes(value_bytes::<B, A>(input)),
+            input_bytes: Bytes(value_bytes(input)),
             input_grad: false,
             fixed_bytes: executor_bytes(stages.len())
                 + Bytes(places)

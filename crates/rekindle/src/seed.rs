@@ -13,7 +13,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use burn::tensor::{Distribution, Int, Tensor, backend::Backend};
+use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle_plan::StageId;
 
 /// The root of one training step's random numbers.
@@ -27,10 +27,10 @@ impl StepSeed {
         Self(mix(mix(run) ^ step))
     }
 
-    /// A root drawn from the backend's own generator, so that [`Backend::seed`] decides it.
-    pub fn draw<B: Backend>(device: &B::Device) -> Self {
+    /// A root drawn from the device's own generator, so that [`Device::seed`] decides it.
+    pub fn draw(device: &Device) -> Self {
         let range = Distribution::Uniform(0.0, f64::from(1 << 24));
-        let draws: Tensor<B, 1, Int> = Tensor::random([4], range, device);
+        let draws: Tensor<1, Int> = Tensor::random([4], range, device);
         let root = draws
             .into_data()
             .iter::<i64>()
@@ -65,13 +65,13 @@ thread_local! {
 
 impl Drawing {
     /// Waits for the generator and seeds it. `None` where this thread has it: inside another stage.
-    pub(crate) fn seeded<B: Backend>(device: &B::Device, seed: u64) -> Option<Self> {
+    pub(crate) fn seeded(device: &Device, seed: u64) -> Option<Self> {
         let drawing = (!DRAWS.get()).then(|| {
             let alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
             DRAWS.set(true);
             Self { _alone: alone }
         });
-        B::seed(device, seed);
+        device.seed(seed);
         drawing
     }
 }

@@ -2,10 +2,9 @@
 
 use burn::{
     module::{
-        AutodiffModule, Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault,
-        ModuleMapper, ModuleVisitor,
+        Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
     },
-    tensor::backend::{AutodiffBackend, Backend},
+    tensor::Device,
 };
 
 use crate::{activation::Activation, layer::Layer};
@@ -56,11 +55,10 @@ impl<L> Sequential<L> {
     }
 
     /// Runs all layers as ordinary burn code: for inference, and the plain run that checkpointing is compared with.
-    pub fn forward<B, A>(&self, input: A) -> A
+    pub fn forward<A>(&self, input: A) -> A
     where
-        B: Backend,
-        A: Activation<B>,
-        L: Layer<B, Input = A, Output = A>,
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
     {
         self.layers
             .iter()
@@ -74,47 +72,37 @@ impl<L> From<Vec<L>> for Sequential<L> {
     }
 }
 
-impl<B: Backend, L: Module<B>> Module<B> for Sequential<L> {
-    type Record = Vec<L::Record>;
-
-    fn collect_devices(&self, devices: Devices<B>) -> Devices<B> {
+impl<L: Module> Module for Sequential<L> {
+    fn collect_devices(&self, devices: Devices) -> Devices {
         self.layers.collect_devices(devices)
     }
 
-    fn fork(self, device: &B::Device) -> Self {
+    fn fork(self, device: &Device) -> Self {
         Self::new(self.layers.fork(device))
     }
 
-    fn to_device(self, device: &B::Device) -> Self {
+    fn to_device(self, device: &Device) -> Self {
         Self::new(self.layers.to_device(device))
     }
 
-    fn visit<V: ModuleVisitor<B>>(&self, visitor: &mut V) {
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
         self.layers.visit(visitor);
     }
 
-    fn map<M: ModuleMapper<B>>(self, mapper: &mut M) -> Self {
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
         Self::new(self.layers.map(mapper))
     }
 
-    fn load_record(self, record: Self::Record) -> Self {
-        Self::new(self.layers.load_record(record))
+    fn train(self) -> Self {
+        Self::new(self.layers.train())
     }
 
-    fn into_record(self) -> Self::Record {
-        self.layers.into_record()
-    }
-}
-
-impl<B: AutodiffBackend, L: AutodiffModule<B>> AutodiffModule<B> for Sequential<L> {
-    type InnerModule = Sequential<L::InnerModule>;
-
-    fn valid(&self) -> Self::InnerModule {
-        Sequential::new(self.layers.valid())
+    fn valid(&self) -> Self {
+        Self::new(self.layers.valid())
     }
 
-    fn from_inner(module: Self::InnerModule) -> Self {
-        Self::new(Vec::from_inner(module.layers))
+    fn materialize(self) -> Self {
+        Self::new(self.layers.materialize())
     }
 }
 

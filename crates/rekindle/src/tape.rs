@@ -5,29 +5,28 @@
 //! gradients of everything, running those layers again on the way.
 //!
 //! ```
-//! use burn::{backend::{Autodiff, Flex}, module::Module, nn::{Linear, LinearConfig}, prelude::*};
+//! use burn::{module::Module, nn::{Linear, LinearConfig}, prelude::*};
 //! use burn::tensor::{Distribution, activation::gelu};
-//! use rekindle::{CheckpointBackend, StepSeed, Tape};
+//! use rekindle::{StepSeed, Tape};
 //!
 //! #[derive(Module, Debug)]
-//! struct Model<B: Backend> {
-//!     before: Linear<B>,
-//!     large: Linear<B>,
-//!     after: Linear<B>,
+//! struct Model {
+//!     before: Linear,
+//!     large: Linear,
+//!     after: Linear,
 //! }
 //!
-//! impl<B: CheckpointBackend> Model<B> {
-//!     fn forward(&self, input: Tensor<B, 2>, tape: &mut Tape<B>) -> Tensor<B, 2> {
-//!         let x = tape.share(self.before.forward(input));
+//! impl Model {
+//!     fn forward(&self, input: Tensor<2>, tape: &mut Tape) -> Tensor<2> {
+//!         let x = self.before.forward(input);
 //!         let inner = tape.checkpoint_with(&self.large, x.clone(), |large, x| gelu(large.forward(x)));
 //!         self.after.forward(x + inner)
 //!     }
 //! }
 //!
-//! type B = Autodiff<Flex>;
-//! let device = Default::default();
+//! let device = Device::flex().autodiff();
 //! let linear = || LinearConfig::new(4, 4).init(&device);
-//! let model = Model::<B> { before: linear(), large: linear(), after: linear() };
+//! let model = Model { before: linear(), large: linear(), after: linear() };
 //!
 //! let mut tape = Tape::new(StepSeed::new(0, 0));
 //! let input = Tensor::random([8, 4], Distribution::Default, &device);
@@ -39,106 +38,85 @@
 //!
 //! # How it works
 //!
-//! burn 0.21 cannot run a backward inside a backward, and a backward consumes the graph it runs through. So the graph
-//! is cut: what a checkpoint returns is a fresh leaf, and the tape notes where its input ends in the graph before.
-//! The backward is a row of sweeps. The first starts at the loss and brings the gradient of the last checkpoint's
-//! output. The checkpoint runs again, tracked, from a fresh leaf of its input; a sweep from that gradient gives those
-//! of its parameters and of its input, and so on to the first.
+//! In burn's graph a checkpoint is a row of operations without the layer's own: one [`link`] for each input, a border,
+//! one [`gate`] for each output. burn's backward comes to the gates, which keep the gradients of the outputs; then to
+//! the border, where the layer runs again, tracked, from fresh leaves, and a backward of that graph alone gives the
+//! gradients of its parameters and inputs; then to the links, which hand the inputs' gradients on. So there is one
+//! backward, and skips, shared values and any other code around checkpoints are burn's business.
 //!
-//! Ordinary code between two cuts is swept once, from all its ends together: node numbers grow as nodes are made, so an
-//! end made after cut k has a larger number than k's leaves and is due just before the gradients of those are read,
-//! and every gradient that such an end gets comes from a cut after k. A leaf or parameter that several sweeps reach
-//! gets their sum.
-//!
-//! # Skips, and [`Tape::share`]
-//!
-//! Ordinary code can be swept once. A value that ordinary code computed, and that leads both into a checkpoint and past
-//! it, would be swept from the later use before the checkpoint's gradient is there. [`Tape::share`] makes it a leaf,
-//! where gradients can meet. It is needed for no other values: inputs and parameters are leaves, and so are the
-//! outputs of checkpoints; and a value that only checkpoints use is one end of graph. A share that is missing is an error of [`Tape::backward`], never a wrong gradient:
-//! every sweep is checked to have gone on wherever a gradient came to ([`swept`](crate::swept)).
+//! burn runs a backward inside a backward where the inner graph has leaves of its own, and waits forever where it
+//! touches the outer graph. So the layer that runs again is a copy with fresh leaves, and a checkpoint that uses a
+//! tracked tensor from outside is an error before any backward starts.
 //!
 //! # What is promised
 //!
-//! Gradients, loss, running statistics and random numbers are those of the plain run that calls
-//! [`Backend::seed`](burn::tensor::backend::Backend::seed) before each checkpoint that draws, with
-//! [`StepSeed::stage`] of its number, counted from 0; on the CPU backend bit for bit. Only where three or more uses of
-//! one value add up can they add up in another order.
+//! Gradients, loss, running statistics and random numbers are those of the plain run that calls [`Device::seed`]
+//! before each checkpoint that draws, with [`StepSeed::stage`] of its number, counted from 0; on the CPU backend bit
+//! for bit. Only where three or more uses of one value add up can they add up in another order.
 //!
 //! # What it cannot do
 //!
 //! - A checkpoint must be given all it uses: its input, and the parameters of its module. Captured tensors that want
 //!   a gradient are an error.
 //! - One backward for one forward, from one scalar. `backward` takes the tape, so a second is a compile error.
-//! - Gradients come for parameters, not for tensors of your own that require a gradient. Where one of those is used on
-//!   both sides of a checkpoint, hold it until the backward is over (which mostly suffices), and update the parameters
-//!   after every step: burn deletes what was made from a leaf that an earlier backward has reached, and the tape then
-//!   gives an error. For the same reason a step may be refused whose parameters were used in ordinary code that no
-//!   backward has come to: after a tape that was dropped or gave an error, update them or make the model's leaves anew
-//!   (`Model::from_inner(model.valid())`).
-//! - An ordinary `loss.backward()` that comes to a checkpoint's output before the tape has panics. After
-//!   `Tape::backward` the outputs are mere values, as any tensor whose graph has been used is in burn: a second loss
-//!   made from one is an error to another tape, but an ordinary backward stops there in silence.
+//! - Gradients come for parameters, not for tensors of your own that require a gradient.
+//! - An ordinary `loss.backward()` that comes to a checkpoint's output panics, as the gradients of the checkpoint's
+//!   parameters would be lost.
 //! - It plans nothing: every checkpoint keeps its input and runs twice. Chains do better with an
 //!   [`Executor`](crate::Executor) and a planned schedule.
 //!
-//! Each checkpoint costs a backward of its own and a copy of its module's handles; the check reads the graph's node
-//! numbers in each sweep.
+//! Each checkpoint costs a backward of its own and a copy of its module's handles.
 
-mod backward;
-mod cut;
+pub(crate) mod dead_ends;
 mod error;
-mod guard;
-mod sweeper;
+mod step;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use burn::{
-    module::{AutodiffModule, Module, ModuleVisitor, Param},
-    tensor::{Tensor, ops::FloatTensor},
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{Device, Gradients, Tensor},
 };
 use rekindle_plan::StageId;
 
 use crate::{
-    activation::Activation,
-    backend::CheckpointBackend,
+    activation::{Activation, ActivationMapper, ActivationVisitor},
     executor::{
         copies::{self, Tensors},
         machine::device_of,
     },
-    graph::{Upstream, detached},
+    graph::{Upstream, collect, detached, lone_leaf},
+    graph_ops::{BorderCall, Cell, border, gate, link, node_number},
     layer::Layer,
+    quiet,
     seed::{Drawing, StepSeed},
 };
-use cut::{Cut, Recompute, each_float, replace};
+use dead_ends::DeadEnds;
+use step::Step;
 
-pub use error::{TapeError, TapePart};
+pub use error::TapeError;
 
 /// The checkpoints of one training step. See the [module](self).
-pub struct Tape<B: CheckpointBackend> {
-    number: u64,
+pub struct Tape {
     seed: StepSeed,
     checkpoints: usize,
-    shares: usize,
-    cuts: Vec<Cut<B>>,
-    /// The tensors after the cuts, by node number: which cut, and which of its leaves.
-    places: HashMap<u64, (usize, usize)>,
+    step: Arc<Step>,
+    dead_ends: DeadEnds,
     /// Where random numbers were drawn.
-    seeded: Option<B::Device>,
+    seeded: Option<Device>,
     fault: Option<TapeError>,
 }
 
-impl<B: CheckpointBackend> Tape<B> {
+impl Tape {
     /// A tape for one training step with these random numbers.
     #[must_use]
     pub fn new(seed: StepSeed) -> Self {
         Self {
-            number: cut::new_tape(),
             seed,
             checkpoints: 0,
-            shares: 0,
-            cuts: Vec::new(),
-            places: HashMap::new(),
+            step: Arc::default(),
+            dead_ends: DeadEnds::default(),
             seeded: None,
             fault: None,
         }
@@ -149,7 +127,7 @@ impl<B: CheckpointBackend> Tape<B> {
     /// The layer is copied by its handles: its parameters must not change before the backward.
     pub fn checkpoint<L>(&mut self, layer: &L, input: L::Input) -> L::Output
     where
-        L: Layer<B> + AutodiffModule<B> + 'static,
+        L: Layer + 'static,
     {
         self.run(layer, input, layer.draws_random(), L::forward)
     }
@@ -160,34 +138,12 @@ impl<B: CheckpointBackend> Tape<B> {
     /// tensors that want a gradient but its input's and the module's.
     pub fn checkpoint_with<M, I, O, F>(&mut self, module: &M, input: I, forward: F) -> O
     where
-        M: AutodiffModule<B> + 'static,
-        I: Activation<B>,
-        O: Activation<B>,
-        F: Fn(&M, I) -> O + 'static,
+        M: Module + 'static,
+        I: Activation,
+        O: Activation,
+        F: Fn(&M, I) -> O + Send + 'static,
     {
         self.run(module, input, true, forward)
-    }
-
-    /// The same value, as a leaf in which the gradients of several uses meet.
-    ///
-    /// Wanted for a value from ordinary code that a checkpoint uses and that is used elsewhere too, as in a skip
-    /// around the checkpoint. Use what this returns in all places, and the value given no more. Where no gradient
-    /// flows, or where the value is such a leaf already, it comes back as it is.
-    #[must_use]
-    pub fn share<A: Activation<B>>(&mut self, value: A) -> A {
-        let part = TapePart::Share(self.shares);
-        self.shares += 1;
-        let mut chosen = Vec::new();
-        let mut ends = Vec::new();
-        each_float::<B, A>(&value, |tensor| {
-            let here = self.places.contains_key(&B::node_number(&tensor));
-            let cut = B::is_tracked(&tensor) && !here;
-            chosen.push(cut);
-            if cut {
-                ends.push(Some(B::hollow(&tensor)));
-            }
-        });
-        self.cut(part, ends, value, &chosen, None)
     }
 
     /// Number of checkpoints so far.
@@ -204,108 +160,232 @@ impl<B: CheckpointBackend> Tape<B> {
 
     fn run<M, I, O, F>(&mut self, module: &M, input: I, draws: bool, forward: F) -> O
     where
-        M: AutodiffModule<B> + 'static,
-        I: Activation<B>,
-        O: Activation<B>,
-        F: Fn(&M, I) -> O + 'static,
+        M: Module + 'static,
+        I: Activation,
+        O: Activation,
+        F: Fn(&M, I) -> O + Send + 'static,
     {
-        // Looking at every parameter also initialises the lazy ones: a lazy parameter draws anew in each copy.
-        let holds_statistics = Tensors::of::<B, M>(module).may_hold_statistics;
-        let number = self.checkpoints;
-        let part = TapePart::Checkpoint(number);
+        let checkpoint = self.checkpoints;
         self.checkpoints += 1;
-
-        let mut ends = Vec::new();
-        each_float::<B, I>(&input, |tensor| {
-            ends.push(B::is_tracked(&tensor).then(|| B::hollow(&tensor)));
-        });
-        let random = draws
-            .then(|| device_of::<B, I, M>(&input, module))
-            .flatten()
-            .map(|device| (device, self.seed.stage(StageId(number))));
+        let Some(device) = device_of(&input, module) else {
+            return forward(module, input);
+        };
+        let random = draws.then(|| (device.clone(), self.seed.stage(StageId(checkpoint))));
         let drawing = random.as_ref().and_then(|(device, seed)| {
             self.seeded = Some(device.clone());
-            Drawing::seeded::<B>(device, *seed)
+            Drawing::seeded(device, *seed)
         });
-        let input = detached(input);
-        let output = forward(&copies::untracked::<B, M>(module, false), input.clone());
+        // Looking at a module initialises its parameters. A copy without gradients that came first would leave them so.
+        let trains = Tensors::of(module).trains;
+        let kept = detached(input.clone());
+        let output = forward(&copies::untracked(module, false), kept.clone());
         drop(drawing);
-        let mut floats = 0;
-        each_float::<B, O>(&output, |tensor| {
-            floats += 1;
-            if B::is_tracked(&tensor) {
-                self.fault.get_or_insert(TapeError::Captured { part });
-            }
-        });
+        if tracked_floats(&output).contains(&true) {
+            self.fault.get_or_insert(TapeError::Captured { checkpoint });
+        }
         let output = detached(output);
-        let wants_gradient: Vec<bool> = ends.iter().map(Option::is_some).collect();
-        if !wants_gradient.contains(&true) && !has_parameters_to_train::<B, M>(module) {
+        let wants_gradient = tracked_floats(&input);
+        if !wants_gradient.contains(&true) && !trains {
             return output;
         }
 
+        let ends: Vec<Option<Cell>> = wants_gradient
+            .iter()
+            .map(|&wanted| wanted.then(Cell::default))
+            .collect();
+        let gates: Vec<Cell> = tracked_floats(&output)
+            .iter()
+            .map(|_| Cell::default())
+            .collect();
         let module = module.clone();
-        let recompute: Recompute<B> = Box::new(move |upstream, sweeper| {
+        let (to_inputs, from_outputs) = (ends.clone(), gates.clone());
+        let recompute = Box::new(move |gradients: &mut GradientsParams| {
+            let upstream = Upstream(from_outputs.iter().map(Cell::take).collect());
+            if upstream.0.iter().all(Option::is_none) {
+                return;
+            }
             let drawing = random
                 .as_ref()
-                .and_then(|(device, seed)| Drawing::seeded::<B>(device, *seed));
-            let module = copies::tracked::<B, M>(&module, holds_statistics);
-            let input = replace(input, &wants_gradient, cut::fresh_leaf::<B>);
-            let output = forward(module.as_ref(), input.clone());
+                .and_then(|(device, seed)| Drawing::seeded(device, *seed));
+            let module = copies::fresh(&module);
+            let input = leaves(kept, wants_gradient);
+            let output = forward(&module, input.clone());
             drop(drawing);
             let Some(root) = upstream.seed(output) else {
-                return Ok(Upstream(wants_gradient.iter().map(|_| None).collect()));
+                return;
             };
-            sweeper.know_parameters::<B, M>(module.as_ref());
-            // burn may keep a leaf in another graph than what is made from it later: it is not in every tree.
-            each_float::<B, I>(&input, |leaf| sweeper.know([B::node_number(&leaf)]));
-            let ends = [(B::node_number(&root), part)];
-            let (mut grads, _) = sweeper.sweep::<B>(root, &ends)?;
-            sweeper.collect::<B, M>(module.as_ref(), &mut grads);
-            Ok(Upstream::take(&input, &mut grads))
+            let mut grads = root.backward();
+            collect(&module, &mut grads, gradients);
+            let upstream = Upstream::take(&input, &mut grads);
+            for (end, gradient) in to_inputs.iter().zip(upstream.0) {
+                if let Some(end) = end {
+                    end.put(gradient);
+                }
+            }
         });
-        self.cut(part, ends, output, &vec![true; floats], Some(recompute))
+        let index = self.step.add(recompute);
+        let step = Arc::downgrade(&self.step);
+        let call = BorderCall::new(move || Step::passed(&step, index));
+        let linked = linked(input, lone_leaf(&device), ends, self.dead_ends.clone());
+        let anchor = border(linked, call);
+        gated(output, anchor, gates, self.dead_ends.clone())
     }
 
-    /// Cuts the graph: the chosen tensors come back as leaves.
-    fn cut<A: Activation<B>>(
-        &mut self,
-        part: TapePart,
-        ends: Vec<Option<FloatTensor<B>>>,
-        value: A,
-        chosen: &[bool],
-        recompute: Option<Recompute<B>>,
-    ) -> A {
-        let mut leaves = Vec::new();
-        let value = replace(value, chosen, |tensor| {
-            let (guarded, leaf) = cut::beyond::<B>(self.number, tensor);
-            leaves.push(leaf);
-            guarded
-        });
-        if !leaves.is_empty() {
-            for (index, leaf) in leaves.iter().enumerate() {
-                let place = (self.cuts.len(), index);
-                self.places.insert(B::node_number(&leaf.guarded), place);
-            }
-            self.cuts.push(Cut {
-                part,
-                ends,
-                leaves,
-                recompute,
-            });
+    /// The gradients of all parameters that want one: those of `model`, and those of the modules that ran in
+    /// checkpoints.
+    ///
+    /// `model` is everything whose parameters the step used outside checkpoints; a tuple of modules will do.
+    ///
+    /// ```compile_fail
+    /// # use burn::{nn::Linear, prelude::*};
+    /// # use rekindle::Tape;
+    /// fn twice(tape: Tape, loss: Tensor<1>, model: &Linear) {
+    ///     let _ = tape.backward(loss.clone(), model);
+    ///     let _ = tape.backward(loss, model); // the tape is gone
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A [`TapeError`] wherever gradients would be wrong.
+    pub fn backward<M: Module>(
+        self,
+        loss: Tensor<1>,
+        model: &M,
+    ) -> Result<GradientsParams, TapeError> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
         }
-        value
+        let [elements] = loss.dims();
+        if elements != 1 {
+            return Err(TapeError::LossNotScalar { elements });
+        }
+        let root = node_number(&loss).filter(|_| loss.is_tracked());
+        let Some(root) = root else {
+            return Err(TapeError::LossUntracked);
+        };
+        self.dead_ends.start(root);
+        let running = self.step.start();
+        let result = quiet::catch(|| loss.backward());
+        let met_another = running.met_another_tape();
+        drop(running);
+        let mut grads = result.map_err(|panic| {
+            if panic.contains(CONSUMED) {
+                TapeError::Consumed
+            } else {
+                TapeError::Burn { panic }
+            }
+        })?;
+        if met_another {
+            return Err(TapeError::OtherTape);
+        }
+        let mut gradients = self.step.take_gradients();
+        if self.dead_ends.unreadable() {
+            return Err(TapeError::Unreadable);
+        }
+        forget(model, &mut grads, &self.dead_ends);
+        collect(model, &mut grads, &mut gradients);
+        if let Some(device) = &self.seeded {
+            drop(Drawing::seeded(device, self.seed.after()));
+        }
+        Ok(gradients)
     }
 }
 
-/// Whether any parameter wants a gradient.
-fn has_parameters_to_train<B: CheckpointBackend, M: Module<B>>(module: &M) -> bool {
-    struct Look(bool);
-    impl<B: CheckpointBackend> ModuleVisitor<B> for Look {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            self.0 |= param.val().is_require_grad();
+/// What burn 0.22.1 says of a graph that an earlier backward has used (burn-autodiff, `runtime/server.rs`).
+const CONSUMED: &str = "already been consumed";
+
+/// Whether each float tensor, in visiting order, is part of a graph.
+fn tracked_floats<A: Activation>(activation: &A) -> Vec<bool> {
+    struct Look(Vec<bool>);
+    impl ActivationVisitor for Look {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
+            self.0.push(tensor.is_tracked());
         }
     }
-    let mut look = Look(false);
-    module.visit(&mut look);
+    let mut look = Look(Vec::new());
+    activation.visit(&mut look);
     look.0
+}
+
+/// The same values, the chosen float tensors as the start of a graph.
+fn leaves<A: Activation>(activation: A, chosen: Vec<bool>) -> A {
+    struct Leaves(std::vec::IntoIter<bool>);
+    impl ActivationMapper for Leaves {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            match self.0.next() {
+                Some(true) => tensor.require_grad(),
+                _ => tensor,
+            }
+        }
+    }
+    activation.map(&mut Leaves(chosen.into_iter()))
+}
+
+/// Takes out the gradients of a module's parameters that nothing but dead ends led to.
+fn forget<M: Module>(module: &M, grads: &mut Gradients, dead_ends: &DeadEnds) {
+    struct Forget<'a> {
+        grads: &'a mut Gradients,
+        dead_ends: &'a DeadEnds,
+    }
+    impl ModuleVisitor for Forget<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val();
+            if node_number(&tensor).is_some_and(|node| !self.dead_ends.is_live(node)) {
+                drop(tensor.grad_remove(self.grads));
+            }
+        }
+    }
+    module.visit(&mut Forget { grads, dead_ends });
+}
+
+/// `anchor`, made from the float tensors that have a cell.
+fn linked<A: Activation>(
+    input: A,
+    anchor: Tensor<1>,
+    cells: Vec<Option<Cell>>,
+    dead_ends: DeadEnds,
+) -> Tensor<1> {
+    struct Link {
+        anchor: Tensor<1>,
+        cells: std::vec::IntoIter<Option<Cell>>,
+        dead_ends: DeadEnds,
+    }
+    impl ActivationVisitor for Link {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
+            if let Some(Some(cell)) = self.cells.next() {
+                let dead_ends = self.dead_ends.clone();
+                self.anchor = link(self.anchor.clone(), tensor.clone(), cell, dead_ends);
+            }
+        }
+    }
+    let mut chain = Link {
+        anchor,
+        cells: cells.into_iter(),
+        dead_ends,
+    };
+    input.visit(&mut chain);
+    chain.anchor
+}
+
+/// The float tensors of `output`, made from `anchor`.
+fn gated<A: Activation>(output: A, anchor: Tensor<1>, cells: Vec<Cell>, dead_ends: DeadEnds) -> A {
+    struct Gate {
+        anchor: Tensor<1>,
+        cells: std::vec::IntoIter<Cell>,
+        dead_ends: DeadEnds,
+    }
+    impl ActivationMapper for Gate {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            match self.cells.next() {
+                Some(cell) => gate(self.anchor.clone(), tensor, cell, self.dead_ends.clone()),
+                None => tensor,
+            }
+        }
+    }
+    output.map(&mut Gate {
+        anchor,
+        cells: cells.into_iter(),
+        dead_ends,
+    })
 }

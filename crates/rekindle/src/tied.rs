@@ -13,7 +13,7 @@ use std::{any::Any, collections::HashMap};
 
 use burn::{
     module::{Module, ModuleMapper, Param, ParamId},
-    tensor::{Tensor, backend::Backend},
+    tensor::Tensor,
 };
 
 /// Gives float parameters of one id the tensor of the first of them, in visiting order.
@@ -21,13 +21,13 @@ use burn::{
 /// To be called after every optimizer step of a model with tied layers, whether it is checkpointed or not. Running
 /// statistics of tied layers become those of the first, too.
 #[must_use]
-pub fn retie<B: Backend, M: Module<B>>(module: M) -> M {
+pub fn retie<M: Module>(module: M) -> M {
     struct Retie(HashMap<ParamId, Box<dyn Any>>);
-    impl<B: Backend> ModuleMapper<B> for Retie {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+    impl ModuleMapper for Retie {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let (id, tensor, mapper) = param.consume();
             let first = self.0.entry(id).or_insert_with(|| Box::new(tensor.clone()));
-            let tensor = match first.downcast_ref::<Tensor<B, D>>() {
+            let tensor = match first.downcast_ref::<Tensor<D>>() {
                 Some(first) => first.clone(),
                 // Parameters of one id and of several ranks are not tied.
                 None => tensor,

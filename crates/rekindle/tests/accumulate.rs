@@ -6,7 +6,7 @@ use rekindle::{
         open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    device::Device,
+    device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
         record::RunRecord,
@@ -72,7 +72,7 @@ fn train(accumulate: usize, segments: usize) -> RunRecord {
         ..PlanRequest::default()
     });
     let job = Job::new(&model, &*data.train, &settings, request);
-    run(&job, Device::Cpu, &mut ()).expect("trains")
+    run(&job, DeviceId::Cpu, &mut ()).expect("trains")
 }
 
 #[test]

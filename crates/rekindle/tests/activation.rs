@@ -4,9 +4,8 @@
 mod compare;
 
 use burn::{
-    backend::{Autodiff, Flex},
     module::{Module, Param},
-    tensor::{Bool, Distribution, Int, Tensor, backend::Backend},
+    tensor::{Bool, Device, Distribution, Int, Tensor},
 };
 use rekindle::{
     Activation, Layer, Sequential,
@@ -14,17 +13,15 @@ use rekindle::{
 };
 use rekindle_plan::planner;
 
-type B = Autodiff<Flex>;
-
 #[derive(Clone)]
-struct Ranks<B: Backend> {
-    one: Tensor<B, 1>,
-    two: [Tensor<B, 2>; 2],
-    three: Option<Tensor<B, 3>>,
-    four: Vec<Tensor<B, 4>>,
-    five: (Tensor<B, 5>, Tensor<B, 5, Int>),
-    six: Tensor<B, 6>,
-    mask: Tensor<B, 6, Bool>,
+struct Ranks {
+    one: Tensor<1>,
+    two: [Tensor<2>; 2],
+    three: Option<Tensor<3>>,
+    four: Vec<Tensor<4>>,
+    five: (Tensor<5>, Tensor<5, Int>),
+    six: Tensor<6>,
+    mask: Tensor<6, Bool>,
     name: &'static str,
 }
 
@@ -32,21 +29,21 @@ rekindle::impl_activation!(Ranks { one, two, three, four, five, six, mask; name 
 
 /// Every tensor times one parameter, plus the sum of the tensor of the next rank.
 #[derive(Module, Debug)]
-struct Scale<B: Backend> {
-    factor: Param<Tensor<B, 1>>,
+struct Scale {
+    factor: Param<Tensor<1>>,
 }
 
-impl<B: Backend> Scale<B> {
-    fn scale<const D: usize>(&self, tensor: Tensor<B, D>, from: Tensor<B, 1>) -> Tensor<B, D> {
+impl Scale {
+    fn scale<const D: usize>(&self, tensor: Tensor<D>, from: Tensor<1>) -> Tensor<D> {
         (tensor * self.factor.val().reshape([1; D])).tanh() + from.reshape([1; D])
     }
 }
 
-impl<B: Backend> Layer<B> for Scale<B> {
-    type Input = Ranks<B>;
-    type Output = Ranks<B>;
+impl Layer for Scale {
+    type Input = Ranks;
+    type Output = Ranks;
 
-    fn forward(&self, input: Ranks<B>) -> Ranks<B> {
+    fn forward(&self, input: Ranks) -> Ranks {
         let [first, second] = input.two;
         let (five, numbers) = input.five;
         let sum_of_six = input.six.clone().mask_fill(input.mask.clone(), 0.0).mean();
@@ -81,9 +78,9 @@ impl<B: Backend> Layer<B> for Scale<B> {
     }
 }
 
-fn input() -> Ranks<B> {
-    let device = Default::default();
-    fn random<const D: usize>(device: &burn::tensor::Device<B>) -> Tensor<B, D> {
+fn input() -> Ranks {
+    let device = Device::flex().autodiff();
+    fn random<const D: usize>(device: &Device) -> Tensor<D> {
         Tensor::random([2; D], Distribution::Default, device)
     }
     Ranks {
@@ -102,7 +99,7 @@ fn input() -> Ranks<B> {
 }
 
 /// Every output counts, so that every tensor has a gradient.
-fn loss(output: Ranks<B>) -> Tensor<B, 1> {
+fn loss(output: Ranks) -> Tensor<1> {
     assert_eq!(output.name, "ranks");
     let [first, second] = output.two;
     let four = output.four.into_iter().map(Tensor::mean);
@@ -120,10 +117,10 @@ const TOLERANCE: f32 = 1e-6;
 
 #[test]
 fn every_rank_is_checkpointed() {
-    let device = Default::default();
+    let device = Device::flex().autodiff();
     let input = input();
     let scale = |_| Scale {
-        factor: Param::from_tensor(Tensor::<B, 1>::full([1], 0.7, &device)),
+        factor: Param::from_tensor(Tensor::<1>::full([1], 0.7, &device)),
     };
     let model = Sequential::new((0..4).map(scale).collect());
     let plain = compare::plain(&model, &input, &device, loss);
@@ -139,20 +136,20 @@ fn every_rank_is_checkpointed() {
 #[derive(Default)]
 struct Met(Vec<(&'static str, usize)>);
 
-impl<B: Backend> ActivationVisitor<B> for Met {
-    fn float<const D: usize>(&mut self, _tensor: &Tensor<B, D>) {
+impl ActivationVisitor for Met {
+    fn float<const D: usize>(&mut self, _tensor: &Tensor<D>) {
         self.0.push(("float", D));
     }
-    fn int<const D: usize>(&mut self, _tensor: &Tensor<B, D, Int>) {
+    fn int<const D: usize>(&mut self, _tensor: &Tensor<D, Int>) {
         self.0.push(("int", D));
     }
-    fn bool<const D: usize>(&mut self, _tensor: &Tensor<B, D, Bool>) {
+    fn bool<const D: usize>(&mut self, _tensor: &Tensor<D, Bool>) {
         self.0.push(("bool", D));
     }
 }
 
-impl<B: Backend> ActivationMapper<B> for Met {
-    fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
+impl ActivationMapper for Met {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         self.0.push(("float", D));
         tensor
     }
@@ -165,9 +162,9 @@ fn fields_come_in_the_order_they_are_named() {
     let expected: Vec<_> = kinds.split(' ').zip(ranks).collect();
     let (mut visited, mut mapped) = (Met::default(), Met::default());
     let input = input();
-    Activation::<B>::visit(&input, &mut visited);
+    Activation::visit(&input, &mut visited);
     assert_eq!(visited.0, expected);
-    let _ = Activation::<B>::map(input, &mut mapped);
+    let _ = Activation::map(input, &mut mapped);
     let floats: Vec<_> = expected
         .into_iter()
         .filter(|(kind, _)| *kind == "float")

@@ -9,9 +9,8 @@
 mod models;
 
 use burn::{
-    backend::{Autodiff, Flex},
-    optim::{AdamConfig, GradientsParams, Optimizer},
-    tensor::{Distribution, Tensor},
+    optim::{AdamConfig, GradientsParams},
+    tensor::{Device, Distribution, Tensor},
 };
 use rekindle::{
     Executor, StepSeed,
@@ -24,21 +23,18 @@ use rekindle_plan::{Bytes, PlanError, PlanRequest};
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
-type B = Autodiff<Flex>;
-
 const ROWS: usize = 20_000;
 const DEPTH: usize = 12;
 
 #[test]
 fn a_stack_trains_within_the_budget_that_it_was_given() {
-    let device = Default::default();
+    let device = Device::flex().autodiff();
     let meter = HostMeter::new().expect("installed");
-    let model = models::mlp::<B>(DEPTH, &device);
-    let rows =
-        |count| Tensor::<B, 2>::random([count, models::WIDTH], Distribution::Default, &device);
+    let model = models::mlp(DEPTH, &device);
+    let rows = |count| Tensor::<2>::random([count, models::WIDTH], Distribution::Default, &device);
     let input = rows(ROWS);
-    let loss = |output: Tensor<B, 2>| output.powf_scalar(2.0).mean();
-    let profiler = Profiler::<B> {
+    let loss = |output: Tensor<2>| output.powf_scalar(2.0).mean();
+    let profiler = Profiler {
         device: &device,
         meter: &meter,
         optimizer: OptimizerSettings::Adam {

@@ -9,7 +9,7 @@ use rekindle::{
         open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    device::Device,
+    device::DeviceId,
     model::{
         cost::ElementBytes,
         kernels::Kernels,
@@ -171,7 +171,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
     };
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job::new(&model, &*split.train, &settings, schedule);
-    let measured = measure(&job, Device::Cpu, &mut ()).unwrap();
+    let measured = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
     let counted = Counted {
         model: &model,
         shape: &model.infer().unwrap(),

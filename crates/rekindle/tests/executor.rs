@@ -7,17 +7,14 @@ use std::sync::{
 };
 
 use burn::{
-    backend::{Autodiff, Flex},
     module::{Module, Param},
     nn::{Linear, LinearConfig},
     optim::GradientsParams,
-    record::{BinBytesRecorder, FullPrecisionSettings, Recorder},
-    tensor::{Distribution, Tensor, TensorData, activation::tanh, backend::Backend},
+    store::ModuleRecord,
+    tensor::{Device, Distribution, Tensor, TensorData, activation::tanh},
 };
 use rekindle::{Executor, Layer, Sequential, StepSeed, checkpoint_sequential};
 use rekindle_plan::planner;
-
-type B = Autodiff<Flex>;
 
 const WIDTH: usize = 6;
 const BATCH: usize = 3;
@@ -25,14 +22,14 @@ const SEED: fn() -> StepSeed = || StepSeed::new(0, 0);
 
 /// A linear layer with tanh that counts how often it runs.
 #[derive(Module, Debug)]
-struct Counting<B: Backend> {
-    linear: Linear<B>,
+struct Counting {
+    linear: Linear,
     #[module(skip)]
     runs: Arc<AtomicUsize>,
 }
 
-impl<B: Backend> Counting<B> {
-    fn new(device: &B::Device) -> Self {
+impl Counting {
+    fn new(device: &Device) -> Self {
         Self {
             linear: LinearConfig::new(WIDTH, WIDTH).init(device),
             runs: Arc::default(),
@@ -40,11 +37,11 @@ impl<B: Backend> Counting<B> {
     }
 }
 
-impl<B: Backend> Layer<B> for Counting<B> {
-    type Input = Tensor<B, 2>;
-    type Output = Tensor<B, 2>;
+impl Layer for Counting {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
 
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         self.runs.fetch_add(1, Relaxed);
         tanh(self.linear.forward(input))
     }
@@ -54,22 +51,26 @@ impl<B: Backend> Layer<B> for Counting<B> {
     }
 }
 
-fn model(depth: usize) -> Sequential<Counting<B>> {
+fn model(depth: usize) -> Sequential<Counting> {
     (0..depth)
-        .map(|_| Counting::new(&Default::default()))
+        .map(|_| Counting::new(&Device::flex().autodiff()))
         .collect::<Vec<_>>()
         .into()
 }
 
-fn input() -> Tensor<B, 2> {
-    Tensor::random([BATCH, WIDTH], Distribution::Default, &Default::default())
+fn input() -> Tensor<2> {
+    Tensor::random(
+        [BATCH, WIDTH],
+        Distribution::Default,
+        &Device::flex().autodiff(),
+    )
 }
 
-fn mean_square(output: Tensor<B, 2>) -> Tensor<B, 1> {
+fn mean_square(output: Tensor<2>) -> Tensor<1> {
     output.powf_scalar(2.0).mean()
 }
 
-fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
@@ -114,7 +115,7 @@ fn gradients_agree_with_finite_differences() {
         let mut layers = model.layers().to_vec();
         let data = TensorData::new(weights, [WIDTH, WIDTH]);
         layers[layer].linear.weight =
-            Param::from_tensor(Tensor::from_data(data, &Default::default()));
+            Param::from_tensor(Tensor::from_data(data, &Device::flex().autodiff()));
         let output = Sequential::new(layers).forward(input.clone());
         values(mean_square(output))[0]
     };
@@ -122,7 +123,7 @@ fn gradients_agree_with_finite_differences() {
         let weights = values(layer.linear.weight.val());
         let gradient = output
             .gradients
-            .get::<Flex, 2>(layer.linear.weight.id)
+            .get::<2>(layer.linear.weight.id)
             .expect("a gradient");
         let gradient = values(gradient);
         for entry in [0, WIDTH + 2, WIDTH * WIDTH - 1] {
@@ -157,7 +158,7 @@ fn frozen_parameters_get_no_gradient() {
         assert_eq!(output.gradients.len(), plain.len());
         for (index, layer) in model.layers().iter().enumerate() {
             let of = |gradients: &GradientsParams| {
-                gradients.get::<Flex, 2>(layer.linear.weight.id).map(values)
+                gradients.get::<2>(layer.linear.weight.id).map(values)
             };
             assert_eq!(of(&output.gradients).is_some(), index % 2 == 1);
             assert_eq!(
@@ -202,28 +203,21 @@ fn gradients_of_a_layer_used_twice_add_up() {
     /// Two sums of the same products in another order.
     const TOLERANCE: f32 = 1e-6;
 
-    let shared = Counting::<B>::new(&Default::default());
-    // The layer's parameters must exist before it is cloned: lazy ones are drawn anew in each clone.
-    shared.linear.weight.val();
-    shared.linear.bias.as_ref().map(Param::val);
+    let shared = Counting::new(&Device::flex().autodiff());
     let model = Sequential::new(vec![
         shared.clone(),
-        Counting::new(&Default::default()),
+        Counting::new(&Device::flex().autodiff()),
         shared.clone(),
-        Counting::new(&Default::default()),
+        Counting::new(&Device::flex().autodiff()),
     ]);
     let input = input();
     let plain = mean_square(model.forward(input.clone()));
     let plain = GradientsParams::from_grads(plain.backward(), &model);
-    let expected = values(
-        plain
-            .get::<Flex, 2>(shared.linear.weight.id)
-            .expect("a gradient"),
-    );
+    let expected = values(plain.get::<2>(shared.linear.weight.id).expect("a gradient"));
     for segments in 1..=4 {
         let output =
             checkpoint_sequential(&model, segments, input.clone(), mean_square).expect("fits");
-        let actual = output.gradients.get::<Flex, 2>(shared.linear.weight.id);
+        let actual = output.gradients.get::<2>(shared.linear.weight.id);
         let actual = values(actual.expect("a gradient"));
         for (actual, expected) in actual.iter().zip(&expected) {
             assert!((actual - expected).abs() < TOLERANCE, "{segments} segments");
@@ -235,7 +229,7 @@ fn gradients_of_a_layer_used_twice_add_up() {
 fn the_loss_closure_can_return_more_than_the_loss() {
     let model = model(3);
     let input = input();
-    let output = checkpoint_sequential(&model, 2, input.clone(), |output: Tensor<B, 2>| {
+    let output = checkpoint_sequential(&model, 2, input.clone(), |output: Tensor<2>| {
         (mean_square(output.clone()), output)
     })
     .expect("fits");
@@ -258,7 +252,7 @@ fn what_does_not_fit_is_an_error_with_both_numbers() {
     let error = error.expect_err("an error").to_string();
     assert!(error.contains('5') && error.contains('3'), "{error}");
 
-    let vector = checkpoint_sequential(&model, 1, input(), |output: Tensor<B, 2>| {
+    let vector = checkpoint_sequential(&model, 1, input(), |output: Tensor<2>| {
         output.sum_dim(1).reshape([BATCH as i32])
     });
     let error = vector.expect_err("an error").to_string();
@@ -268,29 +262,25 @@ fn what_does_not_fit_is_an_error_with_both_numbers() {
 #[test]
 fn wrapping_layers_changes_no_record() {
     #[derive(Module, Debug)]
-    struct Before<B: Backend> {
-        layers: Vec<Linear<B>>,
+    struct Before {
+        layers: Vec<Linear>,
     }
     #[derive(Module, Debug)]
-    struct After<B: Backend> {
-        layers: Sequential<Linear<B>>,
+    struct After {
+        layers: Sequential<Linear>,
     }
-    let device = Default::default();
-    let make = || -> Vec<Linear<B>> {
+    let device = Device::flex().autodiff();
+    let make = || -> Vec<Linear> {
         (0..3)
             .map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device))
             .collect()
     };
-    let recorder = BinBytesRecorder::<FullPrecisionSettings>::new();
     let before = Before { layers: make() };
-    before.num_params(); // Initialises the lazy parameters, which would draw anew in the clone.
-    let bytes = recorder
-        .record(before.clone().into_record(), ())
-        .expect("recorded");
+    let bytes = before.clone().into_record().into_bytes().expect("recorded");
     let after = After {
         layers: Sequential::new(make()),
     };
-    let after = after.load_record(recorder.load(bytes, &device).expect("the same record type"));
+    let after = after.load_record(ModuleRecord::from_bytes(bytes).expect("a record"));
     for (before, after) in before.layers.iter().zip(after.layers.layers()) {
         assert_eq!(before.weight.id, after.weight.id);
         assert_eq!(values(before.weight.val()), values(after.weight.val()));

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use burn::{
-    backend::{Autodiff, Flex},
     module::Module,
     nn::{Linear, LinearConfig},
-    tensor::{Tensor, backend::Backend},
+    tensor::{Device, Tensor},
 };
 use rekindle::{
     Executor, Layer, Sequential, StepSeed,
@@ -16,8 +15,6 @@ use rekindle_plan::{
     Action, Bytes, Chain, LossCost, OptimizerCost, PlanRequest, PlannerKind, Schedule, Seconds,
     Stage, StageId, plan, planner, simulate,
 };
-
-type B = Autodiff<Flex>;
 
 const WIDTH: usize = 2;
 
@@ -37,23 +34,23 @@ impl Meter for Blind {
 }
 
 #[derive(Module, Debug)]
-struct Dense<B: Backend> {
-    linear: Linear<B>,
+struct Dense {
+    linear: Linear,
 }
 
-impl<B: Backend> Layer<B> for Dense<B> {
-    type Input = Tensor<B, 2>;
-    type Output = Tensor<B, 2>;
+impl Layer for Dense {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
 
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         self.linear.forward(input)
     }
 }
 
 /// What a chain of linear layers does under a schedule, and how often each of them runs.
 fn trace(schedule: &Schedule) -> (Vec<Action>, Vec<usize>) {
-    let device = Default::default();
-    let layers: Vec<Dense<B>> = (0..schedule.stages())
+    let device = Device::flex().autodiff();
+    let layers: Vec<Dense> = (0..schedule.stages())
         .map(|_| Dense {
             linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
         })
@@ -61,7 +58,7 @@ fn trace(schedule: &Schedule) -> (Vec<Action>, Vec<usize>) {
     let executor = Executor::new(schedule.clone())
         .with_meter(Arc::new(Blind))
         .traced();
-    let input = Tensor::<B, 2>::ones([1, WIDTH], &device);
+    let input = Tensor::<2>::ones([1, WIDTH], &device);
     let output = executor
         .step(
             &Sequential::new(layers),

@@ -6,10 +6,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::{
-    backend::{Autodiff, Flex},
-    module::{AutodiffModule, Module, ModuleVisitor, Param},
+    module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{FloatDType, Tensor, backend::Backend},
+    tensor::{Device, FloatDType, Tensor},
 };
 use rekindle::{
     Dtype, Executor, Layer, Sequential, StepSeed,
@@ -17,7 +16,7 @@ use rekindle::{
         Split, open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    device::Device,
+    device::DeviceId,
     executor::Recheck,
     model::{
         build::build,
@@ -38,8 +37,6 @@ use rekindle_plan::{Action, PlanRequest, PlannerKind, Schedule, StageId};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
-
-type B = Autodiff<Flex>;
 
 const HALVES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 const CLASSES: usize = 6;
@@ -172,7 +169,7 @@ fn segments_compute_what_the_plain_run_computes_bit_for_bit() {
                 settings: &settings(dtype),
                 segments: &[],
             };
-            let comparisons = verify(&verification, Device::Cpu, &mut |_| ()).unwrap();
+            let comparisons = verify(&verification, DeviceId::Cpu, &mut |_| ()).unwrap();
             assert!(
                 comparisons.iter().all(|comparison| comparison.identical),
                 "{dtype}: {comparisons:?}"
@@ -189,21 +186,21 @@ struct Step {
     statistics: Vec<Vec<u32>>,
 }
 
-fn bits<I: Backend, const D: usize>(tensor: Tensor<I, D>) -> Vec<u32> {
+fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
     tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
 }
 
-fn step(model: &Sequential<Stage<B>>, dtype: Dtype, balanced: bool) -> Step {
+fn step(model: &Sequential<Stage>, dtype: Dtype, balanced: bool) -> Step {
     struct Look<'a> {
         dtype: Dtype,
         gradients: &'a GradientsParams,
         step: Step,
     }
-    impl ModuleVisitor<Flex> for Look<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Flex, D>>) {
+    impl ModuleVisitor for Look<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
             assert_eq!(value.dtype().name(), self.dtype.to_string());
-            match self.gradients.get::<Flex, D>(param.id) {
+            match self.gradients.get::<D>(param.id) {
                 Some(gradient) => {
                     assert_eq!(gradient.dtype(), value.dtype());
                     self.step.gradients.push(bits(gradient));
@@ -215,7 +212,7 @@ fn step(model: &Sequential<Stage<B>>, dtype: Dtype, balanced: bool) -> Step {
     let stages = model.len();
     let tracked = |stage: usize| Action::ForwardTracked {
         stage: StageId(stage),
-        alternative: usize::from(balanced && Layer::<B>::has_balanced(&model.layers()[stage])),
+        alternative: usize::from(balanced && model.layers()[stage].has_balanced()),
     };
     let actions = (0..stages)
         .map(tracked)
@@ -227,16 +224,15 @@ fn step(model: &Sequential<Stage<B>>, dtype: Dtype, balanced: bool) -> Step {
         )
         .chain([Action::Optimize])
         .collect();
-    let input = Value::<B>::from_floats_in(
+    let input = Value::from_floats_in(
         dtype,
         (0..4 * 98).map(|value| (value as f32).sin()).collect(),
         &[4, 2, 7, 7],
-        &Default::default(),
+        &Device::flex().autodiff(),
     );
     let executor = Executor::new(Schedule::new(stages, actions).unwrap());
     // A copy has statistics of its own.
-    let model: Sequential<Stage<B>> =
-        AutodiffModule::<B>::from_inner(AutodiffModule::<B>::valid(model));
+    let model = model.valid().train();
     let output = executor
         .step(&model, input.unwrap(), StepSeed::new(1, 0), |output| {
             let output = output.into_float2().unwrap();
@@ -252,7 +248,7 @@ fn step(model: &Sequential<Stage<B>>, dtype: Dtype, balanced: bool) -> Step {
             statistics: Vec::new(),
         },
     };
-    AutodiffModule::<B>::valid(&model).visit(&mut look);
+    model.valid().visit(&mut look);
     look.step
 }
 
@@ -261,9 +257,10 @@ fn balanced_graphs_compute_what_the_default_ones_do_bit_for_bit() {
     let _alone = alone();
     let spec = images();
     let plan = StagePlan::new(&spec, &spec.infer().unwrap());
+    let device = Device::flex().autodiff();
     for dtype in HALVES {
-        B::seed(&Default::default(), 3);
-        let stages = build::<B>(&spec, &plan, dtype, &Default::default()).unwrap();
+        device.seed(3);
+        let stages = build(&spec, &plan, dtype, &device).unwrap();
         let model = Sequential::new(stages);
         let step = |balanced| step(&model, dtype, balanced);
         let default = step(false);
@@ -295,7 +292,7 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
             }),
             ..Job::new(&model, &*data.train, &settings, uniform(1))
         };
-        measure(&job, Device::Cpu, &mut ()).unwrap()
+        measure(&job, DeviceId::Cpu, &mut ()).unwrap()
     };
     for (dtype, width) in [(Dtype::F32, 4), (Dtype::F16, 2), (Dtype::Bf16, 2)] {
         let chain = profile(dtype).chain;
@@ -325,7 +322,7 @@ fn trained(settings: &TrainSettings, model: &ModelSpec, recheck: Recheck) -> Run
         recheck,
         ..Job::new(model, &*data.train, settings, uniform(2))
     };
-    run(&job, Device::Cpu, &mut ()).unwrap()
+    run(&job, DeviceId::Cpu, &mut ()).unwrap()
 }
 
 /// Relative to f32's: a loss after 40 steps on 64 samples.
@@ -391,12 +388,12 @@ const GPU_ULPS: f64 = 8.0;
 #[test]
 fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
     use rekindle::{
-        device::{DispatchError, probe},
+        device::{DeviceError, probe},
         train::verify::VerifyError,
     };
 
     let _alone = alone();
-    let devices = [Device::Cuda(0), Device::Wgpu(0)];
+    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
     let Some(info) = devices.into_iter().find_map(|device| probe(device).ok()) else {
         println!("skipped: no GPU answers");
         return;
@@ -422,7 +419,7 @@ fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
             }
             Err(VerifyError::Device(refusal)) => {
                 println!("{dtype} on {}: {refusal}", info.name);
-                let DispatchError::Dtype { supported, .. } = refusal else {
+                let DeviceError::Dtype { supported, .. } = refusal else {
                     panic!("{refusal}");
                 };
                 assert!(supported.contains(&Dtype::F32) && !supported.contains(&dtype));

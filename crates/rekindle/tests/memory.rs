@@ -11,11 +11,7 @@ mod random;
 
 use std::sync::Arc;
 
-use burn::{
-    backend::{Autodiff, Flex},
-    module::AutodiffModule,
-    tensor::{Distribution, Tensor},
-};
+use burn::tensor::{Device, Distribution, Tensor};
 use rekindle::{
     Activation, Executor, Layer, Sequential, StepSeed,
     meter::{HostMeter, Meter},
@@ -29,8 +25,6 @@ use rekindle_plan::{
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
-
-type B = Autodiff<Flex>;
 
 /// Share of the measured peak by which a prediction may miss.
 const TOLERANCE: f64 = 0.03;
@@ -50,30 +44,30 @@ const SGD: OptimizerSettings = OptimizerSettings::Sgd {
 
 #[test]
 fn measured_peaks_are_as_predicted() {
-    let device = Default::default();
-    let rows = Tensor::<B, 2>::random([40_000, models::WIDTH], Distribution::Default, &device);
+    let device = Device::flex().autodiff();
+    let rows = Tensor::<2>::random([40_000, models::WIDTH], Distribution::Default, &device);
     check(
         "mlp",
         models::mlp(12, &device),
         &rows,
-        |output: Tensor<B, 2>| output.powf_scalar(2.0).mean(),
+        |output: Tensor<2>| output.powf_scalar(2.0).mean(),
     );
-    let images = Tensor::<B, 4>::random([48, 8, 24, 24], Distribution::Default, &device);
+    let images = Tensor::<4>::random([48, 8, 24, 24], Distribution::Default, &device);
     check(
         "conv",
         models::conv_net(4, 8, &device),
         &images,
-        |output: Tensor<B, 4>| output.powf_scalar(2.0).mean(),
+        |output: Tensor<4>| output.powf_scalar(2.0).mean(),
     );
 }
 
-fn check<L, A>(name: &str, model: Sequential<L>, input: &A, loss: impl Fn(A) -> Tensor<B, 1>)
+fn check<L, A>(name: &str, model: Sequential<L>, input: &A, loss: impl Fn(A) -> Tensor<1>)
 where
-    A: Activation<B>,
-    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    A: Activation,
+    L: Layer<Input = A, Output = A>,
 {
     let meter = Arc::new(HostMeter::new().expect("installed"));
-    let device = Default::default();
+    let device = Device::flex().autodiff();
     let labels: Vec<_> = (0..model.len())
         .map(|stage| StageLabel {
             name: format!("block {stage}"),
@@ -84,7 +78,7 @@ where
             },
         })
         .collect();
-    let profiler = Profiler::<B> {
+    let profiler = Profiler {
         device: &device,
         meter: &*meter,
         optimizer: SGD,

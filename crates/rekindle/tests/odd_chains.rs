@@ -12,24 +12,21 @@ use std::sync::{
 };
 
 use burn::{
-    backend::{Autodiff, Flex},
     module::Module,
     nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig},
     optim::GradientsParams,
-    tensor::{Distribution, Int, Tensor, backend::Backend},
+    tensor::{Device, Distribution, Int, Tensor},
 };
 use compare::{Trace, assert_same, floats, gradients_of, private_copy};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rekindle::{
-    CheckpointBackend, Executor, Layer, Sequential, StepSeed,
+    Executor, Layer, Sequential, StepSeed,
     executor::{Recheck, StepError},
 };
 use rekindle_plan::planner;
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
-
-type B = Autodiff<Flex>;
 
 const WIDTH: usize = 6;
 const CHAINS: u64 = 60;
@@ -44,7 +41,7 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 }
 
 /// Values of which there are more and fewer from stage to stage, and row numbers.
-type Carry<B> = (Vec<Tensor<B, 2>>, Option<Tensor<B, 2>>, Tensor<B, 1, Int>);
+type Carry = (Vec<Tensor<2>>, Option<Tensor<2>>, Tensor<1, Int>);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
@@ -85,9 +82,9 @@ enum Fault {
 }
 
 #[derive(Module, Debug)]
-struct Odd<B: Backend> {
-    linear: Linear<B>,
-    norm: BatchNorm<B>,
+struct Odd {
+    linear: Linear,
+    norm: BatchNorm,
     dropout: Dropout,
     #[module(skip)]
     kind: Arc<Kind>,
@@ -97,11 +94,11 @@ struct Odd<B: Backend> {
     runs: Arc<AtomicUsize>,
 }
 
-impl<B: Backend> Layer<B> for Odd<B> {
-    type Input = Carry<B>;
-    type Output = Carry<B>;
+impl Layer for Odd {
+    type Input = Carry;
+    type Output = Carry;
 
-    fn forward(&self, (mut list, mut memory, rows): Carry<B>) -> Carry<B> {
+    fn forward(&self, (mut list, mut memory, rows): Carry) -> Carry {
         let again = self.runs.fetch_add(1, Relaxed) > 0;
         let x = list[0].clone();
         match *self.kind {
@@ -141,8 +138,8 @@ impl<B: Backend> Layer<B> for Odd<B> {
     }
 }
 
-fn layer(kind: Kind) -> Odd<B> {
-    let device = Default::default();
+fn layer(kind: Kind) -> Odd {
+    let device = Device::flex().autodiff();
     Odd {
         // A bias before batch normalisation has a gradient of rounding errors.
         linear: LinearConfig::new(WIDTH, WIDTH)
@@ -156,12 +153,12 @@ fn layer(kind: Kind) -> Odd<B> {
     }
 }
 
-fn model(kinds: impl IntoIterator<Item = Kind>) -> Sequential<Odd<B>> {
-    private_copy::<B, _>(&Sequential::new(kinds.into_iter().map(layer).collect()))
+fn model(kinds: impl IntoIterator<Item = Kind>) -> Sequential<Odd> {
+    private_copy(&Sequential::new(kinds.into_iter().map(layer).collect()))
 }
 
-fn input(rows: usize) -> Carry<B> {
-    let device = Default::default();
+fn input(rows: usize) -> Carry {
+    let device = Device::flex().autodiff();
     let x = match rows {
         0 => Tensor::zeros([0, WIDTH], &device),
         _ => Tensor::random([rows, WIDTH], Distribution::Default, &device),
@@ -173,7 +170,7 @@ fn input(rows: usize) -> Carry<B> {
     )
 }
 
-fn loss((list, memory, _): Carry<B>) -> Tensor<B, 1> {
+fn loss((list, memory, _): Carry) -> Tensor<1> {
     let terms = list.into_iter().chain(memory);
     terms
         .map(|value| value.tanh().sum())
@@ -181,11 +178,11 @@ fn loss((list, memory, _): Carry<B>) -> Tensor<B, 1> {
         .expect("a value")
 }
 
-fn step(executor: &Executor, model: &Sequential<Odd<B>>, input: &Carry<B>) -> Trace {
+fn step(executor: &Executor, model: &Sequential<Odd>, input: &Carry) -> Trace {
     let output = executor
         .step(model, input.clone(), StepSeed::new(1, 2), loss)
         .expect("the schedule fits the model");
-    let mut trace = gradients_of::<B, _>(0, model, &output.gradients);
+    let mut trace = gradients_of(0, model, &output.gradients);
     trace.push(("loss".into(), floats(output.loss)));
     trace
 }
@@ -193,10 +190,10 @@ fn step(executor: &Executor, model: &Sequential<Odd<B>>, input: &Carry<B>) -> Tr
 #[test]
 fn odd_chains_equal_the_plain_run() {
     let _alone = one_at_a_time();
-    let device = Default::default();
+    let device = Device::flex().autodiff();
     for seed in 0..CHAINS {
         let mut random = StdRng::seed_from_u64(seed);
-        B::seed(&device, seed);
+        device.seed(seed);
         let depth = random.random_range(1..7);
         let kinds: Vec<Kind> = (0..depth)
             .map(|_| KINDS[random.random_range(0..KINDS.len())])
@@ -216,8 +213,8 @@ fn odd_chains_equal_the_plain_run() {
             usize::from(kinds.contains(&Kind::Parameters))
         };
         let input = input(least + random.random_range(0..3));
-        let value = loss(private_copy::<B, _>(&model).forward(input.clone()));
-        let tracked = B::is_tracked(&value.into_primitive().tensor());
+        let value = loss(private_copy(&model).forward(input.clone()));
+        let tracked = value.is_tracked();
         let plain = tracked.then(|| compare::plain(&model, &input, &device, loss));
         for segments in 1..=depth {
             let schedules = [
@@ -235,7 +232,7 @@ fn odd_chains_equal_the_plain_run() {
                     .iter()
                     .for_each(|layer| layer.runs.store(0, Relaxed));
                 let checked = Executor::new(schedule).rechecking(Recheck::Values);
-                let copy = private_copy::<B, _>(&model);
+                let copy = private_copy(&model);
                 let output = checked.step(&copy, input.clone(), StepSeed::new(1, 2), loss);
                 let gradients = output.expect("honest layers").gradients;
                 assert!(tracked || gradients.is_empty(), "{what}");
@@ -257,7 +254,7 @@ fn a_loss_may_use_the_models_parameters() {
         })
     };
     let plain = loss(model.forward(input.clone())).backward();
-    let plain = gradients_of::<B, _>(0, &model, &GradientsParams::from_grads(plain, &model));
+    let plain = gradients_of(0, &model, &GradientsParams::from_grads(plain, &model));
     let uniform = (1..=DEPTH).map(|segments| planner::uniform(DEPTH, segments).expect("in range"));
     let random = (0..40).map(|seed| random::schedule(&[0; DEPTH], seed));
     for schedule in uniform.chain(random) {
@@ -265,7 +262,7 @@ fn a_loss_may_use_the_models_parameters() {
         let output = Executor::new(schedule)
             .step(&model, input.clone(), StepSeed::new(0, 0), loss)
             .expect("the schedule fits the model");
-        let gradients = gradients_of::<B, _>(0, &model, &output.gradients);
+        let gradients = gradients_of(0, &model, &output.gradients);
         assert_same(&what, &plain, &gradients, TOLERANCE);
     }
 }
@@ -304,7 +301,7 @@ fn errors_leave_nothing_behind() {
             forget();
             set(fault);
             // Without another fault the loss is no scalar.
-            let several = |output: Carry<B>| match fault {
+            let several = |output: Carry| match fault {
                 Fault::None => output.0[0].clone().flatten(0, 1),
                 _ => loss(output),
             };

@@ -6,18 +6,15 @@ use std::sync::{
 };
 
 use burn::{
-    backend::{Autodiff, Flex},
     module::Module,
     nn::{Linear, LinearConfig},
-    tensor::{Distribution, Tensor, backend::Backend},
+    tensor::{Device, Distribution, Tensor},
 };
 use rekindle::{
     Executor, Layer, Sequential, StepSeed,
     executor::{Recheck, StepError},
 };
 use rekindle_plan::planner;
-
-type B = Autodiff<Flex>;
 
 const WIDTH: usize = 6;
 const DEPTH: usize = 4;
@@ -37,19 +34,19 @@ enum Cheat {
 }
 
 #[derive(Module, Debug)]
-struct Cheating<B: Backend> {
-    linear: Linear<B>,
+struct Cheating {
+    linear: Linear,
     #[module(skip)]
     cheat: Arc<Cheat>,
     #[module(skip)]
     runs: Arc<AtomicUsize>,
 }
 
-impl<B: Backend> Layer<B> for Cheating<B> {
-    type Input = Tensor<B, 2>;
-    type Output = Tensor<B, 2>;
+impl Layer for Cheating {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
 
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         let again = self.runs.fetch_add(1, Relaxed) > 0;
         let output = self.linear.forward(input);
         match *self.cheat {
@@ -68,8 +65,8 @@ impl<B: Backend> Layer<B> for Cheating<B> {
 }
 
 fn step(cheat: Cheat, recheck: Recheck) -> Option<StepError> {
-    let device = Default::default();
-    let layers = (0..DEPTH).map(|stage| Cheating::<B> {
+    let device = Device::flex().autodiff();
+    let layers = (0..DEPTH).map(|stage| Cheating {
         linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
         cheat: Arc::new(if stage == CHEAT { cheat } else { Cheat::None }),
         runs: Arc::default(),

@@ -15,7 +15,7 @@ use rekindle::{
         Split, open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    device::Device,
+    device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, Padding, SampleShape},
     train::{
         RunDirError,
@@ -181,7 +181,7 @@ impl Case {
             snapshot_every: self.snapshot_every,
             ..Job::new(&self.model, &*data.train, &self.settings, schedule)
         };
-        run(&job, Device::Cpu, &mut After(after)).map_err(Box::new)
+        run(&job, DeviceId::Cpu, &mut After(after)).map_err(Box::new)
     }
 
     fn refused(&self, run_dir: RunDir) -> RunDirError {
@@ -255,7 +255,7 @@ fn tensors(folder: &Path) -> Tensors {
         value
     }
     let bytes = fs::read(folder.join("snapshot")).unwrap();
-    let mut left = &bytes["rekindle-snapshot/1\n".len()..bytes.len() - 4];
+    let mut left = &bytes["rekindle-snapshot/2\n".len()..bytes.len() - 4];
     take::<(String, Vec<StepRecord>, Vec<EvalRecord>)>(&mut left);
     let tensors: usize = take(&mut left);
     let model = (0..tensors)

@@ -1,16 +1,13 @@
 //! What a tape saves, in a process of its own: one test, so that nothing else allocates.
 
 use burn::{
-    backend::{Autodiff, Flex},
     nn::{Linear, LinearConfig},
-    tensor::{Distribution, Tensor, activation::gelu},
+    tensor::{Device, Distribution, Tensor, activation::gelu},
 };
 use rekindle::{StepSeed, Tape};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
-
-type B = Autodiff<Flex>;
 
 const WIDTH: usize = 32;
 const ROWS: usize = 4096;
@@ -21,7 +18,7 @@ const DEPTH: usize = 8;
 const ACTIVATION: usize = ROWS * WIDTH * 4;
 
 #[expect(clippy::ptr_arg, reason = "the module of a checkpoint is the vector")]
-fn forward(layers: &Vec<Linear<B>>, input: Tensor<B, 2>) -> Tensor<B, 2> {
+fn forward(layers: &Vec<Linear>, input: Tensor<2>) -> Tensor<2> {
     layers.iter().fold(input, |x, layer| gelu(layer.forward(x)))
 }
 
@@ -36,12 +33,12 @@ fn measure(step: impl FnOnce(&dyn Fn())) -> (usize, usize) {
 
 #[test]
 fn activations_inside_are_dropped() {
-    let device = Default::default();
-    let linear = |_| LinearConfig::new(WIDTH, WIDTH).init::<B>(&device);
+    let device = Device::flex().autodiff();
+    let linear = |_| LinearConfig::new(WIDTH, WIDTH).init(&device);
     let model: Vec<Vec<_>> = (0..CHECKPOINTS)
         .map(|_| (0..DEPTH).map(linear).collect())
         .collect();
-    let input = Tensor::<B, 2>::random([ROWS, WIDTH], Distribution::Default, &device);
+    let input = Tensor::<2>::random([ROWS, WIDTH], Distribution::Default, &device);
     // Parameters start lazily.
     let _ = forward(&model.concat(), input.clone()).mean().backward();
 

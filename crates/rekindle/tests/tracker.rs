@@ -7,7 +7,7 @@ use rekindle::{
         open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    device::Device,
+    device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
         session::{Job, Observer, ScheduleRequest, run},
@@ -94,7 +94,7 @@ fn what_came_and_went_is_what_the_layers_allocate() {
         ..Job::new(&model, &*data.train, &settings, request)
     };
     let mut steps = Steps(Vec::new());
-    run(&job, Device::Cpu, &mut steps).expect("trains");
+    run(&job, DeviceId::Cpu, &mut steps).expect("trains");
 
     let Steps(steps) = steps;
     assert_eq!(steps.len(), 3, "the first three steps");

@@ -2,9 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use burn::{
-    backend::{Autodiff, Flex},
-    module::{AutodiffModule, Module, ModuleVisitor, Param},
-    tensor::{Distribution, Tensor, backend::Backend},
+    module::{Module, ModuleVisitor, Param},
+    tensor::{Device, Distribution, Tensor},
 };
 use rekindle::{
     Dtype,
@@ -18,8 +17,6 @@ use rekindle::{
     },
 };
 
-type B = Autodiff<Flex>;
-
 /// Names and values of all parameters and statistics.
 #[derive(Default)]
 struct Parameters {
@@ -27,11 +24,11 @@ struct Parameters {
     found: Vec<(String, Vec<f32>)>,
 }
 
-impl<C: Backend> ModuleVisitor<C> for Parameters {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<C, D>>) {
+impl ModuleVisitor for Parameters {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.found.push((
             self.path.join("."),
-            param.val().into_data().to_vec().unwrap(),
+            param.val().into_data().try_to_vec().unwrap(),
         ));
     }
 
@@ -44,15 +41,15 @@ impl<C: Backend> ModuleVisitor<C> for Parameters {
     }
 }
 
-fn parameters<C: Backend>(module: &impl Module<C>) -> Vec<(String, Vec<f32>)> {
+fn parameters(module: &impl Module) -> Vec<(String, Vec<f32>)> {
     let mut parameters = Parameters::default();
     module.visit(&mut parameters);
     parameters.found
 }
 
-fn seeded(model: &ModelSpec, plan: &StagePlan, seed: u64) -> Vec<Stage<B>> {
-    let device = Default::default();
-    B::seed(&device, seed);
+fn seeded(model: &ModelSpec, plan: &StagePlan, seed: u64) -> Vec<Stage> {
+    let device = Device::flex().autodiff();
+    device.seed(seed);
     build(model, plan, Dtype::F32, &device).unwrap()
 }
 
@@ -114,7 +111,7 @@ fn mixed() -> ModelSpec {
 fn draws_follow_the_seed_alone() {
     let model = mixed();
     let plan = planned(&model);
-    let values = |stages: &Vec<Stage<B>>| -> Vec<_> {
+    let values = |stages: &Vec<Stage>| -> Vec<_> {
         stages
             .iter()
             .flat_map(parameters)
@@ -156,7 +153,6 @@ fn parameters_are_counted_named_and_shared() {
             planned.name
         );
     }
-    // A parameter that was still lazy would be drawn again in each copy.
     assert_eq!(parameters(&stages), parameters(&stages.clone()));
     assert_eq!(parameters(&stages), parameters(&stages.valid()));
     let other = seeded(&model, &plan, 2).load_record(stages.clone().into_record());
@@ -167,8 +163,13 @@ fn stages_of_another_model_are_refused() {
     let model = mixed();
     let mut shorter = model.clone();
     shorter.layers.pop();
-    let error =
-        build::<B>(&model, &planned(&shorter), Dtype::F32, &Default::default()).unwrap_err();
+    let error = build(
+        &model,
+        &planned(&shorter),
+        Dtype::F32,
+        &Device::flex().autodiff(),
+    )
+    .unwrap_err();
     assert_eq!(
         error,
         BuildError::OtherModel {
@@ -176,8 +177,13 @@ fn stages_of_another_model_are_refused() {
             layers: 7
         }
     );
-    let error =
-        build::<B>(&shorter, &planned(&model), Dtype::F32, &Default::default()).unwrap_err();
+    let error = build(
+        &shorter,
+        &planned(&model),
+        Dtype::F32,
+        &Device::flex().autodiff(),
+    )
+    .unwrap_err();
     assert_eq!(
         error,
         BuildError::OtherModel {
@@ -206,8 +212,8 @@ fn linear_stacks_start_as_orthogonal_maps() {
         input: SampleShape::float([inputs]),
         layers,
     };
-    let device = Default::default();
-    let mut value = Value::from(Tensor::<B, 2>::eye(inputs, &device));
+    let device = Device::flex().autodiff();
+    let mut value = Value::from(Tensor::<2>::eye(inputs, &device));
     for stage in &seeded(&model, &planned(&model), 5) {
         value = stage.forward(value);
     }
@@ -215,7 +221,7 @@ fn linear_stacks_start_as_orthogonal_maps() {
     let half = width / 2;
     let map = output.clone().narrow(1, 0, half) - output.narrow(1, half, half);
     let off = map.clone().matmul(map.transpose()) - Tensor::eye(inputs, &device);
-    let off = off.abs().max().into_scalar();
+    let off: f32 = off.abs().max().into_scalar();
     assert!(off < ROUNDING, "off by {off}");
 }
 
@@ -238,10 +244,10 @@ fn deep_stacks_keep_their_signal(activation: &LayerSpec, width: usize, factor: f
         layers,
     };
     let stages = seeded(&model, &planned(&model), 3);
-    let device = Default::default();
+    let device = Device::flex().autodiff();
     let normal = Distribution::Normal(0.0, 1.0);
-    let input = Tensor::<B, 2>::random([batch, width], normal, &device).require_grad();
-    let size = |tensor: Tensor<Flex, 2>| tensor.powi_scalar(2).mean().into_scalar().sqrt();
+    let input = Tensor::<2>::random([batch, width], normal, &device).require_grad();
+    let size = |tensor: Tensor<2>| tensor.powi_scalar(2).mean().into_scalar::<f32>().sqrt();
 
     let mut value = Value::from(input.clone());
     for stage in &stages {

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 
 use approx::assert_relative_eq;
 use burn::{
-    backend::{Autodiff, Flex},
-    module::{AutodiffModule, Module, ModuleMapper, Param},
-    tensor::{Tensor, TensorData, backend::Backend},
+    module::{Module, ModuleMapper, Param},
+    tensor::{Device, Tensor, TensorData},
 };
 use rekindle::{
     Dtype,
@@ -21,16 +20,14 @@ use rekindle::{
     },
 };
 
-type B = Autodiff<Flex>;
-
 /// Rounding of sums of a few dozen `f32` products.
 const ROUNDING: f32 = 2e-5;
 
 /// Gives parameters these values, in order.
 struct Fill(VecDeque<Vec<f32>>);
 
-impl ModuleMapper<B> for Fill {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+impl ModuleMapper for Fill {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let values = self.0.pop_front().unwrap();
         param.map(|tensor| {
             Tensor::from_data(TensorData::new(values, tensor.dims()), &tensor.device())
@@ -39,7 +36,7 @@ impl ModuleMapper<B> for Fill {
 }
 
 /// All layers in one stage, with these parameters.
-fn stage(input: &SampleShape, layers: Vec<LayerSpec>, params: Vec<Vec<f32>>) -> Stage<B> {
+fn stage(input: &SampleShape, layers: Vec<LayerSpec>, params: Vec<Vec<f32>>) -> Stage {
     let model = ModelSpec {
         input: input.clone(),
         layers,
@@ -48,7 +45,7 @@ fn stage(input: &SampleShape, layers: Vec<LayerSpec>, params: Vec<Vec<f32>>) -> 
     let mut plan = StagePlan::new(&model, &shape);
     plan.stages.truncate(1);
     plan.stages[0].layers = 0..model.layers.len();
-    let stage = build::<B>(&model, &plan, Dtype::F32, &Default::default())
+    let stage = build(&model, &plan, Dtype::F32, &Device::flex().autodiff())
         .unwrap()
         .remove(0);
     let mut fill = Fill(params.into());
@@ -57,13 +54,13 @@ fn stage(input: &SampleShape, layers: Vec<LayerSpec>, params: Vec<Vec<f32>>) -> 
     stage
 }
 
-fn floats<C: Backend>(value: Value<C>) -> Vec<f32> {
+fn floats(value: Value) -> Vec<f32> {
     let data = match value {
         Value::Float2(tensor) => tensor.into_data(),
         Value::Float3(tensor) => tensor.into_data(),
         other => other.into_float4().unwrap().into_data(),
     };
-    data.to_vec().unwrap()
+    data.try_to_vec().unwrap()
 }
 
 /// Runs layers on `values`, whose shape has the batch first.
@@ -74,8 +71,8 @@ fn run(
     params: Vec<Vec<f32>>,
 ) -> (Vec<usize>, Vec<f32>) {
     let stage = stage(&SampleShape::float(&shape[1..]), layers, params);
-    let output =
-        stage.forward(Value::from_floats(values.to_vec(), shape, &Default::default()).unwrap());
+    let output = stage
+        .forward(Value::from_floats(values.to_vec(), shape, &Device::flex().autodiff()).unwrap());
     (output.dims(), floats(output))
 }
 
@@ -285,7 +282,7 @@ fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
         let shape: Vec<usize> = [2].into_iter().chain(sample.iter().copied()).collect();
         let norm = LayerSpec::BatchNorm { epsilon, momentum };
         let stage = stage(&SampleShape::float(sample), vec![norm], params.clone());
-        let given = Value::from_floats(input.to_vec(), &shape, &Default::default()).unwrap();
+        let given = Value::from_floats(input.to_vec(), &shape, &Device::flex().autodiff()).unwrap();
         // Means 4 and 2, variances 5 and 4.
         let (first, second) = (5.001_f32.sqrt(), 4.001_f32.sqrt());
         let expected = [
@@ -302,7 +299,7 @@ fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
 
         // Running means 0.25 * (4, 2), variances 0.75 + 0.25 * (5, 4).
         let (first, second) = (2.001_f32.sqrt(), 1.751_f32.sqrt());
-        let given = Value::from_floats(input.to_vec(), &shape, &Default::default()).unwrap();
+        let given = Value::from_floats(input.to_vec(), &shape, &Device::flex()).unwrap();
         let expected: Vec<f32> = [0.0, 2.0]
             .into_iter()
             .map(|x| x / first)
@@ -349,8 +346,9 @@ fn dropout_drops_its_share_and_scales_the_rest() {
     assert!(stage.draws_random());
     let given = || vec![3.0; count];
     let shape = [64, 1024];
-    let values =
-        floats(stage.forward(Value::from_floats(given(), &shape, &Default::default()).unwrap()));
+    let values = floats(
+        stage.forward(Value::from_floats(given(), &shape, &Device::flex().autodiff()).unwrap()),
+    );
     let dropped = values.iter().filter(|value| **value == 0.0).count();
     // Six standard deviations of a binomial count.
     let spread = 6.0 * (count as f64 * p * (1.0 - p)).sqrt();
@@ -367,7 +365,7 @@ fn dropout_drops_its_share_and_scales_the_rest() {
 
     let evaluated = stage
         .valid()
-        .forward(Value::from_floats(given(), &shape, &Default::default()).unwrap());
+        .forward(Value::from_floats(given(), &shape, &Device::flex()).unwrap());
     assert_eq!(floats(evaluated), given());
 }
 
@@ -388,7 +386,7 @@ fn only_dropout_that_drops_draws_random_numbers() {
 #[test]
 fn embedding_looks_up_rows() {
     let table: Vec<f32> = (0..10).map(|value| value as f32).collect();
-    let device = Default::default();
+    let device = Device::flex().autodiff();
     for shape in [vec![2, 3], vec![2, 3, 1], vec![1, 2, 3]] {
         let stage = stage(
             &SampleShape::tokens(&shape[1..]),
@@ -453,8 +451,8 @@ fn residuals_nest() {
 
 #[test]
 fn a_value_of_another_shape_is_refused() {
-    let device = Default::default();
-    let value = Value::<B>::from_floats(vec![0.0; 6], &[2, 3], &device).unwrap();
+    let device = Device::flex().autodiff();
+    let value = Value::from_floats(vec![0.0; 6], &[2, 3], &device).unwrap();
     let wanted = SampleShape::float([4]);
     let error = value.check(&wanted).unwrap_err();
     assert_eq!(
@@ -468,7 +466,7 @@ fn a_value_of_another_shape_is_refused() {
     assert!(value.clone().reshape(&[4]).is_err());
     assert!(value.clone().reshape(&[1, 1, 1, 3]).is_err());
     assert!(value.into_tokens2().is_err());
-    assert!(Value::<B>::from_floats(vec![0.0; 6], &[6], &device).is_err());
-    assert!(Value::<B>::from_floats(vec![0.0; 6], &[2, 4], &device).is_err());
-    assert!(Value::<B>::from_floats(vec![], &[usize::MAX, 2], &device).is_err());
+    assert!(Value::from_floats(vec![0.0; 6], &[6], &device).is_err());
+    assert!(Value::from_floats(vec![0.0; 6], &[2, 4], &device).is_err());
+    assert!(Value::from_floats(vec![], &[usize::MAX, 2], &device).is_err());
 }

@@ -9,10 +9,7 @@ use std::{
     sync::atomic::{AtomicI64, Ordering},
 };
 
-use burn::{
-    backend::{Autodiff, Flex},
-    tensor::Tensor,
-};
+use burn::tensor::{Device, Tensor};
 use rekindle::{
     Dtype,
     activation::{Activation, ActivationMapper},
@@ -25,8 +22,6 @@ use rekindle::{
         value::Value,
     },
 };
-
-type B = Autodiff<Flex>;
 
 struct Counting;
 
@@ -74,8 +69,8 @@ struct Track {
     leaf: bool,
 }
 
-impl ActivationMapper<B> for Track {
-    fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
+impl ActivationMapper for Track {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let tensor = tensor.require_grad();
         if self.leaf {
             tensor
@@ -85,11 +80,11 @@ impl ActivationMapper<B> for Track {
     }
 }
 
-fn input(shape: &SampleShape) -> Value<B> {
+fn input(shape: &SampleShape) -> Value {
     let mut dims = vec![BATCH];
     dims.extend(&shape.dims);
     let count = dims.iter().product::<usize>();
-    let device = Default::default();
+    let device = Device::flex().autodiff();
     match shape.kind {
         ElementKind::Float => {
             let values = (0..count)
@@ -104,7 +99,7 @@ fn input(shape: &SampleShape) -> Value<B> {
     }
 }
 
-fn sum(value: Value<B>) -> Tensor<B, 1> {
+fn sum(value: Value) -> Tensor<1> {
     match value {
         Value::Float2(tensor) => tensor.sum(),
         Value::Float3(tensor) => tensor.sum(),
@@ -122,7 +117,7 @@ struct Measured {
 /// Runs the last stage of a model twice: running statistics have an update waiting from the first step on.
 fn measure(model: &ModelSpec, plan: &StagePlan, input_kind: InputKind) -> Measured {
     let empty = live();
-    let stage = build::<B>(model, plan, Dtype::F32, &Default::default())
+    let stage = build(model, plan, Dtype::F32, &Device::flex().autodiff())
         .unwrap()
         .pop()
         .unwrap();

@@ -1,6 +1,6 @@
 //! `rekindle devices`: what this machine can run on.
 
-use rekindle::device::{Device, DeviceInfo, probe_kind};
+use rekindle::device::{DeviceId, DeviceInfo, probe_kind};
 use serde_json::{Value, json};
 
 use crate::{args::DevicesArgs, failure::Outcome, output, table};
@@ -10,7 +10,7 @@ const FORMAT: &str = "rekindle-devices/1";
 
 /// Lists devices; for what is missing, why.
 pub fn run(args: &DevicesArgs) -> Outcome {
-    let kinds = [Device::Cpu, Device::Cuda(0), Device::Wgpu(0)];
+    let kinds = [DeviceId::Cpu, DeviceId::Cuda(0), DeviceId::Wgpu(0)];
     let found: Vec<_> = kinds.iter().map(|&kind| (kind, probe_kind(kind))).collect();
     if args.json {
         let devices: Vec<Value> = found

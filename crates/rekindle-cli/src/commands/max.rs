@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 
 use rekindle::{
-    device::{Device, DeviceInfo},
+    device::{DeviceId, DeviceInfo},
     profile::Measured,
     train::{
         record::RunRecord,
@@ -166,8 +166,8 @@ fn goes_alone(settings: &TrainSettings) -> bool {
 
 fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
     let bytes = match device.device {
-        Device::Cpu => device.free_bytes.or(device.total_bytes),
-        Device::Cuda(_) | Device::Wgpu(_) => device.total_bytes,
+        DeviceId::Cpu => device.free_bytes.or(device.total_bytes),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => device.total_bytes,
     };
     bytes.ok_or_else(|| {
         Failure::usage(format!(
@@ -297,7 +297,7 @@ fn seconds_to_measure(stages: &[Stage]) -> f64 {
 struct Measurer<'a> {
     children: &'a Children,
     args: &'a MaxArgs,
-    device: Device,
+    device: DeviceId,
     subject: &'a Subject<'a>,
 }
 

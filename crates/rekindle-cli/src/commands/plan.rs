@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use rekindle::{
     profile::{Measured, with_reserve},
-    train::session::{self, Job, PoolDecision, ScheduleRequest},
+    train::session::Job,
 };
 use rekindle_plan::{
     Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Seconds, frontier, plan,
@@ -39,7 +39,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
         segments: args.segments,
         slots: args.slots,
     };
-    let subject = Subject::new(args, &request)?;
+    let subject = Subject::new(args)?;
     if args.frontier {
         return frontier_of(args, &subject, planner);
     }
@@ -76,9 +76,6 @@ pub fn run(args: &PlanArgs) -> Outcome {
         plain.step
     );
     let _ = writeln!(text, "schedule   {}", shape(&plan));
-    if let Some(pools) = &subject.pools {
-        let _ = writeln!(text, "pools      {}: {}", pools.mode, pools.why);
-    }
     if args.explain {
         explain(&chain, &plan, &mut text)?;
     }
@@ -90,12 +87,10 @@ struct Subject {
     measured: Measured,
     /// A chain from a file is taken at its word: it says nothing of what graphs hold, and nothing is held back.
     from_file: bool,
-    /// How a GPU's pools would serve the run.
-    pools: Option<PoolDecision>,
 }
 
 impl Subject {
-    fn new(args: &PlanArgs, request: &PlanRequest) -> Result<Self, Failure> {
+    fn new(args: &PlanArgs) -> Result<Self, Failure> {
         if let Some(path) = &args.chain {
             let text =
                 std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
@@ -108,7 +103,6 @@ impl Subject {
                     sweep_s: Seconds::ZERO,
                 },
                 from_file: true,
-                pools: None,
             });
         }
         let Some(config) = &args.config else {
@@ -117,20 +111,11 @@ impl Subject {
         let config = config::load(config, &Overrides::from(&args.replace))?;
         let device = args.measure.device.unwrap_or_default().resolve()?;
         let count = config.count(args.count);
-        let mut pools = None;
-        let measured = profile::measure(&args.measure, &config, &device, |job| {
-            let job = Job {
-                schedule: ScheduleRequest::Plan(*request),
-                count,
-                ..job
-            };
-            pools = session::pools(&job).ok().flatten();
-            job
-        })?;
+        let measured =
+            profile::measure(&args.measure, &config, &device, |job| Job { count, ..job })?;
         Ok(Self {
             measured,
             from_file: false,
-            pools,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rekindle::{
-    device::{Device, DeviceInfo},
+    device::{DeviceId, DeviceInfo},
     train::{
         record::RunRecord,
         run_dir::RunDir,
@@ -60,7 +60,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
             .map(Into::into)
             .or(config.run.verify)
             .unwrap_or_default(),
-        planner: (device.device == Device::Cpu)
+        planner: (device.device == DeviceId::Cpu)
             .then_some(&(plan_measured::elsewhere as fn(&_, &_) -> _) as &PlanElsewhere),
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),

@@ -2,7 +2,7 @@
 
 use rekindle::{
     Dtype,
-    device::Device,
+    device::DeviceId,
     train::verify::{Comparison, Verification, VerifyError, verify},
 };
 use serde_json::json;
@@ -53,8 +53,8 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         device.name
     );
     let tolerance = match device.device {
-        Device::Cpu => 0.0,
-        Device::Cuda(_) | Device::Wgpu(_) => gpu_tolerance(config.training.dtype),
+        DeviceId::Cpu => 0.0,
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => gpu_tolerance(config.training.dtype),
     };
     let comparisons = verify(&verification, device.device, &mut |comparison| {
         note!(

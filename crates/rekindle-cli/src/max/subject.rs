@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use rekindle::{
     counted::Counted,
-    device::Device,
+    device::DeviceId,
     model::{cost::ElementBytes, kernels::Kernels, spec::ModelSpec},
     profile::Measured,
     train::settings::TrainSettings,
@@ -61,7 +61,7 @@ impl<'a> Subject<'a> {
     pub fn new(
         config: &'a Config,
         lever: Lever,
-        device: Device,
+        device: DeviceId,
         samples: Option<usize>,
     ) -> Result<Self, Failure> {
         let group = Group::deepest(&config.groups).cloned();
@@ -201,9 +201,9 @@ fn width(config: &Config) -> Result<Varied, Failure> {
 }
 
 /// What a process of this program holds on the device besides the training: on the processor, about what this one does.
-fn process_bytes(device: Device) -> Bytes {
+fn process_bytes(device: DeviceId) -> Bytes {
     match device {
-        Device::Cpu => Bytes(rekindle_alloc::in_use() as u64),
-        Device::Cuda(_) | Device::Wgpu(_) => Bytes(0),
+        DeviceId::Cpu => Bytes(rekindle_alloc::in_use() as u64),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Bytes(0),
     }
 }

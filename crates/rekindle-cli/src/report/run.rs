@@ -327,7 +327,7 @@ fn methods(record: &RunRecord) -> Markup {
             }
             @if let Some(pools) = &record.pools {
                 p {
-                    "Pools of " (pools.decision.mode) ": " (pools.decision.why) ". They were trimmed " (pools.trims) " times."
+                    "The pools were trimmed " (pools.trims) " times to stay within the budget."
                 }
             }
         } @else {

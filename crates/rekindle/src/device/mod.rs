@@ -1,7 +1,6 @@
 //! The devices that a run can be on.
 
-mod dispatch;
-#[cfg(feature = "cubecl")]
+mod open;
 mod pools;
 mod probe;
 
@@ -9,13 +8,14 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use dispatch::{DispatchError, Task, dispatch};
+pub use open::{DeviceError, OpenDevice, open};
+pub use pools::pool_overhead;
 pub use probe::{DeviceInfo, Unavailable, probe, probe_kind};
 
 /// A device, resolved: not "whatever there is", but one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Device {
+pub enum DeviceId {
     /// The processor, by burn's `flex` backend.
     Cpu,
     /// The NVIDIA GPU of this number.
@@ -24,7 +24,7 @@ pub enum Device {
     Wgpu(usize),
 }
 
-impl Device {
+impl DeviceId {
     /// The cargo feature that builds the device's backend in.
     #[must_use]
     pub fn feature(self) -> &'static str {
@@ -46,7 +46,7 @@ impl Device {
     }
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu => f.write_str("cpu"),

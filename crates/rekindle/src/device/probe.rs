@@ -3,18 +3,18 @@
 //! burn panics on the device's own thread when a driver is missing, so a device is asked here, by libraries that
 //! answer with errors, before burn touches it.
 
-use rekindle_plan::{Bytes, pools::PoolDevice};
+use rekindle_plan::Bytes;
 use serde::Serialize;
 use sysinfo::System;
 use thiserror::Error;
 
-use super::Device;
+use super::DeviceId;
 
 /// A device that answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceInfo {
     /// Which one.
-    pub device: Device,
+    pub device: DeviceId,
     /// What its maker calls it.
     pub name: String,
     /// All its memory, where it says so.
@@ -23,9 +23,6 @@ pub struct DeviceInfo {
     pub free_bytes: Option<Bytes>,
     /// Driver, or number of cores.
     pub detail: String,
-    /// What its memory pools know of it, where it has pools.
-    #[serde(skip)]
-    pub pools: Option<PoolDevice>,
 }
 
 /// Why a device cannot be used.
@@ -56,7 +53,7 @@ pub enum Unavailable {
     #[error("there is no {device}: this machine has {count} of that kind, numbered from 0")]
     NoSuchNumber {
         /// The device asked for.
-        device: Device,
+        device: DeviceId,
         /// How many there are.
         count: usize,
     },
@@ -67,16 +64,16 @@ pub enum Unavailable {
 /// # Errors
 ///
 /// Why it cannot be used.
-pub fn probe(device: Device) -> Result<DeviceInfo, Unavailable> {
+pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
     if !device.built_in() {
         return Err(Unavailable::NotBuiltIn {
             feature: device.feature(),
         });
     }
     let (of_kind, index) = match device {
-        Device::Cpu => (vec![processor()], 0),
-        Device::Cuda(index) => (nvidia_gpus()?, index),
-        Device::Wgpu(index) => (adapters()?, index),
+        DeviceId::Cpu => (vec![processor()], 0),
+        DeviceId::Cuda(index) => (nvidia_gpus()?, index),
+        DeviceId::Wgpu(index) => (adapters()?, index),
     };
     let count = of_kind.len();
     of_kind
@@ -90,16 +87,16 @@ pub fn probe(device: Device) -> Result<DeviceInfo, Unavailable> {
 /// # Errors
 ///
 /// Why there is none.
-pub fn probe_kind(device: Device) -> Result<Vec<DeviceInfo>, Unavailable> {
+pub fn probe_kind(device: DeviceId) -> Result<Vec<DeviceInfo>, Unavailable> {
     if !device.built_in() {
         return Err(Unavailable::NotBuiltIn {
             feature: device.feature(),
         });
     }
     match device {
-        Device::Cpu => Ok(vec![processor()]),
-        Device::Cuda(_) => nvidia_gpus(),
-        Device::Wgpu(_) => adapters(),
+        DeviceId::Cpu => Ok(vec![processor()]),
+        DeviceId::Cuda(_) => nvidia_gpus(),
+        DeviceId::Wgpu(_) => adapters(),
     }
 }
 
@@ -115,12 +112,11 @@ fn processor() -> DeviceInfo {
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     DeviceInfo {
-        device: Device::Cpu,
+        device: DeviceId::Cpu,
         name,
         total_bytes: Some(Bytes(system.total_memory())),
         free_bytes: Some(Bytes(system.available_memory())),
         detail: format!("{cores} cores"),
-        pools: None,
     }
 }
 
@@ -136,12 +132,11 @@ fn nvidia_gpus() -> Result<Vec<DeviceInfo>, Unavailable> {
                 let gpu = nvml.device_by_index(index)?;
                 let memory = gpu.memory_info()?;
                 Ok(DeviceInfo {
-                    device: Device::Cuda(index as usize),
+                    device: DeviceId::Cuda(index as usize),
                     name: gpu.name()?,
                     total_bytes: Some(Bytes(memory.total)),
                     free_bytes: Some(Bytes(memory.free)),
                     detail: format!("driver {driver}"),
-                    pools: Some(PoolDevice::cuda(Bytes(memory.total))),
                 })
             })
             .collect()
@@ -185,18 +180,12 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
         .enumerate()
         .map(|(index, adapter)| {
             let info = adapter.get_info();
-            let limits = adapter.limits();
             DeviceInfo {
-                device: Device::Wgpu(index),
+                device: DeviceId::Wgpu(index),
                 name: info.name,
                 total_bytes: None,
                 free_bytes: None,
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
-                // As cubecl-wgpu 0.10.0 takes them (`src/runtime.rs`).
-                pools: Some(PoolDevice {
-                    max_page_bytes: Bytes(u64::from(limits.max_storage_buffer_binding_size)),
-                    alignment: Bytes(u64::from(limits.min_uniform_buffer_offset_alignment)),
-                }),
             }
         })
         .collect();

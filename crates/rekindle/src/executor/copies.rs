@@ -1,23 +1,25 @@
 //! Which copy of a layer runs.
 //!
-//! burn's layers carry two kinds of state: parameters, whose autodiff leaves live in the module, and running
-//! statistics, which clones share. Three rules follow.
+//! burn's layers carry three kinds of state: parameters, whose autodiff leaves live in the module; running
+//! statistics, which clones share; and training flags. Four rules follow.
 //!
-//! - An untracked run uses a copy without gradients: on the autodiff backend, so that dropout and batch
-//!   normalisation behave as in training, but recording nothing.
+//! - An untracked run uses a copy without gradients. It stays on the device with autodiff where the layer has flags
+//!   or statistics, which ask whether the device is one; elsewhere it leaves that device, so that no nodes are left
+//!   in burn's graph.
 //! - The first run of a stage in a step, tracked or not, uses the layer's own statistics and so moves them; every
 //!   later run uses a copy with statistics of its own, which are dropped with it.
 //! - A tracked run uses the layer itself, whose leaves are there already. Only where a later run of a layer with
-//!   statistics is tracked does it need fresh leaves: burn merges the graphs of all leaves that one backward reaches
-//!   and walks every live graph at each backward, so fresh leaves in every segment would cost time that grows with
-//!   the square of the depth.
+//!   statistics is tracked does it need fresh leaves.
+//! - A run inside another graph's backward always needs fresh leaves.
 
 use std::borrow::Cow;
 
 use burn::{
-    module::{AutodiffModule, Module, ModuleVisitor, Param},
-    tensor::{Tensor, backend::AutodiffBackend},
+    module::{Flag, Module, ModuleVisitor, Param},
+    tensor::{GradientCheckpointingStrategy as Strategy, Tensor},
 };
+
+use crate::balanced::SetStrategy;
 
 /// What a module's float tensors say of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,42 +29,68 @@ pub(crate) struct Tensors {
     /// One wants none, so that it may be a statistic which a forward moves. Frozen parameters look the same; for them a
     /// copy of its own is merely not needed.
     pub(crate) may_hold_statistics: bool,
+    /// The module behaves in training as it does not elsewhere.
+    pub(crate) has_flags: bool,
 }
 
 impl Tensors {
-    /// Looks at every tensor. That also initialises lazy parameters, which would draw anew in each copy.
-    pub(crate) fn of<B: AutodiffBackend, M: Module<B>>(module: &M) -> Self {
+    /// Looks at every tensor. That also initialises lazy parameters, whose memory would else come in the first forward.
+    pub(crate) fn of<M: Module>(module: &M) -> Self {
         let mut tensors = Self::default();
         module.visit(&mut tensors);
         tensors
     }
+
+    /// Whether a run without a graph could differ from the training run on a device without autodiff.
+    pub(crate) fn minds_autodiff(self) -> bool {
+        self.may_hold_statistics || self.has_flags
+    }
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Tensors {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+impl ModuleVisitor for Tensors {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let trains = param.val().is_require_grad();
         self.trains |= trains;
         self.may_hold_statistics |= !trains;
     }
+
+    fn visit_flag(&mut self, _flag: &Param<Flag>) {
+        self.has_flags = true;
+    }
 }
 
-/// The copy for a run without a graph.
-pub(crate) fn untracked<B: AutodiffBackend, L: AutodiffModule<B>>(layer: &L, detach: bool) -> L {
+/// The copy for a run without a graph, on the device with autodiff.
+pub(crate) fn untracked<L: Module>(layer: &L, detach: bool) -> L {
     if detach {
-        L::from_inner(layer.valid()).no_grad()
+        fresh(layer).no_grad()
     } else {
         layer.clone().no_grad()
     }
 }
 
 /// The layer or copy for a run that records a graph.
-pub(crate) fn tracked<B: AutodiffBackend, L: AutodiffModule<B>>(
-    layer: &L,
-    detach: bool,
-) -> Cow<'_, L> {
+pub(crate) fn tracked<L: Module>(layer: &L, detach: bool) -> Cow<'_, L> {
     if detach {
-        Cow::Owned(L::from_inner(layer.valid()))
+        Cow::Owned(fresh(layer))
     } else {
         Cow::Borrowed(layer)
+    }
+}
+
+/// A copy with the same values and ids, leaves of its own and statistics of its own.
+pub(crate) fn fresh<M: Module>(module: &M) -> M {
+    struct Find(Option<Strategy>);
+    impl ModuleVisitor for Find {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 = self.0.or(param.val().gradient_checkpointing_strategy());
+        }
+    }
+    let mut find = Find(None);
+    module.visit(&mut find);
+    let fresh = module.valid().train();
+    match find.0 {
+        // What `train` gives.
+        None | Some(Strategy::Disabled) => fresh,
+        Some(strategy) => fresh.map(&mut SetStrategy::new(strategy)),
     }
 }

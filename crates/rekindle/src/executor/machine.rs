@@ -3,13 +3,9 @@
 use std::{borrow::Cow, ops::RangeInclusive};
 
 use burn::{
-    module::{AutodiffModule, Module},
+    module::Module,
     optim::GradientsParams,
-    tensor::{
-        Bool, Int, Tensor,
-        backend::{AutodiffBackend, Backend},
-        ops::FloatTensor,
-    },
+    tensor::{Bool, Device, Gradients, Int, Tensor},
 };
 use rekindle_plan::{Action, Bytes, StageId};
 
@@ -22,8 +18,9 @@ use super::{
 };
 use crate::{
     activation::{Activation, ActivationVisitor},
-    backend::CheckpointBackend,
+    balanced,
     graph::{self, Upstream, detached, leaf},
+    graph_ops::node_counter,
     layer::Layer,
     meter::{Meter, Phase, PhaseRecorder},
     seed::{Drawing, StepSeed},
@@ -68,7 +65,7 @@ pub(super) struct Layers<'a, L> {
     pub(super) frozen: usize,
 }
 
-pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
+pub(super) struct Machine<'a, L: Clone, A> {
     layers: Layers<'a, L>,
     seed: StepSeed,
     phases: PhaseRecorder<'a>,
@@ -78,22 +75,21 @@ pub(super) struct Machine<'a, B: AutodiffBackend, L: Clone, A> {
     /// schedule may record stages in any order.
     pieces: Vec<Piece<'a, A, L>>,
     /// The gradient of the activation that the next sweep starts from.
-    upstream: Option<Upstream<B>>,
+    upstream: Option<Upstream>,
     /// The loss on the last piece's graph, until that piece is swept.
-    loss_root: Option<FloatTensor<B>>,
+    loss_root: Option<Tensor<1>>,
     gradients: GradientsParams,
     forward_counts: Vec<usize>,
     /// The number of the last node that was made when burn last saw to its orphans.
     seen_to: u64,
     watch: Option<Watch>,
-    rechecks: Rechecks<B>,
+    rechecks: Rechecks,
 }
 
-impl<'a, B, L, A> Machine<'a, B, L, A>
+impl<'a, L, A> Machine<'a, L, A>
 where
-    B: CheckpointBackend,
-    A: Activation<B>,
-    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    A: Activation,
+    L: Layer<Input = A, Output = A>,
 {
     pub(super) fn new(
         layers: Layers<'a, L>,
@@ -101,7 +97,7 @@ where
         seed: StepSeed,
         meter: Option<&'a dyn Meter>,
         watch: Option<Watch>,
-        rechecks: Rechecks<B>,
+        rechecks: Rechecks,
     ) -> Self {
         let count = layers.all.len();
         let mut activations: Vec<Option<A>> = (0..=count).map(|_| None).collect();
@@ -116,7 +112,7 @@ where
             loss_root: None,
             gradients: GradientsParams::new(),
             forward_counts: vec![0; count],
-            seen_to: graph::node_counter(),
+            seen_to: node_counter(),
             watch,
             rechecks,
         }
@@ -126,9 +122,9 @@ where
         mut self,
         program: &Program,
         loss: F,
-    ) -> Result<StepOutput<B, R::Extra>, StepError>
+    ) -> Result<StepOutput<R::Extra>, StepError>
     where
-        R: StepLoss<B>,
+        R: StepLoss,
         F: FnOnce(A) -> R,
     {
         let mut loss = Some(loss);
@@ -180,11 +176,18 @@ where
             }
         };
         let (detach, drawing) = self.enter_stage(stage, &input);
-        let layer = copies::untracked(&self.layers.all[stage], detach);
-        let output = layer.forward(input);
-        drop((drawing, layer));
+        let layer = &self.layers.all[stage];
+        let output = match device_of(&input, layer) {
+            Some(device)
+                if !(layer.draws_random() || self.layers.tensors[stage].minds_autodiff()) =>
+            {
+                let output = layer.valid().forward(graph::inner(input));
+                graph::outer(output, &device.autodiff())
+            }
+            _ => detached(copies::untracked(layer, detach).forward(input)),
+        };
+        drop(drawing);
         self.rechecks.ran(stage, &output)?;
-        let output = detached(output);
         self.forget_orphans(stage, &output);
         self.activations[stage + 1] = Some(output);
         self.done(Action::Forward(StageId(stage)));
@@ -213,10 +216,10 @@ where
             let (detach, drawing) = self.enter_stage(stage, &output);
             let layer = copies::tracked(&self.layers.all[stage], detach);
             if let Some(watch) = self.watch.as_ref().filter(|_| stage > first) {
-                output = watch.border::<B, A>(output, stage);
+                output = watch.border::<A>(output, stage);
             }
             output = if balanced {
-                layer.forward_balanced(output)
+                balanced::run(layer.as_ref(), output)
             } else {
                 layer.forward(output)
             };
@@ -238,13 +241,9 @@ where
     }
 
     /// Computes the loss, detached, and remembers where the first backward starts.
-    fn loss<R, F>(
-        &mut self,
-        joins_piece: bool,
-        loss: F,
-    ) -> Result<(Tensor<B::InnerBackend, 1>, R::Extra), StepError>
+    fn loss<R, F>(&mut self, joins_piece: bool, loss: F) -> Result<(Tensor<1>, R::Extra), StepError>
     where
-        R: StepLoss<B>,
+        R: StepLoss,
         F: FnOnce(A) -> R,
     {
         let stages = self.layers.all.len();
@@ -272,15 +271,14 @@ where
         }
         let extra = detached(extra);
         let detached_value = value.clone().inner();
-        let root = graph::root_of(value);
         if let Some(input) = own_input {
-            if B::is_tracked(&root) {
-                let mut grads = self.backward(root);
+            if value.is_tracked() {
+                let mut grads = self.backward(&value);
                 self.collect_all(&mut grads);
                 self.upstream = Some(Upstream::take(&input, &mut grads));
             }
         } else {
-            self.loss_root = Some(root);
+            self.loss_root = Some(value);
         }
         Ok((detached_value, extra))
     }
@@ -301,12 +299,12 @@ where
         let upstream = self.upstream.take();
         let from_loss = self.loss_root.is_some();
         let root = match (self.loss_root.take(), upstream, piece.output) {
-            (Some(root), _, _) => Some(root).filter(|root| B::is_tracked(root)),
+            (Some(root), _, _) => Some(root).filter(Tensor::is_tracked),
             (None, Some(upstream), Some(output)) => upstream.seed(output),
             _ => None,
         };
         if let Some(root) = root {
-            let mut grads = self.backward(root);
+            let mut grads = self.backward(&root);
             for layer in &piece.layers {
                 graph::collect(layer.as_ref(), &mut grads, &mut self.gradients);
             }
@@ -324,23 +322,23 @@ where
     }
 
     /// A backward, after which burn has seen to its orphans.
-    fn backward(&mut self, root: FloatTensor<B>) -> B::Gradients {
-        let grads = graph::sweep::<B>(root);
-        self.seen_to = graph::node_counter();
+    fn backward(&mut self, root: &Tensor<1>) -> Gradients {
+        let grads = root.backward();
+        self.seen_to = node_counter();
         grads
     }
 
     /// Has burn see to what untracked forwards have left, if that is much.
     fn forget_orphans(&mut self, stage: usize, output: &A) {
-        if graph::node_counter() - self.seen_to > ORPHANS
+        if node_counter() - self.seen_to > ORPHANS
             && let Some(device) = device_of(output, &self.layers.all[stage])
         {
-            drop(self.backward(graph::lone_leaf::<B>(&device)));
+            drop(self.backward(&graph::lone_leaf(&device)));
         }
     }
 
     /// Collects what a loss has to say of any parameter of the model: it may hold a penalty on them.
-    fn collect_all(&mut self, grads: &mut B::Gradients) {
+    fn collect_all(&mut self, grads: &mut Gradients) {
         for layer in self.layers.all {
             graph::collect(layer, grads, &mut self.gradients);
         }
@@ -370,7 +368,7 @@ where
         let device = layer.draws_random().then(|| device_of(input, layer));
         let drawing = device
             .flatten()
-            .and_then(|device| Drawing::seeded::<B>(&device, self.seed.stage(StageId(stage))));
+            .and_then(|device| Drawing::seeded(&device, self.seed.stage(StageId(stage))));
         let ran_before = self.forward_counts[stage] > 0;
         self.forward_counts[stage] += 1;
         let detach = ran_before && self.layers.tensors[stage].may_hold_statistics;
@@ -385,25 +383,22 @@ where
         if let Some(layer) = self.layers.all.iter().find(|layer| layer.draws_random())
             && let Some(device) = device_of(input, layer)
         {
-            drop(Drawing::seeded::<B>(&device, self.seed.after()));
+            drop(Drawing::seeded(&device, self.seed.after()));
         }
     }
 }
 
 /// The device that a layer runs on: its input's, or else that of its parameters.
-pub(crate) fn device_of<B: Backend, A: Activation<B>, L: Module<B>>(
-    input: &A,
-    layer: &L,
-) -> Option<B::Device> {
-    struct Find<B: Backend>(Option<B::Device>);
-    impl<B: Backend> ActivationVisitor<B> for Find<B> {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
+pub(crate) fn device_of<A: Activation, L: Module>(input: &A, layer: &L) -> Option<Device> {
+    struct Find(Option<Device>);
+    impl ActivationVisitor for Find {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
             self.0.get_or_insert_with(|| tensor.device());
         }
-        fn int<const D: usize>(&mut self, tensor: &Tensor<B, D, Int>) {
+        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
             self.0.get_or_insert_with(|| tensor.device());
         }
-        fn bool<const D: usize>(&mut self, tensor: &Tensor<B, D, Bool>) {
+        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
             self.0.get_or_insert_with(|| tensor.device());
         }
     }

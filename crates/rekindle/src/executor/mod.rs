@@ -2,8 +2,8 @@
 //!
 //! One training step is the schedule's actions in order. Untracked forwards keep nothing but the activations that the
 //! schedule keeps; tracked forwards record burn's graph; backwards start from the gradient of a piece's output and
-//! give the gradient of its input, the upstream gradient of the piece before. burn 0.21 cannot run a backward inside
-//! a backward, so pieces are driven from outside, the last one first.
+//! give the gradient of its input, the upstream gradient of the piece before. Pieces are driven from outside, the last
+//! one first: a backward inside another needs fresh leaves, which cost more.
 //!
 //! # What is promised
 //!
@@ -38,17 +38,12 @@ mod watch;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::{
-    module::AutodiffModule,
-    optim::GradientsParams,
-    tensor::{Tensor, backend::AutodiffBackend},
-};
+use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle_plan::{Action, Schedule, planner};
 use thiserror::Error;
 
 use crate::{
     activation::Activation,
-    backend::CheckpointBackend,
     layer::Layer,
     meter::{Meter, PhaseReading, halves},
     seed::StepSeed,
@@ -81,9 +76,9 @@ pub struct Executor {
 
 /// What one training step gives.
 #[derive(Debug)]
-pub struct StepOutput<B: CheckpointBackend, T> {
+pub struct StepOutput<T> {
     /// The loss, shape `[1]`.
-    pub loss: Tensor<B::InnerBackend, 1>,
+    pub loss: Tensor<1>,
     /// Whatever else the loss closure returned, detached.
     pub extra: T,
     /// The gradient of every parameter that wants one, for any burn optimizer.
@@ -223,8 +218,8 @@ impl Executor {
     /// Refuses inputs that are larger in any dimension than this one, which the schedule was planned for: they might take
     /// more than was planned, and a budget is never passed silently. Smaller ones, like an epoch's last batch, run.
     #[must_use]
-    pub fn planned_for<B: AutodiffBackend, A: Activation<B>>(mut self, input: &A) -> Self {
-        self.planned = Some(recheck::shapes::<B, A>(input));
+    pub fn planned_for<A: Activation>(mut self, input: &A) -> Self {
+        self.planned = Some(recheck::shapes::<A>(input));
         self
     }
 
@@ -289,23 +284,22 @@ impl Executor {
     /// # Errors
     ///
     /// A [`StepError`] if the schedule does not fit the model, before anything runs, or if the loss is no scalar.
-    pub fn step<B, L, A, R, F>(
+    pub fn step<L, A, R, F>(
         &self,
         model: &Sequential<L>,
         input: A,
         seed: StepSeed,
         loss: F,
-    ) -> Result<StepOutput<B, R::Extra>, StepError>
+    ) -> Result<StepOutput<R::Extra>, StepError>
     where
-        B: CheckpointBackend,
-        A: Activation<B>,
-        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
-        R: StepLoss<B>,
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
+        R: StepLoss,
         F: FnOnce(A) -> R,
     {
         self.check(model.layers())?;
-        self.check_input::<B, A>(&input)?;
-        let tensors: Vec<Tensors> = model.layers().iter().map(Tensors::of::<B, L>).collect();
+        self.check_input::<A>(&input)?;
+        let tensors: Vec<Tensors> = model.layers().iter().map(Tensors::of::<L>).collect();
         let frozen = tensors.iter().take_while(|tensors| !tensors.trains).count();
         let script = self.script(frozen);
         let (phases, trace) = match (&self.meter, self.tracing) {
@@ -349,14 +343,11 @@ impl Executor {
         Arc::clone(&script)
     }
 
-    fn check_input<B: CheckpointBackend, A: Activation<B>>(
-        &self,
-        input: &A,
-    ) -> Result<(), StepError> {
+    fn check_input<A: Activation>(&self, input: &A) -> Result<(), StepError> {
         let Some(planned) = &self.planned else {
             return Ok(());
         };
-        let got = recheck::shapes::<B, A>(input);
+        let got = recheck::shapes::<A>(input);
         let fits = |(planned, got): (&Vec<usize>, &Vec<usize>)| {
             planned.len() == got.len() && planned.iter().zip(got).all(|(most, size)| size <= most)
         };
@@ -369,7 +360,7 @@ impl Executor {
         })
     }
 
-    fn check<B: CheckpointBackend, L: Layer<B>>(&self, layers: &[L]) -> Result<(), StepError> {
+    fn check<L: Layer>(&self, layers: &[L]) -> Result<(), StepError> {
         if self.schedule.stages() != layers.len() {
             return Err(StepError::LayerCount {
                 schedule: self.schedule.stages(),
@@ -405,30 +396,29 @@ pub enum CheckpointError {
 /// Forward, loss and backward with `segments` checkpointed segments: the form that PyTorch's
 /// `checkpoint_sequential(functions, segments, input)` suggests.
 ///
-/// PyTorch returns the output and recomputes when the caller runs `backward`. burn cannot run a backward inside a
-/// backward, so the loss comes as a closure and the gradients come back with it. Random layers draw from the
-/// generator that [`Backend::seed`](burn::tensor::backend::Backend::seed) seeds.
+/// PyTorch returns the output and recomputes when the caller runs `backward`. Here the loss comes as a closure and the
+/// gradients come back with it. Random layers draw from the generator that
+/// [`Device::seed`](burn::tensor::Device::seed) seeds.
 ///
 /// # Errors
 ///
 /// When `segments` is 0 or larger than the number of layers, or when the loss is no scalar.
-pub fn checkpoint_sequential<B, L, A, R, F>(
+pub fn checkpoint_sequential<L, A, R, F>(
     model: &Sequential<L>,
     segments: usize,
     input: A,
     loss: F,
-) -> Result<StepOutput<B, R::Extra>, CheckpointError>
+) -> Result<StepOutput<R::Extra>, CheckpointError>
 where
-    B: CheckpointBackend,
-    A: Activation<B>,
-    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
-    R: StepLoss<B>,
+    A: Activation,
+    L: Layer<Input = A, Output = A>,
+    R: StepLoss,
     F: FnOnce(A) -> R,
 {
     let schedule = planner::uniform(model.len(), segments)?;
     let random = model.layers().iter().find(|layer| layer.draws_random());
     let seed = match random.and_then(|layer| machine::device_of(&input, layer)) {
-        Some(device) => StepSeed::draw::<B>(&device),
+        Some(device) => StepSeed::draw(&device),
         None => StepSeed::new(0, 0),
     };
     Ok(Executor::new(schedule).step(model, input, seed, loss)?)

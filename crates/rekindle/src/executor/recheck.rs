@@ -8,10 +8,7 @@
 //! Costs, for values: some passes over each output and up to [`Recheck::temp_bytes`] while they last; the sums wait on
 //! the device, and are read once, when the step is over. They are taken in `f32`, whatever the output is.
 
-use burn::tensor::{
-    Bool, DType, Int, Tensor,
-    backend::{AutodiffBackend, Backend},
-};
+use burn::tensor::{Bool, DType, Int, Tensor};
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -61,23 +58,23 @@ const ULPS: f64 = 4.0;
 const SCALE: f32 = 1.0 / (1u64 << 40) as f32;
 
 /// What is compared of one output.
-struct Outline<B: Backend> {
+struct Outline {
     shapes: Vec<Vec<usize>>,
     /// The [`fingerprint`] of each tensor.
-    sums: Vec<Tensor<B, 1>>,
+    sums: Vec<Tensor<1>>,
     /// How far each of these may differ, relative to the sum of magnitudes.
     tolerances: Vec<f32>,
 }
 
 /// The outputs of one step.
-pub(super) struct Rechecks<B: AutodiffBackend> {
+pub(super) struct Rechecks {
     mode: Recheck,
-    first: Vec<Option<Outline<B::InnerBackend>>>,
+    first: Vec<Option<Outline>>,
     /// Stage, and the sums of a later run.
-    later: Vec<(usize, Vec<Tensor<B::InnerBackend, 1>>)>,
+    later: Vec<(usize, Vec<Tensor<1>>)>,
 }
 
-impl<B: AutodiffBackend> Rechecks<B> {
+impl Rechecks {
     pub(super) fn new(mode: Recheck, stages: usize) -> Self {
         Self {
             mode,
@@ -87,15 +84,11 @@ impl<B: AutodiffBackend> Rechecks<B> {
     }
 
     /// A stage has run, for the first time or again.
-    pub(super) fn ran<A: Activation<B>>(
-        &mut self,
-        stage: usize,
-        output: &A,
-    ) -> Result<(), StepError> {
+    pub(super) fn ran<A: Activation>(&mut self, stage: usize, output: &A) -> Result<(), StepError> {
         if self.mode == Recheck::Off {
             return Ok(());
         }
-        let outline = outline::<B, A>(output, self.mode);
+        let outline = outline::<A>(output, self.mode);
         let Some(first) = &self.first[stage] else {
             self.first[stage] = Some(outline);
             return Ok(());
@@ -116,7 +109,7 @@ impl<B: AutodiffBackend> Rechecks<B> {
         if self.mode != Recheck::Values {
             return Ok(());
         }
-        let read = |sums: &[Tensor<B::InnerBackend, 1>]| -> Vec<f32> {
+        let read = |sums: &[Tensor<1>]| -> Vec<f32> {
             sums.iter()
                 .flat_map(|sums| sums.to_data().iter::<f32>().collect::<Vec<_>>())
                 .collect()
@@ -168,7 +161,7 @@ const SUMS: usize = 4;
 
 /// Of a tensor's values: the sum, the sums weighted by their place along the first and along the last dimension, and
 /// the sum of magnitudes.
-fn fingerprint<B: Backend, const D: usize>(values: Tensor<B, D>) -> Tensor<B, 1> {
+fn fingerprint<const D: usize>(values: Tensor<D>) -> Tensor<1> {
     let dims = values.dims();
     let count = dims.iter().product::<usize>();
     let values = values.cast(Dtype::F32.float());
@@ -189,8 +182,8 @@ fn fingerprint<B: Backend, const D: usize>(values: Tensor<B, D>) -> Tensor<B, 1>
 }
 
 /// The sum with weights between -1 and 1, of which no two that are near each other are alike.
-fn weighted<B: Backend>(values: Tensor<B, 1>) -> Tensor<B, 1> {
-    let places = Tensor::<B, 1, Int>::arange(0..values.dims()[0] as i64, &values.device());
+fn weighted(values: Tensor<1>) -> Tensor<1> {
+    let places = Tensor::<1, Int>::arange(0..values.dims()[0] as i64, &values.device());
     let weights = places
         .float()
         .cast(Dtype::F32.float())
@@ -200,37 +193,34 @@ fn weighted<B: Backend>(values: Tensor<B, 1>) -> Tensor<B, 1> {
 }
 
 /// The shapes of a value's tensors.
-pub(super) fn shapes<B: AutodiffBackend, A: Activation<B>>(value: &A) -> Vec<Vec<usize>> {
-    outline::<B, A>(value, Recheck::Shapes).shapes
+pub(super) fn shapes<A: Activation>(value: &A) -> Vec<Vec<usize>> {
+    outline::<A>(value, Recheck::Shapes).shapes
 }
 
-fn outline<B: AutodiffBackend, A: Activation<B>>(
-    output: &A,
-    mode: Recheck,
-) -> Outline<B::InnerBackend> {
-    struct Look<B: AutodiffBackend> {
+fn outline<A: Activation>(output: &A, mode: Recheck) -> Outline {
+    struct Look {
         mode: Recheck,
-        outline: Outline<B::InnerBackend>,
+        outline: Outline,
     }
-    impl<B: AutodiffBackend> ActivationVisitor<B> for Look<B> {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
+    impl ActivationVisitor for Look {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
             let epsilon = tensor.dtype().finfo().map_or(0.0, |info| info.epsilon);
             self.see(tensor.dims(), epsilon, || tensor.clone().inner());
         }
-        fn int<const D: usize>(&mut self, tensor: &Tensor<B, D, Int>) {
+        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
             self.see(tensor.dims(), 0.0, || tensor.clone().inner().float());
         }
-        fn bool<const D: usize>(&mut self, tensor: &Tensor<B, D, Bool>) {
+        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
             self.see(tensor.dims(), 0.0, || tensor.clone().inner().float());
         }
     }
-    impl<B: AutodiffBackend> Look<B> {
+    impl Look {
         /// A tensor whose kernels may round by a share of `epsilon`.
         fn see<const D: usize>(
             &mut self,
             dims: [usize; D],
             epsilon: f64,
-            values: impl FnOnce() -> Tensor<B::InnerBackend, D>,
+            values: impl FnOnce() -> Tensor<D>,
         ) {
             self.outline.shapes.push(dims.to_vec());
             if self.mode == Recheck::Values {

@@ -2,8 +2,8 @@
 //!
 //! A GPU's pools keep what was freed, and a free buffer of one size is of no use to a request of another. So they may
 //! reserve more than a schedule ever holds at once. What each action takes at most is known beforehand: where the pools
-//! might grow past the budget, they are trimmed first, and then reserve no more than is in use. With pools that serve
-//! every buffer by its exact size (see [`PoolMode`](rekindle_plan::pools::PoolMode)) a schedule whose simulated peak is
+//! might grow past the budget, they are trimmed first, and then reserve no more than is in use and what pools add to
+//! that (see [`pool_overhead`](crate::device::pool_overhead), which plans count). A schedule whose simulated peak is
 //! within the budget therefore never reserves more than the budget.
 //!
 //! Reading the pools waits for queued work, so it is put off for as long as the sum of what actions may have taken

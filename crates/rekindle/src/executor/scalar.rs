@@ -1,6 +1,6 @@
 //! What a loss closure may return.
 
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::Tensor;
 
 use crate::activation::Activation;
 
@@ -10,26 +10,26 @@ use crate::activation::Activation;
 /// |output| cross_entropy.forward(output, targets)                        // the loss
 /// |output| (cross_entropy.forward(output.clone(), targets), output)      // and the logits, for accuracy
 /// ```
-pub trait StepLoss<B: Backend> {
+pub trait StepLoss {
     /// What comes with the loss.
-    type Extra: Activation<B>;
+    type Extra: Activation;
 
     /// The loss and the rest.
-    fn split(self) -> (Tensor<B, 1>, Self::Extra);
+    fn split(self) -> (Tensor<1>, Self::Extra);
 }
 
-impl<B: Backend> StepLoss<B> for Tensor<B, 1> {
+impl StepLoss for Tensor<1> {
     type Extra = ();
 
-    fn split(self) -> (Tensor<B, 1>, ()) {
+    fn split(self) -> (Tensor<1>, ()) {
         (self, ())
     }
 }
 
-impl<B: Backend, T: Activation<B>> StepLoss<B> for (Tensor<B, 1>, T) {
+impl<T: Activation> StepLoss for (Tensor<1>, T) {
     type Extra = T;
 
-    fn split(self) -> (Tensor<B, 1>, T) {
+    fn split(self) -> (Tensor<1>, T) {
         self
     }
 }

@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use burn::tensor::{Tensor, TensorPrimitive};
+use burn::tensor::Tensor;
 use rekindle_plan::{Action, Bytes, Schedule, StageId};
 
 use super::room::Room;
 use crate::{
     activation::{Activation, ActivationMapper},
-    backend::{BorderCall, CheckpointBackend},
+    graph_ops::{BorderCall, border},
     meter::Meter,
 };
 
@@ -205,17 +205,11 @@ impl Watch {
     }
 
     /// The value with a border behind it: a backward that comes back to it has finished `stage`.
-    pub(super) fn border<B: CheckpointBackend, A: Activation<B>>(
-        &self,
-        value: A,
-        stage: usize,
-    ) -> A {
+    pub(super) fn border<A: Activation>(&self, value: A, stage: usize) -> A {
         struct Border(BorderCall);
-        impl<B: CheckpointBackend> ActivationMapper<B> for Border {
-            fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
-                let primitive = tensor.into_primitive().tensor();
-                let bordered = B::border(primitive, self.0.clone());
-                Tensor::from_primitive(TensorPrimitive::Float(bordered))
+        impl ActivationMapper for Border {
+            fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+                border(tensor, self.0.clone())
             }
         }
         let backward = Action::Backward(StageId(stage));

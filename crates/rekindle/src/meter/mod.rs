@@ -3,15 +3,14 @@
 //! | meter | in use | peak in use | reserved |
 //! |---|---|---|---|
 //! | [`HostMeter`] | the process's allocator, exact | exact | not a notion of its own |
-//! | [`CubeMeter`] | live buffers of cubecl's pools | highest of the samples taken between actions | bytes the pools took from the device; they only shrink in a clean-up, so its peak is exact |
+//! | [`PoolMeter`] | live buffers of cubecl's pools | highest of the samples taken between actions | bytes the pools took from the device; where buffers are served by exact sizes, they only shrink in a clean-up, so its peak is exact |
 
 mod census;
 mod halves;
 mod host;
 mod phase;
+mod pool;
 
-#[cfg(feature = "cubecl")]
-mod cube;
 #[cfg(feature = "cuda")]
 mod nvml;
 
@@ -19,13 +18,12 @@ use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use census::{Census, Change};
-#[cfg(feature = "cubecl")]
-pub use cube::CubeMeter;
 pub(crate) use halves::halves;
 pub use host::{HostMeter, NotInstalled};
 #[cfg(feature = "cuda")]
 pub use nvml::{NvmlError, NvmlMemory, nvml_memory};
 pub use phase::{Phase, PhaseReading, PhaseRecorder};
+pub use pool::PoolMeter;
 
 /// Reads a device's memory.
 ///

@@ -1,8 +1,8 @@
 //! From a description to burn modules.
 //!
-//! All parameters are drawn here, stage by stage and layer by layer: burn's parameters are lazy by themselves, and
-//! copies of a lazy one draw different values. So `B::seed` before [`build`] makes a model reproducible, and how
-//! its layers are grouped into stages does not change a value. Linear layers before ReLU or GELU start as mirrored
+//! All parameters are drawn here, stage by stage and layer by layer; burn's are drawn at their first use by
+//! themselves. So [`Device::seed`] before [`build`] makes a model reproducible, and how its layers are grouped into
+//! stages does not change a value. Linear layers before ReLU or GELU start as mirrored
 //! pairs of an orthogonal map, so that stacks of any depth train; the modules `init` and `mirror` say how and why.
 
 use burn::{
@@ -11,7 +11,7 @@ use burn::{
         BatchNormConfig, EmbeddingConfig, LayerNormConfig, Linear, PaddingConfig2d,
         conv::Conv2dConfig,
     },
-    tensor::{Tensor, TensorData, backend::Backend},
+    tensor::{Device, Tensor, TensorData},
 };
 
 use super::{
@@ -50,12 +50,12 @@ pub enum BuildError {
 /// # Errors
 ///
 /// A model whose shapes don't fit, or stages that don't cover its layers in order.
-pub fn build<B: Backend>(
+pub fn build(
     model: &ModelSpec,
     plan: &StagePlan,
     dtype: Dtype,
-    device: &B::Device,
-) -> Result<Vec<Stage<B>>, BuildError> {
+    device: &Device,
+) -> Result<Vec<Stage>, BuildError> {
     let shape = model.infer()?;
     let layers = model.layers.len();
     let planned = plan.stages.iter().try_fold(0, |next, stage| {
@@ -88,14 +88,14 @@ pub fn build<B: Backend>(
         .collect())
 }
 
-struct StageBuilder<'a, B: Backend> {
-    ops: Vec<Op<B>>,
+struct StageBuilder<'a> {
+    ops: Vec<Op>,
     program: Vec<Instruction>,
     dtype: Dtype,
-    device: &'a B::Device,
+    device: &'a Device,
 }
 
-impl<B: Backend> StageBuilder<'_, B> {
+impl StageBuilder<'_> {
     /// Adds one layer of a list.
     fn layer(&mut self, list: &[LayerSpec], index: usize, shape: &LayerShape) {
         let first = shape.input.dims.first().copied().unwrap_or(0);
@@ -109,7 +109,7 @@ impl<B: Backend> StageBuilder<'_, B> {
                 let weight = match weight {
                     FirstWeight::Drawn(initializer) => initializer.init([last, *out], self.device),
                     FirstWeight::Mirrored { pairs_in } => {
-                        let values = mirrored_weight::<B>(last, *out, pairs_in, self.device);
+                        let values = mirrored_weight(last, *out, pairs_in, self.device);
                         Param::from_data(TensorData::new(values, [last, *out]), self.device)
                     }
                 };
@@ -174,7 +174,7 @@ impl<B: Backend> StageBuilder<'_, B> {
         self.program.push(instruction);
     }
 
-    fn op(&mut self, op: Op<B>) {
+    fn op(&mut self, op: Op) {
         op.visit(&mut Draw);
         self.program.push(Instruction::Apply(self.ops.len()));
         self.ops.push(self.dtype.cast(op));
@@ -184,8 +184,8 @@ impl<B: Backend> StageBuilder<'_, B> {
 /// Draws every parameter that it sees.
 struct Draw;
 
-impl<B: Backend> ModuleVisitor<B> for Draw {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+impl ModuleVisitor for Draw {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let _drawn = param.val();
     }
 }

@@ -12,7 +12,7 @@
 //! | max_pool2d | if tracked | `N` indices | |
 //! | softmax | no | shifted, exponential: `2N`; their sum: `M` | |
 //! | dropout, `p > 0` | no | mask: `N` | |
-//! | batch_norm | no | two centred copies, normalised: `3N`; variance, deviation: `2C` | normalised: `N` |
+//! | batch_norm | yes | mean, variance: `2C` | the same |
 //! | layer_norm | no | centred, normalised: `2N`; variance, deviation: `2M` | normalised: `N` |
 //! | embedding | yes (ids) | | |
 //! | zero_pad, residual's sum | no | | |
@@ -43,11 +43,11 @@ pub struct ElementBytes {
 }
 
 impl ElementBytes {
-    /// burn's `flex` backend: `f32` numbers, `i32` token ids, `i64` pooling positions.
+    /// burn's `flex` backend: `f32` numbers, `i32` token ids and pooling positions.
     pub const FLEX: Self = Self {
         float: 4,
         token: 4,
-        index: 8,
+        index: 4,
     };
 
     /// The same with numbers of another type.
@@ -271,15 +271,12 @@ impl Counter {
             LayerSpec::MaxPool2d(_) if tracked => (true, values.saturating_mul(self.bytes.index)),
             LayerSpec::Softmax if tracked => (false, product([2, output]).saturating_add(rows)),
             LayerSpec::Dropout { .. } if tracked => (false, output),
-            LayerSpec::BatchNorm { .. } if tracked => (
-                false,
-                product([3, output]).saturating_add(product([2, channels])),
-            ),
+            LayerSpec::BatchNorm { .. } => (true, product([2, channels])),
             LayerSpec::LayerNorm { .. } if tracked => (
                 false,
                 product([2, output]).saturating_add(product([2, rows])),
             ),
-            LayerSpec::BatchNorm { .. } | LayerSpec::LayerNorm { .. } => (false, output),
+            LayerSpec::LayerNorm { .. } => (false, output),
             LayerSpec::MaxPool2d(_)
             | LayerSpec::Softmax
             | LayerSpec::Dropout { .. }
@@ -384,10 +381,10 @@ mod tests {
                     state_bytes: 0,
                     multiply_adds: 5 * 64 * 2 * 9,
                 },
-                // Four bytes of output and eight of index for each of 16 values.
+                // Four bytes of output and four of index for each of 16 values.
                 LayerCost {
                     output_bytes: 5 * 16 * 4,
-                    saved_bytes: 5 * 16 * 12,
+                    saved_bytes: 5 * 16 * 8,
                     ..LayerCost::default()
                 },
                 LayerCost {

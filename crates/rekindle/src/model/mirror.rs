@@ -18,10 +18,10 @@
 //! identity holds, since `gelu(u) = u P(u)` with `P(u) + P(-u) = 1`.
 //!
 //! `M` is a signed random permutation times [`REFLECTIONS`] random Householder reflections: exactly orthogonal, in
-//! `O(n^2)` steps, computed on the host from numbers that the backend draws, so that a seed gives the same weights
+//! `O(n^2)` steps, computed on the host from numbers that the device draws, so that a seed gives the same weights
 //! on every run. Where it is not square it is a part of a square one, scaled so that the mean square of a unit stays.
 
-use burn::tensor::{Distribution, Tensor, backend::Backend};
+use burn::tensor::{Device, Distribution, Tensor};
 
 /// Reflections that mix the units of one matrix. With as many as units, the matrix is uniform among the orthogonal
 /// ones (Stewart 1980); a few already mix each unit into all others.
@@ -30,15 +30,15 @@ const REFLECTIONS: usize = 16;
 /// Row-major weight `[inputs, outputs]`, mirrored in its outputs, and in its inputs where `pairs_in`.
 ///
 /// `outputs` must be even, and `inputs` too where `pairs_in`: a last odd one would stay 0.
-pub(super) fn mirrored_weight<B: Backend>(
+pub(super) fn mirrored_weight(
     inputs: usize,
     outputs: usize,
     pairs_in: bool,
-    device: &B::Device,
+    device: &Device,
 ) -> Vec<f32> {
     let rows = if pairs_in { inputs / 2 } else { inputs };
     let columns = outputs / 2;
-    let matrix = orthogonal::<B>(rows, columns, device);
+    let matrix = orthogonal(rows, columns, device);
     let mut weight = vec![0.0; inputs * outputs];
     for (row, values) in matrix.chunks_exact(columns).enumerate() {
         for (column, &value) in values.iter().enumerate() {
@@ -54,11 +54,11 @@ pub(super) fn mirrored_weight<B: Backend>(
 }
 
 /// A `rows` x `columns` part of an orthogonal matrix, scaled by `sqrt(columns / rows)` where it is wide.
-fn orthogonal<B: Backend>(rows: usize, columns: usize, device: &B::Device) -> Vec<f32> {
+fn orthogonal(rows: usize, columns: usize, device: &Device) -> Vec<f32> {
     let size = rows.max(columns);
     let reflections = size.min(REFLECTIONS);
     let draw = |count: usize| -> Vec<f32> {
-        let tensor = Tensor::<B, 1>::random([count], Distribution::Normal(0.0, 1.0), device);
+        let tensor = Tensor::<1>::random([count], Distribution::Normal(0.0, 1.0), device);
         tensor.into_data().iter::<f32>().collect()
     };
     let order_by = draw(size);

@@ -12,7 +12,7 @@
 //! | [`kernels`] | | whose kernels compute, and what they keep for good |
 //! | `passes` | layers of a stage | what its forward and backward hold for a while |
 //! | [`value`] | | the activation that flows between the stages |
-//! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a backend |
+//! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a device |
 //! | [`window`] | | sizes of convolution and pooling windows |
 
 pub mod build;

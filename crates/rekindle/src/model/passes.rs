@@ -6,10 +6,12 @@
 //!
 //! | layer | its forward, beyond `I` and `O` | its backward, beyond what it keeps and the gradient of `O` |
 //! |---|---|---|
-//! | linear | `O` | `2I`, then `I + 2W`; `I + 2LW` for `L` matrices in a batch |
+//! | linear | `O` | `2I`, then `I + 2W` |
 //! | conv2d | `I + W`, and a tile a thread | `I` and the windows of one sample, then `3I + 2O + W` and a tile a thread; one `O` less without bias |
-//! | batch_norm, layer_norm | a copy, if nothing is kept | `2I` |
-//! | softmax, dropout, max_pool2d | what a tracked one would keep, if nothing is kept | `2I` for softmax, else `I` |
+//! | batch_norm | `O` | `4I`; `2I` for samples of one dimension, which need not be laid out anew |
+//! | layer_norm | a copy, if nothing is kept | `2I` |
+//! | max_pool2d | positions of 8 bytes | `I` |
+//! | softmax, dropout | what a tracked one would keep, if nothing is kept | `2I` for softmax, else `I` |
 //! | tanh, sigmoid | | `2I` |
 //! | the rest | | `I` |
 //!
@@ -24,6 +26,8 @@ use super::{
     spec::{ElementKind, LayerSpec},
 };
 
+/// Bytes of a position that a max pooling on the processor finds, before it is stored as the graph keeps it.
+const FOUND_POSITION: u64 = 8;
 /// Positions that a convolution on the processor lays out at once.
 const TILE: u64 = 512;
 /// At most so many channels in and out run without copies.
@@ -315,7 +319,11 @@ impl Rules {
                     product([threads.min(self.counter.batch), tile]),
                 ])
             }
-            (LayerSpec::BatchNorm { .. } | LayerSpec::LayerNorm { .. }, _) if !stays => output,
+            (LayerSpec::MaxPool2d(_), Kernels::Host { .. }) => {
+                product([self.counter.batch, shape.output.elements(), FOUND_POSITION])
+            }
+            (LayerSpec::BatchNorm { .. }, _) => output,
+            (LayerSpec::LayerNorm { .. }, _) if !stays => output,
             (LayerSpec::Softmax | LayerSpec::Dropout { .. } | LayerSpec::MaxPool2d(_), _)
                 if !stays =>
             {
@@ -334,22 +342,13 @@ impl Rules {
         };
         match (spec, self.kernels) {
             (LayerSpec::Linear { out, .. }, kernels) => {
-                let dims = &shape.input.dims;
-                let features = dims.last().copied().unwrap_or(1) as u64;
+                let features = shape.input.dims.last().copied().unwrap_or(1) as u64;
                 let weight = product([features, *out as u64, float]);
-                // With more than one row a sample, every sample gives a gradient of its own before they are summed.
-                let matrices = match dims.len() {
-                    0 | 1 => 1,
-                    rank => {
-                        let outer = dims[..rank - 2].iter().map(|&size| size as u64);
-                        outer.fold(self.counter.batch, u64::saturating_mul)
-                    }
-                };
                 let copies = match kernels {
                     Kernels::Host { .. } => 2,
                     Kernels::Device => 1,
                 };
-                let weights = sum([input, product([copies, matrices, weight])]);
+                let weights = sum([input, product([copies, weight])]);
                 weights.max(product([copies, input]))
             }
             (
@@ -387,10 +386,14 @@ impl Rules {
                 LayerSpec::Tanh
                 | LayerSpec::Sigmoid
                 | LayerSpec::Softmax
-                | LayerSpec::BatchNorm { .. }
                 | LayerSpec::LayerNorm { .. },
                 _,
             ) => product([2, input]),
+            // The gradient of its input is computed whether it is wanted or not.
+            (LayerSpec::BatchNorm { .. }, _) => {
+                let copies = if shape.input.dims.len() == 1 { 2 } else { 4 };
+                product([copies, self.counter.activation(&shape.input)])
+            }
             _ => input,
         }
     }

@@ -5,11 +5,11 @@
 
 use burn::{
     module::Module,
-    nn::{BatchNorm, Dropout, Embedding, LayerNorm, Linear, conv::Conv2d},
+    nn::{BatchNorm, DropoutConfig, Embedding, LayerNorm, Linear, conv::Conv2d},
     tensor::{
         Tensor, activation,
-        backend::Backend,
         module::{avg_pool2d, max_pool2d},
+        ops::{AvgPoolOptions, MaxPoolOptions},
     },
 };
 
@@ -19,24 +19,22 @@ use super::{
 };
 use crate::{
     activation::{Activation, ActivationMapper},
-    backend::CheckpointBackend,
-    balanced,
     layer::Layer,
 };
 
 /// A layer with parameters.
 #[derive(Module, Debug)]
-pub enum Op<B: Backend> {
+pub enum Op {
     /// `y = x W + b` on the last dimension.
-    Linear(Linear<B>),
+    Linear(Linear),
     /// 2-D convolution.
-    Conv2d(Conv2d<B>),
+    Conv2d(Conv2d),
     /// Batch normalisation over the first dimension of a sample.
-    BatchNorm(BatchNorm<B>),
+    BatchNorm(BatchNorm),
     /// Layer normalisation over the last dimension.
-    LayerNorm(LayerNorm<B>),
+    LayerNorm(LayerNorm),
     /// A learned vector for each token id.
-    Embedding(Embedding<B>),
+    Embedding(Embedding),
 }
 
 /// One step of a stage's program.
@@ -64,16 +62,16 @@ pub(super) enum Instruction {
 ///
 /// In a record its parameters are called `ops.0.Linear.weight` and so on, in the order of its layers.
 #[derive(Module, Debug)]
-pub struct Stage<B: Backend> {
-    ops: Vec<Op<B>>,
+pub struct Stage {
+    ops: Vec<Op>,
     #[module(skip)]
     program: Vec<Instruction>,
     #[module(skip)]
     input: SampleShape,
 }
 
-impl<B: Backend> Stage<B> {
-    pub(super) fn new(ops: Vec<Op<B>>, program: Vec<Instruction>, input: SampleShape) -> Self {
+impl Stage {
+    pub(super) fn new(ops: Vec<Op>, program: Vec<Instruction>, input: SampleShape) -> Self {
         Self {
             ops,
             program,
@@ -89,11 +87,11 @@ impl<B: Backend> Stage<B> {
 
     /// Its layers with parameters, in order.
     #[must_use]
-    pub fn ops(&self) -> &[Op<B>] {
+    pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    fn run(&self, input: Value<B>) -> Result<Value<B>, ValueError> {
+    fn run(&self, input: Value) -> Result<Value, ValueError> {
         input.check(&self.input)?;
         let mut skips = Vec::new();
         let mut value = input;
@@ -113,28 +111,23 @@ impl<B: Backend> Stage<B> {
                     kernel,
                     stride,
                     padding,
-                }) => max_pool2d(
-                    value.into_float4()?,
-                    *kernel,
-                    *stride,
-                    *padding,
-                    [1, 1],
-                    false,
-                )
-                .into(),
+                }) => {
+                    let options = MaxPoolOptions::new(*kernel)
+                        .with_stride(*stride)
+                        .with_padding(*padding);
+                    max_pool2d(value.into_float4()?, options).into()
+                }
                 Instruction::AvgPool(PoolSpec {
                     kernel,
                     stride,
                     padding,
-                }) => avg_pool2d(
-                    value.into_float4()?,
-                    *kernel,
-                    *stride,
-                    *padding,
-                    false,
-                    false,
-                )
-                .into(),
+                }) => {
+                    let options = AvgPoolOptions::new(*kernel)
+                        .with_stride(*stride)
+                        .with_padding(*padding)
+                        .with_count_include_pad(false);
+                    avg_pool2d(value.into_float4()?, options).into()
+                }
                 Instruction::ZeroPad(padding) => zero_pad(value.into_float4()?, *padding).into(),
                 Instruction::Relu
                 | Instruction::Gelu
@@ -148,14 +141,14 @@ impl<B: Backend> Stage<B> {
     }
 }
 
-impl<B: Backend> Layer<B> for Stage<B> {
-    type Input = Value<B>;
-    type Output = Value<B>;
+impl Layer for Stage {
+    type Input = Value;
+    type Output = Value;
 
     /// # Panics
     ///
     /// Where one sample of the input has not the shape [`Stage::input`]; [`Value::check`] tells.
-    fn forward(&self, input: Value<B>) -> Value<B> {
+    fn forward(&self, input: Value) -> Value {
         match self.run(input) {
             Ok(output) => output,
             Err(error) => panic!("a stage ran on a value that it was not built for: {error}"),
@@ -165,20 +158,9 @@ impl<B: Backend> Layer<B> for Stage<B> {
     /// Where there is an operation that the balanced strategy computes again.
     fn has_balanced(&self) -> bool {
         self.program.iter().any(|instruction| match instruction {
-            Instruction::Apply(index) => {
-                matches!(self.ops[*index], Op::BatchNorm(_) | Op::LayerNorm(_))
-            }
+            Instruction::Apply(index) => matches!(self.ops[*index], Op::LayerNorm(_)),
             Instruction::Reshape(_) | Instruction::PushSkip => false,
             _ => true,
-        })
-    }
-
-    fn forward_balanced(&self, input: Value<B>) -> Value<B>
-    where
-        B: CheckpointBackend,
-    {
-        balanced::run(self, |twin: &Stage<B::Balanced>| {
-            Value::from_balanced(twin.forward(input.into_balanced()))
         })
     }
 
@@ -189,7 +171,7 @@ impl<B: Backend> Layer<B> for Stage<B> {
     }
 }
 
-fn apply<B: Backend>(op: &Op<B>, value: Value<B>) -> Result<Value<B>, ValueError> {
+fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {
     Ok(match op {
         Op::Linear(_) | Op::BatchNorm(_) | Op::LayerNorm(_) => value.map(&mut AnyRank(op)),
         Op::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
@@ -203,7 +185,7 @@ fn apply<B: Backend>(op: &Op<B>, value: Value<B>) -> Result<Value<B>, ValueError
     })
 }
 
-fn add<B: Backend>(skip: Value<B>, value: Value<B>) -> Result<Value<B>, ValueError> {
+fn add(skip: Value, value: Value) -> Result<Value, ValueError> {
     Ok(match value {
         Value::Float2(tensor) => (skip.into_float2()? + tensor).into(),
         Value::Float3(tensor) => (skip.into_float3()? + tensor).into(),
@@ -212,10 +194,7 @@ fn add<B: Backend>(skip: Value<B>, value: Value<B>) -> Result<Value<B>, ValueErr
 }
 
 /// burn's own padding is f32 whatever the tensor is.
-fn zero_pad<B: Backend>(
-    tensor: Tensor<B, 4>,
-    [top, bottom, left, right]: [usize; 4],
-) -> Tensor<B, 4> {
+fn zero_pad(tensor: Tensor<4>, [top, bottom, left, right]: [usize; 4]) -> Tensor<4> {
     let [batch, channels, rows, columns] = tensor.dims();
     let padded = [batch, channels, top + rows + bottom, left + columns + right];
     let inside = [0..batch, 0..channels, top..top + rows, left..left + columns];
@@ -224,10 +203,10 @@ fn zero_pad<B: Backend>(
 }
 
 /// Modules that take floats of any rank.
-struct AnyRank<'a, B: Backend>(&'a Op<B>);
+struct AnyRank<'a>(&'a Op);
 
-impl<B: Backend> ActivationMapper<B> for AnyRank<'_, B> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
+impl ActivationMapper for AnyRank<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         match self.0 {
             Op::Linear(linear) => linear.forward(tensor),
             Op::BatchNorm(norm) => norm.forward(tensor),
@@ -240,15 +219,15 @@ impl<B: Backend> ActivationMapper<B> for AnyRank<'_, B> {
 /// Functions without parameters on floats of any rank.
 struct Function<'a>(&'a Instruction);
 
-impl<B: Backend> ActivationMapper<B> for Function<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Tensor<B, D> {
+impl ActivationMapper for Function<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         match self.0 {
             Instruction::Relu => activation::relu(tensor),
             Instruction::Gelu => activation::gelu(tensor),
             Instruction::Tanh => tensor.tanh(),
             Instruction::Sigmoid => activation::sigmoid(tensor),
             Instruction::Softmax => softmax(tensor),
-            Instruction::Dropout(p) => Dropout { prob: *p }.forward(tensor),
+            Instruction::Dropout(p) => DropoutConfig::new(*p).init().forward(tensor),
             _ => tensor,
         }
     }
@@ -258,7 +237,7 @@ impl<B: Backend> ActivationMapper<B> for Function<'_> {
 ///
 /// burn's own detaches the maximum, but a detached leaf requires a gradient again: what it keeps would depend on
 /// whether the input is the first of a segment.
-fn softmax<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
+fn softmax<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     let last = D - 1;
     let maximum = tensor.clone().set_require_grad(false).max_dim(last);
     let exponential = (tensor - maximum).exp();

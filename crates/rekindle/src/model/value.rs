@@ -3,31 +3,29 @@
 //! burn's tensors carry their rank in their type; a model from a config cannot. A [`Value`] is a tensor of any of
 //! the ranks that occur: two to four with the batch dimension, numbers or token ids.
 
-use burn::tensor::{DType, Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::spec::{ElementKind, SampleShape};
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor},
-    backend::CheckpointBackend,
-    balanced,
     dtype::Dtype,
 };
 
 /// A tensor whose rank is known at run time. The first dimension is the batch.
 #[derive(Debug, Clone)]
-pub enum Value<B: Backend> {
+pub enum Value {
     /// Numbers `[batch, a]`.
-    Float2(Tensor<B, 2>),
+    Float2(Tensor<2>),
     /// Numbers `[batch, a, b]`.
-    Float3(Tensor<B, 3>),
+    Float3(Tensor<3>),
     /// Numbers `[batch, a, b, c]`.
-    Float4(Tensor<B, 4>),
+    Float4(Tensor<4>),
     /// Token ids `[batch, a]`.
-    Tokens2(Tensor<B, 2, Int>),
+    Tokens2(Tensor<2, Int>),
     /// Token ids `[batch, a, b]`.
-    Tokens3(Tensor<B, 3, Int>),
+    Tokens3(Tensor<3, Int>),
     /// Token ids `[batch, a, b, c]`.
-    Tokens4(Tensor<B, 4, Int>),
+    Tokens4(Tensor<4, Int>),
 }
 
 /// A value that is not what was asked for.
@@ -83,13 +81,13 @@ macro_rules! with_tensor {
 
 macro_rules! variant {
     ($variant:ident, $tensor:ty, $into:ident, $wanted:literal) => {
-        impl<B: Backend> From<$tensor> for Value<B> {
+        impl From<$tensor> for Value {
             fn from(tensor: $tensor) -> Self {
                 Self::$variant(tensor)
             }
         }
 
-        impl<B: Backend> Value<B> {
+        impl Value {
             #[doc = concat!("The tensor, where it holds ", $wanted, ".")]
             ///
             /// # Errors
@@ -108,14 +106,19 @@ macro_rules! variant {
     };
 }
 
-variant!(Float2, Tensor<B, 2>, into_float2, "numbers of one dimension");
-variant!(Float3, Tensor<B, 3>, into_float3, "numbers of two dimensions");
-variant!(Float4, Tensor<B, 4>, into_float4, "numbers of three dimensions");
-variant!(Tokens2, Tensor<B, 2, Int>, into_tokens2, "token ids of one dimension");
-variant!(Tokens3, Tensor<B, 3, Int>, into_tokens3, "token ids of two dimensions");
-variant!(Tokens4, Tensor<B, 4, Int>, into_tokens4, "token ids of three dimensions");
+variant!(Float2, Tensor<2>, into_float2, "numbers of one dimension");
+variant!(Float3, Tensor<3>, into_float3, "numbers of two dimensions");
+variant!(
+    Float4,
+    Tensor<4>,
+    into_float4,
+    "numbers of three dimensions"
+);
+variant!(Tokens2, Tensor<2, Int>, into_tokens2, "token ids of one dimension");
+variant!(Tokens3, Tensor<3, Int>, into_tokens3, "token ids of two dimensions");
+variant!(Tokens4, Tensor<4, Int>, into_tokens4, "token ids of three dimensions");
 
-impl<B: Backend> Value<B> {
+impl Value {
     /// Numbers, row-major, of shape `shape` with the batch first.
     ///
     /// # Errors
@@ -124,7 +127,7 @@ impl<B: Backend> Value<B> {
     pub fn from_floats(
         values: Vec<f32>,
         shape: &[usize],
-        device: &B::Device,
+        device: &Device,
     ) -> Result<Self, ValueError> {
         Self::from_floats_in(Dtype::F32, values, shape, device)
     }
@@ -138,7 +141,7 @@ impl<B: Backend> Value<B> {
         dtype: Dtype,
         values: Vec<f32>,
         shape: &[usize],
-        device: &B::Device,
+        device: &Device,
     ) -> Result<Self, ValueError> {
         check_count(values.len(), shape)?;
         let data = TensorData::new(values, shape.to_vec());
@@ -161,7 +164,7 @@ impl<B: Backend> Value<B> {
     pub fn from_tokens(
         ids: Vec<i32>,
         shape: &[usize],
-        device: &B::Device,
+        device: &Device,
     ) -> Result<Self, ValueError> {
         check_count(ids.len(), shape)?;
         let data = TensorData::new(ids, shape.to_vec());
@@ -241,22 +244,7 @@ impl<B: Backend> Value<B> {
     }
 }
 
-impl<B: CheckpointBackend> Value<B> {
-    /// The same value for the balanced backend.
-    pub(super) fn into_balanced(self) -> Value<B::Balanced> {
-        with_tensor!(self, tensor => balanced::to_balanced(tensor).into())
-    }
-
-    /// The way back.
-    pub(super) fn from_balanced(value: Value<B::Balanced>) -> Self {
-        with_tensor!(value, tensor => balanced::from_balanced::<B, _, _>(tensor).into())
-    }
-}
-
-fn reshape_float<B: Backend, const D: usize>(
-    tensor: Tensor<B, D>,
-    dims: &[usize],
-) -> Result<Value<B>, ValueError> {
+fn reshape_float<const D: usize>(tensor: Tensor<D>, dims: &[usize]) -> Result<Value, ValueError> {
     match *dims {
         [batch, a] => Ok(tensor.reshape([batch, a]).into()),
         [batch, a, b] => Ok(tensor.reshape([batch, a, b]).into()),
@@ -267,10 +255,10 @@ fn reshape_float<B: Backend, const D: usize>(
     }
 }
 
-fn reshape_tokens<B: Backend, const D: usize>(
-    tensor: Tensor<B, D, Int>,
+fn reshape_tokens<const D: usize>(
+    tensor: Tensor<D, Int>,
     dims: &[usize],
-) -> Result<Value<B>, ValueError> {
+) -> Result<Value, ValueError> {
     match *dims {
         [batch, a] => Ok(tensor.reshape([batch, a]).into()),
         [batch, a, b] => Ok(tensor.reshape([batch, a, b]).into()),
@@ -295,12 +283,12 @@ fn check_count(given: usize, shape: &[usize]) -> Result<(), ValueError> {
     }
 }
 
-impl<B: Backend> Activation<B> for Value<B> {
-    fn visit<V: ActivationVisitor<B>>(&self, visitor: &mut V) {
+impl Activation for Value {
+    fn visit<V: ActivationVisitor>(&self, visitor: &mut V) {
         with_tensor!(self, tensor => tensor.visit(visitor));
     }
 
-    fn map<M: ActivationMapper<B>>(self, mapper: &mut M) -> Self {
+    fn map<M: ActivationMapper>(self, mapper: &mut M) -> Self {
         with_tensor!(self, tensor => tensor.map(mapper).into())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use burn::{module::AutodiffModule, optim::GradientsParams};
+use burn::{module::Module, optim::GradientsParams};
 use rekindle_plan::{Alternative, Bytes, LossCost, OptimizerCost, Seconds, Stage};
 
 use super::{
@@ -13,9 +13,10 @@ use super::{
 };
 use crate::{
     activation::Activation,
-    backend::CheckpointBackend,
-    executor::StepLoss,
+    balanced,
+    executor::{StepLoss, Tensors, copies::fresh},
     graph::{self, Upstream, leaf},
+    graph_ops::node_counter,
     layer::Layer,
     train::optimizer::AnyOptimizer,
 };
@@ -64,7 +65,7 @@ struct TrackedRuns {
     holds_output: bool,
 }
 
-impl<B: CheckpointBackend> Profiler<'_, B> {
+impl Profiler<'_> {
     /// What one stage costs, what becomes of its output in each way to record it, and what an untracked forward leaves
     /// behind besides the output: nodes of no graph, until a backward is over.
     pub(super) fn stage<L, A>(
@@ -73,14 +74,14 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         input: &A,
     ) -> (Stage, Vec<OutputHold>, Bytes)
     where
-        A: Activation<B>,
-        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
     {
         let Parameters {
             bytes: param_bytes,
             trainable_bytes: grad_bytes,
             ..
-        } = Parameters::of::<B, L>(&(subject.copy)());
+        } = Parameters::of(&(subject.copy)());
         let (untracked, value_bytes) = self.untracked(subject, input);
         let default = self.tracked(subject, input, grad_bytes, Way::Default);
         let balanced = (subject.copy)()
@@ -135,21 +136,43 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     /// The runs, and the bytes of the output's values.
     fn untracked<L, A>(&self, subject: &Subject<'_, L>, input: &A) -> (Vec<Cost>, u64)
     where
-        A: Activation<B>,
-        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
     {
         let (mut costs, mut bytes) = (Vec::new(), 0);
         let started = Instant::now();
         while wants_another_run(&costs, started) {
-            let layer = (subject.copy)().no_grad();
+            let forward = self.untracked_forward(&(subject.copy)());
             (subject.reseed)();
             let run = costs.len();
-            let (output, cost) = measure(self.meter, run, || layer.forward(input.clone()));
-            bytes = value_bytes::<B, A>(&output);
+            let (output, cost) = measure(self.meter, run, || forward(input.clone()));
+            bytes = value_bytes(&output);
             drop(output);
             costs.push(cost);
         }
         (costs, bytes)
+    }
+
+    /// Runs a copy of the layer, with statistics of its own, without a graph, as the executor does.
+    pub(super) fn untracked_forward<L, A>(&self, layer: &L) -> impl FnOnce(A) -> A + use<L, A>
+    where
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
+    {
+        let stays = layer.draws_random() || Tensors::of(layer).minds_autodiff();
+        let copy = if stays {
+            fresh(layer).no_grad()
+        } else {
+            layer.valid()
+        };
+        let device = self.device.clone().autodiff();
+        move |input| {
+            if stays {
+                graph::detached(copy.forward(input))
+            } else {
+                graph::outer(copy.forward(graph::inner(input)), &device)
+            }
+        }
     }
 
     fn tracked<L, A>(
@@ -160,8 +183,8 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         way: Way,
     ) -> TrackedRuns
     where
-        A: Activation<B>,
-        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
     {
         let meter = self.meter;
         let (mut forward, mut backward, mut released) = (Vec::new(), Vec::new(), Vec::new());
@@ -170,22 +193,22 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
         while wants_another_run(&released, started) {
             let layer = (subject.copy)();
             let start = if subject.wants_input_gradient {
-                leaf::<B, A>(input.clone())
+                leaf(input.clone())
             } else {
                 input.clone()
             };
             (subject.reseed)();
-            let nodes = graph::node_counter();
+            let nodes = node_counter();
             let run = released.len();
             let (output, mut cost) = measure(meter, run, || match way {
                 Way::Default => layer.forward(start.clone()),
-                Way::Balanced => layer.forward_balanced(start.clone()),
+                Way::Balanced => balanced::run(&layer, start.clone()),
             });
-            let nodes = graph::node_counter() - nodes;
+            let nodes = node_counter() - nodes;
             cost.kept += nodes * TABLE_BYTES_PER_NODE;
             forward.push(cost);
 
-            let upstream = Upstream::<B>::ones(&output);
+            let upstream = Upstream::ones(&output);
             let mut gradients = GradientsParams::new();
             let before = meter.read().in_use_bytes.0;
             let output_bytes = upstream.bytes();
@@ -195,9 +218,9 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
                 // The seed has let go of the output; whoever still holds it is the graph.
                 freed = before.saturating_sub(meter.read().in_use_bytes.0);
                 root.map(|root| {
-                    let mut grads = graph::sweep::<B>(root);
+                    let mut grads = root.backward();
                     graph::collect(&layer, &mut grads, &mut gradients);
-                    Upstream::<B>::take(&start, &mut grads)
+                    Upstream::take(&start, &mut grads)
                 })
             });
             // The simulator itself adds what a backward leaves: the gradients of the input and of the parameters.
@@ -221,31 +244,31 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     /// Whether a stage's graph holds its input. Nothing else may hold it: letting go of it must show.
     pub(super) fn holds_input<L, A>(&self, subject: &Subject<'_, L>, input: A) -> bool
     where
-        A: Activation<B>,
-        L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+        A: Activation,
+        L: Layer<Input = A, Output = A>,
     {
-        let bytes = value_bytes::<B, A>(&input);
+        let bytes = value_bytes(&input);
         let layer = (subject.copy)();
-        let own = leaf::<B, A>(input);
+        let own = leaf(input);
         (subject.reseed)();
         let output = layer.forward(own.clone());
         let before = self.meter.read().in_use_bytes.0;
         drop(own);
         let freed = before.saturating_sub(self.meter.read().in_use_bytes.0);
         // A graph is only let go by a backward through it.
-        if let Some(root) = Upstream::<B>::ones(&output).seed(output) {
-            drop(graph::sweep::<B>(root));
+        if let Some(root) = Upstream::ones(&output).seed(output) {
+            drop(root.backward());
         }
         freed < bytes / 2
     }
 
     /// What one backward call takes beyond its operations: the time of one through a graph of a single node.
-    pub(super) fn sweep_seconds<A: Activation<B>>(&self, value: &A) -> f64 {
+    pub(super) fn sweep_seconds<A: Activation>(&self, value: &A) -> f64 {
         let runs: Vec<Cost> = (0..RUNS.1)
             .map(|run| {
-                let start = leaf::<B, A>(value.clone());
-                let upstream = Upstream::<B>::ones(&start);
-                let swept = || upstream.seed(start.clone()).map(graph::sweep::<B>);
+                let start = leaf(value.clone());
+                let upstream = Upstream::ones(&start);
+                let swept = || upstream.seed(start.clone()).map(|root| root.backward());
                 measure(self.meter, run, swept).1
             })
             .collect();
@@ -255,23 +278,23 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     /// The loss keeps nothing in the chain's terms, so whatever its graph holds counts as temporary.
     pub(super) fn loss<A, R, F>(&self, output: &A, loss: &F) -> LossCost
     where
-        A: Activation<B>,
-        R: StepLoss<B>,
+        A: Activation,
+        R: StepLoss,
         F: Fn(A) -> R,
     {
         let meter = self.meter;
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let started = Instant::now();
         while wants_another_run(&backward, started) {
-            let start = leaf::<B, A>(output.clone());
+            let start = leaf(output.clone());
             let base = meter.read().in_use_bytes.0;
             let run = backward.len();
             let (value, mut cost) = measure(meter, run, || loss(start.clone()).split());
             cost.temp += cost.kept;
             forward.push(cost);
             let (gradient, mut cost) = measure(meter, run, || {
-                let mut grads = graph::sweep::<B>(graph::root_of(value.0));
-                Upstream::<B>::take(&start, &mut grads)
+                let mut grads = value.0.backward();
+                Upstream::take(&start, &mut grads)
             });
             cost.temp = cost.peak.saturating_sub(base + gradient.bytes());
             backward.push(cost);
@@ -288,17 +311,17 @@ impl<B: CheckpointBackend> Profiler<'_, B> {
     /// One stage's share of the optimizer's step, at a rate of zero: the layer comes back with the values it had.
     ///
     /// The layer itself is updated, as in training: a copy of a large layer might not fit beside the model.
-    pub(super) fn optimizer_step<L: AutodiffModule<B>>(&self, mut layer: L) -> (L, OptimizerCost) {
-        let parameters = Parameters::of::<B, L>(&layer);
+    pub(super) fn optimizer_step<L: Module>(&self, mut layer: L) -> (L, OptimizerCost) {
+        let parameters = Parameters::of(&layer);
         let grad_bytes = parameters.trainable_bytes;
         if grad_bytes == 0 {
             return (layer, OptimizerCost::default());
         }
         let meter = self.meter;
-        let mut optimizer = AnyOptimizer::<B, L>::new(self.optimizer, self.clip);
+        let mut optimizer = AnyOptimizer::new(self.optimizer, self.clip);
         let (mut costs, mut state_bytes) = (Vec::new(), 0);
         for run in 0..RUNS.0 {
-            let gradients = unit_gradients::<B, L>(&layer);
+            let gradients = unit_gradients(&layer);
             let before = meter.read().in_use_bytes.0;
             let (updated, mut cost) = measure(meter, run, || optimizer.step(0.0, layer, gradients));
             layer = updated;

@@ -3,10 +3,7 @@
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{
-        Bool, Int, Tensor,
-        backend::{AutodiffBackend, Backend},
-    },
+    tensor::{Bool, Int, Tensor},
 };
 
 use crate::activation::{Activation, ActivationVisitor};
@@ -22,15 +19,15 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    pub(super) fn of<B: AutodiffBackend, M: Module<B>>(module: &M) -> Self {
+    pub(super) fn of<M: Module>(module: &M) -> Self {
         let mut parameters = Self::default();
         module.visit(&mut parameters);
         parameters
     }
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Parameters {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+impl ModuleVisitor for Parameters {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let tensor = param.val();
         let count = tensor.shape().num_elements() as u64;
         let bytes = count * tensor.dtype().size() as u64;
@@ -44,16 +41,16 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Parameters {
 }
 
 /// Bytes of all tensors of an activation.
-pub(super) fn value_bytes<B: Backend, A: Activation<B>>(activation: &A) -> u64 {
+pub(super) fn value_bytes<A: Activation>(activation: &A) -> u64 {
     struct Count(u64);
-    impl<B: Backend> ActivationVisitor<B> for Count {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<B, D>) {
+    impl ActivationVisitor for Count {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
             self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
         }
-        fn int<const D: usize>(&mut self, tensor: &Tensor<B, D, Int>) {
+        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
             self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
         }
-        fn bool<const D: usize>(&mut self, tensor: &Tensor<B, D, Bool>) {
+        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
             self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
         }
     }
@@ -63,14 +60,14 @@ pub(super) fn value_bytes<B: Backend, A: Activation<B>>(activation: &A) -> u64 {
 }
 
 /// A gradient of ones for every parameter that wants one.
-pub(super) fn unit_gradients<B: AutodiffBackend, M: Module<B>>(module: &M) -> GradientsParams {
+pub(super) fn unit_gradients<M: Module>(module: &M) -> GradientsParams {
     struct Fill(GradientsParams);
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Fill {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+    impl ModuleVisitor for Fill {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let tensor = param.val();
             if tensor.is_require_grad() {
                 let ones = tensor.inner().ones_like();
-                self.0.register::<B::InnerBackend, D>(param.id, ones);
+                self.0.register::<D>(param.id, ones);
             }
         }
     }

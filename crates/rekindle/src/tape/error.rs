@@ -1,33 +1,10 @@
 //! Why a tape refuses to give gradients.
 
-use std::fmt;
-
 use thiserror::Error;
-
-/// A part of the step, counted from 0 in the order in which it ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TapePart {
-    /// The loss.
-    Loss,
-    /// What a call of [`Tape::checkpoint`](crate::Tape::checkpoint) ran or was given.
-    Checkpoint(usize),
-    /// What a call of [`Tape::share`](crate::Tape::share) was given.
-    Share(usize),
-}
-
-impl fmt::Display for TapePart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Loss => f.write_str("the loss"),
-            Self::Checkpoint(index) => write!(f, "checkpoint {index}"),
-            Self::Share(index) => write!(f, "shared value {index}"),
-        }
-    }
-}
 
 /// A backward that would have given wrong gradients. None are given.
 ///
-/// Parts are counted from 0. Statistics have moved as in any forward; parameters are as they were.
+/// Checkpoints are counted from 0. Statistics have moved as in any forward; parameters are as they were.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TapeError {
     /// The loss has several values.
@@ -45,48 +22,34 @@ pub enum TapeError {
     LossUntracked,
     /// A checkpoint runs on more than its input and its module.
     #[error(
-        "{part} uses a value that wants a gradient and is neither its input nor a parameter of its module: \
-         pass the value in as part of the input (a tuple will do)"
+        "checkpoint {checkpoint} uses a value that wants a gradient and is neither its input nor a parameter of its \
+         module: pass the value in as part of the input (a tuple will do)"
     )]
     Captured {
         /// The checkpoint.
-        part: TapePart,
-    },
-    /// Two uses of a value need its gradient at different times.
-    #[error(
-        "{part} was made from a value that is also used elsewhere, after another checkpoint: pass that value through \
-         `Tape::share` and use what it returns in all places"
-    )]
-    Shared {
-        /// The part whose gradient came too late.
-        part: TapePart,
+        checkpoint: usize,
     },
     /// The graph behind a value is gone.
     #[error(
-        "{part} was made from a value whose graph is gone: another backward has used it up, or it began at a tensor of \
-         your own that requires a gradient and was dropped, or at parameters outside the model that another backward \
-         has reached. Compute the value anew, hold such tensors until `Tape::backward` returns, and give it all \
-         modules (a tuple of modules is one)"
+        "the loss was made from a value whose graph another backward has used: compute the value again, or detach it"
     )]
-    Consumed {
-        /// The part that was made from it.
-        part: TapePart,
-    },
+    Consumed,
     /// A value came from another tape's checkpoint.
     #[error(
-        "{part} was made from the output of another tape's checkpoint: use one tape for the whole step, or detach \
+        "the loss was made from the output of another tape's checkpoint: use one tape for the whole step, or detach \
          that output"
     )]
-    OtherTape {
-        /// The part that was made from it.
-        part: TapePart,
-    },
-    /// burn's graph could not be read, so nothing can be promised.
+    OtherTape,
+    /// An input of a checkpoint had no gradient, and burn's graph, which tells what follows from that, could not be read.
     #[error(
-        "the graph of {part} cannot be read, so its gradients cannot be checked: rekindle needs burn-autodiff 0.21.0"
+        "a checkpoint's input has no gradient, and what that means for values before it cannot be told: rekindle needs \
+         burn-autodiff 0.22.1"
     )]
-    Unreadable {
-        /// The part.
-        part: TapePart,
+    Unreadable,
+    /// burn's backward, or a layer that ran again in it, panicked.
+    #[error("the backward pass failed: {panic}")]
+    Burn {
+        /// What the panic said.
+        panic: String,
     },
 }

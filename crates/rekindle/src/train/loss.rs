@@ -2,21 +2,21 @@
 
 use burn::{
     nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction},
-    tensor::{Int, Tensor, backend::Backend},
+    tensor::{Int, Tensor},
 };
 
 /// What a model's output is compared with, on the device.
 #[derive(Debug, Clone)]
-pub enum TargetTensor<B: Backend> {
+pub enum TargetTensor {
     /// Class ids, shape `[batch]`.
-    Classes(Tensor<B, 1, Int>),
+    Classes(Tensor<1, Int>),
     /// Numbers, shape `[batch, values]`.
-    Values(Tensor<B, 2>),
+    Values(Tensor<2>),
 }
 
-impl<B: Backend> TargetTensor<B> {
+impl TargetTensor {
     /// The mean loss, shape `[1]`: cross entropy for classes, squared error for values.
-    pub fn loss(&self, output: Tensor<B, 2>) -> Tensor<B, 1> {
+    pub fn loss(&self, output: Tensor<2>) -> Tensor<1> {
         match self {
             Self::Classes(classes) => CrossEntropyLossConfig::new()
                 .init(&output.device())
@@ -26,7 +26,7 @@ impl<B: Backend> TargetTensor<B> {
     }
 
     /// How many samples of the batch are classified right, shape `[1]`; `None` where there are no classes.
-    pub fn correct(&self, output: Tensor<B, 2>) -> Option<Tensor<B, 1, Int>> {
+    pub fn correct(&self, output: Tensor<2>) -> Option<Tensor<1, Int>> {
         match self {
             Self::Classes(classes) => {
                 let [batch] = classes.dims();

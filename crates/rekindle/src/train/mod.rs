@@ -1,6 +1,5 @@
 //! Training: settings, optimizers, learning rates, the loop, what it records, and how it is resumed.
 
-mod f32_update;
 mod fingerprint;
 mod learning_rate;
 pub mod loss;

@@ -1,88 +1,40 @@
 //! burn's optimizers, chosen at run time, and clipping of all gradients together.
+//!
+//! Parameters are updated one after the other, each in `f32` whatever its type is: gradient, clipping, state and the
+//! updated value are `f32`, and only the value that stays is rounded. The module [`dtype`](crate::dtype) says why.
+//! Where parameters are `f32` the update is that of burn's [`ModuleOptimizer`](burn::optim::ModuleOptimizer), bit for
+//! bit.
+//!
+//! Memory: for smaller types, copies of one parameter and of its gradient while it is updated.
 
-use std::io;
+use std::{collections::HashMap, io, sync::Arc};
 
 use burn::{
     grad_clipping::{GradientClipping, GradientClippingConfig},
-    module::{AutodiffModule, Module, ModuleVisitor, Param},
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{
-        Adam, AdamConfig, AdamW, AdamWConfig, GradientsParams, Optimizer, Sgd, SgdConfig,
-        SimpleOptimizer, adaptor::OptimizerAdaptor, decay::WeightDecayConfig,
-        momentum::MomentumConfig,
+        AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, SgdConfig,
+        decay::WeightDecayConfig, momentum::MomentumConfig,
     },
-    tensor::{Tensor, backend::AutodiffBackend},
+    tensor::{Device, GradientCheckpointingStrategy, Tensor},
 };
 
 use super::{
-    f32_update::F32Update,
     run_dir_error::RunDirError,
     settings::{Clip, OptimizerSettings},
     snapshot::{Snapshot, SnapshotWriter},
 };
 use crate::{dtype::Dtype, sequential::Sequential};
 
-/// Updates a model of type `M` as [`OptimizerSettings`] and [`Clip`] say.
-pub struct AnyOptimizer<B: AutodiffBackend, M: AutodiffModule<B>> {
-    kind: Kind<B, M>,
+/// Updates models as [`OptimizerSettings`] and [`Clip`] say.
+pub struct AnyOptimizer {
+    optimizer: Arc<dyn DynOptimizer>,
+    clip_each: Option<GradientClipping>,
     global_norm: Option<f64>,
+    states: HashMap<ParamId, DynState>,
 }
 
-enum Kind<B: AutodiffBackend, M: AutodiffModule<B>> {
-    Sgd(OptimizerAdaptor<F32Update<Sgd<B::InnerBackend>>, M, B>),
-    Adam(OptimizerAdaptor<F32Update<Adam>, M, B>),
-    AdamW(OptimizerAdaptor<F32Update<AdamW>, M, B>),
-}
-
-impl<B: AutodiffBackend, L: AutodiffModule<B>> AnyOptimizer<B, Sequential<L>> {
-    /// Updates the model one layer after the other: the same update, with less memory alive at once where work is
-    /// queued. `before_each` is told the layer's place.
-    pub(super) fn step_by_layer(
-        &mut self,
-        rate: f64,
-        model: Sequential<L>,
-        gradients: GradientsParams,
-        mut before_each: impl FnMut(usize),
-    ) -> Sequential<L> {
-        let mut gradients = match self.global_norm {
-            Some(max) => clip_global_norm(&model, gradients, max),
-            None => gradients,
-        };
-        let mut updated = Vec::with_capacity(model.len());
-        for (place, layer) in model.into_layers().into_iter().enumerate() {
-            before_each(place);
-            let own = taken(&layer, &mut gradients);
-            let alone = self.update(rate, Sequential::new(vec![layer]), own);
-            updated.extend(alone.into_layers());
-        }
-        Sequential::new(updated)
-    }
-}
-
-/// The gradients of a module's parameters, taken out of all.
-fn taken<B: AutodiffBackend, M: AutodiffModule<B>>(
-    module: &M,
-    gradients: &mut GradientsParams,
-) -> GradientsParams {
-    struct Take<'a> {
-        from: &'a mut GradientsParams,
-        own: GradientsParams,
-    }
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Take<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            if let Some(gradient) = self.from.remove::<B::InnerBackend, D>(param.id) {
-                self.own.register::<B::InnerBackend, D>(param.id, gradient);
-            }
-        }
-    }
-    let mut take = Take {
-        from: gradients,
-        own: GradientsParams::new(),
-    };
-    Module::<B>::visit(module, &mut take);
-    take.own
-}
-
-impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
+impl AnyOptimizer {
     /// An optimizer without state yet.
     #[must_use]
     pub fn new(settings: OptimizerSettings, clip: Option<Clip>) -> Self {
@@ -91,125 +43,203 @@ impl<B: AutodiffBackend, M: AutodiffModule<B>> AnyOptimizer<B, M> {
             Some(Clip::Norm { max }) => Some(GradientClippingConfig::Norm(max as f32).init()),
             Some(Clip::GlobalNorm { .. }) | None => None,
         };
-        let penalty = |decay: f64| (decay > 0.0).then(|| WeightDecayConfig::new(decay as f32));
-        let kind = match settings {
-            OptimizerSettings::Sgd {
-                momentum,
-                weight_decay,
-            } => {
-                // PyTorch's momentum has no dampening by default; burn's has.
-                let momentum = (momentum > 0.0).then(|| {
-                    MomentumConfig::new()
-                        .with_momentum(momentum)
-                        .with_dampening(0.0)
-                });
-                let config = SgdConfig::new()
-                    .with_momentum(momentum)
-                    .with_weight_decay(penalty(weight_decay));
-                Kind::Sgd(adapted(config.build(), clip_each))
-            }
-            OptimizerSettings::Adam {
-                betas: [beta_1, beta_2],
-                epsilon,
-                weight_decay,
-            } => {
-                let config = AdamConfig::new()
-                    .with_beta_1(beta_1 as f32)
-                    .with_beta_2(beta_2 as f32)
-                    .with_epsilon(epsilon as f32)
-                    .with_weight_decay(penalty(weight_decay));
-                Kind::Adam(adapted(config.build(), clip_each))
-            }
-            OptimizerSettings::AdamW {
-                betas: [beta_1, beta_2],
-                epsilon,
-                weight_decay,
-            } => {
-                let config = AdamWConfig::new()
-                    .with_beta_1(beta_1 as f32)
-                    .with_beta_2(beta_2 as f32)
-                    .with_epsilon(epsilon as f32)
-                    .with_weight_decay(weight_decay as f32);
-                Kind::AdamW(adapted(config.build(), clip_each))
-            }
-        };
         let global_norm = match clip {
             Some(Clip::GlobalNorm { max }) => Some(max),
             _ => None,
         };
-        Self { kind, global_norm }
+        Self {
+            optimizer: optimizer(settings),
+            clip_each,
+            global_norm,
+            states: HashMap::new(),
+        }
     }
 
     /// Updates the model.
     #[must_use]
-    pub fn step(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
-        let gradients = match self.global_norm {
-            Some(max) => clip_global_norm(&model, gradients, max),
-            None => gradients,
-        };
-        self.update(rate, model, gradients)
+    pub fn step<M: Module>(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
+        let mut gradients = self.clipped(&model, gradients);
+        self.update(rate, model, &mut gradients)
     }
 
-    fn update(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
-        match &mut self.kind {
-            Kind::Sgd(optimizer) => optimizer.step(rate, model, gradients),
-            Kind::Adam(optimizer) => optimizer.step(rate, model, gradients),
-            Kind::AdamW(optimizer) => optimizer.step(rate, model, gradients),
+    /// Updates the model one layer after the other: the same update, with less memory alive at once where work is
+    /// queued. `before_each` is told the layer's place.
+    pub(super) fn step_by_layer<L: Module>(
+        &mut self,
+        rate: f64,
+        model: Sequential<L>,
+        gradients: GradientsParams,
+        mut before_each: impl FnMut(usize),
+    ) -> Sequential<L> {
+        let mut gradients = self.clipped(&model, gradients);
+        let mut updated = Vec::with_capacity(model.len());
+        for (place, layer) in model.into_layers().into_iter().enumerate() {
+            before_each(place);
+            updated.push(self.update(rate, layer, &mut gradients));
         }
+        Sequential::new(updated)
+    }
+
+    /// The gradients, scaled where their common norm is bounded.
+    fn clipped<M: Module>(&self, model: &M, gradients: GradientsParams) -> GradientsParams {
+        match self.global_norm {
+            Some(max) => clip_global_norm(model, gradients, max),
+            None => gradients,
+        }
+    }
+
+    /// Updates the parameters of `module` that have a gradient, which is taken.
+    fn update<M: Module>(&mut self, rate: f64, module: M, gradients: &mut GradientsParams) -> M {
+        struct Update<'a> {
+            optimizer: &'a mut AnyOptimizer,
+            gradients: &'a mut GradientsParams,
+            rate: f64,
+        }
+        impl ModuleMapper for Update<'_> {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                match self.gradients.remove::<D>(param.id) {
+                    Some(gradient) => self.optimizer.update_one(self.rate, param, gradient),
+                    None => param,
+                }
+            }
+        }
+        module.map(&mut Update {
+            optimizer: self,
+            gradients,
+            rate,
+        })
+    }
+
+    /// Updates one parameter, and its state, in place where nobody else holds them.
+    fn update_one<const D: usize>(
+        &mut self,
+        rate: f64,
+        param: Param<Tensor<D>>,
+        gradient: Tensor<D>,
+    ) -> Param<Tensor<D>> {
+        let (id, parameter, mapper) = param.consume();
+        let leaf = Leaf::of(&parameter);
+        let dtype = parameter.dtype();
+
+        let mut gradient = gradient.cast(Dtype::F32.float());
+        if let Some(clip) = &self.clip_each {
+            gradient = clip.clip_gradient(gradient);
+        }
+        let parameter = parameter.inner().cast(Dtype::F32.float());
+        let state = self.states.remove(&id);
+        let (updated, state) = self.optimizer.step_dyn(
+            D,
+            rate,
+            parameter.into_bridge(),
+            gradient.into_bridge(),
+            state,
+        );
+        if let Some(state) = state {
+            self.states.insert(id, state);
+        }
+        let updated = Tensor::<D>::from_bridge(updated).cast(dtype);
+        Param::from_mapped_value(id, leaf.again(updated), mapper)
     }
 
     /// Writes the state of every parameter.
     pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        match &self.kind {
-            Kind::Sgd(optimizer) => to.optimizer::<B, _>(optimizer.to_record()),
-            Kind::Adam(optimizer) => to.optimizer::<B, _>(optimizer.to_record()),
-            Kind::AdamW(optimizer) => to.optimizer::<B, _>(optimizer.to_record()),
-        }
+        to.optimizer(&*self.optimizer, &self.states)
     }
 
     /// Goes on with the state that an optimizer of the same settings has written.
     pub(super) fn restored(
         self,
         from: &mut Snapshot,
-        device: &B::Device,
+        device: &Device,
     ) -> Result<Self, RunDirError> {
-        let kind = match self.kind {
-            Kind::Sgd(optimizer) => {
-                Kind::Sgd(optimizer.load_record(from.optimizer::<B, _, _>(device)?))
-            }
-            Kind::Adam(optimizer) => {
-                Kind::Adam(optimizer.load_record(from.optimizer::<B, _, _>(device)?))
-            }
-            Kind::AdamW(optimizer) => {
-                Kind::AdamW(optimizer.load_record(from.optimizer::<B, _, _>(device)?))
-            }
-        };
-        Ok(Self { kind, ..self })
+        let states = from.optimizer(&*self.optimizer, device)?;
+        Ok(Self { states, ..self })
     }
 }
 
-fn adapted<B: AutodiffBackend, M: AutodiffModule<B>, O: SimpleOptimizer<B::InnerBackend>>(
-    optimizer: O,
-    clip: Option<GradientClipping>,
-) -> OptimizerAdaptor<F32Update<O>, M, B> {
-    OptimizerAdaptor::from(F32Update { optimizer, clip })
+/// burn's optimizer of these settings.
+fn optimizer(settings: OptimizerSettings) -> Arc<dyn DynOptimizer> {
+    let penalty = |decay: f64| (decay > 0.0).then(|| WeightDecayConfig::new(decay as f32));
+    match settings {
+        OptimizerSettings::Sgd {
+            momentum,
+            weight_decay,
+        } => {
+            // PyTorch's momentum has no dampening by default; burn's has.
+            let momentum = (momentum > 0.0).then(|| {
+                MomentumConfig::new()
+                    .with_momentum(momentum)
+                    .with_dampening(0.0)
+            });
+            let config = SgdConfig::new()
+                .with_momentum(momentum)
+                .with_weight_decay(penalty(weight_decay));
+            Arc::new(config.build())
+        }
+        OptimizerSettings::Adam {
+            betas: [beta_1, beta_2],
+            epsilon,
+            weight_decay,
+        } => {
+            let config = AdamConfig::new()
+                .with_beta_1(beta_1 as f32)
+                .with_beta_2(beta_2 as f32)
+                .with_epsilon(epsilon as f32)
+                .with_weight_decay(penalty(weight_decay));
+            Arc::new(config.build())
+        }
+        OptimizerSettings::AdamW {
+            betas: [beta_1, beta_2],
+            epsilon,
+            weight_decay,
+        } => {
+            let config = AdamWConfig::new()
+                .with_beta_1(beta_1 as f32)
+                .with_beta_2(beta_2 as f32)
+                .with_epsilon(epsilon as f32)
+                .with_weight_decay(weight_decay as f32);
+            Arc::new(config.build())
+        }
+    }
+}
+
+/// What a parameter is in autodiff: its update is computed without, and becomes a leaf again.
+struct Leaf {
+    requires_grad: bool,
+    /// A parameter recorded in another way than its layer's input would be refused by the next forward.
+    strategy: Option<GradientCheckpointingStrategy>,
+}
+
+impl Leaf {
+    fn of<const D: usize>(parameter: &Tensor<D>) -> Self {
+        Self {
+            requires_grad: parameter.is_require_grad(),
+            strategy: parameter.gradient_checkpointing_strategy(),
+        }
+    }
+
+    fn again<const D: usize>(self, updated: Tensor<D>) -> Tensor<D> {
+        let Some(strategy) = self.strategy else {
+            return updated;
+        };
+        updated
+            .autodiff()
+            .with_gradient_checkpointing_strategy(strategy)
+            .set_require_grad(self.requires_grad)
+    }
 }
 
 /// Scales all gradients by `max / norm` where their common L2 norm exceeds `max` (Pascanu et al. 2013, algorithm 1).
 ///
 /// A gradient that is not finite leaves them as they are, so that the loss shows it.
-fn clip_global_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
-    model: &M,
-    gradients: GradientsParams,
-    max: f64,
-) -> GradientsParams {
-    struct SquaredNorm<'a, B: AutodiffBackend> {
+fn clip_global_norm<M: Module>(model: &M, gradients: GradientsParams, max: f64) -> GradientsParams {
+    struct SquaredNorm<'a> {
         gradients: &'a GradientsParams,
-        sum: Option<Tensor<B::InnerBackend, 1>>,
+        sum: Option<Tensor<1>>,
     }
-    impl<B: AutodiffBackend> ModuleVisitor<B> for SquaredNorm<'_, B> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            if let Some(gradient) = self.gradients.get::<B::InnerBackend, D>(param.id) {
+    impl ModuleVisitor for SquaredNorm<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.gradients.get::<D>(param.id) {
                 let square = gradient.cast(Dtype::F32.float()).square().sum();
                 self.sum = Some(match self.sum.take() {
                     None => square,
@@ -224,11 +254,10 @@ fn clip_global_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
         to: GradientsParams,
         factor: f64,
     }
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Scale {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            if let Some(gradient) = self.from.remove::<B::InnerBackend, D>(param.id) {
-                self.to
-                    .register::<B::InnerBackend, D>(param.id, gradient * self.factor);
+    impl ModuleVisitor for Scale {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.from.remove::<D>(param.id) {
+                self.to.register::<D>(param.id, gradient * self.factor);
             }
         }
     }

@@ -3,7 +3,7 @@
 use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{session::PoolDecision, settings::TrainSettings, timeline::Timeline};
+use super::{settings::TrainSettings, timeline::Timeline};
 use crate::{
     meter::{Count, PhaseReading},
     model::spec::ModelSpec,
@@ -72,11 +72,8 @@ pub struct PeakInUse {
 }
 
 /// How a GPU's pools served a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
-    /// Their kind, and why.
-    #[serde(flatten)]
-    pub decision: PoolDecision,
     /// How often they were trimmed so that they stayed within the budget.
     pub trims: u64,
 }

@@ -71,6 +71,17 @@ pub enum RunDirError {
         /// How such a file starts.
         expected: &'static str,
     },
+    /// A snapshot of an earlier version.
+    #[error(
+        "{}: is a `{format}`, written by an earlier version with burn 0.21, and cannot be read: continue the run with that version, or start a new run",
+        path.display()
+    )]
+    Outdated {
+        /// The file.
+        path: PathBuf,
+        /// How it starts.
+        format: &'static str,
+    },
     /// A snapshot without its end.
     #[error("{}: was cut short: the end is missing after {bytes} bytes", path.display())]
     Truncated {

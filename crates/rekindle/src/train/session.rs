@@ -1,19 +1,14 @@
 //! A whole run: build, measure, plan, train, evaluate, record.
 //!
-//! This is where a device becomes a backend; nothing outside this crate needs to name one.
+//! This is where a device is opened.
 
-mod pools;
 mod prepare;
 mod run;
 
-use std::{io, ops::ControlFlow, path::Path, sync::Arc};
+use std::{io, ops::ControlFlow, path::Path};
 
-use rekindle_plan::{
-    Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Seconds, pools::PoolDevice,
-};
+use rekindle_plan::{Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Seconds};
 use thiserror::Error;
-
-pub use pools::PoolDecision;
 
 use super::{
     RunDirError,
@@ -24,11 +19,10 @@ use super::{
     trainer::TrainError,
 };
 use crate::{
-    backend::CheckpointBackend,
     data::{DataError, Dataset, error::Blame},
-    device::{Device, DeviceInfo, DispatchError, Task, dispatch},
+    device::{DeviceError, DeviceId, DeviceInfo, OpenDevice, open},
     executor::{Recheck, StepError},
-    meter::{Count, Meter, PeakMemory},
+    meter::{Count, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
     profile::{Measured, ProfileStore},
 };
@@ -60,8 +54,6 @@ pub struct Job<'a> {
     pub count: Count,
     /// How closely recomputed outputs are compared with the first ones.
     pub recheck: Recheck,
-    /// What the device's memory pools know of it, if it has pools.
-    pub pool_device: Option<PoolDevice>,
     /// Whether the first steps are [tracked](crate::train::tracker): the observer gets what came and what went.
     pub track: bool,
     /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
@@ -95,7 +87,6 @@ impl<'a> Job<'a> {
             planner: None,
             count: Count::default(),
             recheck: Recheck::default(),
-            pool_device: None,
             track: false,
             free: None,
             run_dir: None,
@@ -108,7 +99,6 @@ impl<'a> Job<'a> {
     pub fn on(self, device: &'a DeviceInfo) -> Self {
         Self {
             hardware: &device.name,
-            pool_device: device.pools,
             free: device.free_bytes,
             ..self
         }
@@ -160,8 +150,6 @@ pub struct Planned {
     pub budget: Option<Bytes>,
     /// Which bytes peaks count.
     pub count: Count,
-    /// How a GPU's pools serve the run.
-    pub pools: Option<PoolDecision>,
     /// The predicted peak of the bytes that count. What the plan holds at once is in the plan.
     pub peak: Bytes,
     /// The predicted peak in use as a meter sees it: everywhere on the processor, between instructions on a GPU.
@@ -247,9 +235,9 @@ pub enum RunError {
         /// What is wrong.
         source: StepError,
     },
-    /// The device has no backend here.
+    /// The device cannot be opened.
     #[error(transparent)]
-    Device(#[from] DispatchError),
+    Device(#[from] DeviceError),
     /// The run's folder cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
@@ -276,31 +264,11 @@ impl RunError {
 /// keeps the snapshot before.
 pub fn run(
     job: &Job<'_>,
-    device: Device,
+    device: DeviceId,
     observer: &mut dyn Observer,
 ) -> Result<RunRecord, RunError> {
-    let pools = pools::decide(job)?;
-    let mode = pools.as_ref().map(|decision| decision.mode);
-    dispatch(
-        device,
-        job.settings.dtype,
-        mode.unwrap_or_default(),
-        Run {
-            job,
-            device,
-            pools,
-            observer,
-        },
-    )?
-}
-
-/// Which pools [`run`] would use, where the job's device has any.
-///
-/// # Errors
-///
-/// If the model makes no sense.
-pub fn pools(job: &Job<'_>) -> Result<Option<PoolDecision>, RunError> {
-    pools::decide(job)
+    let opened = open(device, job.settings.dtype)?;
+    run::Session::prepare(job, device, opened, observer)?.run(observer)
 }
 
 /// The chain that [`run`] would plan on, measured or found among the job's profiles. Trains nothing.
@@ -310,52 +278,11 @@ pub fn pools(job: &Job<'_>) -> Result<Option<PoolDecision>, RunError> {
 /// As [`run`].
 pub fn measure(
     job: &Job<'_>,
-    device: Device,
+    device: DeviceId,
     observer: &mut dyn Observer,
 ) -> Result<Measured, RunError> {
-    let mode = pools::decide(job)?.map(|decision| decision.mode);
-    dispatch(
-        device,
-        job.settings.dtype,
-        mode.unwrap_or_default(),
-        Measure { job, observer },
-    )?
-}
-
-struct Measure<'a> {
-    job: &'a Job<'a>,
-    observer: &'a mut dyn Observer,
-}
-
-impl Task for Measure<'_> {
-    type Output = Result<Measured, RunError>;
-
-    fn run<B: CheckpointBackend>(self, device: B::Device, meter: Arc<dyn Meter>) -> Self::Output {
-        let built = prepare::Built::<B>::new(self.job, &device)?;
-        let (_, measured) = built.measure(self.job, &device, &*meter, self.observer)?;
-        Ok(measured)
-    }
-}
-
-struct Run<'a> {
-    job: &'a Job<'a>,
-    device: Device,
-    pools: Option<PoolDecision>,
-    observer: &'a mut dyn Observer,
-}
-
-impl Task for Run<'_> {
-    type Output = Result<RunRecord, RunError>;
-
-    fn run<B: CheckpointBackend>(self, device: B::Device, meter: Arc<dyn Meter>) -> Self::Output {
-        run::Session::<B>::prepare(
-            self.job,
-            self.device,
-            device,
-            meter,
-            self.pools,
-            self.observer,
-        )?
-        .run(self.observer)
-    }
+    let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
+    let built = prepare::Built::new(job, &device)?;
+    let (_, measured) = built.measure(job, &device, &*meter, observer)?;
+    Ok(measured)
 }

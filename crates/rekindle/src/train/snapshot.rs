@@ -1,14 +1,14 @@
 //! A run's state in one file, written and read one tensor at a time.
 //!
 //! ```text
-//! "rekindle-snapshot/1\n"
+//! "rekindle-snapshot/2\n"
 //! fingerprint, history, evaluations
 //! count, then an id and a tensor for each parameter and statistic, in the model's order
-//! count, then an id and burn's record item for each parameter that has optimizer state
+//! count, then an id, a rank, named tensors and named scalars for each parameter that has optimizer state
 //! "end\n", CRC-32 of everything before
 //! ```
-//! Between the marks all is bincode, as in burn's own recorders, at full precision. Ids of parameters survive,
-//! since the optimizer finds its state by them; statistics get new ones, which nothing looks up.
+//! Between the marks all is bincode, at full precision. Ids of parameters survive, since the optimizer finds its state
+//! by them; statistics get new ones, which nothing looks up.
 //!
 //! Memory: on the host, copies of one parameter's optimizer state, and of one tensor once more while burn aligns it: two
 //! times the largest parameter for SGD with momentum, three times for Adam. No gradient is there when a snapshot is
@@ -16,6 +16,7 @@
 //! Cost: reading goes over the file twice, so that a damaged one is known before anything is built on it.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
@@ -28,8 +29,8 @@ use bincode::{
 };
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
-    record::{FullPrecisionSettings, Record},
-    tensor::{Tensor, TensorData, backend::Backend},
+    optim::{DynOptimizer, DynState, StateSink, StateSource},
+    tensor::{Device, Tensor, TensorData},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -40,10 +41,15 @@ use super::{
     run_dir_error::RunDirError,
 };
 
-const START: &str = "rekindle-snapshot/1\n";
+const START: &str = "rekindle-snapshot/2\n";
+/// How files start that were written with burn 0.21, whose records burn no longer reads.
+const START_OF_VERSION_1: &str = "rekindle-snapshot/1\n";
 const END: &[u8; 4] = b"end\n";
 /// Bytes of [`END`] and of the checksum.
 const TRAILER: u64 = 8;
+
+/// Names inside a parameter's state start with nothing: the id stands beside them.
+const STATE_PREFIX: &str = "";
 
 /// What a run has done, apart from its tensors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -91,10 +97,10 @@ impl SnapshotWriter<'_> {
     }
 
     /// Writes every float tensor of a module whose statistics are up to date.
-    pub(super) fn model<B: Backend>(&mut self, model: &impl Module<B>) -> io::Result<()> {
+    pub(super) fn model(&mut self, model: &impl Module) -> io::Result<()> {
         struct Count(usize);
-        impl<B: Backend> ModuleVisitor<B> for Count {
-            fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<B, D>>) {
+        impl ModuleVisitor for Count {
+            fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {
                 self.0 += 1;
             }
         }
@@ -102,8 +108,8 @@ impl SnapshotWriter<'_> {
             to: &'w mut SnapshotWriter<'a>,
             result: io::Result<()>,
         }
-        impl<B: Backend> ModuleVisitor<B> for Put<'_, '_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        impl ModuleVisitor for Put<'_, '_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 if self.result.is_ok() {
                     let data = param.val().into_data();
                     self.result = self.to.put(&(param.id.val(), data));
@@ -122,17 +128,20 @@ impl SnapshotWriter<'_> {
         put.result
     }
 
-    /// Writes an optimizer's record, entry by entry.
-    pub(super) fn optimizer<B: Backend, R: Record<B>>(
+    /// Writes an optimizer's state, parameter by parameter.
+    pub(super) fn optimizer(
         &mut self,
-        entries: impl IntoIterator<Item = (ParamId, R)>,
+        optimizer: &dyn DynOptimizer,
+        states: &HashMap<ParamId, DynState>,
     ) -> io::Result<()> {
-        let mut entries: Vec<_> = entries.into_iter().collect();
-        // burn's map has an order of its own in every process.
-        entries.sort_unstable_by_key(|(id, _)| id.val());
-        self.put(&entries.len())?;
-        for (id, state) in entries {
-            self.put(&(id.val(), state.into_item::<FullPrecisionSettings>()))?;
+        let mut states: Vec<_> = states.iter().collect();
+        // The map has an order of its own in every process.
+        states.sort_unstable_by_key(|(id, _)| id.val());
+        self.put(&states.len())?;
+        for (id, state) in states {
+            let mut sink = StateSink::default();
+            optimizer.state_flatten(STATE_PREFIX, state, &mut sink);
+            self.put(&(id.val(), state.rank(), sink.tensors, sink.scalars))?;
         }
         Ok(())
     }
@@ -231,17 +240,19 @@ impl Snapshot {
         }
     }
 
-    /// Puts recorded values, and ids of parameters, into a module that was just built: no clone of it may be in use and no update of
-    /// its statistics may wait, since statistics are replaced in place.
-    pub(super) fn restore<B: Backend, M: Module<B>>(&mut self, model: M) -> Result<M, RunDirError> {
+    /// Puts recorded values, and ids of parameters, into a module.
+    pub(super) fn restore<M: Module>(&mut self, model: M) -> Result<M, RunDirError> {
         let recorded: usize = self.take()?;
+        // Statistics are replaced in place: those of clones must stay, and an update that waits would come on top.
+        let own = model.valid().train();
+        drop(model);
         let mut restore = Restore {
             from: self,
             recorded,
             restored: 0,
             result: Ok(()),
         };
-        let model = model.map(&mut restore);
+        let model = own.map(&mut restore);
         let restored = restore.restored;
         restore.result?;
         if restored < recorded {
@@ -252,18 +263,30 @@ impl Snapshot {
         Ok(model)
     }
 
-    /// Reads an optimizer's record.
-    pub(super) fn optimizer<B, R, C>(&mut self, device: &B::Device) -> Result<C, RunDirError>
-    where
-        B: Backend,
-        R: Record<B>,
-        C: FromIterator<(ParamId, R)>,
-    {
+    /// Reads an optimizer's state, parameter by parameter.
+    pub(super) fn optimizer(
+        &mut self,
+        optimizer: &dyn DynOptimizer,
+        device: &Device,
+    ) -> Result<HashMap<ParamId, DynState>, RunDirError> {
+        // Updates are computed without autodiff.
+        let device = device.clone().without_autodiff();
         let count: usize = self.take()?;
         (0..count)
             .map(|_| {
-                let (id, item) = self.take::<(u64, R::Item<FullPrecisionSettings>)>()?;
-                Ok((ParamId::from(id), R::from_item(item, device)))
+                let (id, rank, tensors, scalars) =
+                    self.take::<(u64, usize, Vec<(String, TensorData)>, _)>()?;
+                let mut source = StateSource::new(scalars);
+                for (name, data) in tensors {
+                    source.insert_tensor(name, data);
+                }
+                let state = optimizer.state_unflatten(rank, STATE_PREFIX, &mut source, &device);
+                let state = state.ok_or_else(|| {
+                    self.malformed(format!(
+                        "the optimizer's state of parameter {id} is incomplete"
+                    ))
+                })?;
+                Ok((ParamId::from(id), state))
             })
             .collect()
     }
@@ -284,10 +307,10 @@ impl Restore<'_> {
             return Err(self.from.malformed(reason));
         }
         let (id, data) = self.from.take::<(u64, TensorData)>()?;
-        if data.shape[..] != *shape {
+        if data.shape()[..] != *shape {
             let reason = format!(
                 "tensor {number} has the shape {:?}, but {shape:?} in the model",
-                &data.shape[..]
+                &data.shape()[..]
             );
             return Err(self.from.malformed(reason));
         }
@@ -296,8 +319,8 @@ impl Restore<'_> {
     }
 }
 
-impl<B: Backend> ModuleMapper<B> for Restore<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+impl ModuleMapper for Restore<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if self.result.is_err() {
             return param;
         }
@@ -328,6 +351,12 @@ fn check_whole(path: &Path, mut file: File) -> Result<(), RunDirError> {
         .take(START.len() as u64)
         .read_to_end(&mut start)
         .map_err(refused())?;
+    if start == START_OF_VERSION_1.as_bytes() {
+        return Err(RunDirError::Outdated {
+            path: path.to_path_buf(),
+            format: START_OF_VERSION_1.trim_end(),
+        });
+    }
     if !START.as_bytes().starts_with(&start) {
         return Err(RunDirError::Format {
             path: path.to_path_buf(),
@@ -371,4 +400,26 @@ fn check_whole(path: &Path, mut file: File) -> Result<(), RunDirError> {
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_of_version_1_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        std::fs::write(&path, "rekindle-snapshot/1\nwhatever follows").unwrap();
+        let error = Snapshot::open(&path).err().unwrap();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "{}: is a `rekindle-snapshot/1`, written by an earlier version with burn 0.21, and cannot be read: \
+                 continue the run with that version, or start a new run",
+                path.display()
+            )
+        );
+    }
 }

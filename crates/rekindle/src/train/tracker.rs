@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
-    tensor::{Tensor, backend::Backend},
+    tensor::Tensor,
 };
 use rekindle_plan::{Action, Bytes};
 use serde::{Deserialize, Serialize};
@@ -94,7 +94,7 @@ struct State {
 
 impl Tracker {
     /// A tracker of a model of this shape, at `batch` samples.
-    pub(super) fn new<B: Backend, M: Module<B>>(
+    pub(super) fn new<M: Module>(
         meter: Arc<dyn Meter>,
         (model, shape): (&ModelSpec, &ModelShape),
         modules: &[M],
@@ -264,8 +264,8 @@ impl Tensors<'_> {
     }
 }
 
-impl<B: Backend> ModuleVisitor<B> for Tensors<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+impl ModuleVisitor for Tensors<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let shape = param.val().dims().to_vec();
         self.known.push(Known {
             bytes: shape.iter().product::<usize>() as u64 * self.elements.float,

@@ -7,9 +7,9 @@ use std::{
 };
 
 use burn::{
-    module::AutodiffModule,
+    module::Module,
     optim::GradientsAccumulator,
-    tensor::{Int, Tensor, backend::Backend},
+    tensor::{Device, Int, Tensor},
 };
 use rekindle_plan::{Action, Bytes, Schedule, Seconds, StageId};
 
@@ -23,7 +23,6 @@ use super::{
     tracker::{TrackedMoment, Tracker},
 };
 use crate::{
-    backend::CheckpointBackend,
     data::batch::{Batch, Inputs, Targets},
     dtype::Dtype,
     executor::{Executor, Room, StepError, StepOutput, TraceEntry, Tracing},
@@ -40,16 +39,16 @@ use crate::{
 
 /// What a part of a batch gives, the number of samples classified right included where there are classes, and the
 /// memory of its phases.
-type PartOutput<B> = (StepOutput<B, Option<Tensor<B, 1, Int>>>, Vec<PhaseReading>);
+type PartOutput = (StepOutput<Option<Tensor<1, Int>>>, Vec<PhaseReading>);
 
 /// A model, its optimizer and its schedule.
-pub struct Trainer<B: CheckpointBackend> {
-    model: Sequential<Stage<B>>,
-    optimizer: AnyOptimizer<B, Sequential<Stage<B>>>,
+pub struct Trainer {
+    model: Sequential<Stage>,
+    optimizer: AnyOptimizer,
     executor: Executor,
     settings: TrainSettings,
     meter: Arc<dyn Meter>,
-    device: B::Device,
+    device: Device,
     steps_done: usize,
     tracker: Option<Arc<Tracker>>,
 }
@@ -86,19 +85,19 @@ pub enum TrainError {
     Step(#[from] StepError),
 }
 
-impl<B: CheckpointBackend> Trainer<B> {
+impl Trainer {
     /// A trainer that has done no step yet. `output` is the shape of one sample of the model's output.
     ///
     /// # Errors
     ///
     /// If the output is not one row of numbers, which every loss here wants.
     pub fn new(
-        model: Sequential<Stage<B>>,
+        model: Sequential<Stage>,
         output: &SampleShape,
         executor: Executor,
         settings: TrainSettings,
         meter: Arc<dyn Meter>,
-        device: B::Device,
+        device: Device,
     ) -> Result<Self, TrainError> {
         if output.kind != ElementKind::Float || output.dims.len() != 1 {
             return Err(TrainError::Output {
@@ -266,12 +265,12 @@ impl<B: CheckpointBackend> Trainer<B> {
 
     /// Forward, loss and backward of one of `count` equal parts of a batch, and the memory of its phases. Losses and
     /// gradients of the parts add up to those of the whole batch's mean.
-    fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<PartOutput<B>, TrainError> {
+    fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<PartOutput, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         if let Some(room) = self.executor.room() {
             room.make(batch.bytes(self.settings.dtype));
         }
-        let (input, targets) = to_device::<B>(batch, self.settings.dtype, &self.device)?;
+        let (input, targets) = to_device(batch, self.settings.dtype, &self.device)?;
         if let Some(tracker) = &self.tracker {
             tracker.batch();
         }
@@ -307,8 +306,8 @@ impl<B: CheckpointBackend> Trainer<B> {
         for _ in 0..2 {
             // Leaves are new in every run, as they are after every optimizer step: burn's first pass over new leaves
             // is slower.
-            let model: Sequential<Stage<B>> = AutodiffModule::<B>::from_inner(self.model.valid());
-            let (input, targets) = to_device::<B>(batch(), self.settings.dtype, &self.device)?;
+            let model = self.model.valid().train();
+            let (input, targets) = to_device(batch(), self.settings.dtype, &self.device)?;
             self.meter.start_interval();
             let started = Instant::now();
             let output = executor.step(&model, input, StepSeed::new(0, 0), |output| {
@@ -331,11 +330,7 @@ impl<B: CheckpointBackend> Trainer<B> {
     }
 
     /// The model's output, with room for each stage.
-    fn evaluation_forward(
-        &self,
-        model: &Sequential<Stage<B::InnerBackend>>,
-        input: Value<B::InnerBackend>,
-    ) -> Value<B::InnerBackend> {
+    fn evaluation_forward(&self, model: &Sequential<Stage>, input: Value) -> Value {
         let mut value = input;
         for (stage, layer) in model.layers().iter().enumerate() {
             if let Some(room) = self.executor.room() {
@@ -353,11 +348,11 @@ impl<B: CheckpointBackend> Trainer<B> {
     /// If a batch does not fit the model.
     pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> Result<EvalRecord, TrainError> {
         let model = self.model.valid();
+        let device = self.device.clone().without_autodiff();
         let (mut samples, mut loss, mut correct) = (0, 0.0, None);
         for batch in batches {
             let size = batch.targets.len();
-            let (input, targets) =
-                to_device::<B::InnerBackend>(batch, self.settings.dtype, &self.device)?;
+            let (input, targets) = to_device(batch, self.settings.dtype, &device)?;
             let output = rows(self.evaluation_forward(&model, input));
             loss += scalar(targets.loss(output.clone())) * size as f64;
             if let Some(right) = targets.correct(output) {
@@ -379,11 +374,11 @@ impl<B: CheckpointBackend> Trainer<B> {
 /// # Errors
 ///
 /// If its values do not fill its shape.
-pub fn to_device<B: Backend>(
+pub fn to_device(
     batch: Batch,
     dtype: Dtype,
-    device: &B::Device,
-) -> Result<(Value<B>, TargetTensor<B>), TrainError> {
+    device: &Device,
+) -> Result<(Value, TargetTensor), TrainError> {
     let input = match batch.inputs {
         Inputs::Floats { values, shape } => Value::from_floats_in(dtype, values, &shape, device)?,
         Inputs::Tokens { values, shape } => Value::from_tokens(values, &shape, device)?,
@@ -401,17 +396,17 @@ pub fn to_device<B: Backend>(
 }
 
 /// The model's output as `[batch, values]`, in the type of the loss.
-pub(super) fn rows<B: Backend>(output: Value<B>) -> Tensor<B, 2> {
+pub(super) fn rows(output: Value) -> Tensor<2> {
     match output.into_float2() {
         Ok(rows) => rows.cast(Dtype::F32.float()),
         Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
     }
 }
 
-fn scalar<B: Backend>(tensor: Tensor<B, 1>) -> f64 {
+fn scalar(tensor: Tensor<1>) -> f64 {
     tensor.into_data().iter::<f64>().next().unwrap_or(f64::NAN)
 }
 
-fn count<B: Backend>(tensor: Tensor<B, 1, Int>) -> i64 {
+fn count(tensor: Tensor<1, Int>) -> i64 {
     tensor.into_data().iter::<i64>().next().unwrap_or(0)
 }

@@ -1,17 +1,12 @@
 //! Shows on the spot that a schedule changes nothing: the same training by a hand-written burn loop and by the
 //! executor, compared value by value.
 
-use std::sync::Arc;
-
 use burn::{
-    module::{AutodiffModule, Module, ModuleVisitor, Param},
+    module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{
-        Tensor,
-        backend::{AutodiffBackend, Backend},
-    },
+    tensor::{Device, Tensor},
 };
-use rekindle_plan::{PlanError, StageId, planner, pools::PoolMode};
+use rekindle_plan::{PlanError, StageId, planner};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -21,12 +16,10 @@ use super::{
     trainer::{TrainError, rows, to_device},
 };
 use crate::{
-    backend::CheckpointBackend,
     data::{DataError, Dataset, Shuffled},
-    device::{Device, DispatchError, Task, dispatch},
+    device::{DeviceError, DeviceId, open},
     executor::Executor,
     layer::Layer,
-    meter::Meter,
     model::{
         build::{BuildError, build},
         spec::ModelSpec,
@@ -81,9 +74,9 @@ pub enum VerifyError {
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// The device has no backend here.
+    /// The device cannot be opened.
     #[error(transparent)]
-    Device(#[from] DispatchError),
+    Device(#[from] DeviceError),
 }
 
 /// Compares on a device that is known to answer. `done` is told of each comparison.
@@ -93,70 +86,52 @@ pub enum VerifyError {
 /// A [`VerifyError`] where nothing could be compared; differences are no error here.
 pub fn verify(
     verification: &Verification<'_>,
-    device: Device,
+    device: DeviceId,
     done: &mut dyn FnMut(&Comparison),
 ) -> Result<Vec<Comparison>, VerifyError> {
-    dispatch(
+    let Verification {
+        model,
+        data,
+        settings,
+        segments,
+    } = *verification;
+    let device = open(device, settings.dtype)?.device;
+    let shape = model.infer().map_err(BuildError::from)?;
+    let stages = StagePlan::new(model, &shape);
+    let batches = Shuffled::new(data.len(), settings.batch, settings.seed)?;
+    device.seed(settings.seed);
+    let model = Sequential::new(build(model, &stages, settings.dtype, &device)?);
+    let trial = Trial {
+        model,
+        data,
+        batches,
+        settings,
         device,
-        verification.settings.dtype,
-        PoolMode::default(),
-        Verify { verification, done },
-    )?
-}
-
-struct Verify<'a> {
-    verification: &'a Verification<'a>,
-    // Not a type parameter: the backends would be compiled once more in the caller's crate.
-    done: &'a mut dyn FnMut(&Comparison),
-}
-
-impl Task for Verify<'_> {
-    type Output = Result<Vec<Comparison>, VerifyError>;
-
-    fn run<B: CheckpointBackend>(self, device: B::Device, _meter: Arc<dyn Meter>) -> Self::Output {
-        let Verification {
-            model,
-            data,
-            settings,
-            segments,
-        } = *self.verification;
-        let shape = model.infer().map_err(BuildError::from)?;
-        let stages = StagePlan::new(model, &shape);
-        let batches = Shuffled::new(data.len(), settings.batch, settings.seed)?;
-        B::seed(&device, settings.seed);
-        let model = Sequential::new(build::<B>(model, &stages, settings.dtype, &device)?);
-        let trial = Trial::<B> {
-            model,
-            data,
-            batches,
-            settings,
-            device,
-        };
-        let stages = trial.model.len();
-        let segments = if segments.is_empty() {
-            let powers = (0..).map(|power| 1 << power);
-            powers.take_while(|&k| k < stages).chain([stages]).collect()
-        } else {
-            segments.to_vec()
-        };
-        let plain = trial.train(None)?;
-        let mut comparisons = Vec::with_capacity(segments.len());
-        for segments in segments {
-            let executor = Executor::new(planner::uniform(stages, segments)?);
-            let comparison = plain.compare(&trial.train(Some(&executor))?, segments);
-            (self.done)(&comparison);
-            comparisons.push(comparison);
-        }
-        Ok(comparisons)
+    };
+    let stages = trial.model.len();
+    let segments = if segments.is_empty() {
+        let powers = (0..).map(|power| 1 << power);
+        powers.take_while(|&k| k < stages).chain([stages]).collect()
+    } else {
+        segments.to_vec()
+    };
+    let plain = trial.train(None)?;
+    let mut comparisons = Vec::with_capacity(segments.len());
+    for segments in segments {
+        let executor = Executor::new(planner::uniform(stages, segments)?);
+        let comparison = plain.compare(&trial.train(Some(&executor))?, segments);
+        done(&comparison);
+        comparisons.push(comparison);
     }
+    Ok(comparisons)
 }
 
-struct Trial<'a, B: CheckpointBackend> {
-    model: Sequential<Stage<B>>,
+struct Trial<'a> {
+    model: Sequential<Stage>,
     data: &'a dyn Dataset,
     batches: Shuffled,
     settings: &'a TrainSettings,
-    device: B::Device,
+    device: Device,
 }
 
 /// Everything that a training decides.
@@ -167,15 +142,15 @@ struct Values {
     state: Vec<Vec<f32>>,
 }
 
-impl<B: CheckpointBackend> Trial<'_, B> {
+impl Trial<'_> {
     /// Trains a copy of the model: with an executor, or by the plain loop.
     fn train(&self, executor: Option<&Executor>) -> Result<Values, TrainError> {
-        let mut model: Sequential<Stage<B>> = AutodiffModule::<B>::from_inner(self.model.valid());
+        let mut model = self.model.valid().train();
         let mut optimizer = AnyOptimizer::new(self.settings.optimizer, self.settings.clip);
         let mut values = Values::default();
         for step in 0..self.settings.steps {
             let batch = self.data.batch(&self.batches.step(step));
-            let (input, targets) = to_device::<B>(batch, self.settings.dtype, &self.device)?;
+            let (input, targets) = to_device(batch, self.settings.dtype, &self.device)?;
             let seed = StepSeed::new(self.settings.seed, step as u64);
             let (loss, gradients) = match executor {
                 Some(executor) => {
@@ -187,7 +162,7 @@ impl<B: CheckpointBackend> Trial<'_, B> {
                     let mut value = input;
                     for (stage, layer) in model.layers().iter().enumerate() {
                         if layer.draws_random() {
-                            B::seed(&self.device, seed.stage(StageId(stage)));
+                            self.device.seed(seed.stage(StageId(stage)));
                         }
                         value = layer.forward(value);
                     }
@@ -244,22 +219,19 @@ fn difference(plain: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
     plain.iter().zip(other).map(of_tensor).fold(0.0, f64::max)
 }
 
-fn floats<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
 /// The gradient of every parameter, empty where it has none.
-fn gradients_of<B: AutodiffBackend, M: Module<B>>(
-    model: &M,
-    gradients: &GradientsParams,
-) -> Vec<Vec<f32>> {
+fn gradients_of<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Vec<f32>> {
     struct Read<'a> {
         gradients: &'a GradientsParams,
         values: Vec<Vec<f32>>,
     }
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Read<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            let gradient = self.gradients.get::<B::InnerBackend, D>(param.id);
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.gradients.get::<D>(param.id);
             self.values.push(gradient.map(floats).unwrap_or_default());
         }
     }
@@ -272,10 +244,10 @@ fn gradients_of<B: AutodiffBackend, M: Module<B>>(
 }
 
 /// Every parameter and running statistic.
-fn state_of<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> Vec<Vec<f32>> {
+fn state_of<M: Module>(model: &M) -> Vec<Vec<f32>> {
     struct Read(Vec<Vec<f32>>);
-    impl<B: Backend> ModuleVisitor<B> for Read {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+    impl ModuleVisitor for Read {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             self.0.push(floats(param.val()));
         }
     }

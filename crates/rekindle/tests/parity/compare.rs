@@ -3,14 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use burn::{
-    module::{AutodiffModule, Module, ModuleVisitor, Param},
-    optim::{AdamConfig, GradientsParams, Optimizer},
-    tensor::{Tensor, backend::AutodiffBackend},
+    module::{Module, ModuleVisitor, Param},
+    optim::{AdamConfig, GradientsParams},
+    tensor::{Device, Tensor},
 };
-use rekindle::{
-    Activation, CheckpointBackend, Executor, Layer, Sequential, StepSeed, executor::ActionHook,
-    retie,
-};
+use rekindle::{Activation, Executor, Layer, Sequential, StepSeed, executor::ActionHook, retie};
 use rekindle_plan::{Action, Schedule, StageId, forward_counts};
 
 const STEPS: u64 = 3;
@@ -21,16 +18,15 @@ const RUN_SEED: u64 = 7;
 pub type Trace = Vec<(String, Vec<f32>)>;
 
 /// A hand-written burn training loop: no executor, the same seeds.
-pub fn plain<B, L, A>(
+pub fn plain<L, A>(
     model: &Sequential<L>,
     input: &A,
-    device: &B::Device,
-    loss: impl Fn(A) -> Tensor<B, 1>,
+    device: &Device,
+    loss: impl Fn(A) -> Tensor<1>,
 ) -> Trace
 where
-    B: AutodiffBackend,
-    A: Activation<B>,
-    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    A: Activation,
+    L: Layer<Input = A, Output = A>,
 {
     let mut model = private_copy(model);
     let mut optimizer = AdamConfig::new().init();
@@ -39,7 +35,7 @@ where
         let seed = StepSeed::new(RUN_SEED, step);
         let mut activation = input.clone();
         for (stage, layer) in model.layers().iter().enumerate() {
-            B::seed(device, seed.stage(StageId(stage)));
+            device.seed(seed.stage(StageId(stage)));
             activation = layer.forward(activation);
         }
         let value = loss(activation);
@@ -56,17 +52,16 @@ where
 }
 
 /// The same training under a schedule.
-pub fn scheduled<B, L, A>(
+pub fn scheduled<L, A>(
     what: &str,
     model: &Sequential<L>,
     input: &A,
     schedule: &Schedule,
-    loss: impl Fn(A) -> Tensor<B, 1>,
+    loss: impl Fn(A) -> Tensor<1>,
 ) -> Trace
 where
-    B: CheckpointBackend,
-    A: Activation<B>,
-    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    A: Activation,
+    L: Layer<Input = A, Output = A>,
 {
     let mut model = private_copy(model);
     let mut optimizer = AdamConfig::new().init();
@@ -105,7 +100,7 @@ where
 }
 
 /// Reports every mismatch with its largest difference, and returns the largest of all, relative to the largest value of
-/// its tensor, or to 1. A tolerance of zero asks for equal bits.
+/// its tensor, or to 1. A tolerance of zero asks for equal bits; 0 and -0 are equal. NaN is always a mismatch.
 pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) -> f32 {
     let names = |trace: &Trace| {
         trace
@@ -125,13 +120,20 @@ pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) -> 
         let scale = expected
             .iter()
             .fold(1.0f32, |scale, value| scale.max(value.abs()));
+        // In this order, unlike in `f32::max`, NaN is the largest.
         let largest = expected
             .iter()
             .zip(actual)
             .map(|(expected, actual)| (expected - actual).abs())
-            .fold(0.0, f32::max);
-        largest_of_all = largest_of_all.max(largest / scale);
-        if largest > tolerance * scale {
+            .max_by(f32::total_cmp)
+            .unwrap_or(0.0);
+        let same = match tolerance {
+            0.0 => expected.iter().zip(actual).all(|(a, b)| same_bits(*a, *b)),
+            _ => largest <= tolerance * scale,
+        };
+        if same {
+            largest_of_all = largest_of_all.max(largest / scale);
+        } else {
             mismatches.push(format!("{name}: {largest:e}"));
         }
     }
@@ -143,19 +145,24 @@ pub fn assert_same(what: &str, plain: &Trace, other: &Trace, tolerance: f32) -> 
     largest_of_all
 }
 
-/// Parameters of the same values and ids, statistics of its own. Copies of tied layers are tied again.
-pub fn private_copy<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> M {
-    retie(M::from_inner(model.valid()))
+/// 0 and -0 count as the same.
+fn same_bits(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a == 0.0 && b == 0.0)
 }
 
-pub fn floats<B: burn::tensor::backend::Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f32> {
+/// Parameters of the same values and ids, statistics of its own. Copies of tied layers are tied again.
+pub fn private_copy<M: Module>(model: &M) -> M {
+    retie(model.valid().train())
+}
+
+pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-fn any_trains<B: AutodiffBackend, M: Module<B>>(module: &M) -> bool {
+fn any_trains<M: Module>(module: &M) -> bool {
     struct Look(bool);
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Look {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+    impl ModuleVisitor for Look {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             self.0 |= param.val().is_require_grad();
         }
     }
@@ -165,19 +172,15 @@ fn any_trains<B: AutodiffBackend, M: Module<B>>(module: &M) -> bool {
 }
 
 /// Every parameter's gradient, or an empty list where it has none.
-pub fn gradients_of<B: AutodiffBackend, M: Module<B>>(
-    step: u64,
-    model: &M,
-    gradients: &GradientsParams,
-) -> Trace {
+pub fn gradients_of<M: Module>(step: u64, model: &M, gradients: &GradientsParams) -> Trace {
     struct Read<'a> {
         step: u64,
         gradients: &'a GradientsParams,
         trace: Trace,
     }
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Read<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            let gradient = self.gradients.get::<B::InnerBackend, D>(param.id);
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.gradients.get::<D>(param.id);
             self.trace.push((
                 format!("gradient {} of step {}", self.trace.len(), self.step),
                 gradient.map(floats).unwrap_or_default(),
@@ -194,10 +197,10 @@ pub fn gradients_of<B: AutodiffBackend, M: Module<B>>(
 }
 
 /// Every parameter and every running statistic, pending updates merged.
-pub fn state_of<B: AutodiffBackend, M: AutodiffModule<B>>(model: &M) -> Trace {
+pub fn state_of<M: Module>(model: &M) -> Trace {
     struct Read(Trace);
-    impl<B: burn::tensor::backend::Backend> ModuleVisitor<B> for Read {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+    impl ModuleVisitor for Read {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             self.0
                 .push((format!("state {}", self.0.len()), floats(param.val())));
         }

@@ -7,12 +7,8 @@ mod compare;
 mod models;
 mod random;
 
-use burn::{
-    backend::{Autodiff, Flex},
-    module::AutodiffModule,
-    tensor::{Distribution, Int, Tensor},
-};
-use rekindle::{Activation, CheckpointBackend, Layer, Sequential};
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use rekindle::{Activation, Layer, Sequential};
 use rekindle_plan::{
     Action, Alternative, Bytes, Chain, LossCost, OptimizerCost, PlanRequest, PlannerKind, Schedule,
     Seconds, Stage, plan, planner, simulate, smallest_peak,
@@ -30,7 +26,7 @@ const RANDOM: u64 = 25;
 
 #[test]
 fn flex_equals_the_plain_run_bit_for_bit() {
-    every_model::<Autodiff<Flex>>(&Default::default(), 0.0, Scope::All);
+    every_model(&Device::flex().autodiff(), 0.0, Scope::All);
 }
 
 /// Sums on a GPU may be taken in another order when other kernels are chosen, so bits may differ there. Relative to
@@ -38,16 +34,20 @@ fn flex_equals_the_plain_run_bit_for_bit() {
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 const GPU_TOLERANCE: f32 = 2e-4;
 
+/// The device, if it answers.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn answers(device: rekindle::device::Device) -> bool {
-    match rekindle::device::probe(device) {
+fn opened(id: rekindle::device::DeviceId) -> Option<Device> {
+    use rekindle::{Dtype, device};
+
+    match device::probe(id) {
         Ok(info) => {
             println!("on {} ({})", info.name, info.detail);
-            true
+            let opened = device::open(id, Dtype::F32);
+            Some(opened.expect("a device that answers").device)
         }
         Err(reason) => {
-            println!("skipped: {device}: {reason}");
-            false
+            println!("skipped: {id}: {reason}");
+            None
         }
     }
 }
@@ -55,24 +55,16 @@ fn answers(device: rekindle::device::Device) -> bool {
 #[cfg(feature = "wgpu")]
 #[test]
 fn wgpu_equals_the_plain_run_within_tolerance() {
-    if answers(rekindle::device::Device::Wgpu(0)) {
-        every_model::<Autodiff<burn::backend::Wgpu>>(
-            &Default::default(),
-            GPU_TOLERANCE,
-            Scope::Few,
-        );
+    if let Some(device) = opened(rekindle::device::DeviceId::Wgpu(0)) {
+        every_model(&device, GPU_TOLERANCE, Scope::Few);
     }
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 fn cuda_equals_the_plain_run_within_tolerance() {
-    if answers(rekindle::device::Device::Cuda(0)) {
-        every_model::<Autodiff<burn::backend::Cuda>>(
-            &Default::default(),
-            GPU_TOLERANCE,
-            Scope::Few,
-        );
+    if let Some(device) = opened(rekindle::device::DeviceId::Cuda(0)) {
+        every_model(&device, GPU_TOLERANCE, Scope::Few);
     }
 }
 
@@ -84,13 +76,13 @@ enum Scope {
     Few,
 }
 
-fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: Scope) {
-    B::seed(device, 1);
+fn every_model(device: &Device, tolerance: f32, scope: Scope) {
+    device.seed(1);
 
-    let rows = Tensor::<B, 2>::random([BATCH, WIDTH], Distribution::Default, device);
+    let rows = Tensor::<2>::random([BATCH, WIDTH], Distribution::Default, device);
     every_schedule(
         "mlp",
-        &models::mlp::<B>(DEPTH, device),
+        &models::mlp(DEPTH, device),
         &rows,
         device,
         tolerance,
@@ -100,7 +92,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
 
     every_schedule(
         "partly frozen",
-        &models::partly_frozen::<B>(DEPTH, device),
+        &models::partly_frozen(DEPTH, device),
         &rows,
         device,
         tolerance,
@@ -110,7 +102,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
 
     every_schedule(
         "low-rank adaptation",
-        &models::adapted::<B>(DEPTH, device),
+        &models::adapted(DEPTH, device),
         &rows,
         device,
         tolerance,
@@ -120,7 +112,7 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
 
     every_schedule(
         "tied weights",
-        &models::tied::<B>(device),
+        &models::tied(device),
         &rows,
         device,
         tolerance,
@@ -128,11 +120,11 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         mean_square,
     );
 
-    let memory = Tensor::<B, 2>::random([3, WIDTH], Distribution::Default, device);
+    let memory = Tensor::<2>::random([3, WIDTH], Distribution::Default, device);
     let picked = Tensor::from_ints([2, 0, 1, 1], device);
     every_schedule(
         "carried tuple",
-        &models::carried::<B>(DEPTH, device),
+        &models::carried(DEPTH, device),
         &(rows.clone(), memory, picked),
         device,
         tolerance,
@@ -140,10 +132,10 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         |(state, memory, _)| mean_square(state) + memory.mean(),
     );
 
-    let sequences = Tensor::<B, 3>::random([2, 5, WIDTH], Distribution::Default, device);
+    let sequences = Tensor::<3>::random([2, 5, WIDTH], Distribution::Default, device);
     every_schedule(
         "transformer",
-        &models::transformer::<B>(DEPTH, device),
+        &models::transformer(DEPTH, device),
         &sequences,
         device,
         tolerance,
@@ -151,10 +143,10 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         mean_square,
     );
 
-    let images = Tensor::<B, 4>::random([BATCH, CHANNELS, 6, 6], Distribution::Default, device);
+    let images = Tensor::<4>::random([BATCH, CHANNELS, 6, 6], Distribution::Default, device);
     every_schedule(
         "conv + batch norm + dropout",
-        &models::conv_net::<B>(DEPTH, CHANNELS, device),
+        &models::conv_net(DEPTH, CHANNELS, device),
         &images,
         device,
         tolerance,
@@ -162,12 +154,12 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
         mean_square,
     );
 
-    let tokens = Tensor::<B, 1, Int>::arange(0..VOCAB as i64, device)
+    let tokens = Tensor::<1, Int>::arange(0..VOCAB as i64, device)
         .narrow(0, 0, 10)
         .reshape([2, 5]);
     every_schedule(
         "embedding + residual",
-        &models::token_net::<B>(DEPTH, VOCAB, device),
+        &models::token_net(DEPTH, VOCAB, device),
         &(Some(tokens), None),
         device,
         tolerance,
@@ -179,22 +171,21 @@ fn every_model<B: CheckpointBackend>(device: &B::Device, tolerance: f32, scope: 
     );
 }
 
-fn mean_square<B: CheckpointBackend, const D: usize>(output: Tensor<B, D>) -> Tensor<B, 1> {
+fn mean_square<const D: usize>(output: Tensor<D>) -> Tensor<1> {
     output.powf_scalar(2.0).mean()
 }
 
-fn every_schedule<B, L, A>(
+fn every_schedule<L, A>(
     name: &str,
     model: &Sequential<L>,
     input: &A,
-    device: &B::Device,
+    device: &Device,
     tolerance: f32,
     scope: Scope,
-    loss: impl Fn(A) -> Tensor<B, 1>,
+    loss: impl Fn(A) -> Tensor<1>,
 ) where
-    B: CheckpointBackend,
-    A: Activation<B>,
-    L: Layer<B, Input = A, Output = A> + AutodiffModule<B>,
+    A: Activation,
+    L: Layer<Input = A, Output = A>,
 {
     let plain = compare::plain(model, input, device, &loss);
     let wanted = |count: &usize| scope == Scope::All || *count == 2;
@@ -247,10 +238,9 @@ fn every_schedule<B, L, A>(
 }
 
 /// The same schedule with every `every`th stage that can be recorded by the balanced strategy recorded so.
-fn recorded_balanced<B, L>(model: &Sequential<L>, schedule: &Schedule, every: usize) -> Schedule
+fn recorded_balanced<L>(model: &Sequential<L>, schedule: &Schedule, every: usize) -> Schedule
 where
-    B: CheckpointBackend,
-    L: Layer<B>,
+    L: Layer,
 {
     let actions = schedule.actions().iter().map(|&action| match action {
         Action::ForwardTracked { stage, .. } => Action::ForwardTracked {
@@ -265,10 +255,9 @@ where
 }
 
 /// What the planners find for stages of made-up, different sizes at three budgets, alternatives among them.
-fn plans<B, L>(model: &Sequential<L>, scope: Scope) -> Vec<(String, Schedule)>
+fn plans<L>(model: &Sequential<L>, scope: Scope) -> Vec<(String, Schedule)>
 where
-    B: CheckpointBackend,
-    L: Layer<B>,
+    L: Layer,
 {
     let stage = |(index, layer): (usize, &L)| {
         let saved = Bytes(40 + 10 * (index as u64 % 3));

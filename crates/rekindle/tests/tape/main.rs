@@ -14,9 +14,11 @@ mod run;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use burn::backend::{Autodiff, Flex};
+use burn::tensor::Device;
 
-type B = Autodiff<Flex>;
+fn device() -> Device {
+    Device::flex().autodiff()
+}
 
 /// Seeding is process-wide: tests must not overlap.
 fn one_at_a_time() -> MutexGuard<'static, ()> {

@@ -3,47 +3,47 @@
 use burn::{
     module::Module,
     nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig},
-    tensor::{Int, Tensor, activation::gelu, backend::Backend},
+    tensor::{Device, Int, Tensor, activation::gelu},
 };
 use rekindle::Layer;
 
-use crate::{B, run::Run};
+use crate::run::Run;
 
 pub const WIDTH: usize = 6;
 pub const ROWS: usize = 8;
 
 /// Linear, batch normalisation, dropout: parameters, statistics, random numbers.
 #[derive(Module, Debug)]
-pub struct Block<B: Backend> {
-    pub linear: Linear<B>,
-    norm: BatchNorm<B>,
+pub struct Block {
+    pub linear: Linear,
+    norm: BatchNorm,
     dropout: Dropout,
 }
 
-impl<B: Backend> Layer<B> for Block<B> {
-    type Input = Tensor<B, 2>;
-    type Output = Tensor<B, 2>;
+impl Layer for Block {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
 
-    fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         self.dropout
             .forward(gelu(self.norm.forward(self.linear.forward(input))))
     }
 }
 
 /// A query and a memory, with row numbers that want no gradient.
-pub type Pair<B> = (Tensor<B, 2>, (Option<Tensor<B, 2>>, Tensor<B, 1, Int>));
+pub type Pair = (Tensor<2>, (Option<Tensor<2>>, Tensor<1, Int>));
 
 /// Takes nested data and gives nested data.
 #[derive(Module, Debug)]
-pub struct Mix<B: Backend> {
-    linear: Linear<B>,
+pub struct Mix {
+    linear: Linear,
 }
 
-impl<B: Backend> Layer<B> for Mix<B> {
-    type Input = Pair<B>;
-    type Output = Pair<B>;
+impl Layer for Mix {
+    type Input = Pair;
+    type Output = Pair;
 
-    fn forward(&self, (query, (memory, rows)): Pair<B>) -> Pair<B> {
+    fn forward(&self, (query, (memory, rows)): Pair) -> Pair {
         let picked = memory.map(|memory| memory.select(0, rows.clone()));
         let mixed = match picked.clone() {
             Some(picked) => query * self.linear.forward(picked),
@@ -58,17 +58,17 @@ impl<B: Backend> Layer<B> for Mix<B> {
 }
 
 #[derive(Module, Debug)]
-pub struct Net<B: Backend> {
-    pub before: Linear<B>,
-    pub first: Block<B>,
-    pub between: Linear<B>,
+pub struct Net {
+    pub before: Linear,
+    pub first: Block,
+    pub between: Linear,
     dropout: Dropout,
-    pub second: Block<B>,
-    pub mix: Mix<B>,
-    pub after: Linear<B>,
+    pub second: Block,
+    pub mix: Mix,
+    pub after: Linear,
 }
 
-pub fn block<B: Backend>(device: &B::Device) -> Block<B> {
+pub fn block(device: &Device) -> Block {
     Block {
         linear: LinearConfig::new(WIDTH, WIDTH).init(device),
         norm: BatchNormConfig::new(WIDTH).init(device),
@@ -76,8 +76,8 @@ pub fn block<B: Backend>(device: &B::Device) -> Block<B> {
     }
 }
 
-pub fn net() -> Net<B> {
-    let device = Default::default();
+pub fn net() -> Net {
+    let device = crate::device();
     let linear = || LinearConfig::new(WIDTH, WIDTH).init(&device);
     Net {
         before: linear(),
@@ -90,14 +90,14 @@ pub fn net() -> Net<B> {
     }
 }
 
-type Rows = Tensor<B, 2>;
+type Rows = Tensor<2>;
 
-fn loss(output: Rows) -> Tensor<B, 1> {
+fn loss(output: Rows) -> Tensor<1> {
     output.powf_scalar(2.0).mean()
 }
 
 /// Ordinary code before, between and after two checkpoints.
-pub fn ordinary_between<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
+pub fn ordinary_between<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
     let x = gelu(net.before.forward(input));
     let x = run.checkpoint(&net.first, x);
     let x = net.dropout.forward(gelu(net.between.forward(x)));
@@ -106,20 +106,20 @@ pub fn ordinary_between<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tenso
 }
 
 /// Nothing before, nothing between, nothing after.
-pub fn in_a_row<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
+pub fn in_a_row<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
     let x = run.checkpoint(&net.first, input);
     loss(run.checkpoint(&net.second, x))
 }
 
 /// A skip around a checkpoint, from ordinary code.
-pub fn skip<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
-    let x = run.share(gelu(net.before.forward(input)));
+pub fn skip<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
+    let x = gelu(net.before.forward(input));
     let inner = run.checkpoint(&net.first, x.clone());
     loss(net.after.forward(gelu(x + inner)))
 }
 
-/// Skips around the second checkpoint, from a checkpoint's output and from the input: neither must be shared.
-pub fn skip_from_leaves<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
+/// Skips around the second checkpoint, from a checkpoint's output and from the input.
+pub fn skip_from_leaves<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
     let x = run.checkpoint(&net.first, input.clone());
     let inner = run.checkpoint(&net.second, x.clone());
     loss(net.after.forward(gelu(x * inner + input)))
@@ -127,16 +127,23 @@ pub fn skip_from_leaves<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tenso
 
 /// A long skip around two checkpoints and a short one inside it, with ordinary code that uses the same parameters
 /// twice.
-pub fn nested_skips<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
-    let long = run.share(gelu(net.before.forward(input)));
+pub fn nested_skips<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
+    let long = gelu(net.before.forward(input));
     let x = run.checkpoint(&net.first, long.clone());
-    let short = run.share(gelu(net.between.forward(x)));
+    let short = gelu(net.between.forward(x));
     let x = short.clone() * run.checkpoint(&net.second, short);
     loss(net.between.forward(x) + long)
 }
 
-/// Two checkpoints of one value: their gradients meet before the one sweep of the code that made it.
-pub fn two_of_one_value<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
+/// A skip that begins some operations before the checkpoint's input.
+pub fn hidden_skip<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
+    let hidden = net.before.forward(input);
+    let inner = run.checkpoint(&net.first, gelu(hidden.clone() * 2.0));
+    loss(net.after.forward(hidden.tanh() + inner))
+}
+
+/// Two checkpoints of one value: their gradients meet in the code that made it.
+pub fn two_of_one_value<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
     let x = gelu(net.before.forward(input));
     let a = run.checkpoint(&net.first, x.clone());
     let b = run.checkpoint(&net.second, x);
@@ -144,17 +151,17 @@ pub fn two_of_one_value<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tenso
 }
 
 /// One layer twice: its statistics move twice, its gradients add up.
-pub fn one_layer_twice<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
+pub fn one_layer_twice<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
     let x = run.checkpoint(&net.first, net.before.forward(input));
     let x = run.checkpoint(&net.first, gelu(x));
     loss(net.after.forward(x))
 }
 
 /// Tuples, an option, integers; the memory is computed after the query's checkpoint and used after its own.
-pub fn nested_data<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
+pub fn nested_data<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
     let rows = Tensor::arange(0..ROWS as i64, &input.device()).flip([0]);
     let query = run.checkpoint(&net.first, gelu(net.before.forward(input.clone())));
-    let memory = run.share(net.between.forward(input));
+    let memory = net.between.forward(input);
     let pair = (query, (Some(memory.clone()), rows));
     let (query, (picked, _)) = run.checkpoint(&net.mix, pair);
     let picked = match picked {
@@ -165,7 +172,7 @@ pub fn nested_data<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 
 }
 
 /// A checkpoint that leads nowhere, and one whose output is the loss's only way.
-pub fn dead_end<R: Run>(net: &Net<B>, input: Rows, run: &mut R) -> Tensor<B, 1> {
+pub fn dead_end<R: Run>(net: &Net, input: Rows, run: &mut R) -> Tensor<1> {
     let x = gelu(net.before.forward(input.clone()));
     let _ = run.checkpoint(&net.second, input);
     loss(run.checkpoint(&net.first, x))

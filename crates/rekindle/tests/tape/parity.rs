@@ -6,47 +6,47 @@ use std::sync::{
 };
 
 use burn::{
-    module::{AutodiffModule, Module},
+    module::Module,
     nn::LinearConfig,
-    optim::{AdamConfig, GradientsParams, Optimizer},
-    tensor::{Distribution, Tensor, backend::Backend},
+    optim::{AdamConfig, GradientsParams},
+    tensor::{Distribution, Tensor},
 };
 use rekindle::{StepSeed, Tape};
 
 use crate::{
-    B,
     compare::{Trace, assert_same, floats, gradients_of, private_copy, state_of},
+    device,
     models::{self, Net, ROWS, WIDTH},
     one_at_a_time,
     run::Plain,
 };
 
-type Step = (Tensor<B, 1>, GradientsParams);
+type Step = (Tensor<1>, GradientsParams);
 
 /// Three steps. After the second the parameters stay, so that the third meets leaves that a backward has reached,
 /// unless the input wants a gradient: see the limits in the tape's docs.
-fn train(
-    net: &Net<B>,
-    input: &Tensor<B, 2>,
-    step: impl Fn(&Net<B>, Tensor<B, 2>, StepSeed) -> Step,
-) -> Trace {
-    let mut net = private_copy::<B, _>(net);
+fn train(net: &Net, input: &Tensor<2>, step: impl Fn(&Net, Tensor<2>, StepSeed) -> Step) -> Trace {
+    let mut net = private_copy(net);
     let mut optimizer = AdamConfig::new().init();
     let mut trace = Trace::new();
-    B::seed(&Default::default(), 3);
+    device().seed(3);
     for number in 0..3 {
         // A leaf of its own in every step, held until the step is over.
         let wants_gradient = input.is_require_grad();
-        let input = Tensor::from_inner(input.clone().inner()).set_require_grad(wants_gradient);
+        let input = input
+            .clone()
+            .inner()
+            .autodiff()
+            .set_require_grad(wants_gradient);
         let (loss, gradients) = step(&net, input.clone(), StepSeed::new(5, number));
         trace.push((format!("loss of step {number}"), floats(loss.inner())));
-        trace.extend(gradients_of::<B, _>(number, &net, &gradients));
+        trace.extend(gradients_of(number, &net, &gradients));
         drop(input);
         if number != 1 || wants_gradient {
             net = optimizer.step(1e-2, net, gradients);
         }
     }
-    trace.extend(state_of::<B, _>(&net));
+    trace.extend(state_of(&net));
     trace
 }
 
@@ -77,6 +77,7 @@ macro_rules! every_model {
             models::in_a_row,
             models::skip,
             models::skip_from_leaves,
+            models::hidden_skip,
             models::nested_skips,
             models::two_of_one_value,
             models::one_layer_twice,
@@ -86,10 +87,10 @@ macro_rules! every_model {
     };
 }
 
-fn net_and_input() -> (Net<B>, Tensor<B, 2>) {
-    let device = Default::default();
-    B::seed(&device, 1);
-    let net = private_copy::<B, _>(&models::net());
+fn net_and_input() -> (Net, Tensor<2>) {
+    let device = device();
+    device.seed(1);
+    let net = private_copy(&models::net());
     let input = Tensor::random([ROWS, WIDTH], Distribution::Default, &device);
     (net, input)
 }
@@ -133,9 +134,9 @@ fn the_generator_is_left_in_a_known_state() {
     let mut tape = Tape::new(seed);
     let loss = models::ordinary_between(&net, input, &mut tape);
     tape.backward(loss, &net).expect("no misuse");
-    let draw = || Tensor::<B, 1>::random([4], Distribution::Default, &Default::default());
+    let draw = || Tensor::<1>::random([4], Distribution::Default, &device());
     let after = floats(draw());
-    B::seed(&Default::default(), seed.after());
+    device().seed(seed.after());
     assert_eq!(after, floats(draw()));
 }
 
@@ -143,11 +144,11 @@ fn the_generator_is_left_in_a_known_state() {
 #[test]
 fn forwards_are_counted() {
     let _alone = one_at_a_time();
-    let device = Default::default();
-    let linear = || LinearConfig::new(WIDTH, WIDTH).init::<B>(&device);
+    let device = device();
+    let linear = || LinearConfig::new(WIDTH, WIDTH).init(&device);
     let (used, unused) = (linear(), linear());
     let counts = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-    let input = Tensor::<B, 2>::ones([ROWS, WIDTH], &device);
+    let input = Tensor::<2>::ones([ROWS, WIDTH], &device);
     let mut tape = Tape::new(StepSeed::new(0, 0));
     let mut outputs = Vec::new();
     for (module, count) in [&used, &unused].into_iter().zip(&counts) {
@@ -173,15 +174,15 @@ fn forwards_are_counted() {
 #[test]
 fn what_wants_no_gradient_runs_once() {
     let _alone = one_at_a_time();
-    let device = Default::default();
-    let frozen = LinearConfig::new(WIDTH, WIDTH).init::<B>(&device).no_grad();
-    let head = LinearConfig::new(WIDTH, 1).init::<B>(&device);
+    let device = device();
+    let frozen = LinearConfig::new(WIDTH, WIDTH).init(&device).no_grad();
+    let head = LinearConfig::new(WIDTH, 1).init(&device);
     let count = Arc::new(AtomicUsize::new(0));
     let mut tape = Tape::new(StepSeed::new(0, 0));
     let counted = Arc::clone(&count);
     let features = tape.checkpoint_with(
         &frozen,
-        Tensor::<B, 2>::ones([ROWS, WIDTH], &device),
+        Tensor::<2>::ones([ROWS, WIDTH], &device),
         move |module, input| {
             counted.fetch_add(1, Ordering::Relaxed);
             module.forward(input)
@@ -191,5 +192,5 @@ fn what_wants_no_gradient_runs_once() {
     let gradients = tape.backward(loss, &head).expect("no misuse");
     assert_eq!(count.load(Ordering::Relaxed), 1);
     assert_eq!(gradients.len(), 2);
-    assert!(AutodiffModule::<B>::valid(&head).num_params() > 0);
+    assert!(Module::valid(&head).num_params() > 0);
 }

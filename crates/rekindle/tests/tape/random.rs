@@ -5,15 +5,15 @@ use std::{cell::Cell, sync::Arc};
 use burn::{
     module::{Module, Param},
     nn::{Dropout, DropoutConfig, Linear, LinearConfig},
-    optim::{AdamConfig, GradientsParams, Optimizer, SgdConfig},
-    tensor::{Distribution, Int, Tensor, activation::gelu, backend::Backend},
+    optim::{AdamConfig, GradientsParams, SgdConfig},
+    tensor::{Distribution, Int, Tensor, activation::gelu},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use rekindle::{CheckpointBackend, Layer, StepSeed, Tape, tape::TapeError};
+use rekindle::{Layer, StepSeed, Tape, tape::TapeError};
 
 use crate::{
-    B,
     compare::{Trace, assert_same, floats, gradients_of, private_copy, state_of},
+    device,
     models::{Block, ROWS, WIDTH, block},
     one_at_a_time,
     run::{Plain, Run},
@@ -28,15 +28,15 @@ const STEPS: u64 = 3;
 /// Sums of three uses and more, over some steps; relative to the largest value.
 const TOLERANCE: f32 = 2e-5;
 
-type Rows = Tensor<B, 2>;
-type Step = (Tensor<B, 1>, GradientsParams);
+type Rows = Tensor<2>;
+type Step = (Tensor<1>, GradientsParams);
 
 /// What programs are made of.
 #[derive(Module, Debug)]
-struct Parts<B: Backend> {
-    linears: Vec<Linear<B>>,
-    blocks: Vec<Block<B>>,
-    table: Param<Tensor<B, 2>>,
+struct Parts {
+    linears: Vec<Linear>,
+    blocks: Vec<Block>,
+    table: Param<Tensor<2>>,
     dropout: Dropout,
 }
 
@@ -63,13 +63,11 @@ enum Op {
 #[derive(Debug, Clone)]
 struct Program {
     ops: Vec<Op>,
-    /// For each value whether it is shared when it comes.
-    shared: Vec<bool>,
     outputs: Vec<usize>,
 }
 
 /// One operation that is no checkpoint.
-fn ordinary(op: &Op, parts: &Parts<B>, rows: &Tensor<B, 1, Int>, values: &[Rows]) -> Rows {
+fn ordinary(op: &Op, parts: &Parts, rows: &Tensor<1, Int>, values: &[Rows]) -> Rows {
     let get = |index: &usize| values[*index].clone();
     match op {
         Op::Linear(module, x) => gelu(parts.linears[*module].forward(get(x))),
@@ -86,8 +84,8 @@ fn ordinary(op: &Op, parts: &Parts<B>, rows: &Tensor<B, 1, Int>, values: &[Rows]
         Op::Select(x) => get(x).select(0, rows.clone()),
         Op::Dropout(x) => parts.dropout.forward(get(x)),
         // burn's `detach` keeps that a leaf wants a gradient.
-        Op::Detach(x) => Tensor::from_inner(get(x).inner()),
-        Op::Ones => Tensor::ones([ROWS, WIDTH], &Default::default()),
+        Op::Detach(x) => get(x).inner().autodiff(),
+        Op::Ones => Tensor::ones([ROWS, WIDTH], &device()),
         Op::Table => parts.table.val(),
         Op::Layer(..) | Op::Piece(..) => unreachable!("a checkpoint"),
     }
@@ -95,11 +93,11 @@ fn ordinary(op: &Op, parts: &Parts<B>, rows: &Tensor<B, 1, Int>, values: &[Rows]
 
 fn run<R: Run>(
     program: &Program,
-    parts: &Parts<B>,
-    rows: &Tensor<B, 1, Int>,
+    parts: &Parts,
+    rows: &Tensor<1, Int>,
     inputs: Vec<Rows>,
     run: &mut R,
-) -> Tensor<B, 1> {
+) -> Tensor<1> {
     let mut values = inputs;
     for op in &program.ops {
         let mut new = match op {
@@ -112,7 +110,7 @@ fn run<R: Run>(
                 let (outputs, _) = run.checkpoint_with(
                     parts,
                     (inputs, rows.clone()),
-                    move |parts: &Parts<B>, (inputs, rows): (Vec<Rows>, Tensor<B, 1, Int>)| {
+                    move |parts: &Parts, (inputs, rows): (Vec<Rows>, Tensor<1, Int>)| {
                         let mut values = inputs;
                         for op in &inner.ops {
                             let value = ordinary(op, parts, &rows, &values);
@@ -127,28 +125,13 @@ fn run<R: Run>(
             }
             op => vec![ordinary(op, parts, rows, &values)],
         };
-        for value in new.drain(..) {
-            let value = if program.shared[values.len()] {
-                run.share(value)
-            } else {
-                value
-            };
-            values.push(value);
-        }
+        values.append(&mut new);
     }
     let outputs = program.outputs.iter();
     outputs
         .map(|&x| values[x].clone().tanh().mean())
         .reduce(|sum, term| sum + term)
         .expect("an output")
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Shares {
-    /// Every value that is used more than once, and some others.
-    Enough,
-    /// Some at random.
-    Some,
 }
 
 /// Makes programs. Roots are values or parameters whose gradients are sums over all uses.
@@ -235,15 +218,11 @@ impl Maker {
             .map(|_| self.random.random_range(0..inner.len()))
             .collect();
         let outer = outputs.iter().map(|&x| inner[x]).collect();
-        let program = Program {
-            ops,
-            shared: Vec::new(),
-            outputs,
-        };
+        let program = Program { ops, outputs };
         Some((Op::Piece(Arc::new(program), inputs), outer))
     }
 
-    fn program(mut self, shares: Shares) -> Program {
+    fn program(mut self) -> Program {
         let mut roots = vec![self.root(), self.root()];
         let mut ops = Vec::new();
         for _ in 0..self.random.random_range(3..14) {
@@ -276,42 +255,12 @@ impl Maker {
         if outputs.is_empty() {
             outputs.push(roots.len() - 1);
         }
-        let mut uses = vec![0; roots.len()];
-        for op in &ops {
-            match op {
-                Op::Linear(_, x)
-                | Op::Block(_, x)
-                | Op::Select(x)
-                | Op::Dropout(x)
-                | Op::Detach(x)
-                | Op::Swap(x)
-                | Op::Layer(_, x) => uses[*x] += 1,
-                Op::Add(a, b) | Op::Mul(a, b) => {
-                    uses[*a] += 1;
-                    uses[*b] += 1;
-                }
-                Op::Ones | Op::Table => {}
-                Op::Piece(_, inputs) => inputs.iter().for_each(|&x| uses[x] += 1),
-            }
-        }
-        outputs.iter().for_each(|&x| uses[x] += 1);
-        let shared = uses
-            .into_iter()
-            .map(|uses| match shares {
-                Shares::Enough => uses > 1 || self.random.random_bool(0.15),
-                Shares::Some => self.random.random_bool(0.4),
-            })
-            .collect();
-        Program {
-            ops,
-            shared,
-            outputs,
-        }
+        Program { ops, outputs }
     }
 }
 
-fn parts() -> Parts<B> {
-    let device = Default::default();
+fn parts() -> Parts {
+    let device = device();
     Parts {
         linears: (0..LINEARS)
             .map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device))
@@ -327,7 +276,7 @@ fn parts() -> Parts<B> {
 }
 
 struct Case {
-    parts: Parts<B>,
+    parts: Parts,
     rows: Vec<i64>,
     /// Sums of three terms and more may be taken in another order: Adam would make much of that.
     exact: bool,
@@ -336,41 +285,36 @@ struct Case {
 /// Some steps; `None` where one is refused.
 fn train(
     case: &Case,
-    step: impl Fn(&Parts<B>, &Tensor<B, 1, Int>, Vec<Rows>, StepSeed) -> Option<Step>,
+    step: impl Fn(&Parts, &Tensor<1, Int>, Vec<Rows>, StepSeed) -> Option<Step>,
 ) -> Option<Trace> {
-    let device = Default::default();
-    let mut parts = private_copy::<B, _>(&case.parts);
+    let device = device();
+    let mut parts = private_copy(&case.parts);
     let mut adam = AdamConfig::new().init();
     let mut sgd = SgdConfig::new().init();
     let mut trace = Trace::new();
     let rows = Tensor::from_ints(&case.rows[..], &device);
     for number in 0..STEPS {
-        B::seed(&device, number);
+        device.seed(number);
         let input = || Tensor::random([ROWS, WIDTH], Distribution::Default, &device);
         let inputs = vec![input(), input()];
         let (loss, gradients) = step(&parts, &rows, inputs, StepSeed::new(9, number))?;
         trace.push((format!("loss of step {number}"), floats(loss.inner())));
-        trace.extend(gradients_of::<B, _>(number, &parts, &gradients));
+        trace.extend(gradients_of(number, &parts, &gradients));
         parts = if case.exact {
             adam.step(1e-2, parts, gradients)
         } else {
             sgd.step(1e-2, parts, gradients)
         };
     }
-    trace.extend(state_of::<B, _>(&parts));
+    trace.extend(state_of(&parts));
     Some(trace)
 }
 
 fn compare_one(seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let exact = random.random_bool(0.7);
-    let shares = if random.random_bool(0.7) {
-        Shares::Enough
-    } else {
-        Shares::Some
-    };
-    B::seed(&Default::default(), seed);
-    let mut parts = private_copy::<B, _>(&parts());
+    device().seed(seed);
+    let mut parts = private_copy(&parts());
     for linear in &mut parts.linears {
         if random.random_bool(0.2) {
             *linear = linear.clone().no_grad();
@@ -395,7 +339,7 @@ fn compare_one(seed: u64) {
         blocks: vec![0; BLOCKS],
         table: 0,
     };
-    let program = maker.program(shares);
+    let program = maker.program();
     let what = format!("seed {seed}: {program:?}");
     let plain = train(&case, |parts, rows, inputs, seed| {
         let mut plain = Plain {
@@ -403,8 +347,7 @@ fn compare_one(seed: u64) {
             checkpoints: 0,
         };
         let loss = run(&program, parts, rows, inputs, &mut plain);
-        let root = loss.clone().into_primitive().tensor();
-        B::is_tracked(&root).then(|| {
+        loss.is_tracked().then(|| {
             let gradients = GradientsParams::from_grads(loss.backward(), parts);
             (loss, gradients)
         })
@@ -425,17 +368,15 @@ fn compare_one(seed: u64) {
         (Some(plain), Some(taped), None) => {
             assert_same(&what, &plain, &taped, if exact { 0.0 } else { TOLERANCE });
         }
-        // A constant that a checkpoint gives is a leaf.
+        // A constant that a checkpoint gives is tracked.
         (None, Some(_), None) | (None, None, Some(TapeError::LossUntracked)) => {}
-        (_, None, Some(TapeError::Shared { .. } | TapeError::Consumed { .. }))
-            if shares == Shares::Some => {}
         (_, _, refused) => panic!("{what}: {refused:?}"),
     }
 }
 
 /// Bit for bit where no value and no parameter is used more than twice.
 #[test]
-fn random_programs_equal_the_plain_run_or_lack_a_share() {
+fn random_programs_equal_the_plain_run() {
     let _alone = one_at_a_time();
     (0..PROGRAMS).for_each(compare_one);
 }
@@ -444,12 +385,12 @@ fn random_programs_equal_the_plain_run_or_lack_a_share() {
 #[test]
 fn an_input_whose_first_use_leads_nowhere() {
     let _alone = one_at_a_time();
-    let device = Default::default();
+    let device = device();
     let (before, module) = (parts(), parts());
     // Which graph burn keeps is a matter of luck.
     for _ in 0..10 {
         let mut tape = Tape::new(StepSeed::new(0, 0));
-        let input = Tensor::<B, 2>::ones([ROWS, WIDTH], &device);
+        let input = Tensor::<2>::ones([ROWS, WIDTH], &device);
         let x = before.linears[0].forward(input);
         let (_, output) = tape.checkpoint_with(&module, x, |module, x: Rows| {
             let first = module.linears[0].forward(module.linears[1].forward(x.clone()));

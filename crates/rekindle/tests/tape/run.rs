@@ -1,46 +1,40 @@
 //! The same forward code, run plainly or on a tape.
 
-use burn::{module::AutodiffModule, tensor::backend::Backend};
+use burn::module::Module;
 use rekindle::{Activation, Layer, StepSeed, Tape};
 use rekindle_plan::StageId;
 
-use crate::B;
+use crate::device;
 
 pub trait Run {
     fn checkpoint<L>(&mut self, layer: &L, input: L::Input) -> L::Output
     where
-        L: Layer<B> + AutodiffModule<B> + 'static;
+        L: Layer + 'static;
 
     fn checkpoint_with<M, I, O, F>(&mut self, module: &M, input: I, forward: F) -> O
     where
-        M: AutodiffModule<B> + 'static,
-        I: Activation<B>,
-        O: Activation<B>,
-        F: Fn(&M, I) -> O + 'static;
-
-    fn share<A: Activation<B>>(&mut self, value: A) -> A;
+        M: Module + 'static,
+        I: Activation,
+        O: Activation,
+        F: Fn(&M, I) -> O + Send + 'static;
 }
 
-impl Run for Tape<B> {
+impl Run for Tape {
     fn checkpoint<L>(&mut self, layer: &L, input: L::Input) -> L::Output
     where
-        L: Layer<B> + AutodiffModule<B> + 'static,
+        L: Layer + 'static,
     {
         Tape::checkpoint(self, layer, input)
     }
 
     fn checkpoint_with<M, I, O, F>(&mut self, module: &M, input: I, forward: F) -> O
     where
-        M: AutodiffModule<B> + 'static,
-        I: Activation<B>,
-        O: Activation<B>,
-        F: Fn(&M, I) -> O + 'static,
+        M: Module + 'static,
+        I: Activation,
+        O: Activation,
+        F: Fn(&M, I) -> O + Send + 'static,
     {
         Tape::checkpoint_with(self, module, input, forward)
-    }
-
-    fn share<A: Activation<B>>(&mut self, value: A) -> A {
-        Tape::share(self, value)
     }
 }
 
@@ -55,7 +49,7 @@ impl Plain {
     fn enter(&mut self, draws: bool) {
         if draws {
             let seed = self.seed.stage(StageId(self.checkpoints));
-            B::seed(&Default::default(), seed);
+            device().seed(seed);
         }
         self.checkpoints += 1;
     }
@@ -64,7 +58,7 @@ impl Plain {
 impl Run for Plain {
     fn checkpoint<L>(&mut self, layer: &L, input: L::Input) -> L::Output
     where
-        L: Layer<B> + AutodiffModule<B> + 'static,
+        L: Layer + 'static,
     {
         self.enter(layer.draws_random());
         layer.forward(input)
@@ -72,16 +66,12 @@ impl Run for Plain {
 
     fn checkpoint_with<M, I, O, F>(&mut self, module: &M, input: I, forward: F) -> O
     where
-        M: AutodiffModule<B> + 'static,
-        I: Activation<B>,
-        O: Activation<B>,
-        F: Fn(&M, I) -> O + 'static,
+        M: Module + 'static,
+        I: Activation,
+        O: Activation,
+        F: Fn(&M, I) -> O + Send + 'static,
     {
         self.enter(true);
         forward(module, input)
-    }
-
-    fn share<A: Activation<B>>(&mut self, value: A) -> A {
-        value
     }
 }

@@ -6,11 +6,10 @@ use rekindle::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
         record::{PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
-        session::PoolDecision,
         settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
     },
 };
-use rekindle_plan::{Bytes, Seconds, pools::PoolMode};
+use rekindle_plan::{Bytes, Seconds};
 
 use super::{sentences, table};
 
@@ -134,13 +133,7 @@ fn adam_on_the_processor() {
 #[test]
 fn pools_that_keep_pages_and_memory_that_grows() {
     let mut run = adam();
-    run.pools = Some(PoolRecord {
-        decision: PoolDecision {
-            mode: PoolMode::Pages,
-            why: "made up".into(),
-        },
-        trims: 0,
-    });
+    run.pools = Some(PoolRecord { trims: 0 });
     for (index, step) in run.phases.iter_mut().enumerate() {
         for reading in &mut step.phases {
             reading.memory.reserved_bytes = Some(Bytes(128 * MIB));

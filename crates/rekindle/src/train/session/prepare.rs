@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-use burn::{module::AutodiffModule, tensor::backend::Backend};
-use rekindle_plan::{
-    Bytes, Chain, Plan, PlannerKind, Seconds, Source,
-    pools::{PoolError, PoolMode, reserved},
-    simulate,
-};
+use burn::{module::Module, tensor::Device};
+use rekindle_plan::{Bytes, Chain, Plan, PlannerKind, Seconds, Source, simulate};
 
-use super::{Job, Observer, Planned, PoolDecision, RunError, ScheduleRequest};
+use super::{Job, Observer, Planned, RunError, ScheduleRequest};
 use crate::{
-    backend::CheckpointBackend,
     data::{Shuffled, batch::Batch, in_order},
+    device::pool_overhead,
     executor::Recheck,
     meter::{Count, Meter},
     model::{
@@ -29,21 +25,21 @@ use crate::{
 };
 
 /// A job's model, its parameters drawn from the job's seed, and the order of its batches.
-pub(super) struct Built<B: Backend> {
-    pub(super) model: Sequential<Stage<B>>,
+pub(super) struct Built {
+    pub(super) model: Sequential<Stage>,
     pub(super) shape: ModelShape,
     pub(super) batches: Shuffled,
     labels: Vec<StageLabel>,
 }
 
-impl<B: CheckpointBackend> Built<B> {
-    pub(super) fn new(job: &Job<'_>, device: &B::Device) -> Result<Self, RunError> {
+impl Built {
+    pub(super) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
         let shape = job.model.infer()?;
         let stages = StagePlan::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
-        B::seed(device, job.settings.seed);
+        device.seed(job.settings.seed);
         Ok(Self {
-            model: Sequential::new(build::<B>(job.model, &stages, job.settings.dtype, device)?),
+            model: Sequential::new(build(job.model, &stages, job.settings.dtype, device)?),
             shape,
             batches,
             labels: labels(job.model, &stages),
@@ -52,7 +48,7 @@ impl<B: CheckpointBackend> Built<B> {
 
     /// A tracker of what comes and goes in the job's steps.
     pub(super) fn tracker(&self, job: &Job<'_>, meter: Arc<dyn Meter>) -> Tracker {
-        Tracker::new::<B, _>(
+        Tracker::new(
             meter,
             (job.model, &self.shape),
             self.model.layers(),
@@ -66,7 +62,7 @@ impl<B: CheckpointBackend> Built<B> {
     pub(super) fn measure(
         mut self,
         job: &Job<'_>,
-        device: &B::Device,
+        device: &Device,
         meter: &dyn Meter,
         observer: &mut dyn Observer,
     ) -> Result<(Self, Measured), RunError> {
@@ -102,16 +98,16 @@ impl<B: CheckpointBackend> Built<B> {
     fn profile(
         self,
         job: &Job<'_>,
-        device: &B::Device,
+        device: &Device,
         meter: &dyn Meter,
         observer: &mut dyn Observer,
     ) -> Result<(Self, StoredProfile), RunError> {
         let held = meter.read().in_use_bytes;
         let samples = self.batches.step(0);
         let batch = job.train.batch(&samples[..job.settings.micro_batch()]);
-        let (input, targets) = to_device::<B>(batch, job.settings.dtype, device)?;
+        let (input, targets) = to_device(batch, job.settings.dtype, device)?;
         let with_batch = meter.read().in_use_bytes;
-        let profiler = Profiler::<B> {
+        let profiler = Profiler {
             device,
             meter,
             optimizer: job.settings.optimizer,
@@ -134,7 +130,7 @@ impl<B: CheckpointBackend> Built<B> {
         drop((input, targets));
         if let Some(batch) = last_evaluated(job) {
             // Fewer samples may be computed in another way, and by another thread with scratch of its own.
-            let (input, targets) = to_device::<B::InnerBackend>(batch, job.settings.dtype, device)?;
+            let (input, targets) = to_device(batch, job.settings.dtype, device)?;
             let output = rows(model.valid().forward(input));
             drop((targets.loss(output.clone()), targets.correct(output)));
         }
@@ -175,17 +171,26 @@ fn count_settings(job: &Job<'_>, meter: &dyn Meter, chain: &mut Chain) {
             }
         }
     }
-    if job.count == Count::Reserved {
-        chain.fixed_bytes += meter.context_bytes();
-        if meter.exact_sizes() {
-            // A queue lets go of buffers late: seen, up to one activation more than is held.
-            let outputs = chain.stages.iter().map(|stage| stage.output_bytes);
-            chain.fixed_bytes += outputs.max().unwrap_or_default();
-            if let Some(Clip::GlobalNorm { .. }) = job.settings.clip {
-                // All gradients are scaled before the first is let go of.
-                chain.optimizer.temp_bytes += chain.grad_bytes();
-            }
+    if bounds_pools(job, meter) {
+        chain.fixed_bytes += beside_buffers(job, meter, chain);
+        if let Some(Clip::GlobalNorm { .. }) = job.settings.clip {
+            // All gradients are scaled before the first is let go of.
+            chain.optimizer.temp_bytes += chain.grad_bytes();
         }
+    }
+}
+
+/// Whether the bytes that count are those that pools reserve.
+fn bounds_pools(job: &Job<'_>, meter: &dyn Meter) -> bool {
+    job.count == Count::Reserved && meter.read().reserved_bytes.is_some()
+}
+
+/// The fixed bytes of a chain that are no live buffers, but count: the driver's context, and what pools add.
+pub(super) fn beside_buffers(job: &Job<'_>, meter: &dyn Meter, chain: &Chain) -> Bytes {
+    if bounds_pools(job, meter) {
+        meter.context_bytes() + pool_overhead(chain)
+    } else {
+        Bytes::ZERO
     }
 }
 
@@ -246,7 +251,6 @@ pub(super) fn make_plan(
     job: &Job<'_>,
     measured: &Measured,
     meter: &dyn Meter,
-    pools: Option<PoolDecision>,
     param_count: u64,
 ) -> Result<Planned, RunError> {
     let plain = measured.plain()?;
@@ -292,12 +296,10 @@ pub(super) fn make_plan(
         (step - update) * job.settings.accumulate as f64 + update
     };
     let chain = measured.under(&plan.schedule);
-    let trimmed_to = budget.filter(|_| keeps_room(job, meter));
-    let peak = counted_peak(job, meter, &chain, &plan)?;
     Ok(Planned {
-        peak: trimmed_to.map_or(peak, |budget| peak.min(budget)),
-        peak_in_use: seen_in_use(meter, &chain, &plan)?,
-        plain_peak: counted_peak(job, meter, &measured.under(&plain.schedule), &plain)?,
+        peak: plan.peak,
+        peak_in_use: seen_in_use(job, meter, &chain, &plan)?,
+        plain_peak: plain.peak,
         plain_step: whole_step(plain.step),
         count: job.count,
         chain,
@@ -307,46 +309,29 @@ pub(super) fn make_plan(
         },
         planner,
         budget,
-        pools,
         param_count,
     })
 }
 
 /// Whether pools are trimmed wherever they might grow past the budget.
 pub(super) fn keeps_room(job: &Job<'_>, meter: &dyn Meter) -> bool {
-    job.count == Count::Reserved && job.budget().is_some() && meter.exact_sizes()
+    job.budget().is_some() && bounds_pools(job, meter)
 }
 
-/// A plan's peak in the bytes that count: what it holds at once, or what the device's pools reserve for it.
-fn counted_peak(
+/// The predicted peak in use as a meter sees it: one that samples between actions misses their temporary bytes, and
+/// sees live buffers alone.
+fn seen_in_use(
     job: &Job<'_>,
     meter: &dyn Meter,
     chain: &Chain,
     plan: &Plan,
 ) -> Result<Bytes, RunError> {
-    let (Count::Reserved, Some(device)) = (job.count, job.pool_device) else {
-        return Ok(plan.peak);
-    };
-    let mode = if meter.exact_sizes() {
-        PoolMode::ExactSizes
-    } else {
-        PoolMode::Pages
-    };
-    Ok(match reserved(chain, &plan.schedule, mode, device) {
-        Ok(pools) => pools.peak_reserved,
-        Err(PoolError::Violation(violation)) => return Err(violation.into()),
-        Err(PoolError::TooLarge(_)) => plan.peak,
-    })
-}
-
-/// The predicted peak in use as a meter sees it: one that samples between actions misses their temporary bytes, and
-/// sees none of the driver's.
-fn seen_in_use(meter: &dyn Meter, chain: &Chain, plan: &Plan) -> Result<Bytes, RunError> {
     if meter.read().reserved_bytes.is_none() {
         return Ok(plan.peak);
     }
     let simulation = simulate(chain, &plan.schedule)?;
     let resident = simulation.moments.iter().map(|moment| moment.resident);
     let seen = resident.max().unwrap_or_default();
-    Ok(Bytes(seen.0.saturating_sub(meter.context_bytes().0)))
+    let beside = beside_buffers(job, meter, chain);
+    Ok(Bytes(seen.0.saturating_sub(beside.0)))
 }

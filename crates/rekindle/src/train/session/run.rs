@@ -1,19 +1,18 @@
-//! One run on one backend.
+//! One run on one device.
 
 use std::sync::Arc;
 
 use rekindle_plan::{Bytes, Seconds, planner};
 
 use super::{
-    Job, MemoryNow, Observer, Planned, PoolDecision, RunError,
-    prepare::{Built, keeps_room, make_plan},
+    Job, MemoryNow, Observer, Planned, RunError,
+    prepare::{Built, beside_buffers, keeps_room, make_plan},
 };
 use crate::{
-    backend::CheckpointBackend,
     data::{Shuffled, in_order},
-    device::Device,
+    device::{DeviceId, OpenDevice},
     executor::{Executor, Room, TraceEntry},
-    meter::{Count, Meter},
+    meter::Meter,
     train::{
         fingerprint::fingerprint,
         record::{
@@ -34,13 +33,13 @@ const TRACKED_STEPS: usize = 3;
 /// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.
 const PHASED_STEPS: usize = 3;
 
-pub(super) struct Session<'a, B: CheckpointBackend> {
+pub(super) struct Session<'a> {
     job: &'a Job<'a>,
-    device: Device,
+    device: DeviceId,
     meter: Arc<dyn Meter>,
     batches: Shuffled,
     planned: Planned,
-    trainer: Trainer<B>,
+    trainer: Trainer,
     phases: Vec<PhasedStep>,
     /// The step that is to be traced, and its trace once it is done.
     traced: Option<usize>,
@@ -52,14 +51,12 @@ pub(super) struct Session<'a, B: CheckpointBackend> {
     files: Option<RunFiles>,
 }
 
-impl<'a, B: CheckpointBackend> Session<'a, B> {
+impl<'a> Session<'a> {
     /// Builds the model, measures it and makes the plan.
     pub(super) fn prepare(
         job: &'a Job<'a>,
-        device: Device,
-        backend_device: B::Device,
-        meter: Arc<dyn Meter>,
-        pools: Option<PoolDecision>,
+        id: DeviceId,
+        OpenDevice { device, meter }: OpenDevice,
         observer: &mut dyn Observer,
     ) -> Result<Self, RunError> {
         let settings = job.settings;
@@ -70,7 +67,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             .map(Snapshot::take_progress)
             .unwrap_or_default();
 
-        let mut built = Built::<B>::new(job, &backend_device)?;
+        let mut built = Built::new(job, &device)?;
         if let Some(snapshot) = &mut snapshot {
             built.model = snapshot.restore(built.model)?;
         }
@@ -78,14 +75,14 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         let tracker = job
             .track
             .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
-        let (built, measured) = built.measure(job, &backend_device, &*meter, observer)?;
+        let (built, measured) = built.measure(job, &device, &*meter, observer)?;
         let Built {
             model,
             shape,
             batches,
             ..
         } = built;
-        let planned = make_plan(job, &measured, &*meter, pools, shape.param_count())?;
+        let planned = make_plan(job, &measured, &*meter, shape.param_count())?;
         observer.planned(&planned);
 
         let mut executor = Executor::new(planned.plan.schedule.clone()).rechecking(job.recheck);
@@ -109,7 +106,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             executor,
             settings.clone(),
             Arc::clone(&meter),
-            backend_device,
+            device,
         )?;
         // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
         let resumed_at = snapshot.is_some().then_some(progress.history.len());
@@ -118,7 +115,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
         }
         Ok(Self {
             job,
-            device,
+            device: id,
             meter,
             batches,
             planned,
@@ -298,8 +295,7 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
                 predicted_bytes: planned.peak_in_use,
                 measured_bytes: self.meter.lifetime_peak().in_use_bytes,
             },
-            pools: planned.pools.clone().map(|decision| PoolRecord {
-                decision,
+            pools: self.meter.read().reserved_bytes.map(|_| PoolRecord {
                 trims: self.trainer.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.device),
@@ -325,12 +321,9 @@ impl<'a, B: CheckpointBackend> Session<'a, B> {
             return Ok(None);
         };
         let (chain, schedule) = (&self.planned.chain, &self.planned.plan.schedule);
-        let context = match self.job.count {
-            Count::Reserved => self.meter.context_bytes(),
-            Count::InUse => Bytes(0),
-        };
+        let beside_buffers = beside_buffers(self.job, &*self.meter, chain);
         let done = self.trainer.done();
-        let timeline = Timeline::new(step, chain, schedule, &done, &self.trace, context)?;
+        let timeline = Timeline::new(step, chain, schedule, &done, &self.trace, beside_buffers)?;
         Ok(Some(timeline))
     }
 
@@ -382,18 +375,18 @@ fn stages(planned: &Planned) -> Vec<StageRecord> {
 }
 
 #[cfg(feature = "cuda")]
-fn whole_gpu_used(device: Device) -> Option<Bytes> {
+fn whole_gpu_used(device: DeviceId) -> Option<Bytes> {
     match device {
-        Device::Cuda(index) => {
+        DeviceId::Cuda(index) => {
             let memory = crate::meter::nvml_memory(index as u32).ok()?;
             Some(memory.used_bytes)
         }
-        Device::Cpu | Device::Wgpu(_) => None,
+        DeviceId::Cpu | DeviceId::Wgpu(_) => None,
     }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn whole_gpu_used(_device: Device) -> Option<Bytes> {
+fn whole_gpu_used(_device: DeviceId) -> Option<Bytes> {
     None
 }
 

@@ -1,44 +1,39 @@
-//! cubecl's memory pools as a meter.
+//! A device's memory pools as a meter.
 
-use std::{
-    marker::PhantomData,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use burn::tensor::backend::Backend;
-use cubecl::Runtime;
-use rekindle_plan::{Bytes, pools::PoolMode};
+use burn::tensor::{Device, MemoryPoolUsage};
+use rekindle_plan::Bytes;
 
 use super::{Census, MemoryReading, Meter, PeakMemory};
 
-/// In use and reserved bytes of the pools that belong to the calling thread's stream on one device.
+/// In use and reserved bytes of a device's pools, over all its streams.
 ///
-/// `B` is the backend whose queue is drained before a reading, `R` the cubecl runtime below it.
-pub struct CubeMeter<B: Backend, R: Runtime<Device = B::Device>> {
-    device: B::Device,
-    pools: PoolMode,
+/// Every reading makes the operations that fusion holds back run, also one [between actions](Meter::sample): what they
+/// will allocate is not in the pools before.
+pub struct PoolMeter {
+    device: Device,
+    exact_sizes: bool,
     context: Bytes,
     peak_in_use: AtomicU64,
     peak_reserved: AtomicU64,
     lifetime_in_use: AtomicU64,
     lifetime_reserved: AtomicU64,
-    types: PhantomData<fn() -> (B, R)>,
 }
 
-impl<B: Backend, R: Runtime<Device = B::Device>> CubeMeter<B, R> {
-    /// A meter for `device`, whose pools are of this kind. The device must be one that answers: touching another may
-    /// panic.
+impl PoolMeter {
+    /// A meter for `device`, which must have pools, and answer: touching another may panic. `exact_sizes` is what
+    /// [`Meter::exact_sizes`] will say.
     #[must_use]
-    pub fn new(device: B::Device, pools: PoolMode) -> Self {
+    pub fn new(device: Device, exact_sizes: bool) -> Self {
         Self {
             device,
-            pools,
+            exact_sizes,
             context: Bytes(0),
             peak_in_use: AtomicU64::new(0),
             peak_reserved: AtomicU64::new(0),
             lifetime_in_use: AtomicU64::new(0),
             lifetime_reserved: AtomicU64::new(0),
-            types: PhantomData,
         }
     }
 
@@ -48,25 +43,29 @@ impl<B: Backend, R: Runtime<Device = B::Device>> CubeMeter<B, R> {
         Self { context, ..self }
     }
 
-    fn now(&self) -> (u64, u64) {
-        // A device that failed cannot be asked; the operation that failed reports it.
-        let Ok(usage) = R::client(&self.device).memory_usage() else {
-            return (0, 0);
-        };
+    /// What the pools hold; `None` from a device that failed: the operation that failed reports it.
+    fn now(&self) -> Option<MemoryPoolUsage> {
+        let usage = self.device.memory_pool_usage()?;
         self.peak_in_use.fetch_max(usage.bytes_in_use, Relaxed);
         self.peak_reserved.fetch_max(usage.bytes_reserved, Relaxed);
         self.lifetime_in_use.fetch_max(usage.bytes_in_use, Relaxed);
         self.lifetime_reserved
             .fetch_max(usage.bytes_reserved, Relaxed);
-        (usage.bytes_in_use, usage.bytes_reserved)
+        Some(usage)
+    }
+
+    /// Waits for queued work. A failure is the operation's to report.
+    fn wait(&self) {
+        let _ = self.device.sync();
     }
 }
 
-impl<B: Backend, R: Runtime<Device = B::Device>> Meter for CubeMeter<B, R> {
+impl Meter for PoolMeter {
     fn read(&self) -> MemoryReading {
-        // With fusion, operations wait in a stream that the pools know nothing of.
-        let _ = B::sync(&self.device);
-        let (in_use, reserved) = self.now();
+        self.wait();
+        let (in_use, reserved) = self
+            .now()
+            .map_or((0, 0), |usage| (usage.bytes_in_use, usage.bytes_reserved));
         MemoryReading {
             in_use_bytes: Bytes(in_use),
             peak_in_use_bytes: Bytes(self.peak_in_use.load(Relaxed)),
@@ -88,15 +87,15 @@ impl<B: Backend, R: Runtime<Device = B::Device>> Meter for CubeMeter<B, R> {
     }
 
     fn trim(&self) {
-        let _ = B::sync(&self.device);
-        B::memory_cleanup(&self.device);
+        self.wait();
+        self.device.memory_cleanup();
         // The clean-up is queued.
-        let _ = B::sync(&self.device);
+        self.wait();
         self.now();
     }
 
     fn exact_sizes(&self) -> bool {
-        self.pools == PoolMode::ExactSizes
+        self.exact_sizes
     }
 
     fn start_interval(&self) {
@@ -106,11 +105,9 @@ impl<B: Backend, R: Runtime<Device = B::Device>> Meter for CubeMeter<B, R> {
     }
 
     fn census(&self, into: &mut Census) {
-        let _ = B::sync(&self.device);
-        let usage = R::client(&self.device).memory_usage();
-        into.all = usage
-            .ok()
-            .map(|usage| (usage.number_allocs, Bytes(usage.bytes_in_use)));
+        self.wait();
+        let usage = self.device.memory_pool_usage();
+        into.all = usage.map(|usage| (usage.number_allocs, Bytes(usage.bytes_in_use)));
     }
 
     fn sample(&self) {

@@ -1,0 +1,39 @@
+//! Calls whose panic is an answer.
+//!
+//! burn reports some conditions by a panic alone, and leaves everything as it was. Such a panic is caught, and its message
+//! is kept from standard error: on the first call a panic hook is put before the process's own, which stays in force
+//! for every other panic.
+
+use std::{
+    any::Any,
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
+    sync::Once,
+};
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `call`; the message of a panic on this thread is returned, and not printed.
+pub(crate) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !QUIET.get() {
+                before(panic);
+            }
+        }));
+    });
+    let outside = QUIET.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    QUIET.set(outside);
+    result.map_err(|panic| text_of(&*panic))
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
+}
