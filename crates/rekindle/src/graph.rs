@@ -4,10 +4,7 @@ use burn::{
     backend::{DispatchTensor, TensorMetadata},
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{
-        Bool, Device, GradientCheckpointingStrategy as Strategy, Gradients, Int, Tensor,
-        kind::Autodiff,
-    },
+    tensor::{Bool, Device, Gradients, Int, Tensor, kind::Autodiff},
 };
 
 use crate::{
@@ -21,12 +18,9 @@ pub(crate) fn lone_leaf(device: &Device) -> Tensor<1> {
     Tensor::zeros([1], &device.clone().autodiff()).require_grad()
 }
 
-/// The same values without a graph, on a device with autodiff of this strategy, or else of the tensor's own.
-fn detached_tensor<const D: usize, K: Autodiff>(
-    tensor: Tensor<D, K>,
-    strategy: Option<Strategy>,
-) -> Tensor<D, K> {
-    let strategy = strategy.or_else(|| tensor.gradient_checkpointing_strategy());
+/// The same values without a graph, still on the device with autodiff.
+fn detached_tensor<const D: usize, K: Autodiff>(tensor: Tensor<D, K>) -> Tensor<D, K> {
+    let strategy = tensor.gradient_checkpointing_strategy();
     let detached = tensor.inner().autodiff();
     match strategy {
         Some(strategy) => detached.with_gradient_checkpointing_strategy(strategy),
@@ -34,49 +28,23 @@ fn detached_tensor<const D: usize, K: Autodiff>(
     }
 }
 
-/// The same values without a graph, on the device with autodiff.
+/// The same values without a graph, still on the device with autodiff.
 pub(crate) fn detached<A: Activation>(activation: A) -> A {
-    activation.map(&mut Detach(None))
-}
-
-/// The same values without a graph on the device with autodiff, for values that may come from [`inner`].
-pub(crate) fn outer<A: Activation>(activation: A, device: &Device) -> A {
-    activation.map(&mut Detach(device.gradient_checkpointing_strategy()))
-}
-
-struct Detach(Option<Strategy>);
-
-impl ActivationMapper for Detach {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        detached_tensor(tensor, self.0)
-    }
-
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        detached_tensor(tensor, self.0)
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        detached_tensor(tensor, self.0)
-    }
-}
-
-/// The same values on the device without autodiff, where operations leave no nodes.
-pub(crate) fn inner<A: Activation>(activation: A) -> A {
-    struct Inner;
-    impl ActivationMapper for Inner {
+    struct Detach;
+    impl ActivationMapper for Detach {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.inner()
+            detached_tensor(tensor)
         }
 
         fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor.inner()
+            detached_tensor(tensor)
         }
 
         fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor.inner()
+            detached_tensor(tensor)
         }
     }
-    activation.map(&mut Inner)
+    activation.map(&mut Detach)
 }
 
 /// The same values as the start of a graph.
@@ -84,7 +52,7 @@ pub(crate) fn leaf<A: Activation>(activation: A) -> A {
     struct Leaf;
     impl ActivationMapper for Leaf {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            detached_tensor(tensor, None).require_grad()
+            detached_tensor(tensor).require_grad()
         }
     }
     activation.map(&mut Leaf)

@@ -12,8 +12,7 @@ use crate::activation::Activation;
 ///
 /// `forward` may run several times in one training step, always on the same input, with and without a graph. It must
 /// then give the same output. Random numbers are taken care of (see [`draws_random`](Self::draws_random)); so are
-/// burn's running statistics, which move once a step however often the stage runs. A layer that neither draws nor has
-/// training flags or statistics may run on a device without autodiff.
+/// burn's running statistics, which move once a step however often the stage runs.
 pub trait Layer: Module {
     /// What the layer takes.
     type Input: Activation;

@@ -270,7 +270,7 @@ fn balanced_graphs_compute_what_the_default_ones_do_bit_for_bit() {
 }
 
 /// What a tensor and a node of a graph take besides values.
-const TABLES: u64 = 2048;
+const TABLES: u64 = 2560;
 
 #[test]
 fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {

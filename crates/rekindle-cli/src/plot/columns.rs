@@ -103,7 +103,7 @@ mod tests {
             });
         Timeline {
             step: 1,
-            context_bytes: Bytes(0),
+            beside_buffers_bytes: Bytes(0),
             actions: actions.collect(),
         }
     }

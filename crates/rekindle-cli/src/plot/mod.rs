@@ -33,16 +33,18 @@ pub mod timeline;
 use rekindle::{meter::Count, train::record::RunRecord};
 use rekindle_plan::{Action, Bytes};
 
-/// The budget in the bytes that a timeline counts. On a GPU it may bound the driver's context too, which no meter of
-/// live buffers sees.
+/// The budget in the bytes that a timeline counts. On a GPU it may bound the driver's context and the pools too, which no
+/// meter of live buffers sees.
 fn comparable_budget(record: &RunRecord) -> Option<Bytes> {
-    let context = record.timeline.as_ref()?.context_bytes;
-    record.budget_bytes.map(|budget| budget - context)
+    let beside = record.timeline.as_ref()?.beside_buffers_bytes;
+    record.budget_bytes.map(|budget| budget - beside)
 }
 
 fn budget_remark(record: &RunRecord) -> &'static str {
     match (&record.pools, record.count) {
-        (Some(_), Count::Reserved) => " less the driver's context (bounds what is reserved)",
+        (Some(_), Count::Reserved) => {
+            " less the driver's context and the pools' overhead (bounds what is reserved)"
+        }
         _ => "",
     }
 }

@@ -1,11 +1,11 @@
 //! Which copy of a layer runs.
 //!
-//! burn's layers carry three kinds of state: parameters, whose autodiff leaves live in the module; running
-//! statistics, which clones share; and training flags. Four rules follow.
+//! burn's layers carry two kinds of state: parameters, whose autodiff leaves live in the module, and running
+//! statistics, which clones share. Four rules follow.
 //!
-//! - An untracked run uses a copy without gradients. It stays on the device with autodiff where the layer has flags
-//!   or statistics, which ask whether the device is one; elsewhere it leaves that device, so that no nodes are left
-//!   in burn's graph.
+//! - An untracked run uses a copy without gradients. It stays on the device with autodiff: dropout and batch
+//!   normalisation behave as in training only there, and some operations are computed in another way, and so rounded
+//!   in another way, elsewhere.
 //! - The first run of a stage in a step, tracked or not, uses the layer's own statistics and so moves them; every
 //!   later run uses a copy with statistics of its own, which are dropped with it.
 //! - A tracked run uses the layer itself, whose leaves are there already. Only where a later run of a layer with
@@ -15,7 +15,7 @@
 use std::borrow::Cow;
 
 use burn::{
-    module::{Flag, Module, ModuleVisitor, Param},
+    module::{Module, ModuleVisitor, Param},
     tensor::{GradientCheckpointingStrategy as Strategy, Tensor},
 };
 
@@ -29,8 +29,6 @@ pub(crate) struct Tensors {
     /// One wants none, so that it may be a statistic which a forward moves. Frozen parameters look the same; for them a
     /// copy of its own is merely not needed.
     pub(crate) may_hold_statistics: bool,
-    /// The module behaves in training as it does not elsewhere.
-    pub(crate) has_flags: bool,
 }
 
 impl Tensors {
@@ -40,11 +38,6 @@ impl Tensors {
         module.visit(&mut tensors);
         tensors
     }
-
-    /// Whether a run without a graph could differ from the training run on a device without autodiff.
-    pub(crate) fn minds_autodiff(self) -> bool {
-        self.may_hold_statistics || self.has_flags
-    }
 }
 
 impl ModuleVisitor for Tensors {
@@ -52,10 +45,6 @@ impl ModuleVisitor for Tensors {
         let trains = param.val().is_require_grad();
         self.trains |= trains;
         self.may_hold_statistics |= !trains;
-    }
-
-    fn visit_flag(&mut self, _flag: &Param<Flag>) {
-        self.has_flags = true;
     }
 }
 

@@ -176,17 +176,9 @@ where
             }
         };
         let (detach, drawing) = self.enter_stage(stage, &input);
-        let layer = &self.layers.all[stage];
-        let output = match device_of(&input, layer) {
-            Some(device)
-                if !(layer.draws_random() || self.layers.tensors[stage].minds_autodiff()) =>
-            {
-                let output = layer.valid().forward(graph::inner(input));
-                graph::outer(output, &device.autodiff())
-            }
-            _ => detached(copies::untracked(layer, detach).forward(input)),
-        };
-        drop(drawing);
+        let layer = copies::untracked(&self.layers.all[stage], detach);
+        let output = detached(layer.forward(input));
+        drop((drawing, layer));
         self.rechecks.ran(stage, &output)?;
         self.forget_orphans(stage, &output);
         self.activations[stage + 1] = Some(output);

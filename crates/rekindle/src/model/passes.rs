@@ -6,7 +6,7 @@
 //!
 //! | layer | its forward, beyond `I` and `O` | its backward, beyond what it keeps and the gradient of `O` |
 //! |---|---|---|
-//! | linear | `O` | `2I`, then `I + 2W` |
+//! | linear | `O` | `2I`, then `I + 2W`; `I + 2LW` for `L` matrices in a batch |
 //! | conv2d | `I + W`, and a tile a thread | `I` and the windows of one sample, then `3I + 2O + W` and a tile a thread; one `O` less without bias |
 //! | batch_norm | `O` | `4I`; `2I` for samples of one dimension, which need not be laid out anew |
 //! | layer_norm | a copy, if nothing is kept | `2I` |
@@ -344,11 +344,13 @@ impl Rules {
             (LayerSpec::Linear { out, .. }, kernels) => {
                 let features = shape.input.dims.last().copied().unwrap_or(1) as u64;
                 let weight = product([features, *out as u64, float]);
+                // Every matrix gives a gradient of its own before they are summed.
+                let matrices = matrices(self.counter.batch, &shape.input.dims, *out);
                 let copies = match kernels {
                     Kernels::Host { .. } => 2,
                     Kernels::Device => 1,
                 };
-                let weights = sum([input, product([copies, weight])]);
+                let weights = sum([input, product([copies, matrices, weight])]);
                 weights.max(product([copies, input]))
             }
             (
@@ -396,6 +398,29 @@ impl Rules {
             }
             _ => input,
         }
+    }
+}
+
+/// Matrices that a linear layer with so many outputs multiplies one by one, where a sample has the shape `dims`.
+///
+/// burn makes one matrix of all samples where their rows do not fill its tiles by themselves and the product comes
+/// closer to a square (burn-std, tensor/matmul.rs).
+fn matrices(batch: u64, dims: &[usize], out: usize) -> u64 {
+    const ROW_TILE: u64 = 32;
+    let [outer @ .., rows, _] = dims else {
+        return 1;
+    };
+    let samples = outer
+        .iter()
+        .fold(batch, |samples, &size| samples.saturating_mul(size as u64));
+    let (rows, out) = (*rows as u64, out as u64);
+    let merged = samples.saturating_mul(rows);
+    let is_squarer =
+        product([merged.min(out), rows.max(out)]) > product([rows.min(out), merged.max(out)]);
+    if !rows.is_multiple_of(ROW_TILE) && is_squarer {
+        1
+    } else {
+        samples
     }
 }
 

@@ -14,10 +14,11 @@ use super::{
 use crate::{
     activation::Activation,
     balanced,
-    executor::{StepLoss, Tensors, copies::fresh},
+    executor::{StepLoss, copies::fresh},
     graph::{self, Upstream, leaf},
     graph_ops::node_counter,
     layer::Layer,
+    quiet,
     train::optimizer::AnyOptimizer,
 };
 
@@ -84,9 +85,11 @@ impl Profiler<'_> {
         } = Parameters::of(&(subject.copy)());
         let (untracked, value_bytes) = self.untracked(subject, input);
         let default = self.tracked(subject, input, grad_bytes, Way::Default);
-        let balanced = (subject.copy)()
-            .has_balanced()
-            .then(|| self.tracked(subject, input, grad_bytes, Way::Balanced));
+        // A layer that says it can and cannot makes burn panic: then it has no alternative.
+        let balanced = (subject.copy)().has_balanced();
+        let balanced = balanced
+            .then(|| quiet::catch(|| self.tracked(subject, input, grad_bytes, Way::Balanced)))
+            .and_then(Result::ok);
         let untracked = summary(&untracked);
         let hold = |runs: &TrackedRuns| OutputHold {
             by_own_graph: runs.holds_output,
@@ -159,20 +162,8 @@ impl Profiler<'_> {
         A: Activation,
         L: Layer<Input = A, Output = A>,
     {
-        let stays = layer.draws_random() || Tensors::of(layer).minds_autodiff();
-        let copy = if stays {
-            fresh(layer).no_grad()
-        } else {
-            layer.valid()
-        };
-        let device = self.device.clone().autodiff();
-        move |input| {
-            if stays {
-                graph::detached(copy.forward(input))
-            } else {
-                graph::outer(copy.forward(graph::inner(input)), &device)
-            }
-        }
+        let copy = fresh(layer).no_grad();
+        move |input| graph::detached(copy.forward(input))
     }
 
     fn tracked<L, A>(

@@ -282,3 +282,82 @@ fn clip_global_norm<M: Module>(model: &M, gradients: GradientsParams, max: f64) 
     model.visit(&mut scale);
     scale.to
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::{
+        nn::{Linear, LinearConfig},
+        optim::ModuleOptimizer,
+        tensor::Distribution,
+    };
+
+    use super::*;
+
+    const RATE: f64 = 0.1;
+    const STEPS: usize = 3;
+
+    fn values(layer: &Linear) -> Vec<u32> {
+        let weight = layer.weight.val().inner().flatten::<1>(0, 1);
+        let bias = layer.bias.as_ref().map(|bias| bias.val().inner());
+        let all = Tensor::cat([Some(weight), bias].into_iter().flatten().collect(), 0);
+        all.into_data().iter::<f32>().map(f32::to_bits).collect()
+    }
+
+    fn gradients(layer: &Linear, input: &Tensor<2>) -> GradientsParams {
+        let loss = layer.forward(input.clone()).square().mean();
+        GradientsParams::from_grads(loss.backward(), layer)
+    }
+
+    #[test]
+    fn updates_are_those_of_burns_module_optimizer() {
+        let device = Device::flex().autodiff();
+        let input = Tensor::random([8, 5], Distribution::Normal(0.0, 1.0), &device);
+        let sgd = OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.01,
+        };
+        let adam = OptimizerSettings::Adam {
+            betas: [0.9, 0.99],
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+        };
+        let adam_w = OptimizerSettings::AdamW {
+            betas: [0.9, 0.99],
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+        };
+        let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
+        let decay = || Some(WeightDecayConfig::new(0.01));
+        let burns: [ModuleOptimizer; 3] = [
+            SgdConfig::new()
+                .with_momentum(Some(momentum))
+                .with_weight_decay(decay())
+                .init(),
+            AdamConfig::new()
+                .with_beta_2(0.99)
+                .with_epsilon(1e-8)
+                .with_weight_decay(decay())
+                .init(),
+            AdamWConfig::new()
+                .with_beta_2(0.99)
+                .with_epsilon(1e-8)
+                .with_weight_decay(0.01)
+                .init(),
+        ];
+        for (settings, mut burns) in [sgd, adam, adam_w].into_iter().zip(burns) {
+            let mut ours = AnyOptimizer::new(settings, Some(Clip::Norm { max: 0.5 }));
+            burns = burns.with_grad_clipping(GradientClipping::Norm(0.5));
+            let mut one = LinearConfig::new(5, 7).init(&device);
+            let first = values(&one);
+            let mut other = one.clone();
+            for _ in 0..STEPS {
+                let (by_one, by_other) = (gradients(&one, &input), gradients(&other, &input));
+                one = ours.step(RATE, one, by_one);
+                other = burns.step(RATE, other, by_other);
+                assert_eq!(values(&one), values(&other), "{settings:?}");
+            }
+            assert_ne!(values(&one), first, "{settings:?}");
+            assert!(one.weight.is_require_grad());
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! One step, action by action: what should have been held beside what was.
 //!
 //! Both sides count alike: on the processor the whole process's live bytes, on a GPU the live buffers in its pools,
-//! without the driver's context. On a GPU a meter sees memory between actions alone, so measured peaks there lack
+//! without the driver's beside_buffers_bytes. On a GPU a meter sees memory between actions alone, so measured peaks there lack
 //! what an action takes and gives back itself.
 
 use rekindle_plan::{Action, Bytes, Chain, Parts, Schedule, Seconds, Violation, simulate_watched};
@@ -14,8 +14,9 @@ use crate::executor::TraceEntry;
 pub struct Timeline {
     /// Number of the step, from 1.
     pub step: usize,
-    /// What the driver's context takes of the device besides, where a budget bounds that too; no action counts it.
-    pub context_bytes: Bytes,
+    /// What the driver's context and the pools take of the device beside live buffers, where a budget bounds that too; no
+    /// action counts it.
+    pub beside_buffers_bytes: Bytes,
     /// Its actions in order.
     pub actions: Vec<TimedAction>,
 }
@@ -69,7 +70,7 @@ impl Timeline {
         schedule: &Schedule,
         done: &[Action],
         trace: &[TraceEntry],
-        context: Bytes,
+        beside_buffers_bytes: Bytes,
     ) -> Result<Self, Violation> {
         let mut actions = Vec::with_capacity(schedule.actions().len());
         let mut ran = vec![false; chain.stages.len()];
@@ -93,10 +94,10 @@ impl Timeline {
                 start_s: Seconds(start_s + duration_s * (index - first) as f64),
                 duration_s: Seconds(duration_s),
                 predicted_at_peak: Parts {
-                    fixed: scene.at_peak.fixed - context,
+                    fixed: scene.at_peak.fixed - beside_buffers_bytes,
                     ..scene.at_peak
                 },
-                predicted_after_bytes: scene.after.total() - context,
+                predicted_after_bytes: scene.after.total() - beside_buffers_bytes,
                 measured_peak_bytes: entry.peak_bytes,
                 measured_after_bytes: entry.in_use_bytes,
                 reserved_bytes: entry.reserved_bytes,
@@ -108,7 +109,7 @@ impl Timeline {
         })?;
         Ok(Self {
             step,
-            context_bytes: context,
+            beside_buffers_bytes,
             actions,
         })
     }

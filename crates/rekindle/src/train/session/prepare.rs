@@ -298,7 +298,12 @@ pub(super) fn make_plan(
     let chain = measured.under(&plan.schedule);
     Ok(Planned {
         peak: plan.peak,
-        peak_in_use: seen_in_use(job, meter, &chain, &plan)?,
+        peak_in_use: seen_in_use(
+            meter,
+            &chain,
+            &plan,
+            beside_buffers(job, meter, &measured.chain),
+        )?,
         plain_peak: plain.peak,
         plain_step: whole_step(plain.step),
         count: job.count,
@@ -321,10 +326,10 @@ pub(super) fn keeps_room(job: &Job<'_>, meter: &dyn Meter) -> bool {
 /// The predicted peak in use as a meter sees it: one that samples between actions misses their temporary bytes, and
 /// sees live buffers alone.
 fn seen_in_use(
-    job: &Job<'_>,
     meter: &dyn Meter,
     chain: &Chain,
     plan: &Plan,
+    beside_buffers: Bytes,
 ) -> Result<Bytes, RunError> {
     if meter.read().reserved_bytes.is_none() {
         return Ok(plan.peak);
@@ -332,6 +337,5 @@ fn seen_in_use(
     let simulation = simulate(chain, &plan.schedule)?;
     let resident = simulation.moments.iter().map(|moment| moment.resident);
     let seen = resident.max().unwrap_or_default();
-    let beside = beside_buffers(job, meter, chain);
-    Ok(Bytes(seen.0.saturating_sub(beside.0)))
+    Ok(Bytes(seen.0.saturating_sub(beside_buffers.0)))
 }
