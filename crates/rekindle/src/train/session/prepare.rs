@@ -10,6 +10,7 @@ use crate::{
     data::{Shuffled, batch::Batch, in_order},
     device::pool_overhead,
     executor::Recheck,
+    graph::lone_leaf,
     meter::{Count, Meter},
     model::{
         build::build, cost::ElementBytes, shape::ModelShape, spec::ModelSpec, stage::Stage,
@@ -134,6 +135,8 @@ impl Built {
             let output = rows(model.valid().forward(input));
             drop((targets.loss(output.clone()), targets.correct(output)));
         }
+        // What untracked forwards leave in burn's graph goes with the next backward.
+        drop(lone_leaf(device).backward());
         // Whatever else the process holds once it has computed: matrix kernels allocate scratch for each thread in
         // their first run and keep it.
         let kernel_bytes = Bytes(meter.read().in_use_bytes.0.saturating_sub(held.0));
