@@ -140,6 +140,7 @@ mod settings {
     }
 
     #[cfg(test)]
+    #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
     mod tests {
         use super::*;
 
