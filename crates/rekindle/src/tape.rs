@@ -38,8 +38,8 @@
 //!
 //! # How it works
 //!
-//! In burn's graph a checkpoint is a row of operations without the layer's own: one [`link`] for each input, a border,
-//! one [`gate`] for each output. burn's backward comes to the gates, which keep the gradients of the outputs; then to
+//! In burn's graph a checkpoint is a row of operations without the layer's own: a link for each input, a border, and a
+//! gate for each output. burn's backward comes to the gates, which keep the gradients of the outputs; then to
 //! the border, where the layer runs again, tracked, from fresh leaves, and a backward of that graph alone gives the
 //! gradients of its parameters and inputs; then to the links, which hand the inputs' gradients on. So there is one
 //! backward, and skips, shared values and any other code around checkpoints are burn's business.
