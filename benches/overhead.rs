@@ -152,6 +152,8 @@ fn measure(case: &Case) -> Vec<Row> {
         gelu: case.gelu,
     });
     let model = Sequential::new(layers.collect());
+    // Parameters are lazy, and clones share them: drawn for a copy without gradients, they would have none in the model.
+    drop(model.valid());
     let untracked = model.clone().no_grad();
     let input = Tensor::<2>::random([case.batch, case.width], Distribution::Default, &device);
     let loss = |output: Tensor<2>| output.powf_scalar(2.0).mean();

@@ -41,8 +41,7 @@ mod settings {
     /// and a clean-up takes the pools down to what is in use.
     ///
     /// Pages, cubecl's default, are not taken down so far: one live buffer keeps its page, and pages grow with the
-    /// largest buffer. Measured for training steps (`benches/results/2026-11-22-cuda-pools`): 1.00 to 1.22 times what
-    /// is in use with exact sizes, 1.02 at most after clean-ups; 1.04 to 1.63 times with pages, whatever is cleaned up.
+    /// largest buffer and never shrink. `benches/pools` compares the settings.
     const PERSISTENT_MEMORY: PersistentMemory = PersistentMemory::Enforced;
 
     /// At every other level autotune first measures what the device can do at most, with two buffers of 1 GiB.
