@@ -19,6 +19,9 @@ use crate::{
     layer::Layer,
 };
 
+/// What burn's panic says where tensors of two strategies meet in one operation.
+pub(crate) const MISMATCH: &str = "strategy mismatch";
+
 /// Runs `layer` on `input`, recorded by the balanced strategy. Gradients arrive at the layer's own leaves, and
 /// statistics move in the layer.
 pub(crate) fn run<L: Layer>(layer: &L, input: L::Input) -> L::Output {

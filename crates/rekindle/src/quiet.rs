@@ -32,6 +32,15 @@ pub(crate) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|panic| text_of(&*panic))
 }
 
+/// As [`catch`], for the one panic whose message contains `expected`; any other goes on.
+pub(crate) fn catch_only<T>(expected: &str, call: impl FnOnce() -> T) -> Option<T> {
+    match catch(call) {
+        Ok(value) => Some(value),
+        Err(message) if message.contains(expected) => None,
+        Err(message) => panic!("{message}"),
+    }
+}
+
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

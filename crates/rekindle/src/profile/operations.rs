@@ -88,8 +88,12 @@ impl Profiler<'_> {
         // A layer that says it can and cannot makes burn panic: then it has no alternative.
         let balanced = (subject.copy)().has_balanced();
         let balanced = balanced
-            .then(|| quiet::catch(|| self.tracked(subject, input, grad_bytes, Way::Balanced)))
-            .and_then(Result::ok);
+            .then(|| {
+                quiet::catch_only(balanced::MISMATCH, || {
+                    self.tracked(subject, input, grad_bytes, Way::Balanced)
+                })
+            })
+            .flatten();
         let untracked = summary(&untracked);
         let hold = |runs: &TrackedRuns| OutputHold {
             by_own_graph: runs.holds_output,
