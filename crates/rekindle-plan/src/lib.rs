@@ -14,6 +14,7 @@
 //! | [`planner`] | the planners, one file each |
 //! | [`plan`](mod@plan) | [`plan()`]: from a chain and a [`PlanRequest`] to a [`Plan`] |
 //! | [`frontier`](mod@frontier) | [`frontier()`]: which budgets buy which times |
+//! | [`graph`] | the same questions for any training step, given as operations on tensors |
 //!
 //! # Example
 //! ```
@@ -42,6 +43,7 @@ pub mod action;
 pub mod bytes;
 pub mod chain;
 pub mod frontier;
+pub mod graph;
 mod holdings;
 pub mod plan;
 pub mod planner;
@@ -53,6 +55,10 @@ pub use action::{Action, ActionParseError, StageId};
 pub use bytes::Bytes;
 pub use chain::{Alternative, Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use frontier::frontier;
+pub use graph::{
+    Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Operation, OperationId, Program,
+    ProgramError, Simulated, Tensor, TensorId, plan_graph,
+};
 pub use plan::{Plan, PlanRequest, PlannerKind, PlannerParseError, Slots, Source, plan};
 pub use planner::{PlanError, least_time, smallest_peak};
 pub use schedule::{Rule, Schedule, ScheduleError, forward_counts};

@@ -1,0 +1,171 @@
+//! Recomputation for any training step, given as a list of operations on tensors.
+//!
+//! A [`Graph`] is one recorded training step: operations in the order in which they were recorded, and the size of every
+//! tensor. A [`Program`] is a list of the same operations in the order in which they run; an operation that occurs twice
+//! is recomputed. A tensor's value lives from the operation that makes it to its last use before it is made again, so
+//! the list alone says what is held at every moment, and [`simulate`] computes the exact peak and time. Nothing here
+//! assumes a chain: skips, several inputs and shared parameters are edges like others.
+//!
+//! The formulation is that of Jain et al. 2020 (Checkmate, arXiv 1910.02653): which operations run before each operation
+//! of the step, and what is kept between. They solve it as an integer program; here it is searched, because a step of
+//! thousands of operations must be planned in seconds.
+//!
+//! # Map
+//! | file | what it owns |
+//! |---|---|
+//! | `program.rs` | [`Program`]: a list of operations that finds all it reads; what dies at each step |
+//! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
+//! | `plan.rs` | [`plan_graph`]: from a graph and a [`GraphRequest`] to a [`GraphPlan`] |
+//! | `index.rs` | who makes, reads and shares the storage of each tensor |
+
+mod index;
+mod plan;
+mod program;
+mod simulator;
+mod validate;
+mod walk;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+use crate::seconds::Seconds;
+
+pub use plan::{
+    GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, plan_graph, smallest_program,
+};
+pub use program::{Program, ProgramError};
+pub use simulator::{Simulated, simulate};
+pub use validate::GraphError;
+
+/// The number of a tensor: its place in [`Graph::tensors`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct TensorId(pub u32);
+
+/// The number of an operation: its place in [`Graph::operations`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct OperationId(pub u32);
+
+impl TensorId {
+    /// The place in [`Graph::tensors`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl OperationId {
+    /// The place in [`Graph::operations`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for TensorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One training step, as it was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Graph {
+    /// The tensors.
+    pub tensors: Vec<Tensor>,
+    /// The operations in recorded order: each reads only tensors that are given or made before it.
+    pub operations: Vec<Operation>,
+    /// Resident at every moment: given tensors, parameters, optimizer state, the runtime's own.
+    pub fixed_bytes: Bytes,
+}
+
+/// A tensor of a [`Graph`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tensor {
+    /// The size of its storage, where an operation makes a new one for it.
+    pub bytes: Bytes,
+    /// There before the first operation: never made, never freed, and counted in [`Graph::fixed_bytes`] alone.
+    pub given: bool,
+    /// Must be there after the last operation.
+    pub output: bool,
+}
+
+/// An operation of a [`Graph`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    /// What it reads; a tensor may occur twice.
+    pub inputs: Vec<TensorId>,
+    /// What it makes: tensors that no other operation makes.
+    pub outputs: Vec<TensorId>,
+    /// The outputs share the storage of the first input (reshape, transpose): no new storage.
+    pub view: bool,
+    /// The index in `inputs` whose storage the first output takes over, where that is possible: it is the input's last
+    /// use, the input occurs once, no other live tensor shares its storage, it is not given, and the sizes are equal.
+    pub in_place: Option<usize>,
+    /// How long it runs.
+    pub seconds: Seconds,
+    /// Bytes beside inputs and outputs while it runs.
+    pub temp_bytes: Bytes,
+    /// Whether running it again makes the same outputs; false for random draws, which run once.
+    pub repeatable: bool,
+    /// The marked stage of the model that recorded it. Does not fall in recorded order.
+    pub stage: Option<u32>,
+    /// Whether it belongs to the backward pass, all of which is recorded after the forward pass.
+    pub backward: bool,
+}
+
+impl Default for Operation {
+    /// A repeatable forward operation on nothing that takes nothing.
+    fn default() -> Operation {
+        Operation {
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            view: false,
+            in_place: None,
+            seconds: Seconds::ZERO,
+            temp_bytes: Bytes::ZERO,
+            repeatable: true,
+            stage: None,
+            backward: false,
+        }
+    }
+}
+
+impl Graph {
+    /// The tensor of a number.
+    ///
+    /// # Panics
+    /// If there is no such tensor.
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.index()]
+    }
+
+    /// The operation of a number.
+    ///
+    /// # Panics
+    /// If there is no such operation.
+    pub fn operation(&self, id: OperationId) -> &Operation {
+        &self.operations[id.index()]
+    }
+
+    /// All operations' numbers, in recorded order.
+    pub fn operation_ids(&self) -> impl DoubleEndedIterator<Item = OperationId> + use<> {
+        (0..self.operations.len() as u32).map(OperationId)
+    }
+
+    /// All tensors' numbers.
+    pub fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + use<> {
+        (0..self.tensors.len() as u32).map(TensorId)
+    }
+}

@@ -1,0 +1,66 @@
+//! Who makes, reads and shares the storage of each tensor of a graph. Cost: O(operations and their tensors).
+
+use super::{Graph, OperationId, TensorId};
+
+/// What the planners look up about a graph that breaks no rule.
+pub(crate) struct Index {
+    /// The operation that makes each tensor; `None` for given ones.
+    maker: Vec<Option<OperationId>>,
+    /// The tensor whose storage each tensor shares through views: itself where no view is involved.
+    root: Vec<TensorId>,
+    /// `readers[ends[t - 1]..ends[t]]` are the operations that read t, each once, in recorded order.
+    readers: Vec<OperationId>,
+    ends: Vec<usize>,
+}
+
+impl Index {
+    pub(crate) fn new(graph: &Graph) -> Index {
+        let tensors = graph.tensors.len();
+        let mut maker = vec![None; tensors];
+        let mut root: Vec<TensorId> = graph.tensor_ids().collect();
+        let mut pairs: Vec<(TensorId, OperationId)> = Vec::new();
+        for (id, operation) in graph.operation_ids().zip(&graph.operations) {
+            for &output in &operation.outputs {
+                maker[output.index()] = Some(id);
+                if operation.view {
+                    root[output.index()] = root[operation.inputs[0].index()];
+                }
+            }
+            pairs.extend(operation.inputs.iter().map(|&input| (input, id)));
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        let mut ends = vec![0; tensors];
+        for (tensor, _) in &pairs {
+            ends[tensor.index()] += 1;
+        }
+        let mut total = 0;
+        for end in &mut ends {
+            total += *end;
+            *end = total;
+        }
+        Index {
+            maker,
+            root,
+            readers: pairs.into_iter().map(|(_, reader)| reader).collect(),
+            ends,
+        }
+    }
+
+    /// The operation that makes a tensor; `None` for a given one.
+    pub(crate) fn maker(&self, tensor: TensorId) -> Option<OperationId> {
+        self.maker[tensor.index()]
+    }
+
+    /// The tensor whose storage it shares: itself, or the base of its views.
+    pub(crate) fn root(&self, tensor: TensorId) -> TensorId {
+        self.root[tensor.index()]
+    }
+
+    /// The operations that read a tensor, each once, in recorded order.
+    pub(crate) fn readers(&self, tensor: TensorId) -> &[OperationId] {
+        let index = tensor.index();
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.readers[start..self.ends[index]]
+    }
+}

@@ -1,0 +1,171 @@
+//! The referee: what a program costs, step by step, in exact bytes.
+//!
+//! The peak of a step is what was resident before it, plus the new storages of its outputs, plus its temporary bytes.
+//! A view makes no storage; nor does an operation whose first output takes over the storage of an input
+//! ([`Operation::in_place`](super::Operation::in_place)). After the step the dead tensors are released, and a storage is
+//! freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]. Cost: O(steps and their tensors).
+
+use serde::{Deserialize, Serialize};
+
+use super::{Graph, Operation, Program, TensorId};
+use crate::bytes::Bytes;
+use crate::seconds::Seconds;
+
+/// What a program costs on its graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Simulated {
+    /// The most bytes held at any moment, everything included.
+    pub peak: Bytes,
+    /// The first step that reaches the peak; 0 for an empty program.
+    pub peak_step: usize,
+    /// The time of all steps, one after the other.
+    pub time: Seconds,
+    /// How many steps run an operation that has run before.
+    pub repeated: usize,
+    /// Held after each step, everything included.
+    pub resident: Vec<Bytes>,
+    /// The most held during each step, everything included.
+    pub peaks: Vec<Bytes>,
+}
+
+/// Where the live tensors are stored.
+struct Memory<'a> {
+    graph: &'a Graph,
+    /// The storage of each live tensor.
+    of: Vec<Option<usize>>,
+    /// Each storage's size and number of live tensors.
+    storages: Vec<(Bytes, usize)>,
+    resident: Bytes,
+}
+
+/// The storage of given tensors: never freed, counted in the fixed bytes.
+const GIVEN: usize = 0;
+
+impl<'a> Memory<'a> {
+    fn new(graph: &'a Graph) -> Memory<'a> {
+        let given = |tensor: &super::Tensor| tensor.given.then_some(GIVEN);
+        Memory {
+            graph,
+            of: graph.tensors.iter().map(given).collect(),
+            // One more than can ever be released.
+            storages: vec![(Bytes::ZERO, usize::MAX / 2)],
+            resident: graph.fixed_bytes,
+        }
+    }
+
+    /// Puts a tensor in a storage, where an older value of it may still be listed.
+    fn place(&mut self, tensor: TensorId, storage: usize) {
+        self.storages[storage].1 += 1;
+        self.of[tensor.index()] = Some(storage);
+    }
+
+    fn release(&mut self, tensor: TensorId) {
+        if let Some(storage) = self.of[tensor.index()].take() {
+            let (bytes, live) = &mut self.storages[storage];
+            *live -= 1;
+            if *live == 0 {
+                self.resident -= *bytes;
+            }
+        }
+    }
+
+    /// The storage that the first output takes over, if the rules allow it.
+    fn taken_over(&self, operation: &Operation, frees: &[TensorId]) -> Option<usize> {
+        let input = *operation.inputs.get(operation.in_place?)?;
+        let output = *operation.outputs.first()?;
+        let storage = self.of[input.index()]?;
+        let (bytes, live) = self.storages[storage];
+        let once = operation.inputs.iter().filter(|&&t| t == input).count() == 1;
+        let allowed = once
+            && storage != GIVEN
+            && live == 1
+            && bytes == self.graph.tensor(output).bytes
+            && frees.contains(&input);
+        allowed.then_some(storage)
+    }
+
+    fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
+        if operation.view {
+            let base = operation
+                .inputs
+                .first()
+                .and_then(|input| self.of[input.index()]);
+            for &output in &operation.outputs {
+                self.place(output, base.unwrap_or(GIVEN));
+            }
+            return;
+        }
+        let mut taken = self.taken_over(operation, frees);
+        for &output in &operation.outputs {
+            let storage = taken.take().unwrap_or_else(|| {
+                let bytes = self.graph.tensor(output).bytes;
+                self.resident += bytes;
+                self.storages.push((bytes, 0));
+                self.storages.len() - 1
+            });
+            self.place(output, storage);
+        }
+    }
+}
+
+/// Runs a program on its graph.
+///
+/// # Panics
+/// If the program was made for another graph.
+///
+/// ```
+/// use rekindle_plan::graph::{Graph, Operation, OperationId, Program, Tensor, TensorId, simulate};
+/// use rekindle_plan::{Bytes, Seconds};
+///
+/// // 0 -> 1 -> 2, and 3 needs both 1 and 2.
+/// let operation = |inputs: &[u32], output| Operation {
+///     inputs: inputs.iter().map(|&t| TensorId(t)).collect(),
+///     outputs: vec![TensorId(output)],
+///     seconds: Seconds(1.0),
+///     ..Operation::default()
+/// };
+/// let tensor = Tensor { bytes: Bytes(10), ..Tensor::default() };
+/// let graph = Graph {
+///     tensors: vec![
+///         Tensor { given: true, ..tensor },
+///         tensor,
+///         tensor,
+///         Tensor { output: true, ..tensor },
+///     ],
+///     operations: vec![operation(&[0], 1), operation(&[1], 2), operation(&[1, 2], 3)],
+///     fixed_bytes: Bytes(10),
+/// };
+/// let run = simulate(&graph, &Program::recorded(&graph)?);
+/// assert_eq!((run.peak, run.time), (Bytes(40), Seconds(3.0)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
+    let mut memory = Memory::new(graph);
+    let mut ran = vec![false; graph.operations.len()];
+    let mut run = Simulated {
+        peak: graph.fixed_bytes,
+        peak_step: 0,
+        time: Seconds::ZERO,
+        repeated: 0,
+        resident: Vec::with_capacity(program.len()),
+        peaks: Vec::with_capacity(program.len()),
+    };
+    for (step, &id) in program.operations().iter().enumerate() {
+        let operation = graph.operation(id);
+        let frees = program.frees(step);
+        memory.run(operation, frees);
+        let peak = memory.resident + operation.temp_bytes;
+        for &tensor in frees {
+            memory.release(tensor);
+        }
+        if peak > run.peak {
+            run.peak = peak;
+            run.peak_step = step;
+        }
+        run.time += operation.seconds;
+        run.repeated += usize::from(std::mem::replace(&mut ran[id.index()], true));
+        run.resident.push(memory.resident);
+        run.peaks.push(peak);
+    }
+    run
+}

@@ -1,0 +1,135 @@
+//! The rules of a [`Graph`], checked once before anything is planned.
+
+use super::{Graph, OperationId, TensorId};
+
+/// Why a graph makes no sense.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GraphError {
+    /// A number that is no tensor's.
+    #[error("operation {operation} names tensor {tensor}, but there are {tensors} tensors")]
+    UnknownTensor {
+        /// The operation.
+        operation: OperationId,
+        /// The number.
+        tensor: TensorId,
+        /// How many tensors there are.
+        tensors: usize,
+    },
+    /// A tensor is read before any operation made it.
+    #[error("operation {operation} reads tensor {tensor}, which no earlier operation makes")]
+    ReadBeforeMade {
+        /// The operation.
+        operation: OperationId,
+        /// The tensor.
+        tensor: TensorId,
+    },
+    /// A tensor is made twice, or is given and made.
+    #[error("operation {operation} makes tensor {tensor}, which is given or made already")]
+    MadeTwice {
+        /// The operation.
+        operation: OperationId,
+        /// The tensor.
+        tensor: TensorId,
+    },
+    /// An output is neither given nor made.
+    #[error("tensor {tensor} is an output, but it is neither given nor made")]
+    OutputNotMade {
+        /// The tensor.
+        tensor: TensorId,
+    },
+    /// A view without an input, or an `in_place` index without one.
+    #[error("operation {operation} shares the storage of an input that it does not have")]
+    NoSharedInput {
+        /// The operation.
+        operation: OperationId,
+    },
+    /// A time that is negative or not finite.
+    #[error("operation {operation} takes {seconds} seconds, which is no time")]
+    Time {
+        /// The operation.
+        operation: OperationId,
+        /// Its seconds.
+        seconds: f64,
+    },
+    /// A forward operation after one of the backward pass.
+    #[error(
+        "operation {operation} belongs to the forward pass, but the backward pass starts before it"
+    )]
+    ForwardAfterBackward {
+        /// The operation.
+        operation: OperationId,
+    },
+    /// All sizes together do not fit in 62 bits.
+    #[error("the sizes of all tensors add up to more than 4 EiB")]
+    TooLarge,
+}
+
+impl Graph {
+    /// Checks that every tensor is given or made once, before it is read, and that sizes and times can be added up.
+    ///
+    /// # Errors
+    /// The first rule that is broken, in recorded order.
+    pub fn validate(&self) -> Result<(), GraphError> {
+        let mut there: Vec<bool> = self.tensors.iter().map(|tensor| tensor.given).collect();
+        let mut total = u128::from(self.fixed_bytes.0);
+        total += self
+            .tensors
+            .iter()
+            .map(|tensor| u128::from(tensor.bytes.0))
+            .sum::<u128>();
+        let mut backward = false;
+        for (id, operation) in self.operation_ids().zip(&self.operations) {
+            total += u128::from(operation.temp_bytes.0);
+            for &tensor in operation.inputs.iter().chain(&operation.outputs) {
+                if tensor.index() >= self.tensors.len() {
+                    return Err(GraphError::UnknownTensor {
+                        operation: id,
+                        tensor,
+                        tensors: self.tensors.len(),
+                    });
+                }
+            }
+            if let Some(&tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
+                return Err(GraphError::ReadBeforeMade {
+                    operation: id,
+                    tensor,
+                });
+            }
+            for &tensor in &operation.outputs {
+                if std::mem::replace(&mut there[tensor.index()], true) {
+                    return Err(GraphError::MadeTwice {
+                        operation: id,
+                        tensor,
+                    });
+                }
+            }
+            let shares = operation.view.then_some(0).into_iter();
+            if shares
+                .chain(operation.in_place)
+                .any(|index| index >= operation.inputs.len())
+            {
+                return Err(GraphError::NoSharedInput { operation: id });
+            }
+            if !operation.seconds.0.is_finite() || operation.seconds.0 < 0.0 {
+                return Err(GraphError::Time {
+                    operation: id,
+                    seconds: operation.seconds.0,
+                });
+            }
+            if backward && !operation.backward {
+                return Err(GraphError::ForwardAfterBackward { operation: id });
+            }
+            backward = operation.backward;
+        }
+        if let Some(tensor) = self
+            .tensor_ids()
+            .find(|&t| self.tensor(t).output && !there[t.index()])
+        {
+            return Err(GraphError::OutputNotMade { tensor });
+        }
+        if total >= 1 << 62 {
+            return Err(GraphError::TooLarge);
+        }
+        Ok(())
+    }
+}
