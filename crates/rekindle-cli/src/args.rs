@@ -7,7 +7,9 @@ use rekindle::{Dtype, device::DeviceId, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 use serde::{Deserialize, Serialize};
 
-use crate::{device::DeviceChoice, size::Size};
+use rekindle::size::Size;
+
+use crate::device::DeviceChoice;
 
 /// Train sequential models that do not fit in memory.
 ///

@@ -33,7 +33,6 @@ mod plot;
 mod profiles;
 mod progress;
 mod report;
-mod size;
 mod summary;
 mod sweep;
 mod table;

@@ -19,7 +19,7 @@ pub use validate::{ChainError, Place};
 pub const FORMAT: &str = "rekindle-chain/1";
 
 /// What one training step of a sequential model costs, stage by stage.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chain {
     /// x_0: the size of the input, which is always resident.
     pub input_bytes: Bytes,

@@ -4,6 +4,7 @@
 //!
 //! | module | what it owns |
 //! |---|---|
+//! | [`record`](mod@record) | any training step: recorded, planned, run inside a budget |
 //! | [`activation`], [`layer`], [`sequential`] | what a chain is made of: values, stages, the whole |
 //! | [`executor`] | runs one training step under any schedule |
 //! | [`tape`] | checkpointed parts of a model that is no chain |
@@ -37,8 +38,10 @@ pub mod meter;
 pub mod model;
 pub mod profile;
 mod quiet;
+pub mod record;
 pub mod seed;
 pub mod sequential;
+pub mod size;
 pub mod tape;
 pub mod tied;
 pub mod train;
@@ -47,6 +50,7 @@ pub use activation::Activation;
 pub use dtype::Dtype;
 pub use executor::{Executor, StepOutput, checkpoint_sequential};
 pub use layer::Layer;
+pub use record::{estimate, record};
 pub use seed::StepSeed;
 pub use sequential::Sequential;
 pub use tape::Tape;

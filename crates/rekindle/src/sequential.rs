@@ -7,7 +7,7 @@ use burn::{
     tensor::Device,
 };
 
-use crate::{activation::Activation, layer::Layer};
+use crate::{activation::Activation, layer::Layer, record::marking};
 
 /// Layers that run one after the other; the stages of the chain.
 ///
@@ -60,9 +60,14 @@ impl<L> Sequential<L> {
         A: Activation,
         L: Layer<Input = A, Output = A>,
     {
-        self.layers
-            .iter()
-            .fold(input, |activation, layer| layer.forward(activation))
+        marking(|mark| {
+            let output = self.layers.iter().fold(input, |activation, layer| {
+                mark();
+                layer.forward(activation)
+            });
+            mark();
+            output
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rekindle::{
     device::{DeviceId, DeviceInfo},
+    size::Size,
     train::{
         record::RunRecord,
         run_dir::RunDir,
@@ -25,7 +26,6 @@ use crate::{
     plot,
     profiles::profiles,
     progress::{self, Progress},
-    size::Size,
     summary,
     track::TrackFiles,
 };

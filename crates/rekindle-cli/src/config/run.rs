@@ -6,7 +6,9 @@ use rekindle::{executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 
 use super::{problem::Problem, reader::Section};
-use crate::{device::DeviceChoice, size::Size};
+use rekindle::size::Size;
+
+use crate::device::DeviceChoice;
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -5,7 +5,7 @@ use rekindle::{
 use rekindle_plan::Bytes;
 
 use super::*;
-use crate::size::Size;
+use rekindle::size::Size;
 
 const SYNTHETIC: &str =
     "[data]\ntype = \"synthetic\"\nshape = [1, 8, 8]\ntarget = { classes = 3 }\n";

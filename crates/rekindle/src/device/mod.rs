@@ -8,6 +8,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+#[cfg(feature = "cubecl")]
+pub(crate) use open::pool_meter;
 pub use open::{DeviceError, OpenDevice, open};
 pub use pools::pool_overhead;
 pub use probe::{DeviceInfo, Unavailable, probe, probe_kind};

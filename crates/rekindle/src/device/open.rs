@@ -112,3 +112,14 @@ fn pooled(device: Device) -> (Device, crate::meter::PoolMeter) {
     let meter = crate::meter::PoolMeter::new(device.clone(), pools.exact_sizes());
     (device, meter)
 }
+
+/// A meter of the pools of burn's device, if it has pools. They are set up first, where nothing has touched it yet.
+#[cfg(feature = "cubecl")]
+pub(crate) fn pool_meter(device: &Device) -> Option<crate::meter::PoolMeter> {
+    let pools = super::pools::set_up();
+    device.memory_pool_usage()?;
+    Some(crate::meter::PoolMeter::new(
+        device.clone(),
+        pools.exact_sizes(),
+    ))
+}

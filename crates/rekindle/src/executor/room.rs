@@ -44,6 +44,12 @@ impl Room {
         }
     }
 
+    /// Room for buffers whose sizes the caller knows.
+    #[must_use]
+    pub fn of_bytes(meter: Arc<dyn Meter>, budget: Bytes) -> Self {
+        Self::new(meter, budget, Chain::default())
+    }
+
     /// Makes room for what an action allocates: to be called right before it.
     pub fn make_for(&self, action: Action) {
         self.make(self.need(action));

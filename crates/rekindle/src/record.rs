@@ -1,0 +1,346 @@
+//! Any model, nothing listed: a training step is recorded once, planned, and run inside a memory budget.
+//!
+//! ```
+//! use burn::{
+//!     nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig},
+//!     optim::AdamConfig,
+//!     prelude::*,
+//!     tensor::{Distribution, activation::gelu},
+//! };
+//!
+//! #[global_allocator]
+//! static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
+//!
+//! #[derive(Module, Debug)]
+//! struct Model {
+//!     layers: Vec<Linear>,
+//! }
+//!
+//! impl Model {
+//!     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+//!         self.layers.iter().fold(input, |x, layer| x.clone() + gelu(layer.forward(x)))
+//!     }
+//! }
+//!
+//! let device = Device::flex().autodiff();
+//! let mut model = Model { layers: (0..16).map(|_| LinearConfig::new(32, 32).init(&device)).collect() };
+//! let batch = || {
+//!     let inputs = Tensor::<2>::random([256, 32], Distribution::Default, &device);
+//!     let targets = Tensor::<1, Int>::zeros([256], &device);
+//!     (inputs, targets)
+//! };
+//! let mut optimizer = AdamConfig::new().init();
+//!
+//! let step = rekindle::record(&model, &batch(), |model: &Model, (inputs, targets)| {
+//!     let output = model.forward(inputs);
+//!     CrossEntropyLossConfig::new().init(&output.device()).forward(output, targets)
+//! })?
+//! .with_optimizer(&optimizer)
+//! .within("64MiB")?;
+//! for _ in 0..3 {
+//!     let output = step.run(&model, batch())?;
+//!     model = optimizer.step(1e-3, model, output.gradients);
+//! }
+//! # Ok::<(), rekindle::record::RecordError>(())
+//! ```
+//!
+//! # How it works
+//!
+//! burn's recording device, under burn's own autodiff, takes down the whole step as a list of operations with shapes:
+//! forward, loss and burn's own backward. Nothing is computed and nothing allocated. A program is a list of those
+//! operations, each as often as it runs, and **recomputing is the same operation twice in the list**. burn's
+//! interpreter runs it on the model's device; a tensor is freed at its last use, and memory is taken over in place
+//! where that is its last.
+//!
+//! # What is promised
+//!
+//! - Loss, auxiliary output, gradients and running statistics are those of the plain burn loop; on the CPU backend bit
+//!   for bit. Random numbers are drawn once, in the plain loop's order, and kept as long as they are needed: the same
+//!   [`Device::seed`](burn::tensor::Device::seed) gives the same numbers.
+//! - [`Step::run`] stays within the budget, all that the process holds counted; see [`Recorded::within`].
+//! - Rust numbers are part of a recording. So a step is compared with its recording from time to time, and a batch of
+//!   other shapes gets a recording and a plan of its own.
+//!
+//! # What it cannot do
+//!
+//! Nothing is computed while a step is recorded: a step that reads a tensor's value, takes tensors from outside, seeds
+//! the generator, or uses quantized tensors or custom operations is an error that says what to change. Models that
+//! must read values are what [`Sequential`](crate::Sequential) and [`Tape`](crate::Tape) are for.
+//!
+//! # Map
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `bridge.rs` | all that leans on burn's conversions: recording, and burn's interpreter |
+//! | `recording.rs` | [`Recording`]: the step as a list of operations |
+//! | `operation.rs` | names, work from shapes, what draws |
+//! | `measure.rs` | what each operation costs |
+//! | `planning.rs` | from a recording to a plan |
+//! | `program.rs` | a program, ready to run |
+//! | `step.rs` | [`Step`]: runs, and notices a changed step |
+//! | `estimate.rs` | [`estimate`]: the same without a device |
+
+mod bridge;
+mod error;
+mod estimate;
+mod finite;
+mod measure;
+mod operation;
+mod optimizer;
+mod planning;
+mod program;
+mod recording;
+mod step;
+
+use std::{str::FromStr, sync::Arc, time::Instant};
+
+use burn::{module::Module, optim::ModuleOptimizer};
+use rekindle_plan::{Bytes, graph::GraphPlanner};
+
+use crate::{
+    activation::Activation,
+    executor::Room,
+    meter::{HostMeter, Meter},
+    size::Size,
+};
+use bridge::Taken;
+pub(crate) use bridge::marking;
+use planning::{Planning, planned};
+use recording::Recording;
+
+pub use bridge::StepResult;
+pub use error::RecordError;
+pub use estimate::{Estimate, LayerEstimate, estimate};
+pub use step::{Output, Step, StepPlan};
+
+/// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
+/// that it returns. Nothing is computed.
+///
+/// `step` returns the loss, a tensor of one element, or the loss and more: `(loss, logits)`, any
+/// [`Activation`]. The batch is a tensor, a tuple of tensors, or any activation.
+///
+/// # Errors
+///
+/// If the step cannot be recorded: see [`RecordError`], which says what to change.
+pub fn record<'a, M, I, R, F>(
+    model: &'a M,
+    batch: &'a I,
+    step: F,
+) -> Result<Recorded<'a, M, I, R, F>, RecordError>
+where
+    M: Module,
+    I: Activation,
+    R: StepResult,
+    F: Fn(&M, I) -> R,
+{
+    let started = Instant::now();
+    let taken = bridge::take(model, batch, false, &step)?;
+    let recording = Recording::new(&taken);
+    Ok(Recorded {
+        model,
+        batch,
+        step,
+        taken,
+        recording,
+        record_time: started.elapsed(),
+        options: Options::default(),
+    })
+}
+
+/// A recorded step that is not planned yet.
+pub struct Recorded<'a, M, I, R: StepResult, F> {
+    model: &'a M,
+    batch: &'a I,
+    step: F,
+    taken: Taken<R::Auxiliary>,
+    recording: Recording,
+    record_time: std::time::Duration,
+    options: Options,
+}
+
+struct Options {
+    optimizer: Option<ModuleOptimizer>,
+    meter: Option<Arc<dyn Meter>>,
+    input_gradients: bool,
+    check: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            optimizer: None,
+            meter: None,
+            input_gradients: false,
+            check: true,
+        }
+    }
+}
+
+impl<M, I, R, F> Recorded<'_, M, I, R, F>
+where
+    M: Module,
+    I: Activation,
+    R: StepResult,
+    F: Fn(&M, I) -> R,
+{
+    /// Counts what this optimizer's step takes, and the state that its first step leaves. Without it a budget bounds
+    /// the step alone.
+    #[must_use]
+    pub fn with_optimizer(mut self, optimizer: &ModuleOptimizer) -> Self {
+        self.options.optimizer = Some(optimizer.clone());
+        self
+    }
+
+    /// Reads memory by this meter. Without it: the process's allocator on the CPU backend, the pools on GPUs.
+    #[must_use]
+    pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
+        self.options.meter = Some(meter);
+        self
+    }
+
+    /// Whether [`Step::run`] reads one number that depends on the loss and every gradient before it hands anything out
+    /// (the default): it finds values that are not finite, and a device that ran out of memory.
+    #[must_use]
+    pub fn with_finite_check(mut self, on: bool) -> Self {
+        self.options.check = on;
+        self
+    }
+
+    /// Asks for the gradients of the batch's float tensors as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`record`]: the step is recorded again.
+    pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
+        self.options.input_gradients = true;
+        self.taken = bridge::take(self.model, self.batch, true, &self.step)?;
+        self.recording = Recording::new(&self.taken);
+        Ok(self)
+    }
+
+    /// Number of operations of the step.
+    pub fn operations(&self) -> usize {
+        self.recording.operations.len()
+    }
+
+    /// The fastest plan whose peak is within `budget`: a size such as `"2GiB"`, or [`Bytes`].
+    ///
+    /// The peak is the process's on the CPU backend (whatever it holds counts), and on GPUs what the pools reserve and
+    /// the driver's context. Measures the step's operations on the model and batch that were recorded, a few times,
+    /// inside the budget. Random numbers are drawn meanwhile; parameters and running statistics stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// If no plan fits (the error has the smallest budget that would), memory cannot be measured, or the model's
+    /// backend is not one that recordings run on.
+    pub fn within(self, budget: impl IntoBudget) -> Result<Step<M, I, R, F>, RecordError> {
+        let budget = budget.into_budget()?;
+        self.planned(Some(budget), GraphPlanner::Auto)
+    }
+
+    /// As [`within`](Self::within), with one planner.
+    ///
+    /// # Errors
+    ///
+    /// As [`within`](Self::within).
+    pub fn within_by(
+        self,
+        budget: impl IntoBudget,
+        planner: GraphPlanner,
+    ) -> Result<Step<M, I, R, F>, RecordError> {
+        let budget = budget.into_budget()?;
+        self.planned(Some(budget), planner)
+    }
+
+    /// Nothing is recomputed: the plain step, run by the same interpreter.
+    ///
+    /// # Errors
+    ///
+    /// As [`within`](Self::within), but for budgets.
+    pub fn plain(self) -> Result<Step<M, I, R, F>, RecordError> {
+        self.planned(None, GraphPlanner::None)
+    }
+
+    /// Stages cut into `segments` equal segments, as PyTorch's `checkpoint_sequential` does: the last is not run again.
+    ///
+    /// Stages are those between the layers of a [`Sequential`](crate::Sequential), or where the recorded forward pass is
+    /// narrow.
+    ///
+    /// # Errors
+    ///
+    /// As [`within`](Self::within), but for budgets.
+    pub fn segments(self, segments: usize) -> Result<Step<M, I, R, F>, RecordError> {
+        self.planned(None, GraphPlanner::Uniform(segments))
+    }
+
+    fn planned(
+        self,
+        budget: Option<Bytes>,
+        planner: GraphPlanner,
+    ) -> Result<Step<M, I, R, F>, RecordError> {
+        let device = step::device_of(self.model, self.batch).ok_or(RecordError::Backend)?;
+        let meter = match &self.options.meter {
+            Some(meter) => meter.clone(),
+            None => own_meter(&device)?,
+        };
+        let room = budget.filter(|_| meter.read().reserved_bytes.is_some());
+        let room = room.map(|budget| Arc::new(Room::of_bytes(meter.clone(), budget)));
+        let planning = Planning {
+            budget,
+            planner,
+            input_gradients: self.options.input_gradients,
+            optimizer: self.options.optimizer.clone(),
+            meter,
+            device,
+            check: self.options.check,
+            room,
+        };
+        let given = step::given(&self.recording, self.model, self.batch)?;
+        let first = planned(
+            &planning,
+            self.model,
+            self.taken.auxiliary.clone(),
+            self.recording.clone(),
+            given,
+            step::shapes(self.batch),
+            self.record_time,
+        )?;
+        Ok(Step::new(self, planning, first))
+    }
+}
+
+/// What reads the memory of a device that nobody gave a meter for.
+fn own_meter(device: &burn::tensor::Device) -> Result<Arc<dyn Meter>, RecordError> {
+    #[cfg(feature = "cubecl")]
+    if let Some(meter) = crate::device::pool_meter(device) {
+        return Ok(Arc::new(meter));
+    }
+    let _ = device;
+    Ok(Arc::new(HostMeter::new()?))
+}
+
+/// A number of bytes, or a text that says it with its unit.
+pub trait IntoBudget {
+    /// The bytes.
+    ///
+    /// # Errors
+    ///
+    /// If a text is no size.
+    fn into_budget(self) -> Result<Bytes, RecordError>;
+}
+
+impl IntoBudget for Bytes {
+    fn into_budget(self) -> Result<Bytes, RecordError> {
+        Ok(self)
+    }
+}
+
+impl IntoBudget for &str {
+    fn into_budget(self) -> Result<Bytes, RecordError> {
+        let size = Size::from_str(self).and_then(|size| size.of(None));
+        size.map_err(|problem| RecordError::Size {
+            text: self.to_owned(),
+            problem: problem.to_string(),
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! Why a step cannot be recorded or run, and what to change.
+
+use burn_ir::OperationIr;
+use rekindle_plan::Bytes;
+use thiserror::Error;
+
+use super::{bridge::FOREIGN, operation::name_of};
+use crate::meter::NotInstalled;
+
+/// Why a step cannot be recorded, planned or run.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A recording inside a recording.
+    #[error("a step cannot be recorded while another is being recorded on the same thread")]
+    Nested,
+    /// burn's recording device refused.
+    #[error("burn could not record the step: {0}")]
+    Capture(String),
+    /// The step reads a tensor's numbers.
+    #[error(
+        "the step reads the value of a tensor, {after}. Nothing is computed while a step is recorded: decide by \
+         tensor operations (`mask_where`, `greater`), or pass the value in with the batch"
+    )]
+    ReadsValue {
+        /// Where it stopped.
+        after: String,
+    },
+    /// A tensor came from outside.
+    #[error(
+        "the step uses a tensor from outside, {after}. Pass it in with the batch (a tuple will do), hold it in the \
+         module, or make it on the device of the batch: `Tensor::zeros(shape, &x.device())`"
+    )]
+    Outside {
+        /// Where it stopped.
+        after: String,
+    },
+    /// The loss is not of the recording.
+    #[error("the loss is not computed from the model and the batch that the step is given")]
+    LossElsewhere,
+    /// The step seeds the generator.
+    #[error("the step seeds the random number generator, {after}. Call `device.seed` before the step")]
+    Seeds {
+        /// Where it stopped.
+        after: String,
+    },
+    /// The step moves tensors between devices.
+    #[error(
+        "the step takes a tensor off its device or out of autodiff (`to_device`, `inner`), {after}. Use `detach` to \
+         cut a gradient, and keep the model on one device"
+    )]
+    Moves {
+        /// Where it stopped.
+        after: String,
+    },
+    /// Something else panicked.
+    #[error("the step panicked while it was recorded, {after}: {panic}")]
+    Panicked {
+        /// Where it stopped.
+        after: String,
+        /// The panic's message.
+        panic: String,
+    },
+    /// The module's device cannot run recordings.
+    #[error(
+        "recorded steps run on burn's flex, CUDA and wgpu backends; the model is on another, or it has no parameter \
+         and the batch no tensor"
+    )]
+    Backend,
+    /// Memory cannot be measured.
+    #[error(transparent)]
+    Meter(#[from] NotInstalled),
+    /// No plan fits.
+    #[error("no plan fits {budget}: the smallest workable budget is {smallest}")]
+    Infeasible {
+        /// What was asked for.
+        budget: Bytes,
+        /// What would do.
+        smallest: Bytes,
+    },
+    /// A budget that is no size.
+    #[error("`{text}` is not a size: {problem}. Write `512MiB`, `2GiB` or `1.5GB`")]
+    Size {
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The model that is run lacks a parameter that was recorded.
+    #[error("the model has no parameter `{path}`: it is not the one that was recorded")]
+    Parameter {
+        /// Its path.
+        path: String,
+    },
+    /// A value that is not finite, or a failed buffer.
+    #[error("{what} is not finite: nothing was handed out, and the model is as it was")]
+    NotFinite {
+        /// The loss, or the path of the first parameter whose gradient it is.
+        what: String,
+    },
+    /// The device ran out of memory or failed.
+    #[error("the device failed while the step ran: {0}")]
+    Device(String),
+}
+
+impl RecordError {
+    /// What a panic of the step, or of burn below it, means.
+    pub(super) fn of_panic(panic: &str, last: Option<&OperationIr>) -> Self {
+        let after = match last {
+            Some(operation) => format!(
+                "after operation {}{}",
+                name_of(operation),
+                operation
+                    .outputs()
+                    .next()
+                    .map(|out| format!(" of shape {:?}", out.shape.as_slice()))
+                    .unwrap_or_default()
+            ),
+            None => "before its first operation".to_owned(),
+        };
+        let says = |words: &[&str]| words.iter().any(|word| panic.contains(word));
+        if says(&["no concrete value", "no initialized value", "into_data", "read the tensor"]) {
+            Self::ReadsValue { after }
+        } else if says(&["seeding is not supported"]) {
+            Self::Seeds { after }
+        } else if says(&["do not support autodiff", "does not support autodiff"]) {
+            Self::Moves { after }
+        } else if says(&[FOREIGN, "same device", "same backend", "Expected", "mismatch"]) {
+            Self::Outside { after }
+        } else {
+            let panic = panic.to_owned();
+            Self::Panicked { after, panic }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What each operation of a recording costs: from shapes, and measured while a program of it runs.
+//!
+//! | figure | from shapes | measured |
+//! |---|---|---|
+//! | bytes of an output | its numbers | what more is in use after the operation, its inputs kept |
+//! | temporary bytes | none: a kernel's own are not known | the peak above what is in use after it |
+//! | view | by name | an output of a reshape, transpose or the like that takes less than half its numbers |
+//! | in place | no | an input that is read here for the last time, and the peak stays below half an output more |
+//! | seconds | of a nominal machine | medians |
+//!
+//! Equal operations on equal tensors are one kind: all runs of a kind count for each of them, the largest bytes and the
+//! median time.
+
+use std::{collections::HashMap, time::Instant};
+
+use burn::tensor::{Device, DispatchTensor};
+use burn_ir::{OperationIr, TensorStatus};
+use rekindle_plan::{
+    Bytes, Seconds,
+    graph::{Graph, Operation, Program, Tensor, TensorId},
+};
+
+use super::{
+    bridge::Interpreter,
+    operation::{draws, may_be_view, name_of, nominal_seconds},
+    program::{keys, prepare},
+    recording::Recording,
+};
+use crate::meter::Meter;
+
+/// Runs of one kind whose memory is looked at; later ones are timed alone.
+const MEASURED_RUNS: usize = 4;
+
+/// Bytes of memory that each tensor takes besides its numbers, as long as nothing is measured.
+const TENSOR_BYTES: u64 = 256;
+
+/// What one operation costs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Cost {
+    /// All its outputs together.
+    output_bytes: u64,
+    temp_bytes: u64,
+    seconds: f64,
+    view: bool,
+    in_place: Option<usize>,
+}
+
+/// What the operations of a recording cost.
+pub(crate) struct Costs(Vec<Cost>);
+
+impl Costs {
+    /// From shapes alone.
+    pub(crate) fn from_shapes(recording: &Recording) -> Self {
+        let cost = |operation: &OperationIr| {
+            let name = name_of(operation);
+            let view = may_be_view(&name) && name != "Slice";
+            let numbers: u64 = values(recording, operation);
+            Cost {
+                output_bytes: if view { 0 } else { numbers } + TENSOR_BYTES,
+                temp_bytes: 0,
+                seconds: nominal_seconds(&name, operation).0,
+                view,
+                in_place: None,
+            }
+        };
+        let operations = recording.operations.iter();
+        Self(operations.map(|one| cost(&one.operation)).collect())
+    }
+
+    /// Measured while `program` runs, `passes` times after a first that warms up.
+    pub(crate) fn measured(
+        recording: &Recording,
+        program: &Program,
+        passes: usize,
+        start: impl Fn() -> Box<dyn Interpreter>,
+        device: &Device,
+        meter: &dyn Meter,
+    ) -> Self {
+        let keys = keys(recording);
+        let names: Vec<String> = recording.operations.iter().map(|one| name_of(&one.operation)).collect();
+        let prepared = prepare(recording, program);
+        let mut kinds: HashMap<u64, Kind> = HashMap::new();
+        for pass in 0..=passes {
+            let mut interpreter = start();
+            let mut held: Vec<DispatchTensor> = Vec::new();
+            for step in &prepared {
+                let kind = kinds.entry(keys[step.number]).or_default();
+                let look = kind.runs.len() < MEASURED_RUNS * pass.max(1);
+                let run = Run::of(
+                    |operation| interpreter.run(operation),
+                    device,
+                    meter,
+                );
+                let again = look && !draws(&names[step.number]);
+                let mut run = run;
+                if again {
+                    // Once with its inputs kept: what more is in use is its outputs.
+                    let kept = run.measure(step.keeping_inputs());
+                    for output in step.operation.outputs() {
+                        let mut output = output.clone();
+                        output.status = TensorStatus::ReadWrite;
+                        (run.run)(OperationIr::Drop(output));
+                    }
+                    let taken = run.measure(step.operation.clone());
+                    let over = may_take_over(recording, &step.operation);
+                    kind.note(pass, &kept, Some((&taken, over)));
+                } else if look {
+                    let alone = run.measure(step.operation.clone());
+                    kind.note(pass, &alone, None);
+                } else {
+                    let seconds = run.time(step.operation.clone());
+                    kind.seconds.push(seconds);
+                }
+                drop(run);
+                step.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+            }
+        }
+        let costs = recording.operations.iter().enumerate().map(|(number, one)| {
+            let numbers = values(recording, &one.operation);
+            let kind = kinds.get(&keys[number]);
+            kind.map_or_else(
+                || Self::from_shapes(recording).0[number].clone(),
+                |kind| kind.cost(&names[number], numbers),
+            )
+        });
+        Self(costs.collect())
+    }
+
+    /// What `rekindle_plan` plans with: `fixed` is resident all along.
+    pub(crate) fn graph(&self, recording: &Recording, fixed: Bytes) -> Graph {
+        let mut tensors: Vec<Tensor> = (0..recording.tensors.len())
+            .map(|number| Tensor {
+                bytes: Bytes(recording.value_bytes(number)),
+                given: false,
+                output: false,
+            })
+            .collect();
+        for given in recording.given() {
+            tensors[given].given = true;
+        }
+        for output in recording.outputs() {
+            tensors[output].output = true;
+        }
+        let operations = recording.operations.iter().zip(&self.0).map(|(one, cost)| {
+            let id = |tensor: &burn_ir::TensorIr| TensorId(tensor.id.value() as u32);
+            let outputs: Vec<TensorId> = one.operation.outputs().map(id).collect();
+            let numbers = values(recording, &one.operation).max(1);
+            for output in &outputs {
+                let place = output.0 as usize;
+                let share = recording.value_bytes(place) as f64 / numbers as f64;
+                tensors[place].bytes = Bytes((cost.output_bytes as f64 * share).ceil() as u64);
+            }
+            Operation {
+                inputs: one.operation.inputs().map(id).collect(),
+                outputs,
+                view: cost.view,
+                in_place: cost.in_place,
+                seconds: Seconds(cost.seconds),
+                temp_bytes: Bytes(cost.temp_bytes),
+                repeatable: !draws(&name_of(&one.operation)),
+                stage: one.stage,
+                backward: one.backward,
+            }
+        });
+        let operations = operations.collect();
+        Graph {
+            tensors,
+            operations,
+            fixed_bytes: fixed,
+        }
+    }
+}
+
+/// Bytes of the numbers of all outputs.
+fn values(recording: &Recording, operation: &OperationIr) -> u64 {
+    let outputs = operation.outputs();
+    outputs
+        .map(|output| recording.value_bytes(output.id.value() as usize))
+        .sum()
+}
+
+/// The input whose storage the first output may take over: the only one that is freed here and large enough.
+fn may_take_over(recording: &Recording, operation: &OperationIr) -> Option<usize> {
+    let numbers = values(recording, operation);
+    let mut large = operation.inputs().enumerate().filter(|(_, input)| {
+        input.status == TensorStatus::ReadWrite
+            && recording.value_bytes(input.id.value() as usize) >= numbers
+    });
+    let (place, _) = large.next()?;
+    large.next().is_none().then_some(place)
+}
+
+/// One run of an operation.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    seconds: f64,
+    /// In use before and after, and at most while it ran.
+    before: u64,
+    after: u64,
+    peak: u64,
+}
+
+/// Runs operations and measures them.
+struct Run<'a, F> {
+    run: F,
+    device: &'a Device,
+    meter: &'a dyn Meter,
+}
+
+impl<'a, F: FnMut(OperationIr)> Run<'a, F> {
+    fn of(run: F, device: &'a Device, meter: &'a dyn Meter) -> Self {
+        Self { run, device, meter }
+    }
+
+    fn time(&mut self, operation: OperationIr) -> f64 {
+        let start = Instant::now();
+        (self.run)(operation);
+        let _ = self.device.sync();
+        start.elapsed().as_secs_f64()
+    }
+
+    fn measure(&mut self, operation: OperationIr) -> Reading {
+        if self.meter.exact_sizes() {
+            // Pools that serve exact sizes reserve at most what an operation takes at most, if they start empty.
+            self.meter.trim();
+        }
+        self.meter.start_interval();
+        let before = self.meter.read();
+        let seconds = self.time(operation);
+        let after = self.meter.read();
+        let reserved = after.reserved_bytes.unwrap_or_default();
+        Reading {
+            seconds,
+            before: before.in_use_bytes.0,
+            after: after.in_use_bytes.0,
+            peak: after.peak_in_use_bytes.max(reserved).0,
+        }
+    }
+}
+
+/// What was seen of one kind of operation.
+#[derive(Default)]
+struct Kind {
+    seconds: Vec<f64>,
+    runs: Vec<Look>,
+}
+
+/// One look at its memory.
+struct Look {
+    output_bytes: u64,
+    temp_bytes: u64,
+    /// The input whose storage the run that could free it took over.
+    took_over: Option<usize>,
+}
+
+impl Kind {
+    fn note(&mut self, pass: usize, kept: &Reading, taken: Option<(&Reading, Option<usize>)>) {
+        if pass == 0 {
+            // Warming up: tables grow, kernels are compiled.
+            self.runs.clear();
+            self.seconds.clear();
+        }
+        let output_bytes = kept.after.saturating_sub(kept.before);
+        self.seconds.push(kept.seconds);
+        let took_over = taken.and_then(|(taken, over)| {
+            self.seconds.push(taken.seconds);
+            over.filter(|_| taken.peak.saturating_sub(taken.before) < output_bytes / 2)
+        });
+        self.runs.push(Look {
+            output_bytes,
+            temp_bytes: kept.peak.saturating_sub(kept.after.max(kept.before)),
+            took_over,
+        });
+    }
+
+    fn cost(&self, name: &str, numbers: u64) -> Cost {
+        // The first look may be a warm-up's.
+        let looks = &self.runs[self.runs.len().min(2) / 2..];
+        let most = |bytes: fn(&Look) -> u64| looks.iter().map(bytes).max().unwrap_or_default();
+        let output_bytes = most(|look| look.output_bytes);
+        let view = may_be_view(name) && output_bytes < numbers / 2;
+        let took_over = looks.first().and_then(|look| look.took_over);
+        let always = looks.iter().all(|look| look.took_over == took_over);
+        let mut seconds = self.seconds.clone();
+        seconds.sort_by(f64::total_cmp);
+        Cost {
+            output_bytes,
+            temp_bytes: most(|look| look.temp_bytes),
+            seconds: seconds.get(seconds.len() / 2).copied().unwrap_or_default(),
+            view,
+            in_place: took_over.filter(|_| always && !view),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What is known of an operation before it has run: its name, its work from its shapes, and whether it draws.
+
+use std::fmt::{self, Write};
+
+use burn_ir::{OperationIr, TensorIr};
+use rekindle_plan::Seconds;
+
+/// burn's name of an operation: `Matmul`, `Conv2dWeightBackward`.
+pub(crate) fn name_of(operation: &OperationIr) -> String {
+    let mut start = Start(String::new());
+    // Only the beginning of the text is wanted: the writer ends it.
+    let _ = write!(start, "{operation:?}");
+    let words = start.0.split(|c: char| !c.is_alphanumeric());
+    let kinds = ["F64", "F32", "Flex32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8"];
+    let mut words = words.filter(|word| !word.is_empty() && !kinds.contains(word));
+    let family = words.next().unwrap_or_default();
+    match words.next() {
+        Some(name) if name.starts_with(char::is_uppercase) && !name.ends_with("Ir") && name != "Bool" => name.to_owned(),
+        _ => family.to_owned(),
+    }
+}
+
+/// The first letters of a text.
+struct Start(String);
+
+impl Write for Start {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.push_str(text);
+        if self.0.len() > 64 { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+/// Whether it draws from the random number generator: run again, it draws other numbers.
+pub(crate) fn draws(name: &str) -> bool {
+    matches!(name, "Random" | "IntRandom")
+}
+
+/// Whether its output may share its input's storage.
+pub(crate) fn may_be_view(name: &str) -> bool {
+    matches!(name, "Reshape" | "SwapDims" | "Permute" | "Expand" | "Slice" | "Unfold")
+}
+
+/// What a nominal machine does in a second: operations on numbers, and bytes that it reads or writes. Their ratio is
+/// that of a processor with vector units; only ratios of the seconds that come of it mean anything.
+const NOMINAL_FLOPS: f64 = 60e9;
+const NOMINAL_BYTES: f64 = 10e9;
+/// What an operation takes on it, however small.
+const NOMINAL_CALL_S: f64 = 1e-6;
+
+/// Operations on numbers, multiplications and additions each counted, from shapes alone.
+pub(crate) fn flops(name: &str, operation: &OperationIr) -> f64 {
+    let inputs: Vec<&TensorIr> = operation.inputs().collect();
+    let Some(out) = operation.outputs().next() else {
+        return 0.0;
+    };
+    let count = |tensor: &TensorIr| tensor.shape.num_elements() as f64;
+    let last = |tensor: &TensorIr| tensor.shape.as_slice().last().map_or(1.0, |&last| last as f64);
+    let first = |tensor: &TensorIr| tensor.shape.as_slice().first().map_or(1.0, |&first| first.max(1) as f64);
+    match (name, inputs.as_slice()) {
+        ("Matmul" | "Linear", [left, ..]) => 2.0 * count(out) * last(left),
+        ("LinearXBackward", [_, gradient]) => 2.0 * count(out) * last(gradient),
+        ("LinearWeightBackward", [x, _]) => 2.0 * count(out) * count(x) / last(x).max(1.0),
+        ("Attention", [query, key, ..]) => 4.0 * count(query) * count(key) / last(key).max(1.0),
+        (_, [_, weight, gradient]) if name.ends_with("XBackward") => {
+            2.0 * count(gradient) * count(weight) / first(weight)
+        }
+        (_, [_, weight, gradient]) if name.ends_with("WeightBackward") => {
+            2.0 * count(gradient) * count(weight) / first(weight)
+        }
+        (_, [x, weight, ..]) if name.starts_with("ConvTranspose") => {
+            2.0 * count(x) * count(weight) / first(weight)
+        }
+        (_, [_, weight, ..]) if name.starts_with("Conv") && !name.ends_with("Backward") => {
+            2.0 * count(out) * count(weight) / first(weight)
+        }
+        _ => inputs.iter().map(|input| count(input)).fold(count(out), f64::max),
+    }
+}
+
+/// Seconds on the nominal machine.
+pub(crate) fn nominal_seconds(name: &str, operation: &OperationIr) -> Seconds {
+    let bytes: usize = operation
+        .inputs()
+        .chain(operation.outputs())
+        .map(|tensor| tensor.shape.num_elements() * tensor.dtype.size())
+        .sum();
+    let moved = if may_be_view(name) { 0.0 } else { bytes as f64 / NOMINAL_BYTES };
+    Seconds(NOMINAL_CALL_S + moved.max(flops(name, operation) / NOMINAL_FLOPS))
+}

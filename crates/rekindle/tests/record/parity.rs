@@ -1,0 +1,169 @@
+//! Loss, auxiliary output, gradients, statistics and weights after five Adam steps: bit for bit those of the plain loop.
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    nn::loss::CrossEntropyLossConfig,
+    optim::{AdamConfig, GradientsParams},
+    tensor::{Device, Distribution, Int, Tensor},
+};
+use rekindle::{Activation, record::Step};
+use rekindle_plan::{Bytes, graph::GraphPlanner};
+
+use crate::models::{Adapted, Gpt, Mlp, Recurrent, UNet, Vgg, cross_entropy};
+
+const STEPS: u64 = 5;
+const RATE: f64 = 1e-2;
+/// Budgets between the smallest peak and the plain one, above what is in use anyway.
+const SHARES: [f64; 4] = [0.0, 0.25, 0.5, 0.8];
+
+/// All float tensors that a module holds.
+fn bits<M: Module>(model: &M) -> Vec<Vec<u32>> {
+    struct All(Vec<Vec<u32>>);
+    impl ModuleVisitor for All {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let data = param.val().into_data();
+            self.0.push(data.iter::<f32>().map(f32::to_bits).collect());
+        }
+    }
+    let mut all = All(Vec::new());
+    model.valid().visit(&mut all);
+    all.0
+}
+
+fn loss_bits(loss: Tensor<1>) -> u32 {
+    loss.into_data().iter::<f32>().next().map_or(0, f32::to_bits)
+}
+
+/// Trains with burn alone, and then with recorded steps under several plans.
+fn check<M, I, F>(name: &str, make: impl Fn(&Device) -> M, batch: impl Fn(&Device) -> I, step: F)
+where
+    M: Module,
+    I: Activation,
+    F: Fn(&M, I) -> (Tensor<1>, Tensor<2>) + Clone,
+{
+    let device = Device::flex().autodiff();
+    device.seed(1);
+    let model = make(&device);
+    drop(model.valid());
+    let batches: Vec<I> = (0..STEPS).map(|_| batch(&device)).collect();
+
+    let mut plain = model.valid().train();
+    let mut optimizer = AdamConfig::new().init();
+    let mut losses = Vec::new();
+    for (seed, batch) in (0..).zip(&batches) {
+        device.seed(seed);
+        let (loss, output) = step(&plain, batch.clone());
+        losses.push((loss_bits(loss.clone()), output.into_data()));
+        let gradients = GradientsParams::from_grads(loss.backward(), &plain);
+        plain = optimizer.step(RATE, plain, gradients);
+    }
+    let expected = bits(&plain);
+    assert_ne!(expected, bits(&model), "{name}: nothing was trained");
+
+    let run = |what: &str, planned: &Step<M, I, (Tensor<1>, Tensor<2>), F>| {
+        let mut trained = model.valid().train();
+        let mut optimizer = AdamConfig::new().init();
+        for ((seed, batch), plain) in (0..).zip(&batches).zip(&losses) {
+            device.seed(seed);
+            let output = planned.run(&trained, batch.clone()).expect(what);
+            assert_eq!(loss_bits(output.loss), plain.0, "{name}, {what}: step {seed}");
+            assert_eq!(output.auxiliary.into_data(), plain.1, "{name}, {what}: step {seed}");
+            trained = optimizer.step(RATE, trained, output.gradients);
+        }
+        assert_eq!(bits(&trained), expected, "{name}, {what}");
+        let plan = planned.plan();
+        eprintln!("{name}, {what}: {} of {} operations again, {:?}", plan.repeated, plan.operations, plan.planner);
+        plan
+    };
+    let recorded = || rekindle::record(&model, &batches[0], step.clone()).expect(name);
+    let plain_step = recorded().plain().expect("plain");
+    let plain_plan = run("plain", &plain_step);
+    assert_eq!(plain_plan.repeated, 0);
+    for segments in [2, 3] {
+        run(&format!("{segments} segments"), &recorded().segments(segments).expect("segments"));
+    }
+    let smallest = match recorded().within(Bytes(1)) {
+        Err(rekindle::record::RecordError::Infeasible { smallest, .. }) => smallest,
+        Err(error) => panic!("{name}: {error}"),
+        Ok(_) => panic!("{name}: one byte is enough"),
+    };
+    for share in SHARES {
+        let more = plain_plan.predicted_peak - smallest;
+        let budget = smallest + Bytes((more.0 as f64 * share) as u64 + 4096);
+        for planner in [GraphPlanner::Optimal, GraphPlanner::Graph] {
+            let what = format!("{planner:?} in {share} of {more}");
+            match recorded().within_by(budget, planner) {
+                Ok(planned) => drop(run(&what, &planned)),
+                // A model without stages, or a budget below the planner's own smallest.
+                Err(rekindle::record::RecordError::Infeasible { .. }) => eprintln!("{name}, {what}: no plan"),
+                Err(error) => panic!("{name}, {what}: {error}"),
+            }
+        }
+    }
+}
+
+/// Classes from 0 to 7.
+fn targets(count: usize, device: &Device) -> Tensor<1, Int> {
+    Tensor::random([count], Distribution::Uniform(0.0, 8.0), device)
+}
+
+fn with_output(output: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
+    (cross_entropy(output.clone(), targets), output)
+}
+
+#[test]
+fn every_model_is_trained_as_by_the_plain_loop() {
+    let normal = Distribution::Normal(0.0, 1.0);
+    check(
+        "mlp",
+        Mlp::new,
+        |device| (Tensor::<2>::random([64, 16], normal, device), targets(64, device)),
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
+    );
+    check(
+        "vgg",
+        Vgg::new,
+        |device| (Tensor::<4>::random([4, 3, 16, 16], normal, device), targets(4, device)),
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
+    );
+    check(
+        "u-net",
+        UNet::new,
+        |device| (Tensor::<4>::random([4, 3, 16, 16], normal, device), targets(4, device)),
+        |model, (inputs, targets)| {
+            // Two losses: one on the output, one on the weights.
+            let (loss, output) = with_output(model.forward(inputs), targets);
+            (loss + output.clone().powf_scalar(2.0).mean() * 0.1, output)
+        },
+    );
+    check(
+        "gpt",
+        Gpt::new,
+        |device| {
+            let range = Distribution::Uniform(0.0, 40.0);
+            let tokens = Tensor::<2, Int>::random([4, 12], range, device);
+            (tokens, Tensor::<2, Int>::random([4, 12], range, device))
+        },
+        |model, (tokens, targets)| {
+            let output = model.forward(tokens);
+            let [batch, length, words] = output.dims();
+            let output = output.reshape([batch * length, words]);
+            let device = output.device();
+            let loss = CrossEntropyLossConfig::new().init(&device);
+            let loss = loss.forward(output.clone(), targets.reshape([batch * length]));
+            (loss, output)
+        },
+    );
+    check(
+        "recurrent",
+        Recurrent::new,
+        |device| (Tensor::<3>::random([8, 10, 6], normal, device), targets(8, device)),
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
+    );
+    check(
+        "adapted",
+        Adapted::new,
+        |device| (Tensor::<2>::random([32, 24], normal, device), targets(32, device)),
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
+    );
+}
