@@ -16,12 +16,20 @@
 //! | `program.rs` | [`Program`]: a list of operations that finds all it reads; what dies at each step |
 //! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
 //! | `plan.rs` | [`plan_graph`]: from a graph and a [`GraphRequest`] to a [`GraphPlan`] |
+//! | `borders.rs`, `stages.rs` | [`borders`] and [`Stages`]: a graph cut into a chain of stages, and back |
+//! | `walk.rs` | one walk under a budget: what is evicted, what is made again |
 //! | `index.rs` | who makes, reads and shares the storage of each tensor |
 
+mod borders;
+mod found;
 mod index;
 mod plan;
 mod program;
+mod search;
 mod simulator;
+mod smallest;
+mod staged;
+mod stages;
 mod validate;
 mod walk;
 
@@ -32,11 +40,13 @@ use serde::{Deserialize, Serialize};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
+pub use borders::{Border, borders};
 pub use plan::{
     GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, plan_graph, smallest_program,
 };
 pub use program::{Program, ProgramError};
 pub use simulator::{Simulated, simulate};
+pub use stages::{Crossing, Stages};
 pub use validate::GraphError;
 
 /// The number of a tensor: its place in [`Graph::tensors`].

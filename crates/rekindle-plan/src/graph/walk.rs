@@ -65,26 +65,12 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The operations to run, or `None` where the walk finds no way within the room.
-    pub(crate) fn walk(&self, outline: &[OperationId]) -> Option<Vec<OperationId>> {
+    /// The operations to run, or `None` where the walk finds no way within the room; and how many it ran.
+    pub(crate) fn walk(&self, outline: &[OperationId]) -> (Option<Vec<OperationId>>, usize) {
         let mut walk = Walk::new(self, outline);
-        for (place, &id) in outline.iter().enumerate() {
-            walk.now = place as u32;
-            if walk.serves(id) {
-                walk.demand(id)?;
-            } else {
-                walk.touch_inputs(id);
-            }
-        }
-        walk.now = END - 1;
-        let outputs = self
-            .graph
-            .tensor_ids()
-            .filter(|&t| self.graph.tensor(t).output);
-        for tensor in outputs {
-            walk.regain_output(tensor)?;
-        }
-        Some(walk.runs)
+        let ended = walk.follow(outline);
+        let steps = walk.runs.len();
+        (ended.map(|()| walk.runs), steps)
     }
 }
 
@@ -235,6 +221,25 @@ impl<'a> Walk<'a> {
             seen: vec![0; graph.operations.len()],
             traversal: 0,
         }
+    }
+
+    /// Runs what every operation of the outline is for, and at the end what the graph's outputs lack.
+    fn follow(&mut self, outline: &[OperationId]) -> Option<()> {
+        for (place, &id) in outline.iter().enumerate() {
+            self.now = place as u32;
+            if self.serves(id) {
+                self.demand(id)?;
+            } else {
+                self.touch_inputs(id);
+            }
+        }
+        self.now = END - 1;
+        let graph = self.graph;
+        let outputs = graph.tensor_ids().filter(|&t| graph.tensor(t).output);
+        for tensor in outputs {
+            self.regain_output(tensor)?;
+        }
+        Some(())
     }
 
     fn live(&self, tensor: TensorId) -> bool {

@@ -1,0 +1,230 @@
+//! Borders: the points of a forward pass where few tensors are live, so that it can be cut there into stages.
+//!
+//! A storage is live at a point when a forward operation before it makes it and one after it reads it. What only the
+//! backward pass reads later does not count: that is what recomputation is about. Given tensors and their views do not
+//! count either, nor does what is cheap to have, made from given tensors in at most [`CHEAP`] of the forward time (a
+//! parameter that was cast, a mask).
+//!
+//! Marks decide where there are any ([`Operation::stage`](super::Operation::stage)): a border wherever the stage changes, and one behind the last
+//! marked operation. Otherwise every point with one live storage is a border, the articulation points of Chen et al. 2016
+//! (arXiv 1604.06174, section 4.2 on general graphs). Where there are more than [`MOST_STAGES`], each slice of the pass of equal weight keeps its smallest.
+//! A stretch with no such point that holds more than 1 / [`FEWEST_STAGES`] of the pass (a U-Net, whose skips cross everything) is
+//! cut at the smallest points with at most [`MOST_LIVE`] live storages. The weight of an operation is its share of the
+//! bytes plus its share of the seconds. Cost: O(operations and their tensors), times [`MOST_LIVE`].
+
+use std::ops::Range;
+
+use super::index::Index;
+use super::{Graph, TensorId};
+use crate::bytes::Bytes;
+
+/// More stages than this make the planners of chains slow.
+const MOST_STAGES: usize = 128;
+/// A stretch that is heavier than this part of the pass is cut even where more than one storage is live.
+const FEWEST_STAGES: usize = 24;
+/// Live storages at a border, at most.
+const MOST_LIVE: usize = 12;
+/// The part of the forward time that a cheap tensor takes at most.
+const CHEAP: f64 = 1e-3;
+
+/// A point of the forward pass between two operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Border {
+    /// How many operations are before it, in recorded order.
+    pub operations: usize,
+    /// The base tensors of the storages that are live there.
+    pub live: Vec<TensorId>,
+    /// The bytes of these storages.
+    pub bytes: Bytes,
+}
+
+/// The borders of a graph that breaks no rule, first to last. There may be none.
+pub fn borders(graph: &Graph) -> Vec<Border> {
+    borders_of(graph, &Index::new(graph))
+}
+
+pub(crate) fn borders_of(graph: &Graph, index: &Index) -> Vec<Border> {
+    let forward = forward_operations(graph);
+    let marked = marked(graph, forward);
+    let points = Points::new(graph, index, forward);
+    let places = if marked.is_empty() {
+        points.choose()
+    } else {
+        marked
+    };
+    points.borders(&places)
+}
+
+/// How many operations the forward pass has: the backward pass is all behind it.
+pub(crate) fn forward_operations(graph: &Graph) -> usize {
+    graph.operations.partition_point(|o| !o.backward)
+}
+
+/// The places where the marked stage changes, and the one behind the last mark.
+fn marked(graph: &Graph, forward: usize) -> Vec<usize> {
+    let mut places = Vec::new();
+    let mut current = None;
+    let mut last = 0;
+    for (place, operation) in graph.operations[..forward].iter().enumerate() {
+        let Some(stage) = operation.stage else {
+            continue;
+        };
+        if current.is_some_and(|current| current != stage) {
+            places.push(place);
+        }
+        current = Some(stage);
+        last = place + 1;
+    }
+    if current.is_some() && last < forward {
+        places.push(last);
+    }
+    places
+}
+
+/// What is live at each point of the forward pass; point p is before operation p.
+struct Points<'a> {
+    graph: &'a Graph,
+    /// How many storages are live.
+    counts: Vec<usize>,
+    /// Their bytes.
+    bytes: Vec<u64>,
+    /// The weight of all operations before it, from 0 to 1.
+    weights: Vec<f64>,
+    /// Each counted storage: its base, where it is made and where it is last read.
+    spans: Vec<(TensorId, Range<usize>)>,
+}
+
+impl<'a> Points<'a> {
+    fn new(graph: &'a Graph, index: &Index, forward: usize) -> Points<'a> {
+        let cheap = cheap(graph, forward);
+        let operations = &graph.operations[..forward];
+        let mut last_read = vec![0; graph.tensors.len()];
+        for (place, operation) in operations.iter().enumerate() {
+            for &input in &operation.inputs {
+                last_read[index.root(input).index()] = place;
+            }
+        }
+        let mut spans = Vec::new();
+        let mut changes = vec![(0_isize, 0_i128); forward + 2];
+        for (place, operation) in operations.iter().enumerate() {
+            for &made in operation.outputs.iter().filter(|_| !operation.view) {
+                let last = last_read[made.index()];
+                if last > place && !cheap[made.index()] {
+                    let bytes = i128::from(graph.tensor(made).bytes.0);
+                    changes[place + 1].0 += 1;
+                    changes[place + 1].1 += bytes;
+                    changes[last + 1].0 -= 1;
+                    changes[last + 1].1 -= bytes;
+                    spans.push((made, place..last));
+                }
+            }
+        }
+        let (mut count, mut bytes) = (0, 0);
+        let live = changes.iter().map(|change| {
+            count += change.0;
+            bytes += change.1;
+            (count as usize, bytes as u64)
+        });
+        let (counts, bytes) = live.take(forward + 1).unzip();
+        Points {
+            graph,
+            counts,
+            bytes,
+            weights: weights(graph, forward),
+            spans,
+        }
+    }
+
+    fn choose(&self) -> Vec<usize> {
+        let last = self.counts.len() - 1;
+        let single: Vec<usize> = (1..last).filter(|&p| self.counts[p] == 1).collect();
+        let mut chosen = if single.len() < MOST_STAGES {
+            single
+        } else {
+            self.smallest_of_slices(single.into_iter(), MOST_STAGES)
+        };
+        let mut more = Vec::new();
+        let edges = [0].into_iter().chain(chosen.iter().copied());
+        for (start, end) in edges.zip(chosen.iter().copied().chain([last])) {
+            if self.weights[end] - self.weights[start] > 1.0 / FEWEST_STAGES as f64 {
+                let few = |&p: &usize| (1..=MOST_LIVE).contains(&self.counts[p]);
+                let inside = (start + 1..end).filter(few);
+                more.extend(self.smallest_of_slices(inside, 2 * FEWEST_STAGES));
+            }
+        }
+        chosen.extend(more);
+        chosen.sort_unstable();
+        chosen
+    }
+
+    /// Of each of `slices` slices of equal weight, the point with the fewest live bytes.
+    fn smallest_of_slices(&self, points: impl Iterator<Item = usize>, slices: usize) -> Vec<usize> {
+        let slice = |p: usize| (self.weights[p] * slices as f64) as usize;
+        let mut chosen: Vec<usize> = Vec::new();
+        for point in points {
+            match chosen.last_mut() {
+                Some(last) if slice(*last) == slice(point) => {
+                    if self.bytes[point] < self.bytes[*last] {
+                        *last = point;
+                    }
+                }
+                _ => chosen.push(point),
+            }
+        }
+        chosen
+    }
+
+    fn borders(&self, places: &[usize]) -> Vec<Border> {
+        let mut live = vec![Vec::new(); places.len()];
+        for (base, span) in &self.spans {
+            let first = places.partition_point(|&p| p <= span.start);
+            let end = places.partition_point(|&p| p <= span.end);
+            for crossed in &mut live[first..end] {
+                crossed.push(*base);
+            }
+        }
+        let borders = places.iter().zip(live).map(|(&operations, live)| Border {
+            operations,
+            bytes: live.iter().map(|&t| self.graph.tensor(t).bytes).sum(),
+            live,
+        });
+        borders.collect()
+    }
+}
+
+/// Which tensors take at most [`CHEAP`] of the forward time to make from given ones.
+fn cheap(graph: &Graph, forward: usize) -> Vec<bool> {
+    let operations = &graph.operations[..forward];
+    let limit = CHEAP * operations.iter().map(|o| o.seconds.0).sum::<f64>();
+    // An upper bound: shared ancestors count more than once.
+    let mut seconds = vec![0.0; graph.tensors.len()];
+    let mut cheap = vec![true; graph.tensors.len()];
+    for operation in operations {
+        let inputs: f64 = operation.inputs.iter().map(|t| seconds[t.index()]).sum();
+        let all = inputs + operation.seconds.0;
+        for output in &operation.outputs {
+            seconds[output.index()] = all;
+            cheap[output.index()] = all < limit;
+        }
+    }
+    cheap
+}
+
+/// The weight before each operation of the forward pass, and behind the last.
+fn weights(graph: &Graph, forward: usize) -> Vec<f64> {
+    let operations = &graph.operations[..forward];
+    let made = |operation: &super::Operation| -> f64 {
+        let outputs = operation.outputs.iter().filter(|_| !operation.view);
+        outputs.map(|&t| graph.tensor(t).bytes.0 as f64).sum()
+    };
+    let bytes: f64 = operations.iter().map(made).sum();
+    let seconds: f64 = operations.iter().map(|o| o.seconds.0).sum();
+    let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+    let mut sum = 0.0;
+    let mut weights = vec![0.0];
+    for operation in operations {
+        sum += (share(made(operation), bytes) + share(operation.seconds.0, seconds)) / 2.0;
+        weights.push(sum);
+    }
+    weights
+}

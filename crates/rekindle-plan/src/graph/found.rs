@@ -1,0 +1,46 @@
+//! Programs with their costs, and which of two is better.
+
+use super::{Graph, OperationId, Program, ProgramError, Simulated, simulate};
+use crate::bytes::Bytes;
+
+/// A program and what it costs.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) program: Program,
+    pub(crate) simulated: Simulated,
+}
+
+impl Found {
+    /// The operations without those that run for nothing.
+    pub(crate) fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Found, ProgramError> {
+        Ok(Found::of(graph, &Program::new(graph, operations)?))
+    }
+
+    /// The program without runs that serve nothing.
+    pub(crate) fn of(graph: &Graph, program: &Program) -> Found {
+        let program = program.without_dead_runs(graph);
+        let simulated = simulate(graph, &program);
+        Found { program, simulated }
+    }
+
+    pub(crate) fn peak(&self) -> Bytes {
+        self.simulated.peak
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.simulated.time.0
+    }
+
+    /// Whether it takes less time, or as much and fewer bytes.
+    pub(crate) fn beats(&self, other: &Found) -> bool {
+        let time = self.seconds().total_cmp(&other.seconds());
+        time.then(self.peak().cmp(&other.peak())).is_lt()
+    }
+}
+
+/// Keeps the better one.
+pub(crate) fn keep_better(best: &mut Option<Found>, found: Found) {
+    if best.as_ref().is_none_or(|best| found.beats(best)) {
+        *best = Some(found);
+    }
+}

@@ -1,0 +1,212 @@
+//! The graph planner: many walks under the budget, the best of which is kept.
+//!
+//! A walk takes an outline, a scoring and a bias per tensor (`walk.rs`), and always ends in a program that fits or in
+//! none, so searching for a program is searching for these three. First come fixed scorings on every outline: the recorded order,
+//! and programs over stages that are faster than what fits. Then rounds of random changes to what was best so far, kept
+//! when the program gets better: another scoring, another bias (the random keys of Bean 1994, decoded by a walk), an
+//! operation moved in the outline, the best program itself as the outline. The sequence of random numbers is fixed.
+//!
+//! Cost: the walks run [`EFFORT`] operations in total, less where [`MOST_ROUNDS`] rounds take less.
+
+use super::found::{Found, keep_better};
+use super::index::Index;
+use super::walk::{Scoring, Task};
+use super::{Graph, OperationId};
+use crate::bytes::Bytes;
+
+/// Operations that all walks of one search run, roughly: half a second.
+pub(crate) const EFFORT: usize = 600_000;
+/// Rounds of random changes, at most.
+const MOST_ROUNDS: usize = 400;
+
+/// The scorings that every outline is walked with.
+const SCORINGS: [Scoring; 6] = [
+    scoring(1.0, 1.0, 1.0, 1.0),
+    scoring(1.0, 1.0, 1.0, 0.0),
+    scoring(1.0, 0.5, 1.0, 1.0),
+    scoring(1.0, 0.0, 1.0, 1.0),
+    scoring(1.0, 1.0, 0.5, 0.5),
+    scoring(1.0, 1.0, 0.0, 0.0),
+];
+
+const fn scoring(bytes: f64, distance: f64, cost: f64, dependents: f64) -> Scoring {
+    Scoring {
+        bytes,
+        distance,
+        cost,
+        dependents,
+    }
+}
+
+/// What a walk follows.
+#[derive(Clone)]
+struct Keys {
+    outline: Vec<OperationId>,
+    scoring: Scoring,
+    bias: Vec<f64>,
+}
+
+/// One search on one graph.
+pub(crate) struct Search<'a> {
+    graph: &'a Graph,
+    index: &'a Index,
+    effort: usize,
+    random: Random,
+}
+
+impl<'a> Search<'a> {
+    pub(crate) fn new(graph: &'a Graph, index: &'a Index, effort: usize) -> Search<'a> {
+        Search {
+            graph,
+            index,
+            effort,
+            random: Random(0x9E37_79B9_7F4A_7C15),
+        }
+    }
+
+    /// The best program found within a budget.
+    pub(crate) fn within(mut self, budget: Bytes, outlines: &[&Found]) -> Option<Found> {
+        let mut best = None;
+        let mut keys = None;
+        for outline in outlines {
+            if outline.peak() <= budget {
+                keep_better(&mut best, (*outline).clone());
+            }
+            for scoring in SCORINGS {
+                let tried = Keys {
+                    outline: outline.program.operations().to_vec(),
+                    scoring,
+                    bias: Vec::new(),
+                };
+                if let Some(found) = self.walk(&tried, budget)
+                    && best.as_ref().is_none_or(|best| found.beats(best))
+                {
+                    best = Some(found);
+                    keys = Some(tried);
+                }
+            }
+        }
+        let fallback = Keys {
+            outline: self.graph.operation_ids().collect(),
+            scoring: SCORINGS[0].clone(),
+            bias: Vec::new(),
+        };
+        let mut keys = keys.unwrap_or(fallback);
+        for _ in 0..MOST_ROUNDS {
+            if self.effort == 0 {
+                break;
+            }
+            let tried = self.changed(&keys, best.as_ref());
+            if let Some(found) = self.walk(&tried, budget)
+                && best.as_ref().is_none_or(|best| !best.beats(&found))
+            {
+                best = Some(found);
+                keys = tried;
+            }
+        }
+        best
+    }
+
+    /// Whether some walk of the fixed scorings fits, and its program.
+    pub(crate) fn first_within(&mut self, budget: Bytes, outlines: &[&Found]) -> Option<Found> {
+        for outline in outlines {
+            for scoring in SCORINGS {
+                let keys = Keys {
+                    outline: outline.program.operations().to_vec(),
+                    scoring,
+                    bias: Vec::new(),
+                };
+                if let Some(found) = self.walk(&keys, budget) {
+                    return Some(found);
+                }
+            }
+        }
+        None
+    }
+
+    fn walk(&mut self, keys: &Keys, budget: Bytes) -> Option<Found> {
+        let room = budget.checked_sub(self.graph.fixed_bytes)?.0;
+        let task = Task {
+            graph: self.graph,
+            index: self.index,
+            room,
+            scoring: &keys.scoring,
+            bias: &keys.bias,
+        };
+        let (runs, steps) = task.walk(&keys.outline);
+        self.effort = self.effort.saturating_sub(steps.max(1));
+        let found = Found::new(self.graph, runs?).ok()?;
+        (found.peak() <= budget).then_some(found)
+    }
+
+    fn changed(&mut self, keys: &Keys, best: Option<&Found>) -> Keys {
+        let mut keys = keys.clone();
+        if let Some(best) = best
+            && self.random.below(4) == 0
+        {
+            keys.outline = best.program.operations().to_vec();
+        }
+        match self.random.below(4) {
+            0 => {
+                keys.scoring = Scoring {
+                    bytes: self.random.between(0.5, 1.5),
+                    distance: self.random.between(0.0, 1.5),
+                    cost: self.random.between(0.0, 1.5),
+                    dependents: self.random.between(0.0, 2.0),
+                };
+            }
+            1 => {
+                let tensors = self.graph.tensors.len();
+                keys.bias.resize(tensors, 1.0);
+                let spread = self.random.between(0.2, 2.0);
+                for bias in &mut keys.bias {
+                    *bias = (spread * self.random.between(-1.0, 1.0)).exp();
+                }
+            }
+            2 => {
+                let tensors = self.graph.tensors.len();
+                keys.bias.resize(tensors, 1.0);
+                for _ in 0..=tensors / 16 {
+                    let at = self.random.below(tensors);
+                    keys.bias[at] *= self.random.between(-3.0, 3.0).exp();
+                }
+            }
+            _ => self.reorder(&mut keys.outline),
+        }
+        keys
+    }
+
+    /// Moves an operation of an outline to another place: a walk makes sense of any order.
+    fn reorder(&mut self, outline: &mut Vec<OperationId>) {
+        if outline.len() < 2 {
+            return;
+        }
+        for _ in 0..=self.random.below(3) {
+            let from = self.random.below(outline.len());
+            let to = self.random.below(outline.len());
+            let moved = outline.remove(from);
+            outline.insert(to, moved);
+        }
+    }
+}
+
+/// SplitMix64 (Steele, Lea & Flood 2014): the same sequence in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,74 @@
+//! The leanest program: bisection over budgets, each tried with several walks.
+//!
+//! No program can hold less than some operation's inputs, outputs and temporary bytes, so that is where the search
+//! starts from below; from above it starts with the leanest program over stages. The result is what was found, not a
+//! proven minimum: the decision problem is NP-complete (Naumann 2008, "Call tree reversal is NP-complete").
+//! Cost: [`HALVINGS`] times the walks.
+
+use super::found::Found;
+use super::index::Index;
+use super::search::Search;
+use super::{Graph, TensorId};
+use crate::bytes::Bytes;
+
+/// How often the interval of budgets is halved.
+const HALVINGS: usize = 14;
+
+/// The leanest program found; the fastest of those with its peak is for a search with that peak as the budget.
+pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Option<Found> {
+    let mut best = outlines
+        .iter()
+        .min_by(|a, b| a.peak().cmp(&b.peak()))
+        .copied()?
+        .clone();
+    let mut low = floor(graph, index);
+    for _ in 0..HALVINGS {
+        if low >= best.peak() {
+            break;
+        }
+        let middle = Bytes(low.0 + (best.peak().0 - low.0) / 2);
+        let mut search = Search::new(graph, index, usize::MAX);
+        let mut tried = outlines.to_vec();
+        let leanest = best.clone();
+        tried.push(&leanest);
+        match search.first_within(middle, &tried) {
+            Some(found) => best = found,
+            None => low = middle + Bytes(1),
+        }
+    }
+    Some(best)
+}
+
+/// What any program holds at least while it runs the operations that are needed.
+fn floor(graph: &Graph, index: &Index) -> Bytes {
+    let outputs = graph.tensor_ids().filter(|&t| graph.tensor(t).output);
+    let mut most = distinct(graph, index, outputs);
+    let mut wanted: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.output).collect();
+    for operation in graph.operations.iter().rev() {
+        if !operation.outputs.iter().any(|t| wanted[t.index()]) {
+            continue;
+        }
+        for input in &operation.inputs {
+            wanted[input.index()] = true;
+        }
+        let held = if operation.in_place.is_some() {
+            distinct(graph, index, operation.inputs.iter().copied())
+        } else {
+            let tensors = operation.inputs.iter().chain(&operation.outputs);
+            distinct(graph, index, tensors.copied())
+        };
+        most = most.max(held + operation.temp_bytes);
+    }
+    graph.fixed_bytes + most
+}
+
+/// The bytes of the storages of some tensors, each counted once.
+fn distinct(graph: &Graph, index: &Index, tensors: impl Iterator<Item = TensorId>) -> Bytes {
+    let mut bases: Vec<TensorId> = tensors.map(|t| index.root(t)).collect();
+    bases.sort_unstable();
+    bases.dedup();
+    let made = bases.into_iter().map(|t| graph.tensor(t));
+    made.filter(|tensor| !tensor.given)
+        .map(|tensor| tensor.bytes)
+        .sum()
+}
