@@ -37,6 +37,35 @@ fn compare(graph: &Graph, distance: &mut Distance) {
     };
     distance.graphs += 1;
     let (_, found) = smallest_program(graph).unwrap();
+    if found.peak.0 > least {
+        eprintln!("least {least} found {}", found.peak.0);
+        for (n, o) in graph.operations.iter().enumerate() {
+            let name = |t: &rekindle_plan::TensorId| {
+                let x = graph.tensors[t.index()];
+                format!(
+                    "{}{}:{}",
+                    t.0,
+                    if x.given {
+                        "g"
+                    } else if x.output {
+                        "o"
+                    } else {
+                        ""
+                    },
+                    x.bytes.0
+                )
+            };
+            eprintln!(
+                "  {n}: {:?} -> {:?} temp {} {} {:?} {}",
+                o.inputs.iter().map(name).collect::<Vec<_>>(),
+                o.outputs.iter().map(name).collect::<Vec<_>>(),
+                o.temp_bytes.0,
+                if o.view { "view" } else { "" },
+                o.in_place,
+                if o.repeatable { "" } else { "draw" }
+            );
+        }
+    }
     distance.smallest += usize::from(found.peak.0 == least);
     distance.worst_smallest = distance
         .worst_smallest

@@ -8,29 +8,53 @@ use rekindle_plan::Bytes;
 use rekindle_plan::graph::{GraphRequest, Program, plan_graph, simulate};
 
 #[test]
-fn ten_thousand_operations() {
+fn look() {
     let mut random = Sequence(3);
-    let graph = residual(&mut random, 400, 8);
+    table(&graph_support::graphs::unet(4, false));
+    table(&graph_support::graphs::unet(4, true));
+    for (layers, inside) in [(6, 6), (30, 8), (100, 8)] {
+        let graph = residual(&mut random, layers, inside);
+        table(&graph);
+    }
+}
+
+fn table(graph: &rekindle_plan::Graph) {
+    use rekindle_plan::GraphPlanner::*;
     graph.validate().unwrap();
-    let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+    let start = std::time::Instant::now();
+    let (_, least) = rekindle_plan::graph::smallest_program(graph).unwrap();
     eprintln!(
-        "{} operations, peak {} time {}",
+        "smallest {} x{:.3} {:?}",
+        least.peak.0,
+        least.time.0,
+        start.elapsed()
+    );
+    let recorded = simulate(graph, &Program::recorded(graph).unwrap());
+    eprintln!(
+        "{} operations, peak {} time {} borders {}",
         graph.operations.len(),
         recorded.peak.0,
-        recorded.time.0
+        recorded.time.0,
+        rekindle_plan::graph::borders(graph).len()
     );
-    for percent in [80, 50, 30, 20, 10, 5] {
-        let start = std::time::Instant::now();
+    for percent in [80, 50, 30, 20, 10] {
         let budget = Bytes(recorded.peak.0 * percent / 100);
-        match plan_graph(&graph, &GraphRequest::within(budget)) {
-            Ok(plan) => eprintln!(
-                "{percent}%: time x{:.4} repeated {} by {:?} in {:?}",
-                plan.simulated.time.0 / recorded.time.0,
-                plan.simulated.repeated,
-                plan.planner,
-                start.elapsed()
-            ),
-            Err(error) => eprintln!("{percent}%: {error} in {:?}", start.elapsed()),
+        for planner in [Segments, Optimal, Graph] {
+            let start = std::time::Instant::now();
+            let request = GraphRequest {
+                planner,
+                ..GraphRequest::within(budget)
+            };
+            match plan_graph(graph, &request) {
+                Ok(plan) => eprint!(
+                    "{percent}% {planner:?}: x{:.4} rep {} {:.2?}  ",
+                    plan.simulated.time.0 / recorded.time.0,
+                    plan.simulated.repeated,
+                    start.elapsed()
+                ),
+                Err(error) => eprint!("{percent}%: {error} in {:?}", start.elapsed()),
+            }
         }
+        eprintln!();
     }
 }

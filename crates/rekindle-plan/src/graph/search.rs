@@ -6,7 +6,7 @@
 //! when the program gets better: another scoring, another bias (the random keys of Bean 1994, decoded by a walk), an
 //! operation moved in the outline, the best program itself as the outline. The sequence of random numbers is fixed.
 //!
-//! Cost: the walks run [`EFFORT`] operations in total, less where [`MOST_ROUNDS`] rounds take less.
+//! Cost: the walks run [`EFFORT`] operations in total, less where [`PATIENCE`] runs out before.
 
 use super::found::{Found, keep_better};
 use super::index::Index;
@@ -15,9 +15,9 @@ use super::{Graph, OperationId};
 use crate::bytes::Bytes;
 
 /// Operations that all walks of one search run, roughly: half a second.
-pub(crate) const EFFORT: usize = 600_000;
-/// Rounds of random changes, at most.
-const MOST_ROUNDS: usize = 400;
+pub(crate) const EFFORT: usize = 20_000_000;
+/// Rounds of random changes without a better program before a search ends.
+const PATIENCE: usize = 400;
 
 /// The scorings that every outline is walked with.
 const SCORINGS: [Scoring; 6] = [
@@ -92,14 +92,16 @@ impl<'a> Search<'a> {
             bias: Vec::new(),
         };
         let mut keys = keys.unwrap_or(fallback);
-        for _ in 0..MOST_ROUNDS {
-            if self.effort == 0 {
-                break;
-            }
+        let mut patience = PATIENCE;
+        while self.effort > 0 && patience > 0 {
+            patience -= 1;
             let tried = self.changed(&keys, best.as_ref());
             if let Some(found) = self.walk(&tried, budget)
                 && best.as_ref().is_none_or(|best| !best.beats(&found))
             {
+                if best.as_ref().is_none_or(|best| found.beats(best)) {
+                    patience = PATIENCE;
+                }
                 best = Some(found);
                 keys = tried;
             }
@@ -125,6 +127,9 @@ impl<'a> Search<'a> {
     }
 
     fn walk(&mut self, keys: &Keys, budget: Bytes) -> Option<Found> {
+        if self.effort == 0 {
+            return None;
+        }
         let room = budget.checked_sub(self.graph.fixed_bytes)?.0;
         let task = Task {
             graph: self.graph,

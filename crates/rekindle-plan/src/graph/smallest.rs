@@ -3,16 +3,20 @@
 //! No program can hold less than some operation's inputs, outputs and temporary bytes, so that is where the search
 //! starts from below; from above it starts with the leanest program over stages. The result is what was found, not a
 //! proven minimum: the decision problem is NP-complete (Naumann 2008, "Call tree reversal is NP-complete").
-//! Cost: [`HALVINGS`] times the walks.
+//! Cost: at most that of two searches.
 
 use super::found::Found;
 use super::index::Index;
-use super::search::Search;
+use super::search::{EFFORT, Search};
 use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
 /// How often the interval of budgets is halved.
-const HALVINGS: usize = 14;
+const HALVINGS: usize = 12;
+/// How often a search tries to get below the leanest program of all halvings.
+const MOST_DESCENTS: usize = 8;
+/// The part of the peak that one descent takes off at least.
+const DESCENT: f64 = 0.002;
 
 /// The leanest program found; the fastest of those with its peak is for a search with that peak as the budget.
 pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Option<Found> {
@@ -21,22 +25,37 @@ pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Opt
         .min_by(|a, b| a.peak().cmp(&b.peak()))
         .copied()?
         .clone();
-    let mut low = floor(graph, index);
+    let floor = floor(graph, index);
+    let mut low = floor;
+    let mut halving = Search::new(graph, index, EFFORT);
     for _ in 0..HALVINGS {
         if low >= best.peak() {
             break;
         }
         let middle = Bytes(low.0 + (best.peak().0 - low.0) / 2);
-        let mut search = Search::new(graph, index, usize::MAX);
-        let mut tried = outlines.to_vec();
-        let leanest = best.clone();
-        tried.push(&leanest);
-        match search.first_within(middle, &tried) {
+        match halving.first_within(middle, &with(outlines, &best)) {
             Some(found) => best = found,
             None => low = middle + Bytes(1),
         }
     }
+    for _ in 0..MOST_DESCENTS {
+        if best.peak() <= floor {
+            break;
+        }
+        let less = Bytes(((best.peak() - graph.fixed_bytes).0 as f64 * DESCENT) as u64 + 1);
+        let search = Search::new(graph, index, EFFORT / MOST_DESCENTS);
+        match search.within(best.peak() - less, &with(outlines, &best)) {
+            Some(found) => best = found,
+            None => break,
+        }
+    }
     Some(best)
+}
+
+fn with<'a>(outlines: &[&'a Found], best: &'a Found) -> Vec<&'a Found> {
+    let mut all = vec![best];
+    all.extend(outlines);
+    all
 }
 
 /// What any program holds at least while it runs the operations that are needed.

@@ -31,8 +31,8 @@ use super::{Graph, Operation, OperationId, TensorId};
 
 /// How many evicted operations a regain looks through before its cost is taken as it stands.
 const REACH: usize = 96;
-/// Each operation of the outline may lead to so many runs on average; a walk that needs more is given up.
-const MOST_RUNS: usize = 12;
+/// A walk that runs and looks at more operations than this per operation of the outline is given up.
+const MOST_WORK: usize = 400;
 /// Later than any place in an outline: the end, where the graph's outputs are wanted.
 const END: u32 = u32::MAX - 1;
 /// Never wanted again.
@@ -65,12 +65,12 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The operations to run, or `None` where the walk finds no way within the room; and how many it ran.
+    /// The operations to run, or `None` where the walk finds no way within the room; and the work
+    /// done: operations run and looked at.
     pub(crate) fn walk(&self, outline: &[OperationId]) -> (Option<Vec<OperationId>>, usize) {
         let mut walk = Walk::new(self, outline);
         let ended = walk.follow(outline);
-        let steps = walk.runs.len();
-        (ended.map(|()| walk.runs), steps)
+        (ended.map(|()| walk.runs), walk.work)
     }
 }
 
@@ -178,7 +178,8 @@ struct Walk<'a> {
     pins: Vec<u32>,
     queue: BinaryHeap<Entry>,
     runs: Vec<OperationId>,
-    most_runs: usize,
+    work: usize,
+    most_work: usize,
     /// Marks of the current traversal, by operation.
     seen: Vec<u32>,
     traversal: u32,
@@ -217,7 +218,8 @@ impl<'a> Walk<'a> {
             pins: vec![0; graph.tensors.len()],
             queue: BinaryHeap::new(),
             runs: Vec::with_capacity(outline.len()),
-            most_runs: MOST_RUNS * graph.operations.len().max(16),
+            work: 0,
+            most_work: MOST_WORK * outline.len().max(16),
             seen: vec![0; graph.operations.len()],
             traversal: 0,
         }
@@ -332,7 +334,8 @@ impl<'a> Walk<'a> {
 
     /// Runs an operation whose inputs are all held.
     fn run(&mut self, id: OperationId) -> Option<()> {
-        if self.runs.len() >= self.most_runs {
+        self.work += 1;
+        if self.work > self.most_work {
             return None;
         }
         let operation = self.graph.operation(id);
@@ -345,12 +348,7 @@ impl<'a> Walk<'a> {
             let bytes = |t: &TensorId| self.graph.tensor(*t).bytes.0;
             operation.outputs.iter().map(bytes).sum()
         };
-        let mut taken = None;
-        if self.used + new + operation.temp_bytes.0 > self.task.room {
-            taken = self.taken_over(operation);
-            let saved = taken.map_or(0, |storage: u32| self.storages[storage as usize].bytes);
-            self.make_room(new - saved + operation.temp_bytes.0)?;
-        }
+        let mut taken = self.make_room(new + operation.temp_bytes.0, operation)?;
         self.runs.push(id);
         self.ran[id.index()] = true;
         self.unpin(id);
@@ -385,26 +383,18 @@ impl<'a> Walk<'a> {
         (self.storages.len() - 1) as u32
     }
 
-    /// The storage that an in-place operation takes over: that of an input which nothing wants any more.
-    fn taken_over(&mut self, operation: &Operation) -> Option<u32> {
+    /// The storage that an in-place operation may take over, if nothing but this operation holds on to it.
+    fn replaceable(&self, operation: &Operation) -> Option<u32> {
         let input = operation.inputs[operation.in_place?];
         let output = *operation.outputs.first()?;
         let storage = self.of[input.index()];
-        let bytes = self.graph.tensor(output).bytes.0;
-        if operation.view || storage == GIVEN || self.storages[storage as usize].bytes != bytes {
-            return None;
-        }
-        let tensors = self.storages[storage as usize].tensors.clone();
-        let free = tensors.iter().all(|&tensor| {
-            let pins = self.pins[tensor.index()] - u32::from(tensor == input);
-            pins == 0 && !matches!(self.want(tensor), Want::At(_)) && self.replaceable(tensor)
+        let held = self.storages.get(storage as usize)?;
+        let same_size = held.bytes == self.graph.tensor(output).bytes.0;
+        let free = held.tensors.iter().all(|&tensor| {
+            let pins = self.pins[tensor.index()];
+            pins == u32::from(tensor == input)
         });
-        free.then_some(storage)
-    }
-
-    /// Whether it may be lost: it can be made again, or nothing evicted depends on it.
-    fn replaceable(&mut self, tensor: TensorId) -> bool {
-        self.regain_cost(&[tensor]).is_some() || self.dependents(&[tensor]).wanted == NEVER
+        (!operation.view && storage != GIVEN && same_size && free).then_some(storage)
     }
 
     /// Takes an older value of a tensor out of its storage.
@@ -430,20 +420,29 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Evicts until so many bytes are free.
-    fn make_room(&mut self, bytes: u64) -> Option<()> {
+    /// Evicts until so many bytes are free for an operation. Where the best thing to evict is the input that the operation
+    /// can overwrite, it returns that storage and counts it for the output.
+    fn make_room(&mut self, mut bytes: u64, operation: &Operation) -> Option<Option<u32>> {
+        if self.used + bytes <= self.task.room {
+            return Some(None);
+        }
+        let overwritable = self.replaceable(operation);
+        // Its use by this operation no longer counts.
+        overwritable
+            .into_iter()
+            .for_each(|storage| self.enqueue(storage));
+        let mut taken = None;
         let mut pinned = Vec::new();
         while self.used + bytes > self.task.room {
             let Some(entry) = self.queue.pop() else {
                 break;
             };
-            let Some(held) = self.storages.get(entry.storage as usize) else {
-                continue;
-            };
-            if !held.alive {
+            let held = &self.storages[entry.storage as usize];
+            if !held.alive || taken == Some(entry.storage) {
                 continue;
             }
-            if held.tensors.iter().any(|t| self.pins[t.index()] > 0) {
+            let overwrite = overwritable == Some(entry.storage);
+            if !overwrite && held.tensors.iter().any(|t| self.pins[t.index()] > 0) {
                 pinned.push(entry);
                 continue;
             }
@@ -456,12 +455,15 @@ impl<'a> Walk<'a> {
                     score,
                     storage: entry.storage,
                 });
-                continue;
+            } else if overwrite {
+                taken = overwritable;
+                bytes -= self.storages[entry.storage as usize].bytes;
+            } else {
+                self.evict(entry.storage);
             }
-            self.evict(entry.storage);
         }
         self.queue.extend(pinned);
-        (self.used + bytes <= self.task.room).then_some(())
+        (self.used + bytes <= self.task.room).then_some(taken)
     }
 
     /// Whatever a run may have raised the scores of: its outputs are new, its inputs are wanted later, and what is made
@@ -575,6 +577,7 @@ impl<'a> Walk<'a> {
             }
             seconds += operation.seconds.0;
             visited += 1;
+            self.work += 1;
             for &input in &operation.inputs {
                 if self.live(input) && !tensors.contains(&input) {
                     continue;
@@ -610,6 +613,7 @@ impl<'a> Walk<'a> {
                     return found;
                 }
                 visited += 1;
+                self.work += 1;
                 let mut missing = false;
                 for &output in &self.graph.operation(reader).outputs {
                     if self.live(output) {

@@ -1,7 +1,7 @@
 //! Graphs to plan.
 
 use rekindle_plan::graph::{Graph, Operation, Tensor, TensorId};
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Seconds, Stage};
 
 /// A fixed sequence of numbers, the same in every run.
 pub struct Sequence(pub u64);
@@ -225,6 +225,178 @@ pub fn residual(random: &mut Sequence, layers: usize, inside: usize) -> Graph {
             builder.last().backward = true;
         }
         gradient[input.index()] = Some(made);
+    }
+    builder.graph
+}
+
+/// A chain as a graph, one operation per stage and direction: the forward of stage i makes a_{i+1} and what else the
+/// backward needs, the backward reads all of it and makes y_i and the parameter gradient.
+pub fn of_chain(chain: &Chain) -> Graph {
+    let mut builder = Builder::default();
+    let sized = |bytes: Bytes| Tensor {
+        bytes,
+        ..Tensor::default()
+    };
+    let input = builder.given();
+    let mut activations = vec![input];
+    let mut extras = Vec::new();
+    for stage in &chain.stages {
+        let output = builder.tensor(sized(stage.output_bytes));
+        let extra = builder.tensor(sized(stage.saved_bytes - stage.output_bytes));
+        builder.graph.operations.push(Operation {
+            inputs: vec![*activations.last().unwrap()],
+            outputs: vec![output, extra],
+            seconds: stage.forward_s,
+            temp_bytes: stage.tracked_temp_bytes,
+            ..Operation::default()
+        });
+        activations.push(output);
+        extras.push(extra);
+    }
+    let last = *activations.last().unwrap();
+    let mut gradient = builder.tensor(sized(chain.stages.last().unwrap().output_bytes));
+    builder.graph.operations.push(Operation {
+        inputs: vec![last],
+        outputs: vec![gradient],
+        seconds: chain.loss.backward_s,
+        temp_bytes: chain.loss.backward_temp_bytes,
+        backward: true,
+        ..Operation::default()
+    });
+    for (i, stage) in chain.stages.iter().enumerate().rev() {
+        let parameters = builder.tensor(sized(stage.grad_bytes));
+        builder.output(parameters);
+        let mut outputs = vec![parameters];
+        let mut inputs = vec![gradient, activations[i], activations[i + 1], extras[i]];
+        if i > 0 {
+            gradient = builder.tensor(sized(chain.stages[i - 1].output_bytes));
+            outputs.push(gradient);
+        } else {
+            inputs.retain(|&t| t != input);
+        }
+        builder.graph.operations.push(Operation {
+            inputs,
+            outputs,
+            seconds: stage.backward_s,
+            temp_bytes: stage.backward_temp_bytes,
+            backward: true,
+            ..Operation::default()
+        });
+    }
+    builder.graph.fixed_bytes = chain.fixed_bytes + chain.input_bytes;
+    builder.graph
+}
+
+/// A chain with random stages whose forward costs the same memory tracked or not, so that [`of_chain`] is exact.
+pub fn random_chain(random: &mut Sequence, stages: usize) -> Chain {
+    let stages = (0..stages).map(|_| {
+        let (output, extra, temp) = (1 + random.below(8), random.below(8), random.below(4));
+        Stage {
+            forward_s: Seconds(1.0 + random.below(9) as f64),
+            backward_s: Seconds(1.0 + random.below(18) as f64),
+            output_bytes: Bytes(output),
+            saved_bytes: Bytes(output + extra),
+            forward_temp_bytes: Bytes(extra + temp),
+            tracked_temp_bytes: Bytes(temp),
+            backward_temp_bytes: Bytes(random.below(4)),
+            grad_bytes: Bytes(random.below(3)),
+            ..Stage::default()
+        }
+    });
+    Chain {
+        stages: stages.collect(),
+        input_bytes: Bytes::ZERO,
+        input_grad: false,
+        fixed_bytes: Bytes(random.below(10)),
+        loss: LossCost::default(),
+        optimizer: OptimizerCost::default(),
+    }
+}
+
+/// Equal steps whose backward reads their input alone: the pebble game of Griewank & Walther. States take one byte,
+/// gradients none, and a step overwrites its input where nobody wants it any more.
+pub fn equal_steps(steps: usize) -> Graph {
+    let mut builder = Builder::default();
+    let mut states = vec![builder.given()];
+    for i in 1..steps {
+        let state = builder.operation(&[states[i - 1]], 1, 1);
+        builder.last().in_place = Some(0);
+        states.push(state);
+    }
+    let mut gradient = None;
+    for &state in states.iter().rev() {
+        let inputs: Vec<TensorId> = gradient.into_iter().chain([state]).collect();
+        gradient = Some(builder.operation(&inputs, 0, 1));
+        builder.last().backward = true;
+    }
+    builder.output(gradient.unwrap());
+    builder.graph
+}
+
+/// A U-Net: `depth` levels down and up again, the activations of every level read on the way up too. The resolution
+/// halves twice a level, the channels double.
+pub fn unet(depth: usize, marked: bool) -> Graph {
+    let mut builder = Builder::default();
+    let (input, target) = (builder.given(), builder.given());
+    // Forward operations as (inputs, output), and whether the backward reads the inputs or the output.
+    let mut forward: Vec<(Vec<TensorId>, TensorId, bool)> = Vec::new();
+    let mut stage = 0;
+    let mut layer =
+        |builder: &mut Builder, inputs: &[TensorId], bytes: u64, seconds, reads: bool| {
+            let output = builder.operation(inputs, bytes, seconds);
+            builder.last().stage = marked.then_some(stage);
+            stage += u32::from(!reads);
+            forward.push((inputs.to_vec(), output, reads));
+            output
+        };
+    let mut block = |builder: &mut Builder, inputs: &[TensorId], bytes: u64| {
+        let mut x = inputs.to_vec();
+        for _ in 0..2 {
+            let convolved = layer(builder, &x, bytes, 40, true);
+            x = vec![layer(builder, &[convolved], bytes, 1, false)];
+        }
+        x[0]
+    };
+    let size = |level: usize| 4096 >> level;
+    let mut x = input;
+    let mut skips = Vec::new();
+    for level in 0..depth {
+        x = block(&mut builder, &[x], size(level));
+        skips.push(x);
+        x = block(&mut builder, &[x], size(level) / 4);
+    }
+    x = block(&mut builder, &[x], size(depth));
+    for (level, skip) in skips.into_iter().enumerate().rev() {
+        x = block(&mut builder, &[x, skip], size(level));
+    }
+    let loss = builder.operation(&[x, target], 1, 1);
+    builder.output(loss);
+    let bytes = |builder: &Builder, t: TensorId| builder.graph.tensors[t.index()].bytes.0;
+    let mut gradients = vec![None; builder.graph.tensors.len()];
+    let size = bytes(&builder, x);
+    gradients[x.index()] = Some(builder.operation(&[x, target], size, 1));
+    builder.last().backward = true;
+    for (inputs, output, reads_inputs) in forward.iter().rev() {
+        let arriving = gradients[output.index()].unwrap();
+        for &wanted in inputs.iter().filter(|&&t| t != input) {
+            let size = bytes(&builder, wanted);
+            let read = if *reads_inputs { wanted } else { *output };
+            let mut gradient = builder.operation(&[arriving, read], size, 40);
+            builder.last().backward = true;
+            if let Some(other) = gradients[wanted.index()] {
+                gradient = builder.operation(&[gradient, other], size, 1);
+                builder.last().in_place = Some(0);
+                builder.last().backward = true;
+            }
+            gradients[wanted.index()] = Some(gradient);
+        }
+        if *reads_inputs {
+            let mut read = vec![arriving];
+            read.extend(inputs);
+            let parameters = builder.operation(&read, 8, 40);
+            builder.last().backward = true;
+            builder.output(parameters);
+        }
     }
     builder.graph
 }
