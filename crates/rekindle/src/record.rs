@@ -92,7 +92,7 @@ mod program;
 mod recording;
 mod step;
 
-use std::{str::FromStr, sync::Arc, time::Instant};
+use std::{rc::Rc, str::FromStr, sync::Arc, time::Instant};
 
 use burn::{module::Module, optim::ModuleOptimizer};
 use rekindle_plan::{Bytes, graph::GraphPlanner};
@@ -105,7 +105,7 @@ use crate::{
 };
 use bridge::Taken;
 pub(crate) use bridge::marking;
-use planning::{Planning, planned};
+use planning::{Measured, Planning, planned};
 use recording::Recording;
 
 pub use bridge::StepResult;
@@ -227,7 +227,7 @@ where
     ///
     /// The peak is the process's on the CPU backend (whatever it holds counts), and on GPUs what the pools reserve and
     /// the driver's context. Measures the step's operations on the model and batch that were recorded, a few times,
-    /// inside the budget. Random numbers are drawn meanwhile; parameters and running statistics stay as they are.
+    /// inside the budget. Parameters, running statistics and the random number generator stay as they are.
     ///
     /// # Errors
     ///
@@ -296,16 +296,17 @@ where
             room,
         };
         let given = step::given(&self.recording, self.model, self.batch)?;
-        let first = planned(
+        let measured = Measured::new(
             &planning,
             self.model,
-            self.taken.auxiliary.clone(),
-            self.recording.clone(),
             given,
+            self.taken,
+            self.recording,
             step::shapes(self.batch),
             self.record_time,
         )?;
-        Ok(Step::new(self, planning, first))
+        let first = planned(&planning, Rc::new(measured))?;
+        Ok(Step::new(self.step, planning, first))
     }
 }
 

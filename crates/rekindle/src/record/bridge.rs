@@ -154,6 +154,9 @@ where
     I: Activation,
     R: StepResult,
 {
+    if is_recording() {
+        return Err(RecordError::Nested);
+    }
     // A copy with statistics of its own: the recording moves them.
     let model = model.valid().train();
     take_with(

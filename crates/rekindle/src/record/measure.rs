@@ -8,10 +8,16 @@
 //! | in place | no | an input that is read here for the last time, and the peak stays below half an output more |
 //! | seconds | of a nominal machine | medians |
 //!
+//! An operation that draws random numbers is measured as one that fills its output: measuring leaves the generator as it
+//! is. Its time is that of filling.
+//!
 //! Equal operations on equal tensors are one kind: all runs of a kind count for each of them, the largest bytes and the
 //! median time.
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use burn::tensor::{Device, DispatchTensor};
 use burn_ir::{OperationIr, TensorStatus};
@@ -21,8 +27,9 @@ use rekindle_plan::{
 };
 
 use super::{
+    RecordError,
     bridge::Interpreter,
-    operation::{draws, may_be_view, name_of, nominal_seconds},
+    operation::{draws, may_be_view, name_of, nominal_seconds, without_draw},
     program::{keys, prepare},
     recording::Recording,
 };
@@ -30,6 +37,12 @@ use crate::meter::Meter;
 
 /// Runs of one kind whose memory is looked at; later ones are timed alone.
 const MEASURED_RUNS: usize = 4;
+
+/// Passes over the program: one warms up, the others count.
+const LEAST_PASSES: usize = 2;
+const MOST_PASSES: usize = 3;
+/// A third pass is made where the first took less.
+const WORTH_ANOTHER: Duration = Duration::from_secs(2);
 
 /// Bytes of memory that each tensor takes besides its numbers, as long as nothing is measured.
 const TENSOR_BYTES: u64 = 256;
@@ -67,52 +80,49 @@ impl Costs {
         Self(operations.map(|one| cost(&one.operation)).collect())
     }
 
-    /// Measured while `program` runs, `passes` times after a first that warms up.
-    pub(crate) fn measured(
+    /// Measured while `program` runs, once to warm up and then once or twice.
+    pub(super) fn measured(
         recording: &Recording,
         program: &Program,
-        passes: usize,
-        start: impl Fn() -> Box<dyn Interpreter>,
+        start: impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
         device: &Device,
         meter: &dyn Meter,
-    ) -> Self {
+    ) -> Result<Self, RecordError> {
         let keys = keys(recording);
         let names: Vec<String> = recording.operations.iter().map(|one| name_of(&one.operation)).collect();
         let prepared = prepare(recording, program);
         let mut kinds: HashMap<u64, Kind> = HashMap::new();
-        for pass in 0..=passes {
-            let mut interpreter = start();
+        let started = Instant::now();
+        let mut passes = LEAST_PASSES;
+        let mut pass = 0;
+        while pass < passes {
+            let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
             for step in &prepared {
                 let kind = kinds.entry(keys[step.number]).or_default();
                 let look = kind.runs.len() < MEASURED_RUNS * pass.max(1);
-                let run = Run::of(
-                    |operation| interpreter.run(operation),
-                    device,
-                    meter,
-                );
-                let again = look && !draws(&names[step.number]);
-                let mut run = run;
-                if again {
+                let mut run = Run::of(|operation| interpreter.run(operation), device, meter);
+                if look {
                     // Once with its inputs kept: what more is in use is its outputs.
-                    let kept = run.measure(step.keeping_inputs());
+                    let kept = run.measure(without_draw(&step.keeping_inputs()));
                     for output in step.operation.outputs() {
                         let mut output = output.clone();
                         output.status = TensorStatus::ReadWrite;
                         (run.run)(OperationIr::Drop(output));
                     }
-                    let taken = run.measure(step.operation.clone());
+                    let taken = run.measure(without_draw(&step.operation));
                     let over = may_take_over(recording, &step.operation);
-                    kind.note(pass, &kept, Some((&taken, over)));
-                } else if look {
-                    let alone = run.measure(step.operation.clone());
-                    kind.note(pass, &alone, None);
+                    kind.note(pass, &kept, &taken, over);
                 } else {
-                    let seconds = run.time(step.operation.clone());
+                    let seconds = run.time(without_draw(&step.operation));
                     kind.seconds.push(seconds);
                 }
                 drop(run);
                 step.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+            }
+            pass += 1;
+            if started.elapsed() < WORTH_ANOTHER {
+                passes = MOST_PASSES;
             }
         }
         let costs = recording.operations.iter().enumerate().map(|(number, one)| {
@@ -123,7 +133,7 @@ impl Costs {
                 |kind| kind.cost(&names[number], numbers),
             )
         });
-        Self(costs.collect())
+        Ok(Self(costs.collect()))
     }
 
     /// What `rekindle_plan` plans with: `fixed` is resident all along.
@@ -254,18 +264,15 @@ struct Look {
 }
 
 impl Kind {
-    fn note(&mut self, pass: usize, kept: &Reading, taken: Option<(&Reading, Option<usize>)>) {
+    fn note(&mut self, pass: usize, kept: &Reading, taken: &Reading, over: Option<usize>) {
         if pass == 0 {
             // Warming up: tables grow, kernels are compiled.
             self.runs.clear();
             self.seconds.clear();
         }
         let output_bytes = kept.after.saturating_sub(kept.before);
-        self.seconds.push(kept.seconds);
-        let took_over = taken.and_then(|(taken, over)| {
-            self.seconds.push(taken.seconds);
-            over.filter(|_| taken.peak.saturating_sub(taken.before) < output_bytes / 2)
-        });
+        self.seconds.extend([kept.seconds, taken.seconds]);
+        let took_over = over.filter(|_| taken.peak.saturating_sub(taken.before) < output_bytes / 2);
         self.runs.push(Look {
             output_bytes,
             temp_bytes: kept.peak.saturating_sub(kept.after.max(kept.before)),

@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use burn_ir::{OperationIr, TensorIr};
+use burn_ir::{
+    FloatOperationIr, FullOpIr, NumericOperationIr, OperationIr, ScalarIr, TensorIr,
+};
 use rekindle_plan::Seconds;
 
 /// burn's name of an operation: `Matmul`, `Conv2dWeightBackward`.
@@ -33,6 +35,25 @@ impl Write for Start {
 /// Whether it draws from the random number generator: run again, it draws other numbers.
 pub(crate) fn draws(name: &str) -> bool {
     matches!(name, "Random" | "IntRandom")
+}
+
+/// The operation; in the place of one that draws, one that fills: measuring must not move the generator.
+pub(crate) fn without_draw(operation: &OperationIr) -> OperationIr {
+    let full = |out: &TensorIr, value: ScalarIr| {
+        NumericOperationIr::Full(FullOpIr {
+            out: out.clone(),
+            value,
+        })
+    };
+    match operation {
+        OperationIr::Float(dtype, FloatOperationIr::Random(random)) => {
+            OperationIr::NumericFloat(*dtype, full(&random.out, ScalarIr::Float(1.0)))
+        }
+        OperationIr::NumericInt(dtype, NumericOperationIr::IntRandom(random)) => {
+            OperationIr::NumericInt(*dtype, full(&random.out, ScalarIr::Int(0)))
+        }
+        other => other.clone(),
+    }
 }
 
 /// Whether its output may share its input's storage.

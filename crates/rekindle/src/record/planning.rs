@@ -4,7 +4,7 @@
 //! 2. It runs a few times, and every operation is measured.
 //! 3. The measured graph is planned for the budget, less all that the process holds besides.
 
-use std::{sync::Arc, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use burn::{
     module::Module,
@@ -14,23 +14,21 @@ use burn::{
 use rekindle_plan::{
     Bytes,
     graph::{
-        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Program, plan_graph,
+        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId, Program, plan_graph,
         simulate, smallest_program,
     },
 };
 
 use super::{
     RecordError,
+    bridge::Taken,
     measure::Costs,
-    optimizer,
+    optimizer::{self, OptimizerBytes},
     program::prepare,
     recording::Recording,
     step::{Planned, started},
 };
 use crate::{executor::Room, meter::Meter};
-
-/// Passes over the program that count, after one that warms up.
-const PASSES: usize = 2;
 
 /// Share of a budget that the plain order must fit in, by shapes alone, to be what is measured: temporary bytes are not
 /// known yet.
@@ -77,48 +75,80 @@ impl Planning {
     }
 }
 
-/// A plan for a recording.
-pub(super) fn planned<M: Module, A>(
-    planning: &Planning,
-    model: &M,
-    auxiliary: A,
-    recording: Recording,
-    given: Vec<(usize, DispatchTensor)>,
-    shapes: Vec<(Shape, DType)>,
-    record_time: Duration,
-) -> Result<Planned<A>, RecordError> {
-    let meter = &*planning.meter;
-    let budget = planning.budget.unwrap_or(Bytes::MAX);
-    let costs = {
-        let first = first_program(&recording, planning.in_use(), budget)?;
-        let start = || match started(&recording, given.clone()) {
-            Ok(interpreter) => interpreter,
-            Err(error) => panic!("{error}"),
-        };
-        drop(started(&recording, given.clone())?);
-        Costs::measured(&recording, &first, PASSES, start, &planning.device, meter)
-    };
-    let optimizer = planning.optimizer.as_ref();
-    let optimizer = optimizer.map(|one| optimizer::measured(model, one, meter));
-    let optimizer = optimizer.unwrap_or_default();
-    drop(given);
+/// A recording that was measured.
+pub(super) struct Measured<A> {
+    pub(super) shapes: Vec<(Shape, DType)>,
+    pub(super) recording: Recording,
+    pub(super) auxiliary: A,
+    pub(super) record_time: Duration,
+    costs: Costs,
+    optimizer: OptimizerBytes,
+}
 
-    let constants: u64 = recording.constants.iter().map(|(tensor, _)| recording.value_bytes(*tensor)).sum();
-    let tables = recording.given().count() as u64 * GIVEN_BYTES;
-    let own = Bytes(constants + tables);
-    let mut round = 0;
-    let mut taken_by_plan = Bytes::ZERO;
-    loop {
-        let base = planning.in_use() + taken_by_plan;
-        let mut graph = costs.graph(&recording, Bytes::ZERO);
+impl<A> Measured<A> {
+    /// Runs the recording a few times. No random number is drawn, and parameters and statistics stay as they are.
+    pub(super) fn new<M: Module>(
+        planning: &Planning,
+        model: &M,
+        given: Vec<(usize, DispatchTensor)>,
+        taken: Taken<A>,
+        recording: Recording,
+        shapes: Vec<(Shape, DType)>,
+        record_time: Duration,
+    ) -> Result<Self, RecordError> {
+        let meter = &*planning.meter;
+        let budget = planning.budget.unwrap_or(Bytes::MAX);
+        let first = first_program(&recording, planning.in_use(), budget)?;
+        let start = || started(&recording, given.clone());
+        let costs = Costs::measured(&recording, &first, start, &planning.device, meter)?;
+        drop(given);
+        let optimizer = planning.optimizer.as_ref();
+        let optimizer = optimizer.map(|one| optimizer::measured(model, one, meter));
+        Ok(Self {
+            shapes,
+            recording,
+            auxiliary: taken.auxiliary,
+            record_time,
+            costs,
+            optimizer: optimizer.unwrap_or_default(),
+        })
+    }
+
+    /// What the step holds that is neither the program's nor the process's: constants, and tables of what is given.
+    fn own_bytes(&self) -> Bytes {
+        let constants = self.recording.constants.iter();
+        let constants: u64 = constants.map(|(tensor, _)| self.recording.value_bytes(*tensor)).sum();
+        Bytes(constants + self.recording.given().count() as u64 * GIVEN_BYTES)
+    }
+}
+
+/// A plan for a measured recording, with what is in use now.
+pub(super) fn planned<A>(
+    planning: &Planning,
+    measured: Rc<Measured<A>>,
+) -> Result<Planned<A>, RecordError> {
+    let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
+    let budget = planning.budget.unwrap_or(Bytes::MAX);
+    let optimizer = measured.optimizer;
+    // On the processor a plan takes of the memory that it plans.
+    let mut of_plan = Bytes::ZERO;
+    for _ in 0..ROUNDS {
+        let before = planning.in_use();
+        let mut graph = measured.costs.graph(&measured.recording, Bytes::ZERO);
         let beside = planning.beside_buffers(&graph);
-        graph.fixed_bytes = base + own + optimizer.state + beside;
-        let gradients: Bytes = recording
+        let base = before + of_plan;
+        graph.fixed_bytes = base + measured.own_bytes() + optimizer.state + beside;
+        let gradients: Bytes = measured
+            .recording
             .parameters
             .iter()
             .filter_map(|parameter| Some(graph.tensors[parameter.gradient?].bytes))
             .sum();
         let updating = base + beside + optimizer.state + gradients + optimizer.temp;
+        let infeasible = |smallest: Bytes| RecordError::Infeasible {
+            budget,
+            smallest: smallest.max(updating),
+        };
         let request = GraphRequest {
             budget: planning.budget,
             planner: planning.planner,
@@ -126,63 +156,47 @@ pub(super) fn planned<M: Module, A>(
         };
         let plan = match plan_graph(&graph, &request) {
             Ok(plan) if updating <= budget => plan,
-            Ok(plan) => {
-                return Err(RecordError::Infeasible {
-                    budget,
-                    smallest: updating.max(plan.simulated.peak),
-                });
-            }
-            Err(GraphPlanError::Infeasible { smallest, .. }) => {
-                return Err(RecordError::Infeasible {
-                    budget,
-                    smallest: smallest.max(updating),
-                });
-            }
-            Err(error) => return Err(RecordError::Capture(error.to_string())),
+            Ok(plan) => return Err(infeasible(plan.simulated.peak)),
+            Err(GraphPlanError::Infeasible { smallest, .. }) => return Err(infeasible(smallest)),
+            Err(error) => return Err(wrong(&error)),
         };
-        let plain = Program::recorded(&graph).map_err(|error| RecordError::Capture(error.to_string()))?;
+        let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
         let plain = simulate(&graph, &plain);
-        let before = planning.in_use();
+        let (plain_peak, plain_time) = (plain.peak.max(updating), plain.time);
+        drop(plain);
         let GraphPlan {
             program,
             simulated,
             planner,
             ..
         } = plan;
-        let prepared = prepare(&recording, &program);
-        let needs = program.operations().iter().map(|one| {
+        let need = |one: &OperationId| {
             let operation = graph.operation(*one);
             let outputs = operation.outputs.iter().map(|tensor| graph.tensor(*tensor).bytes);
             outputs.sum::<Bytes>() + operation.temp_bytes
-        });
-        let needs = needs.collect();
-        let predicted_peak = simulated.peak.max(updating);
-        let held = planning.in_use();
-        // On the processor a plan takes of the memory that it plans.
-        let grown = held - base.max(before.min(held));
-        round += 1;
-        if predicted_peak + (held - base) > budget && round < ROUNDS {
-            taken_by_plan += grown.max(held - base);
-            continue;
-        }
-        return Ok(Planned {
-            shapes,
-            auxiliary,
-            prepared,
-            program,
-            planner,
-            needs,
-            record_time,
-            base: held,
+        };
+        let planned = Planned {
+            prepared: prepare(&measured.recording, &program),
+            needs: program.operations().iter().map(need).collect(),
+            predicted_peak: simulated.peak.max(updating),
+            base,
             optimizer_state: optimizer.state,
-            predicted_peak: predicted_peak + (held - base),
-            plain_peak: plain.peak.max(updating),
-            plain_time: plain.time,
+            plain_peak,
+            plain_time,
+            planner,
             simulated,
+            program,
             graph,
-            recording,
-        });
+            measured: measured.clone(),
+        };
+        let takes = planning.in_use() - before;
+        if takes <= of_plan {
+            return Ok(planned);
+        }
+        // The same again, with what it takes counted.
+        of_plan = takes + Bytes(takes.0 / 16);
     }
+    Err(RecordError::Capture("the plan takes more memory each time that it is made".into()))
 }
 
 /// What is measured: the plain order where it surely fits, else the leanest program.

@@ -19,10 +19,10 @@ use rekindle_plan::{
 };
 
 use super::{
-    Recorded, RecordError,
-    bridge::{self, Interpreter, StepResult, Taken},
+    RecordError,
+    bridge::{self, Interpreter, StepResult},
     finite,
-    planning::{Planning, planned as plan_recording},
+    planning::{Measured, Planning, planned},
     program::Prepared,
     recording::Recording,
 };
@@ -43,7 +43,7 @@ const COMPARING: f64 = 0.01;
 
 /// A training step that runs inside its budget.
 ///
-/// Made by [`Recorded::within`] and its siblings. It holds no parameter: [`run`](Self::run) is given the model of the
+/// Made by [`Recorded::within`](super::Recorded::within) and its siblings. It holds no parameter: [`run`](Self::run) is given the model of the
 /// moment.
 pub struct Step<M, I, R: StepResult, F> {
     step: F,
@@ -63,16 +63,14 @@ struct State<A> {
 
 /// A recording that is ready to run.
 pub(super) struct Planned<A> {
-    pub(super) shapes: Vec<(Shape, DType)>,
-    pub(super) recording: Recording,
-    pub(super) auxiliary: A,
+    pub(super) measured: Rc<Measured<A>>,
     pub(super) prepared: Vec<Prepared>,
     pub(super) graph: Graph,
     pub(super) program: Program,
     pub(super) simulated: Simulated,
     pub(super) planner: GraphPlanner,
+    /// What each operation takes.
     pub(super) needs: Vec<Bytes>,
-    pub(super) record_time: Duration,
     /// What is in use beside the step's own tensors when it was planned, without the optimizer's state.
     pub(super) base: Bytes,
     pub(super) optimizer_state: Bytes,
@@ -89,7 +87,7 @@ pub struct Output<A, I> {
     pub auxiliary: A,
     /// Gradients of the parameters, as burn's optimizers take them.
     pub gradients: GradientsParams,
-    /// Gradients of the batch's float tensors, where [`Recorded::with_input_gradients`] asked for them: zeros where
+    /// Gradients of the batch's float tensors, where [`with_input_gradients`](super::Recorded::with_input_gradients) asked for them: zeros where
     /// the loss does not depend on one. Integer and boolean tensors are the batch's own.
     pub input_gradients: Option<I>,
     /// Memory at the step's end, and its peak.
@@ -105,13 +103,9 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    pub(super) fn new(
-        recorded: Recorded<'_, M, I, R, F>,
-        planning: Planning,
-        first: Planned<R::Auxiliary>,
-    ) -> Self {
+    pub(super) fn new(step: F, planning: Planning, first: Planned<R::Auxiliary>) -> Self {
         Self {
-            step: recorded.step,
+            step,
             planning,
             state: RefCell::new(State {
                 plans: vec![Rc::new(first)],
@@ -161,7 +155,7 @@ where
             predicted_time: planned.simulated.time,
             plain_peak: planned.plain_peak,
             plain_time: planned.plain_time,
-            operations: planned.recording.operations.len(),
+            operations: planned.measured.recording.operations.len(),
             repeated: planned.simulated.repeated,
         }
     }
@@ -177,16 +171,15 @@ where
         let shapes = shapes(batch);
         let mut state = self.state.borrow_mut();
         state.steps += 1;
-        let known = state.plans.iter().position(|plan| plan.shapes == shapes);
-        let compare = state.steps >= state.compare_next;
+        let known = state.plans.iter().position(|plan| plan.measured.shapes == shapes);
         let place = match known {
-            Some(place) if !compare => place,
+            Some(place) if state.steps < state.compare_next => place,
             _ => {
                 let started = Instant::now();
                 let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
                 let recording = Recording::new(&taken);
                 let same = |plan: &Rc<Planned<_>>| {
-                    plan.shapes == shapes && plan.recording.hash == recording.hash
+                    plan.measured.shapes == shapes && plan.measured.recording.hash == recording.hash
                 };
                 match state.plans.iter().position(same) {
                     Some(place) => place,
@@ -200,9 +193,13 @@ where
                         } else {
                             log::info!("a batch of other shapes: the step is recorded and planned for them");
                         }
+                        let given = given(&recording, model, batch)?;
+                        let planning = &self.planning;
                         let elapsed = started.elapsed();
-                        let plan = self.new_plan(model, batch, taken, recording, shapes, elapsed)?;
                         state.plans.truncate(KEPT - 1);
+                        let measured =
+                            Measured::new(planning, model, given, taken, recording, shapes, elapsed)?;
+                        let plan = planned(planning, Rc::new(measured))?;
                         state.plans.insert(0, Rc::new(plan));
                         0
                     }
@@ -211,21 +208,11 @@ where
         };
         // The first place is the most recently used.
         state.plans[..=place].rotate_right(1);
-        let planned = state.plans[0].clone();
-        let Some(more) = self.outgrown(&planned) else {
-            return Ok(planned);
-        };
-        log::info!("{more} more are in use than when the step was planned: planned again");
-        let given = given(&planned.recording, model, batch)?;
-        state.plans[0] = Rc::new(plan_recording(
-            &self.planning,
-            model,
-            planned.auxiliary.clone(),
-            planned.recording.clone(),
-            given,
-            planned.shapes.clone(),
-            planned.record_time,
-        )?);
+        if let Some(more) = self.outgrown(&state.plans[0]) {
+            log::info!("{more} more are in use than when the step was planned: planned again");
+            let measured = state.plans[0].measured.clone();
+            state.plans[0] = Rc::new(planned(&self.planning, measured)?);
+        }
         Ok(state.plans[0].clone())
     }
 
@@ -237,26 +224,13 @@ where
         (planned.predicted_peak + more > budget).then_some(more)
     }
 
-    fn new_plan(
-        &self,
-        model: &M,
-        batch: &I,
-        taken: Taken<R::Auxiliary>,
-        recording: Recording,
-        shapes: Vec<(Shape, DType)>,
-        record_time: Duration,
-    ) -> Result<Planned<R::Auxiliary>, RecordError> {
-        let given = given(&recording, model, batch)?;
-        plan_recording(&self.planning, model, taken.auxiliary, recording, given, shapes, record_time)
-    }
-
     /// When the step is to be compared with its recording next.
     fn schedule_comparison(&self, planned: &Planned<R::Auxiliary>, step_time: Duration) {
         let mut state = self.state.borrow_mut();
         let every = if state.changed > 0 || state.steps < COMPARED_AT_FIRST {
             1.0
         } else {
-            (planned.record_time.as_secs_f64() / (COMPARING * step_time.as_secs_f64())).ceil()
+            (planned.measured.record_time.as_secs_f64() / (COMPARING * step_time.as_secs_f64())).ceil()
         };
         state.compare_next = if state.steps < state.compare_next {
             state.compare_next
@@ -271,8 +245,8 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Done, RecordError> {
-        let given = given(&planned.recording, model, batch)?;
-        let mut interpreter = started(&planned.recording, given)?;
+        let given = given(&planned.measured.recording, model, batch)?;
+        let mut interpreter = started(&planned.measured.recording, given)?;
         let mut tensors = HashMap::new();
         let room = self.planning.room();
         for (step, need) in planned.prepared.iter().zip(&planned.needs) {
@@ -412,7 +386,7 @@ impl Done {
         memory: MemoryReading,
         check: bool,
     ) -> Result<Output<A, I>, RecordError> {
-        let recording = &planned.recording;
+        let recording = &planned.measured.recording;
         let loss = self.tensor(recording.loss, &[]).ok_or(RecordError::LossElsewhere)?;
         let loss = Tensor::<1>::from_dispatch(loss);
         let gradients: Vec<(usize, DispatchTensor)> = recording
@@ -441,7 +415,7 @@ impl Done {
         let auxiliary = recording.auxiliary.iter().map(|&tensor| self.tensor(tensor, &given));
         let auxiliary: Option<Vec<DispatchTensor>> = auxiliary.collect();
         let mut values = Values(auxiliary.ok_or(RecordError::LossElsewhere)?.into_iter());
-        let auxiliary = planned.auxiliary.clone().map(&mut values);
+        let auxiliary = planned.measured.auxiliary.clone().map(&mut values);
         if !recording.statistics.is_empty() {
             let moved = recording.statistics.iter();
             let moved = moved.filter_map(|(id, tensor)| Some((*id, self.tensors.remove(tensor)?)));

@@ -1,7 +1,8 @@
-//! Recorded steps against the plain burn loop: the same numbers under every plan, inside every budget.
+//! Recorded steps: what they hand out, what they notice, and what they refuse.
 
-mod models;
-mod parity;
+mod guards;
+mod limits;
+mod outputs;
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;

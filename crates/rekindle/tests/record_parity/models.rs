@@ -88,7 +88,7 @@ impl Vgg {
             blocks: blocks.collect(),
             pool: MaxPool2dConfig::new([2, 2]).init(),
             dropout: DropoutConfig::new(0.2).init(),
-            head: LinearConfig::new(8 * 8 * 8, 10).init(device),
+            head: LinearConfig::new(8 * 16 * 16, 10).init(device),
         }
     }
 
