@@ -23,6 +23,7 @@
 mod borders;
 mod found;
 mod index;
+mod ladder;
 mod plan;
 mod program;
 mod search;

@@ -7,7 +7,7 @@
 
 use super::found::Found;
 use super::index::Index;
-use super::search::{EFFORT, Search};
+use super::search::{Effort, Search};
 use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
@@ -27,7 +27,7 @@ pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Opt
         .clone();
     let floor = floor(graph, index);
     let mut low = floor;
-    let mut halving = Search::new(graph, index, EFFORT);
+    let mut halving = Search::new(graph, index, Effort::WHOLE);
     for _ in 0..HALVINGS {
         if low >= best.peak() {
             break;
@@ -43,7 +43,14 @@ pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Opt
             break;
         }
         let less = Bytes(((best.peak() - graph.fixed_bytes).0 as f64 * DESCENT) as u64 + 1);
-        let search = Search::new(graph, index, EFFORT / MOST_DESCENTS);
+        let search = Search::new(
+            graph,
+            index,
+            Effort {
+                work: Effort::WHOLE.work / MOST_DESCENTS,
+                ..Effort::WHOLE
+            },
+        );
         match search.within(best.peak() - less, &with(outlines, &best)) {
             Some(found) => best = found,
             None => break,
