@@ -90,3 +90,31 @@ fn monotone() {
         println!("mono {name}: {count} of 41 rise, worst x{worst:.4}");
     }
 }
+#[test]
+fn timing() {
+    let graph = residual(&mut Sequence(3), 400, 8);
+    let r = simulate(&graph, &Program::recorded(&graph).unwrap());
+    for planner in [
+        GraphPlanner::Segments,
+        GraphPlanner::Optimal,
+        GraphPlanner::Auto,
+    ] {
+        for p in [5, 10, 50] {
+            let start = std::time::Instant::now();
+            let t = plan_graph(
+                &graph,
+                &GraphRequest {
+                    planner,
+                    ..GraphRequest::within(Bytes(r.peak.0 * p / 100))
+                },
+            );
+            println!(
+                "timing {} {planner:?} {p} {:?} {:?}",
+                graph.operations.len(),
+                t.map(|p| (p.planner, p.simulated.time.0 / r.time.0))
+                    .map_err(|e| e.to_string()),
+                start.elapsed()
+            );
+        }
+    }
+}

@@ -201,7 +201,7 @@ impl<'a> Planning<'a> {
             GraphPlanner::Optimal,
             self.slots,
         ) {
-            Err(GraphPlanError::Plan(_)) => Ok(Vec::new()),
+            Err(GraphPlanError::Plan(PlanError::Chain(_))) => Ok(Vec::new()),
             staged => staged,
         }
     }

@@ -11,7 +11,7 @@
 use super::found::{Found, keep_better};
 use super::index::Index;
 use super::walk::{Scoring, Task};
-use super::{Graph, OperationId};
+use super::{Graph, OperationId, Program};
 use crate::bytes::Bytes;
 
 /// How long a search goes on.
@@ -160,7 +160,10 @@ impl<'a> Search<'a> {
         };
         let (runs, steps) = task.walk(&keys.outline);
         self.effort.work = self.effort.work.saturating_sub(steps.max(1));
-        let found = Found::new(self.graph, runs?).ok()?;
+        let program = Program::new(self.graph, runs?);
+        debug_assert!(program.is_ok(), "the walk broke a rule: {program:?}");
+        let found = Found::of(self.graph, &program.ok()?);
+        debug_assert!(found.peak() <= budget, "the walk miscounted its bytes");
         (found.peak() <= budget).then_some(found)
     }
 

@@ -67,8 +67,7 @@ fn with<'a>(outlines: &[&'a Found], best: &'a Found) -> Vec<&'a Found> {
 
 /// What any program holds at least while it runs the operations that are needed.
 fn floor(graph: &Graph, index: &Index) -> Bytes {
-    let outputs = graph.tensor_ids().filter(|&t| graph.tensor(t).output);
-    let mut most = distinct(graph, index, outputs);
+    let mut most = distinct(graph, index, graph.outputs());
     let mut wanted: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.output).collect();
     for operation in graph.operations.iter().rev() {
         if !operation.outputs.iter().any(|t| wanted[t.index()]) {
