@@ -23,6 +23,7 @@
 mod borders;
 mod found;
 mod index;
+mod ladder;
 mod plan;
 mod program;
 mod search;
@@ -170,12 +171,17 @@ impl Graph {
     }
 
     /// All operations' numbers, in recorded order.
-    pub fn operation_ids(&self) -> impl DoubleEndedIterator<Item = OperationId> + use<> {
+    pub fn operation_ids(&self) -> impl DoubleEndedIterator<Item = OperationId> + Clone + use<> {
         (0..self.operations.len() as u32).map(OperationId)
     }
 
     /// All tensors' numbers.
-    pub fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + use<> {
+    pub fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
         (0..self.tensors.len() as u32).map(TensorId)
+    }
+
+    /// The tensors that must be there after the last operation.
+    pub fn outputs(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone {
+        self.tensor_ids().filter(|&t| self.tensor(t).output)
     }
 }

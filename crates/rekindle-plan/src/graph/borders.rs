@@ -19,7 +19,7 @@ use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
 /// More stages than this make the planners of chains slow.
-const MOST_STAGES: usize = 128;
+const MOST_STAGES: usize = 96;
 /// A stretch that is heavier than this part of the pass is cut even where more than one storage is live.
 const FEWEST_STAGES: usize = 24;
 /// Live storages at a border, at most.

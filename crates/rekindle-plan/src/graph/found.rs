@@ -1,6 +1,6 @@
 //! Programs with their costs, and which of two is better.
 
-use super::{Graph, OperationId, Program, ProgramError, Simulated, simulate};
+use super::{Graph, Program, Simulated, simulate};
 use crate::bytes::Bytes;
 
 /// A program and what it costs.
@@ -11,11 +11,6 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The operations without those that run for nothing.
-    pub(crate) fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Found, ProgramError> {
-        Ok(Found::of(graph, &Program::new(graph, operations)?))
-    }
-
     /// The program without runs that serve nothing.
     pub(crate) fn of(graph: &Graph, program: &Program) -> Found {
         let program = program.without_dead_runs(graph);

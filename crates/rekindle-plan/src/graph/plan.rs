@@ -5,16 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::borders::{Border, borders_of};
 use super::found::Found;
 use super::index::Index;
-use super::search::{EFFORT, Search};
-use super::smallest::smallest;
+use super::ladder::Ladder;
 use super::staged::{Staged, staged};
 use super::{Graph, GraphError, Program, ProgramError, Simulated};
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
 use crate::schedule::Schedule;
-
-/// The peaks of the programs over stages that a search starts from, as multiples of the budget.
-const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
 
 /// The planners of graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -143,7 +139,7 @@ pub fn smallest_program(graph: &Graph) -> Result<(Program, Simulated), GraphPlan
     graph.validate()?;
     let planning = Planning::new(graph, crate::PlanRequest::SLOTS)?;
     let staged = planning.optimal()?;
-    let found = planning.smallest(&staged);
+    let found = planning.ladder(&staged).smallest();
     Ok((found.program, found.simulated))
 }
 
@@ -205,49 +201,39 @@ impl<'a> Planning<'a> {
             GraphPlanner::Optimal,
             self.slots,
         ) {
-            Err(GraphPlanError::Plan(_)) => Ok(Vec::new()),
+            Err(GraphPlanError::Plan(PlanError::Chain(_))) => Ok(Vec::new()),
             staged => staged,
         }
     }
 
     fn searched(&self, planner: GraphPlanner, budget: Bytes) -> Result<Planned, GraphPlanError> {
         let staged = self.optimal()?;
-        let mut outlines = vec![&self.recorded];
-        // Faster programs over stages that do not fit: the walks make room in them by evicting single tensors.
-        outlines.extend(LARGER.iter().filter_map(|factor| {
-            let larger = Bytes((budget.0 as f64 * factor) as u64);
-            let found = staged.iter().map(|staged| &staged.found);
-            found.clone().find(|found| found.peak() <= larger)
-        }));
-        let mut best = Search::new(self.graph, &self.index, EFFORT).within(budget, &outlines);
-        if best.is_none() {
-            let smallest = self.smallest(&staged);
-            if smallest.peak() > budget {
-                return Ok(Err(smallest.peak()));
-            }
-            let outlines = [&self.recorded, &smallest];
-            best = Search::new(self.graph, &self.index, EFFORT).within(budget, &outlines);
-        }
+        let found = match self.ladder(&staged).within(budget) {
+            Ok(found) => found,
+            Err(smallest) => return Ok(Err(smallest)),
+        };
         let over_stages = staged
             .into_iter()
             .find(|staged| staged.found.peak() <= budget);
-        Ok(Ok(match (best, over_stages) {
-            (best, Some(Staged { schedule, found }))
+        Ok(Ok(match over_stages {
+            Some(over_stages)
                 if planner == GraphPlanner::Auto
-                    && best.as_ref().is_none_or(|b| b.seconds() >= found.seconds()) =>
+                    && over_stages.found.seconds() <= found.seconds() =>
             {
+                let Staged { schedule, found } = over_stages;
                 finish(GraphPlanner::Optimal, found, Some(schedule))
             }
-            (Some(best), _) => finish(GraphPlanner::Graph, best, None),
-            (None, _) => return Ok(Err(self.recorded.peak())),
+            _ => finish(GraphPlanner::Graph, found, None),
         }))
     }
 
-    fn smallest(&self, staged: &[Staged]) -> Found {
-        let mut outlines = vec![&self.recorded];
-        let found = staged.iter().map(|staged| &staged.found);
-        outlines.extend(found.min_by_key(|found| found.peak()));
-        smallest(self.graph, &self.index, &outlines).unwrap_or_else(|| self.recorded.clone())
+    fn ladder<'s>(&'s self, staged: &'s [Staged]) -> Ladder<'s> {
+        Ladder {
+            graph: self.graph,
+            index: &self.index,
+            recorded: &self.recorded,
+            staged,
+        }
     }
 }
 

@@ -9,16 +9,21 @@
 //! An operation none of whose outputs is in W runs for nothing; [`Program::without_dead_runs`] leaves such runs out in
 //! the same pass. Cost: O(operations and their tensors).
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{Graph, OperationId, TensorId};
 
 /// A list of operations of a graph that finds everything it reads and leaves every output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// serde writes the list; reading one back needs the graph, so goes through [`Program::new`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct Program {
     operations: Vec<OperationId>,
     /// `freed[ends[k - 1]..ends[k]]` is what dies at step k.
+    #[serde(skip)]
     freed: Vec<TensorId>,
+    #[serde(skip)]
     ends: Vec<usize>,
 }
 
@@ -113,10 +118,7 @@ impl Program {
                 there[output.index()] = true;
             }
         }
-        if let Some(tensor) = graph
-            .tensor_ids()
-            .find(|&t| graph.tensor(t).output && !there[t.index()])
-        {
+        if let Some(tensor) = graph.outputs().find(|t| !there[t.index()]) {
             return Err(ProgramError::OutputMissing { tensor });
         }
         Ok(Program::with_frees(graph, operations))

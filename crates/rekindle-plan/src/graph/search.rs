@@ -6,18 +6,38 @@
 //! when the program gets better: another scoring, another bias (the random keys of Bean 1994, decoded by a walk), an
 //! operation moved in the outline, the best program itself as the outline. The sequence of random numbers is fixed.
 //!
-//! Cost: the walks run [`EFFORT`] operations in total, less where [`PATIENCE`] runs out before.
+//! Cost: what [`Effort`] says.
 
 use super::found::{Found, keep_better};
 use super::index::Index;
 use super::walk::{Scoring, Task};
-use super::{Graph, OperationId};
+use super::{Graph, OperationId, Program};
 use crate::bytes::Bytes;
 
-/// Operations that all walks of one search run, roughly: half a second.
-pub(crate) const EFFORT: usize = 20_000_000;
-/// Rounds of random changes without a better program before a search ends.
-const PATIENCE: usize = 400;
+/// How long a search goes on.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    /// Operations that all its walks run and look at.
+    pub(crate) work: usize,
+    /// Rounds of random changes in a row without a better program.
+    pub(crate) patience: usize,
+}
+
+impl Effort {
+    /// About a second.
+    pub(crate) const WHOLE: Effort = Effort {
+        work: 20_000_000,
+        patience: 400,
+    };
+
+    /// A part of the effort.
+    pub(crate) const fn part(self, parts: usize) -> Effort {
+        Effort {
+            work: self.work / parts,
+            patience: self.patience / parts,
+        }
+    }
+}
 
 /// The scorings that every outline is walked with.
 const SCORINGS: [Scoring; 6] = [
@@ -50,12 +70,12 @@ struct Keys {
 pub(crate) struct Search<'a> {
     graph: &'a Graph,
     index: &'a Index,
-    effort: usize,
+    effort: Effort,
     random: Random,
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(graph: &'a Graph, index: &'a Index, effort: usize) -> Search<'a> {
+    pub(crate) fn new(graph: &'a Graph, index: &'a Index, effort: Effort) -> Search<'a> {
         Search {
             graph,
             index,
@@ -92,15 +112,15 @@ impl<'a> Search<'a> {
             bias: Vec::new(),
         };
         let mut keys = keys.unwrap_or(fallback);
-        let mut patience = PATIENCE;
-        while self.effort > 0 && patience > 0 {
+        let mut patience = self.effort.patience;
+        while self.effort.work > 0 && patience > 0 {
             patience -= 1;
             let tried = self.changed(&keys, best.as_ref());
             if let Some(found) = self.walk(&tried, budget)
                 && best.as_ref().is_none_or(|best| !best.beats(&found))
             {
                 if best.as_ref().is_none_or(|best| found.beats(best)) {
-                    patience = PATIENCE;
+                    patience = self.effort.patience;
                 }
                 best = Some(found);
                 keys = tried;
@@ -127,7 +147,7 @@ impl<'a> Search<'a> {
     }
 
     fn walk(&mut self, keys: &Keys, budget: Bytes) -> Option<Found> {
-        if self.effort == 0 {
+        if self.effort.work == 0 {
             return None;
         }
         let room = budget.checked_sub(self.graph.fixed_bytes)?.0;
@@ -139,8 +159,11 @@ impl<'a> Search<'a> {
             bias: &keys.bias,
         };
         let (runs, steps) = task.walk(&keys.outline);
-        self.effort = self.effort.saturating_sub(steps.max(1));
-        let found = Found::new(self.graph, runs?).ok()?;
+        self.effort.work = self.effort.work.saturating_sub(steps.max(1));
+        let program = Program::new(self.graph, runs?);
+        debug_assert!(program.is_ok(), "the walk broke a rule: {program:?}");
+        let found = Found::of(self.graph, &program.ok()?);
+        debug_assert!(found.peak() <= budget, "the walk miscounted its bytes");
         (found.peak() <= budget).then_some(found)
     }
 
@@ -171,7 +194,8 @@ impl<'a> Search<'a> {
             2 => {
                 let tensors = self.graph.tensors.len();
                 keys.bias.resize(tensors, 1.0);
-                for _ in 0..=tensors / 16 {
+                let most = tensors.max(8) / 2;
+                for _ in 0..1_usize << self.random.below(most.ilog2() as usize) {
                     let at = self.random.below(tensors);
                     keys.bias[at] *= self.random.between(-3.0, 3.0).exp();
                 }

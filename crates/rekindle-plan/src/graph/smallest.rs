@@ -7,7 +7,7 @@
 
 use super::found::Found;
 use super::index::Index;
-use super::search::{EFFORT, Search};
+use super::search::{Effort, Search};
 use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
@@ -27,7 +27,7 @@ pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Opt
         .clone();
     let floor = floor(graph, index);
     let mut low = floor;
-    let mut halving = Search::new(graph, index, EFFORT);
+    let mut halving = Search::new(graph, index, Effort::WHOLE);
     for _ in 0..HALVINGS {
         if low >= best.peak() {
             break;
@@ -43,7 +43,14 @@ pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Opt
             break;
         }
         let less = Bytes(((best.peak() - graph.fixed_bytes).0 as f64 * DESCENT) as u64 + 1);
-        let search = Search::new(graph, index, EFFORT / MOST_DESCENTS);
+        let search = Search::new(
+            graph,
+            index,
+            Effort {
+                work: Effort::WHOLE.work / MOST_DESCENTS,
+                ..Effort::WHOLE
+            },
+        );
         match search.within(best.peak() - less, &with(outlines, &best)) {
             Some(found) => best = found,
             None => break,
@@ -60,8 +67,7 @@ fn with<'a>(outlines: &[&'a Found], best: &'a Found) -> Vec<&'a Found> {
 
 /// What any program holds at least while it runs the operations that are needed.
 fn floor(graph: &Graph, index: &Index) -> Bytes {
-    let outputs = graph.tensor_ids().filter(|&t| graph.tensor(t).output);
-    let mut most = distinct(graph, index, outputs);
+    let mut most = distinct(graph, index, graph.outputs());
     let mut wanted: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.output).collect();
     for operation in graph.operations.iter().rev() {
         if !operation.outputs.iter().any(|t| wanted[t.index()]) {

@@ -121,10 +121,7 @@ impl Graph {
             }
             backward = operation.backward;
         }
-        if let Some(tensor) = self
-            .tensor_ids()
-            .find(|&t| self.tensor(t).output && !there[t.index()])
-        {
+        if let Some(tensor) = self.outputs().find(|t| !there[t.index()]) {
             return Err(GraphError::OutputNotMade { tensor });
         }
         if total >= 1 << 62 {

@@ -1,0 +1,77 @@
+//! Searches at a budget and at a few smaller ones, so that a larger budget does not make the answer slower.
+//!
+//! A search is partly random: with a little more room it may end in a slower program. So the budget's own search starts from the
+//! programs of shorter searches at the [`RUNGS`] next lower rungs of a ladder of budgets that is the same for all requests,
+//! and is never slower than any of them. Where one of these finds nothing, the leanest program takes its place.
+
+use super::found::{Found, keep_better};
+use super::index::Index;
+use super::search::{Effort, Search};
+use super::smallest::smallest;
+use super::staged::Staged;
+use super::{Graph, OperationId};
+use crate::bytes::Bytes;
+
+/// Two neighbouring rungs are this factor apart.
+const STEP: f64 = 1.06;
+/// How many rungs below the budget are searched.
+const RUNGS: usize = 3;
+/// The search at a rung takes one part in so many of the whole effort.
+const PARTS: usize = 4;
+/// The peaks of the programs over stages that a search starts from, as multiples of the budget.
+const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
+
+/// What all searches on a graph start from.
+pub(crate) struct Ladder<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) index: &'a Index,
+    pub(crate) recorded: &'a Found,
+    /// Programs over stages, the fastest first.
+    pub(crate) staged: &'a [Staged],
+}
+
+impl Ladder<'_> {
+    /// The best program found within a budget, or the smallest budget found to work.
+    pub(crate) fn within(&self, budget: Bytes) -> Result<Found, Bytes> {
+        let rung = (budget.0.max(1) as f64).log(STEP).floor();
+        let mut lower = None;
+        let mut all_fit = true;
+        for below in (0..RUNGS).rev() {
+            let budget = Bytes(STEP.powf(rung - below as f64) as u64);
+            match self.search(budget, Effort::WHOLE.part(PARTS), None) {
+                Some(found) => keep_better(&mut lower, found),
+                None => all_fit = false,
+            }
+        }
+        if !all_fit {
+            let smallest = self.smallest();
+            if smallest.peak() > budget {
+                return Err(smallest.peak());
+            }
+            keep_better(&mut lower, smallest);
+        }
+        let found = self.search(budget, Effort::WHOLE, lower.as_ref());
+        found.ok_or_else(|| self.recorded.peak())
+    }
+
+    /// The leanest program found.
+    pub(crate) fn smallest(&self) -> Found {
+        let mut outlines = vec![self.recorded];
+        let found = self.staged.iter().map(|staged| &staged.found);
+        outlines.extend(found.min_by_key(|found| found.peak()));
+        smallest(self.graph, self.index, &outlines).unwrap_or_else(|| self.recorded.clone())
+    }
+
+    fn search(&self, budget: Bytes, effort: Effort, from: Option<&Found>) -> Option<Found> {
+        let mut outlines = vec![self.recorded];
+        outlines.extend(from);
+        // Faster programs over stages that do not fit: the walks make room in them by evicting single tensors.
+        outlines.extend(LARGER.iter().filter_map(|factor| {
+            let larger = Bytes((budget.0 as f64 * factor) as u64);
+            let mut found = self.staged.iter().map(|staged| &staged.found);
+            found.find(|found| found.peak() <= larger)
+        }));
+        outlines.dedup_by_key(|found| -> *const [OperationId] { found.program.operations() });
+        Search::new(self.graph, self.index, effort).within(budget, &outlines)
+    }
+}

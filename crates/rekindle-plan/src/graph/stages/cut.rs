@@ -1,0 +1,362 @@
+//! From borders to a chain: which operations belong to which stage, what is held, what each stage takes.
+//!
+//! Everything is counted by storage, under the tensor that the storage was made for (its *base*). The table in `stages.rs` says what is
+//! counted where. Cost: O(stages) times O(operations and their tensors).
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use super::super::borders::{Border, forward_operations};
+use super::super::index::Index;
+use super::super::{Graph, OperationId, TensorId};
+use super::{Crossing, Stages};
+use crate::bytes::Bytes;
+use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
+use crate::seconds::Seconds;
+
+/// One storage: where it is made and read.
+#[derive(Clone, Copy)]
+struct Span {
+    bytes: u64,
+    /// The place of the operation that makes it; `None` for given ones.
+    made: Option<usize>,
+    /// The last place that reads it, and the last of the forward pass; its maker's place where there is none.
+    last_read: usize,
+    last_forward_read: usize,
+    output: bool,
+    held: bool,
+}
+
+/// A forward pass cut at borders.
+pub(super) struct Cut<'a> {
+    graph: &'a Graph,
+    index: &'a Index,
+    /// By base tensor.
+    spans: Vec<Span>,
+    /// By border, from 1 on; nothing at 0 and behind the loss.
+    live: Vec<Vec<TensorId>>,
+    forward: Vec<Range<usize>>,
+    backward: Vec<Range<usize>>,
+    once: Vec<bool>,
+}
+
+impl<'a> Cut<'a> {
+    pub(super) fn new(
+        graph: &'a Graph,
+        index: &'a Index,
+        borders: &[Border],
+        crossing: Crossing,
+    ) -> Cut<'a> {
+        let operations = forward_operations(graph);
+        let mut edges = vec![0];
+        edges.extend(borders.iter().map(|border| border.operations));
+        if borders.is_empty() {
+            edges.push(operations);
+        }
+        edges.push(operations);
+        let forward: Vec<Range<usize>> = edges.windows(2).map(|pair| pair[0]..pair[1]).collect();
+        let mut live = vec![Vec::new()];
+        live.extend(borders.iter().map(|border| border.live.clone()));
+        live.resize(forward.len() + 1, Vec::new());
+        let mut cut = Cut {
+            graph,
+            index,
+            spans: spans(graph, index),
+            live,
+            backward: backward(graph, index, &forward),
+            forward,
+            once: vec![false; graph.operations.len()],
+        };
+        cut.hold(crossing);
+        cut
+    }
+
+    /// Decides what is held and which operations run once.
+    fn hold(&mut self, crossing: Crossing) {
+        let operations = self.graph.operations[..self.loss_end()].iter();
+        for (place, operation) in operations.enumerate() {
+            self.once[place] = !operation.repeatable || self.shrinks_draws(place);
+        }
+        let stage_of = stage_of(&self.forward, &self.backward, self.graph.operations.len());
+        let loss = self.forward.len() - 1;
+        let mut crossed = vec![0; self.spans.len()];
+        for base in self.live.iter().flatten() {
+            crossed[base.index()] += 1;
+        }
+        for base in self.graph.tensor_ids() {
+            let span = self.spans[base.index()];
+            let Some(made) = span.made.filter(|&made| made < self.loss_end()) else {
+                continue;
+            };
+            let stage = stage_of[made];
+            let listed = |border: usize| self.live[border].contains(&base);
+            let used_elsewhere = || {
+                let family = self.family_readers(base);
+                family.into_iter().any(|reader| {
+                    let reading = stage_of[reader];
+                    let backward = reader >= self.loss_end();
+                    reading != stage
+                        && !(listed(reading) || backward && reading < loss && listed(reading + 1))
+                })
+            };
+            let drawn = self.once[made] && self.read_again(base);
+            let skips = crossing == Crossing::Held && crossed[base.index()] > 1;
+            self.spans[base.index()].held = span.output || drawn || skips || used_elsewhere();
+        }
+        for (place, operation) in self.graph.operations[..self.loss_end()].iter().enumerate() {
+            let bases = operation
+                .outputs
+                .iter()
+                .map(|&t| self.index.root(t).index());
+            // One held output would be made twice with another one that is not held.
+            if bases.clone().any(|base| self.spans[base].held) {
+                bases.for_each(|base| self.spans[base].held = true);
+                self.once[place] = true;
+            }
+        }
+        for border in &mut self.live {
+            border.retain(|base| !self.spans[base.index()].held);
+        }
+    }
+
+    /// Where the forward pass ends.
+    fn loss_end(&self) -> usize {
+        self.forward.last().map_or(0, |range| range.end)
+    }
+
+    /// Whether an operation makes something no larger from random draws alone, like a mask: then that is kept instead.
+    fn shrinks_draws(&self, place: usize) -> bool {
+        let operation = &self.graph.operations[place];
+        let bytes = |tensors: &[TensorId]| -> Bytes {
+            tensors.iter().map(|&t| self.graph.tensor(t).bytes).sum()
+        };
+        let made_once = |t: &TensorId| match self.index.maker(*t) {
+            None => true,
+            Some(maker) => self.once[maker.index()],
+        };
+        let drawn = |t: &TensorId| self.index.maker(*t).is_some();
+        operation.inputs.iter().all(made_once)
+            && operation.inputs.iter().any(drawn)
+            && bytes(&operation.outputs) <= bytes(&operation.inputs)
+    }
+
+    /// The places that read a storage, through views too.
+    fn family_readers(&self, base: TensorId) -> Vec<usize> {
+        let mut open = vec![base];
+        let mut readers = Vec::new();
+        while let Some(tensor) = open.pop() {
+            for reader in self.index.readers(tensor) {
+                readers.push(reader.index());
+                let operation = self.graph.operation(*reader);
+                if operation.view && operation.inputs[0] == tensor {
+                    open.extend(&operation.outputs);
+                }
+            }
+        }
+        readers
+    }
+
+    /// Whether an operation that may run again, or the backward, reads a storage.
+    fn read_again(&self, base: TensorId) -> bool {
+        let readers = self.family_readers(base);
+        readers
+            .into_iter()
+            .any(|reader| reader >= self.loss_end() || !self.once[reader])
+    }
+
+    /// What each stage costs.
+    pub(super) fn stages(self) -> Stages {
+        let loss = self.forward.len() - 1;
+        let x: Vec<u64> = self.live.iter().map(|live| self.bytes(live)).collect();
+        let mut fixed = self.graph.fixed_bytes;
+        let held = self.spans.iter().filter(|span| span.held);
+        fixed += held.map(|span| Bytes(span.bytes)).sum();
+        let excess = (0..loss).map(|i| self.gradients_before(i).saturating_sub(x[i + 1]));
+        fixed += Bytes(excess.max().unwrap_or(0));
+        // Parameter gradients of the loss's own operations have no place in a chain.
+        fixed += Bytes(self.outputs_of(&self.backward[loss]));
+        let stages = (0..loss).map(|i| self.stage(i, &x)).collect();
+        let (forward, backward) = (&self.forward[loss], &self.backward[loss]);
+        let last = if loss == 0 { 0 } else { x[loss] };
+        let both = forward.clone().chain(backward.clone());
+        let peak = self.peak(forward.clone(), |span| span.last_read >= forward.end);
+        let peak_of_both = self.peak(both, |span| span.output || span.last_read >= backward.end);
+        let loss = LossCost {
+            forward_s: self.seconds(forward),
+            backward_s: self.seconds(backward),
+            forward_temp_bytes: Bytes(peak),
+            backward_temp_bytes: Bytes(peak_of_both.saturating_sub(last)),
+        };
+        Stages {
+            chain: Chain {
+                input_bytes: Bytes::ZERO,
+                input_grad: false,
+                fixed_bytes: fixed,
+                stages,
+                loss,
+                optimizer: OptimizerCost::default(),
+            },
+            forward: self.forward,
+            backward: self.backward,
+            once: self.once,
+        }
+    }
+
+    fn stage(&self, i: usize, x: &[u64]) -> Stage {
+        let (forward, backward) = (&self.forward[i], &self.backward[i]);
+        let leaves = |span: &Span| span.last_forward_read >= forward.end;
+        let saves = |span: &Span| leaves(span) || span.last_read >= self.loss_end();
+        let made_here = |span: &&Span| span.made.is_some_and(|made| forward.contains(&made));
+        let own = self.spans.iter().filter(made_here);
+        let saved = own.filter(|span| !span.held && saves(span));
+        let saved = saved.map(|span| span.bytes).sum::<u64>().max(x[i + 1]);
+        let grad = self.outputs_of(backward);
+        let made = self.peak(backward.clone(), |span| {
+            span.output || span.last_read >= backward.end
+        });
+        Stage {
+            name: i.to_string(),
+            forward_s: self.seconds(forward),
+            backward_s: self.seconds(backward),
+            output_bytes: Bytes(x[i + 1]),
+            saved_bytes: Bytes(saved),
+            forward_temp_bytes: Bytes(self.peak(forward.clone(), leaves).saturating_sub(x[i + 1])),
+            tracked_temp_bytes: Bytes(self.peak(forward.clone(), saves).saturating_sub(saved)),
+            backward_temp_bytes: Bytes(made.saturating_sub(x[i] + grad)),
+            param_bytes: Bytes::ZERO,
+            grad_bytes: Bytes(grad),
+            alternatives: Vec::new(),
+        }
+    }
+
+    fn seconds(&self, range: &Range<usize>) -> Seconds {
+        self.graph.operations[range.clone()]
+            .iter()
+            .map(|operation| operation.seconds)
+            .sum()
+    }
+
+    fn bytes(&self, bases: &[TensorId]) -> u64 {
+        bases.iter().map(|t| self.spans[t.index()].bytes).sum()
+    }
+
+    /// What the backward pass has made when stage i's backward starts, and reads from there on.
+    fn gradients_before(&self, i: usize) -> u64 {
+        let start = self.backward[i].start;
+        let waits = |span: &&Span| {
+            let made = span.made.is_some_and(|m| m >= self.loss_end() && m < start);
+            made && !span.output && span.last_read >= start
+        };
+        self.spans.iter().filter(waits).map(|s| s.bytes).sum()
+    }
+
+    /// The outputs of the graph that some backward operations make.
+    fn outputs_of(&self, range: &Range<usize>) -> u64 {
+        let made = |span: &&Span| span.output && span.made.is_some_and(|m| range.contains(&m));
+        self.spans.iter().filter(made).map(|s| s.bytes).sum()
+    }
+
+    /// The most that some operations hold of what they make themselves, what is held all along not counted. `stays` says
+    /// what they leave behind.
+    fn peak(
+        &self,
+        places: impl Iterator<Item = usize> + Clone,
+        stays: impl Fn(&Span) -> bool,
+    ) -> u64 {
+        let mut last_here = HashMap::new();
+        for place in places.clone() {
+            let operation = &self.graph.operations[place];
+            for &tensor in operation.inputs.iter().chain(&operation.outputs) {
+                last_here.insert(self.index.root(tensor), place);
+            }
+        }
+        let mut made_here = HashSet::new();
+        let (mut resident, mut peak) = (0, 0);
+        for place in places {
+            let operation = &self.graph.operations[place];
+            let mut touched: Vec<TensorId> = operation
+                .inputs
+                .iter()
+                .map(|&t| self.index.root(t))
+                .collect();
+            for &output in operation.outputs.iter().filter(|_| !operation.view) {
+                if !self.spans[output.index()].held && made_here.insert(output) {
+                    resident += self.spans[output.index()].bytes;
+                    touched.push(output);
+                }
+            }
+            peak = peak.max(resident + operation.temp_bytes.0);
+            for base in touched {
+                let span = &self.spans[base.index()];
+                if last_here[&base] == place && !stays(span) && made_here.remove(&base) {
+                    resident -= span.bytes;
+                }
+            }
+        }
+        peak
+    }
+}
+
+fn spans(graph: &Graph, index: &Index) -> Vec<Span> {
+    let forward = forward_operations(graph);
+    let mut spans: Vec<Span> = graph
+        .tensor_ids()
+        .map(|tensor| {
+            let made = index.maker(tensor).map(OperationId::index);
+            Span {
+                bytes: graph.tensor(tensor).bytes.0,
+                made: made.filter(|_| index.root(tensor) == tensor),
+                last_read: made.unwrap_or(0),
+                last_forward_read: made.unwrap_or(0),
+                output: false,
+                held: false,
+            }
+        })
+        .collect();
+    for (place, operation) in graph.operations.iter().enumerate() {
+        for &input in &operation.inputs {
+            let span = &mut spans[index.root(input).index()];
+            span.last_read = place;
+            if place < forward {
+                span.last_forward_read = place;
+            }
+        }
+    }
+    for tensor in graph.tensor_ids() {
+        spans[index.root(tensor).index()].output |= graph.tensor(tensor).output;
+    }
+    spans
+}
+
+/// The backward operations of each stage: they end with the last one that reads anything made in it or in a later one.
+fn backward(graph: &Graph, index: &Index, forward: &[Range<usize>]) -> Vec<Range<usize>> {
+    let first = forward.last().map_or(0, |range| range.end);
+    let mut end = first;
+    let mut ranges = Vec::new();
+    for (i, range) in forward.iter().enumerate().rev() {
+        let start = end;
+        for operation in &graph.operations[range.clone()] {
+            for &output in &operation.outputs {
+                if let Some(reader) = index.readers(output).last() {
+                    end = end.max(reader.index() + 1);
+                }
+            }
+        }
+        if i == 0 {
+            end = graph.operations.len();
+        }
+        ranges.push(start..end);
+    }
+    ranges.reverse();
+    ranges
+}
+
+fn stage_of(forward: &[Range<usize>], backward: &[Range<usize>], operations: usize) -> Vec<usize> {
+    let mut stage_of = vec![0; operations];
+    for ranges in [forward, backward] {
+        for (stage, range) in ranges.iter().enumerate() {
+            stage_of[range.clone()].fill(stage);
+        }
+    }
+    stage_of
+}

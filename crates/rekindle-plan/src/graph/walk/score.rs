@@ -1,0 +1,203 @@
+//! What evicting a storage is worth.
+//!
+//! The formula is in `walk.rs`. Both traversals stop after [`REACH`] operations: what is evicted further away counts
+//! nothing, except that a source that others may depend on is taken to be wanted at the end.
+
+use super::super::{OperationId, TensorId};
+use super::places::NEVER;
+use super::{END, Walk};
+
+/// How many evicted operations one traversal looks at.
+const REACH: usize = 96;
+/// An operation that takes no time still costs a launch.
+const LEAST_SECONDS: f64 = 1e-9;
+/// Nobody wants it: before everything else.
+const UNWANTED: f64 = 1e200;
+/// The outline makes it again: before everything that is kept.
+const REMADE: f64 = 1e100;
+
+/// How a walk chooses what to evict.
+#[derive(Clone, Debug)]
+pub(crate) struct Scoring {
+    /// a.
+    pub(crate) bytes: f64,
+    /// b.
+    pub(crate) distance: f64,
+    /// c.
+    pub(crate) cost: f64,
+    /// w.
+    pub(crate) dependents: f64,
+}
+
+/// When the walk wants a tensor next.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Want {
+    /// At a place of the outline.
+    At(u32),
+    /// The outline makes it again first.
+    Remade,
+    /// Never.
+    Never,
+}
+
+/// The evicted tensors that depend on a storage.
+struct Dependents {
+    /// The seconds of the operations that make them.
+    seconds: f64,
+    /// When the first of them is wanted.
+    wanted: u32,
+}
+
+impl Walk<'_> {
+    /// When a tensor is wanted next, what is pending not counted.
+    pub(super) fn want(&mut self, tensor: TensorId) -> Want {
+        let use_at = match self.uses.after(tensor.index(), self.now) {
+            NEVER if self.graph.tensor(tensor).output => END,
+            place => place,
+        };
+        if use_at == NEVER {
+            return Want::Never;
+        }
+        let remade = self.index.maker(tensor).is_some_and(|maker| {
+            self.graph.operation(maker).repeatable
+                && self.makes.after(maker.index(), self.now) < use_at
+        });
+        if remade {
+            Want::Remade
+        } else {
+            Want::At(use_at)
+        }
+    }
+
+    /// The score of a held storage; `None` where it must stay.
+    pub(super) fn score(&mut self, storage: u32) -> Option<f64> {
+        let tensors = std::mem::take(&mut self.storages[storage as usize].tensors);
+        let score = self.score_of(&tensors, self.storages[storage as usize].bytes);
+        let bias = tensors
+            .first()
+            .and_then(|t| self.task.bias.get(self.index.root(*t).index()))
+            .copied()
+            .unwrap_or(1.0);
+        self.storages[storage as usize].tensors = tensors;
+        let (class, score) = score?;
+        let factor = match class {
+            Want::Never => UNWANTED,
+            Want::Remade => REMADE,
+            Want::At(_) => 1.0,
+        };
+        Some(factor * bias * score)
+    }
+
+    fn score_of(&mut self, tensors: &[TensorId], bytes: u64) -> Option<(Want, f64)> {
+        let mut wanted = NEVER;
+        let mut remade = false;
+        for &tensor in tensors {
+            match self.want(tensor) {
+                Want::At(place) => wanted = wanted.min(place),
+                Want::Remade => remade = true,
+                Want::Never => {}
+            }
+        }
+        let dependents = self.dependents(tensors);
+        let regain = self.regain_seconds(tensors);
+        let class = match wanted.min(dependents.wanted) {
+            NEVER if remade => Want::Remade,
+            NEVER => Want::Never,
+            place => Want::At(place),
+        };
+        let distance = match class {
+            Want::At(END) => self.length.max(1),
+            Want::At(place) => place.saturating_sub(self.now).max(1),
+            Want::Remade | Want::Never => 1,
+        };
+        let regain = match regain {
+            None if class != Want::Never => return None,
+            regain => regain.unwrap_or(0.0),
+        };
+        let scoring = &self.task.scoring;
+        let cost = regain + scoring.dependents * dependents.seconds + LEAST_SECONDS;
+        let score = (bytes as f64).powf(scoring.bytes) * f64::from(distance).powf(scoring.distance)
+            / cost.powf(scoring.cost);
+        Some((class, score))
+    }
+
+    /// Whether the current traversal meets an operation for the first time.
+    fn first_visit(&mut self, id: OperationId) -> bool {
+        std::mem::replace(&mut self.seen[id.index()], self.traversal) != self.traversal
+    }
+
+    /// The seconds to make tensors again from what else is held now; `None` where that cannot be done.
+    fn regain_seconds(&mut self, tensors: &[TensorId]) -> Option<f64> {
+        self.traversal += 1;
+        let mut open: Vec<OperationId> = Vec::new();
+        for &tensor in tensors {
+            let maker = self.index.maker(tensor)?;
+            if self.first_visit(maker) {
+                open.push(maker);
+            }
+        }
+        let mut seconds = 0.0;
+        let mut visited = 0;
+        while let Some(id) = open.pop() {
+            let operation = self.graph.operation(id);
+            if !operation.repeatable {
+                return None;
+            }
+            seconds += operation.seconds.0;
+            visited += 1;
+            self.work += 1;
+            for &input in &operation.inputs {
+                if self.live(input) && !tensors.contains(&input) {
+                    continue;
+                }
+                let maker = self.index.maker(input)?;
+                if visited < REACH && self.first_visit(maker) {
+                    open.push(maker);
+                }
+            }
+        }
+        Some(seconds)
+    }
+
+    /// The evicted tensors that would be made again from these.
+    fn dependents(&mut self, tensors: &[TensorId]) -> Dependents {
+        self.traversal += 1;
+        let mut found = Dependents {
+            seconds: 0.0,
+            wanted: NEVER,
+        };
+        let mut open: Vec<TensorId> = tensors.to_vec();
+        let mut visited = 0;
+        while let Some(tensor) = open.pop() {
+            for &reader in self.index.readers(tensor) {
+                if !self.ran[reader.index()] || !self.graph.operation(reader).repeatable {
+                    continue;
+                }
+                if !self.first_visit(reader) {
+                    continue;
+                }
+                if visited >= REACH {
+                    found.wanted = found.wanted.min(END);
+                    return found;
+                }
+                visited += 1;
+                self.work += 1;
+                let mut missing = false;
+                for &output in &self.graph.operation(reader).outputs {
+                    if self.live(output) {
+                        continue;
+                    }
+                    missing = true;
+                    if let Want::At(place) = self.want(output) {
+                        found.wanted = found.wanted.min(place);
+                    }
+                    open.push(output);
+                }
+                if missing {
+                    found.seconds += self.graph.operation(reader).seconds.0;
+                }
+            }
+        }
+        found
+    }
+}
