@@ -132,6 +132,7 @@ pub(super) fn planned<A>(
     let optimizer = measured.optimizer;
     // On the processor a plan takes of the memory that it plans.
     let mut of_plan = Bytes::ZERO;
+    let mut smallest = Bytes::ZERO;
     for _ in 0..ROUNDS {
         let before = planning.in_use();
         let mut graph = measured.costs.graph(&measured.recording, Bytes::ZERO);
@@ -175,7 +176,7 @@ pub(super) fn planned<A>(
             let outputs = operation.outputs.iter().map(|tensor| graph.tensor(*tensor).bytes);
             outputs.sum::<Bytes>() + operation.temp_bytes
         };
-        let planned = Planned {
+        let mut planned = Planned {
             prepared: prepare(&measured.recording, &program),
             needs: program.operations().iter().map(need).collect(),
             predicted_peak: simulated.peak.max(updating),
@@ -190,13 +191,18 @@ pub(super) fn planned<A>(
             measured: measured.clone(),
         };
         let takes = planning.in_use() - before;
-        if takes <= of_plan {
+        let uncounted = takes - of_plan;
+        planned.base += uncounted;
+        planned.predicted_peak += uncounted;
+        planned.plain_peak += uncounted;
+        if planned.predicted_peak <= budget {
             return Ok(planned);
         }
+        smallest = planned.predicted_peak;
         // The same again, with what it takes counted.
         of_plan = takes + Bytes(takes.0 / 16);
     }
-    Err(RecordError::Capture("the plan takes more memory each time that it is made".into()))
+    Err(RecordError::Infeasible { budget, smallest })
 }
 
 /// What is measured: the plain order where it surely fits, else the leanest program.
