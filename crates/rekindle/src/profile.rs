@@ -18,7 +18,7 @@
 //! of each operation compiles and tunes kernels; it is a warm-up and is not counted.
 
 mod measured;
-mod measurement;
+pub(crate) mod measurement;
 mod operations;
 mod store;
 mod tensors;

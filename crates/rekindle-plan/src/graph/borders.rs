@@ -2,7 +2,7 @@
 //!
 //! A storage is live at a point when a forward operation before it makes it and one after it reads it. What only the
 //! backward pass reads later does not count: that is what recomputation is about. Given tensors and their views do not
-//! count either, nor does what is cheap to have, made from given tensors in at most [`CHEAP`] of the forward time (a
+//! count either, nor does what has no bytes, nor what is cheap to have, made from given tensors in at most [`CHEAP`] of the forward time (a
 //! parameter that was cast, a mask).
 //!
 //! Marks decide where there are any ([`Operation::stage`](super::Operation::stage)): a border wherever the stage changes, and one behind the last
@@ -109,7 +109,8 @@ impl<'a> Points<'a> {
         for (place, operation) in operations.iter().enumerate() {
             for &made in operation.outputs.iter().filter(|_| !operation.view) {
                 let last = last_read[made.index()];
-                if last > place && !cheap[made.index()] {
+                let empty = graph.tensor(made).bytes == Bytes::ZERO;
+                if last > place && !cheap[made.index()] && !empty {
                     let bytes = i128::from(graph.tensor(made).bytes.0);
                     changes[place + 1].0 += 1;
                     changes[place + 1].1 += bytes;

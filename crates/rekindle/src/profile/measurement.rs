@@ -20,7 +20,7 @@ const RUNS_WITHOUT_A_HIGHER_PEAK: usize = 3;
 const SECONDS_FOR_RUNS: f64 = 0.3;
 
 /// Share by which temporary bytes are rounded up: threads do not all come to their highest point at once.
-const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
+pub(crate) const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
 
 /// Bytes that an operation left behind, its peak above them, the peak itself, and the time.
 #[derive(Default)]
@@ -69,7 +69,7 @@ pub(super) fn measure<T>(
 
 /// Wakes the threads that CPU kernels run on. In a training step they are always awake and work side by side, each with
 /// scratch of its own; an operation that comes after a pause may be over before the others join in.
-fn wake_threads() {
+pub(crate) fn wake_threads() {
     #[cfg(feature = "flex")]
     rayon::broadcast(|_| {});
 }

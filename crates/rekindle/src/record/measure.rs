@@ -11,8 +11,8 @@
 //! An operation that draws random numbers is measured as one that fills its output: measuring leaves the generator as it
 //! is. Its time is that of filling.
 //!
-//! Equal operations on equal tensors are one kind: all runs of a kind count for each of them, the largest bytes and the
-//! median time.
+//! Equal operations on equal tensors are one kind: all runs of a kind count for each of them: the median
+//! of their outputs and times, and the most of their temporary bytes.
 
 use std::{
     collections::HashMap,
@@ -33,7 +33,10 @@ use super::{
     program::{keys, prepare},
     recording::Recording,
 };
-use crate::meter::Meter;
+use crate::{
+    meter::Meter,
+    profile::measurement::{SCRATCH_MARGIN, wake_threads},
+};
 
 /// Runs of one kind whose memory is looked at; later ones are timed alone.
 const MEASURED_RUNS: usize = 4;
@@ -104,7 +107,10 @@ impl Costs {
                 let mut run = Run::of(|operation| interpreter.run(operation), device, meter);
                 if look {
                     // Once with its inputs kept: what more is in use is its outputs.
+                    // Threads are held together: each needs scratch of its own, and all may need it at once.
+                    meter.gather_threads(true);
                     let kept = run.measure(without_draw(&step.keeping_inputs()));
+                    meter.gather_threads(false);
                     for output in step.operation.outputs() {
                         let mut output = output.clone();
                         output.status = TensorStatus::ReadWrite;
@@ -136,6 +142,12 @@ impl Costs {
         Ok(Self(costs.collect()))
     }
 
+    /// What all views take themselves, besides the storage that they share.
+    pub(crate) fn view_bytes(&self) -> Bytes {
+        let views = self.0.iter().filter(|cost| cost.view);
+        views.map(|cost| Bytes(cost.output_bytes)).sum()
+    }
+
     /// What `rekindle_plan` plans with: `fixed` is resident all along.
     pub(crate) fn graph(&self, recording: &Recording, fixed: Bytes) -> Graph {
         let mut tensors: Vec<Tensor> = (0..recording.tensors.len())
@@ -151,6 +163,7 @@ impl Costs {
         for output in recording.outputs() {
             tensors[output].output = true;
         }
+        let mut last_draw: Option<TensorId> = None;
         let operations = recording.operations.iter().zip(&self.0).map(|(one, cost)| {
             let id = |tensor: &burn_ir::TensorIr| TensorId(tensor.id.value() as u32);
             let outputs: Vec<TensorId> = one.operation.outputs().map(id).collect();
@@ -160,19 +173,29 @@ impl Costs {
                 let share = recording.value_bytes(place) as f64 / numbers as f64;
                 tensors[place].bytes = Bytes((cost.output_bytes as f64 * share).ceil() as u64);
             }
+            let mut inputs: Vec<TensorId> = one.operation.inputs().map(id).collect();
+            let mut outputs = outputs;
+            let draws = draws(&name_of(&one.operation));
+            if draws {
+                // The generator's state, of no bytes, from each draw to the next: they keep their order.
+                let state = TensorId(tensors.len() as u32);
+                tensors.push(Tensor::default());
+                inputs.extend(last_draw.replace(state));
+                outputs.push(state);
+            }
             Operation {
-                inputs: one.operation.inputs().map(id).collect(),
+                inputs,
                 outputs,
                 view: cost.view,
                 in_place: cost.in_place,
                 seconds: Seconds(cost.seconds),
                 temp_bytes: Bytes(cost.temp_bytes),
-                repeatable: !draws(&name_of(&one.operation)),
+                repeatable: !draws,
                 stage: one.stage,
                 backward: one.backward,
             }
         });
-        let operations = operations.collect();
+        let operations: Vec<Operation> = operations.collect();
         Graph {
             tensors,
             operations,
@@ -234,6 +257,7 @@ impl<'a, F: FnMut(OperationIr)> Run<'a, F> {
             // Pools that serve exact sizes reserve at most what an operation takes at most, if they start empty.
             self.meter.trim();
         }
+        wake_threads();
         self.meter.start_interval();
         let before = self.meter.read();
         let seconds = self.time(operation);
@@ -271,7 +295,7 @@ impl Kind {
             self.seconds.clear();
         }
         let output_bytes = kept.after.saturating_sub(kept.before);
-        self.seconds.extend([kept.seconds, taken.seconds]);
+        self.seconds.push(taken.seconds);
         let took_over = over.filter(|_| taken.peak.saturating_sub(taken.before) < output_bytes / 2);
         self.runs.push(Look {
             output_bytes,
@@ -283,8 +307,14 @@ impl Kind {
     fn cost(&self, name: &str, numbers: u64) -> Cost {
         // The first look may be a warm-up's.
         let looks = &self.runs[self.runs.len().min(2) / 2..];
-        let most = |bytes: fn(&Look) -> u64| looks.iter().map(bytes).max().unwrap_or_default();
-        let output_bytes = most(|look| look.output_bytes);
+        // Now and then a table grows while one is looked at.
+        let usual = |bytes: fn(&Look) -> u64| {
+            let mut all: Vec<u64> = looks.iter().map(bytes).collect();
+            all.sort_unstable();
+            all.get(all.len() / 2).copied().unwrap_or_default()
+        };
+        let output_bytes = usual(|look| look.output_bytes);
+        let temp_bytes = looks.iter().map(|look| look.temp_bytes).max().unwrap_or_default();
         let view = may_be_view(name) && output_bytes < numbers / 2;
         let took_over = looks.first().and_then(|look| look.took_over);
         let always = looks.iter().all(|look| look.took_over == took_over);
@@ -292,7 +322,7 @@ impl Kind {
         seconds.sort_by(f64::total_cmp);
         Cost {
             output_bytes,
-            temp_bytes: most(|look| look.temp_bytes),
+            temp_bytes: (temp_bytes as f64 * (1.0 + SCRATCH_MARGIN)) as u64,
             seconds: seconds.get(seconds.len() / 2).copied().unwrap_or_default(),
             view,
             in_place: took_over.filter(|_| always && !view),

@@ -31,7 +31,10 @@ pub(super) fn prepare(recording: &Recording, program: &Program) -> Vec<Prepared>
     steps
         .map(|(step, number)| {
             let mut operation = recording.operations[number].operation.clone();
-            let freed: HashSet<u64> = program.frees(step).iter().map(|tensor| u64::from(tensor.0)).collect();
+            // The graph has tensors of its own behind the recording's.
+            let freed = program.frees(step).iter().map(|tensor| u64::from(tensor.0));
+            let freed = freed.filter(|tensor| (*tensor as usize) < recording.tensors.len());
+            let freed: HashSet<u64> = freed.collect();
             let mut uses: HashMap<u64, usize> = HashMap::new();
             for input in operation.inputs() {
                 *uses.entry(input.id.value()).or_default() += 1;

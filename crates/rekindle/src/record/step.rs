@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor},
-    meter::MemoryReading,
+    meter::{MemoryReading, Meter},
     quiet,
 };
 
@@ -79,6 +79,13 @@ pub(super) struct Planned<A> {
     pub(super) plain_time: Seconds,
 }
 
+impl<A> Planned<A> {
+    /// How much more is in use beside the step than when it was planned, the optimizer's state apart.
+    fn growth(&self, meter: &dyn Meter) -> Bytes {
+        meter.read().in_use_bytes - (self.base + self.optimizer_state)
+    }
+}
+
 /// What a step leaves.
 pub struct Output<A, I> {
     /// The loss, shape `[1]`, without autodiff.
@@ -92,7 +99,7 @@ pub struct Output<A, I> {
     pub input_gradients: Option<I>,
     /// Memory at the step's end, and its peak.
     pub memory: MemoryReading,
-    /// The peak that the plan predicts.
+    /// The peak that the plan predicts, with what is in use now beside the step.
     pub predicted_peak: Bytes,
 }
 
@@ -130,12 +137,15 @@ where
     pub fn run(&self, model: &M, batch: I) -> Result<Output<R::Auxiliary, I>, RecordError> {
         let planned = self.plan_for(model, &batch)?;
         let meter = &*self.planning.meter;
+        let predicted_peak = planned.predicted_peak + planned.growth(meter);
         meter.start_interval();
         let started = Instant::now();
         let done = quiet::catch(|| self.interpret(&planned, model, &batch)).map_err(RecordError::Device)??;
         let memory = meter.read();
         self.schedule_comparison(&planned, started.elapsed());
-        done.finish(&planned, model, batch, memory, self.planning.check)
+        let mut output = done.finish(&planned, model, batch, memory, self.planning.check)?;
+        output.predicted_peak = predicted_peak;
+        Ok(output)
     }
 
     /// How many recordings are kept, and how often a step differed from its recording though its batch had the same
@@ -219,8 +229,7 @@ where
     /// How much more is in use beside the step than when it was planned, if that would take its peak past the budget.
     fn outgrown(&self, planned: &Planned<R::Auxiliary>) -> Option<Bytes> {
         let budget = self.planning.budget?;
-        let in_use = self.planning.meter.read().in_use_bytes;
-        let more = in_use - (planned.base + planned.optimizer_state);
+        let more = planned.growth(&*self.planning.meter);
         (planned.predicted_peak + more > budget).then_some(more)
     }
 

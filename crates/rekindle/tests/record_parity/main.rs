@@ -20,8 +20,10 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 
 const STEPS: u64 = 5;
 const RATE: f64 = 1e-2;
-/// How far a predicted peak may be from the measured one.
+/// How far a predicted peak may be above the measured one: scratch of a thread that got no processor when it could have.
 const PREDICTED: f64 = 0.03;
+/// How far below: tables of a few hundred bytes that nobody counts.
+const NOISE: f64 = 0.002;
 /// Plans with operations that run again that each model must give.
 const FEWEST_PLANS: usize = 4;
 /// Budgets between the smallest peak and the plain one, above what is in use anyway.
@@ -74,18 +76,20 @@ where
     let run = |what: &str, budget: Bytes, planned: &Step<M, I, (Tensor<1>, Tensor<2>), F>| {
         let mut trained = model.valid().train();
         let mut optimizer = AdamConfig::new().init();
-        let mut peak = Bytes(0);
+        let (mut peak, mut predicted) = (Bytes(0), Bytes(0));
         for ((seed, batch), plain) in (0..).zip(&batches).zip(&losses) {
             device.seed(seed);
             let output = planned.run(&trained, batch.clone()).expect(what);
-            peak = peak.max(output.memory.peak_in_use_bytes);
+            if output.memory.peak_in_use_bytes > peak {
+                (peak, predicted) = (output.memory.peak_in_use_bytes, output.predicted_peak);
+            }
             assert_eq!(loss_bits(output.loss), plain.0, "{name}, {what}: step {seed}");
             assert_eq!(output.auxiliary.into_data(), plain.1, "{name}, {what}: step {seed}");
             trained = optimizer.step(RATE, trained, output.gradients);
         }
         assert_eq!(bits(&trained), expected, "{name}, {what}");
         let plan = planned.plan();
-        let error = plan.predicted_peak.0 as f64 / peak.0 as f64 - 1.0;
+        let error = predicted.0 as f64 / peak.0 as f64 - 1.0;
         eprintln!(
             "{name}, {what}: {} of {} operations again, {:?}, {peak} in {budget}, predicted {:+.1}%",
             plan.repeated,
@@ -94,7 +98,7 @@ where
             error * 100.0
         );
         assert!(peak <= budget, "{name}, {what}: {peak} in {budget}");
-        assert!(error.abs() <= PREDICTED, "{name}, {what}: predicted {}, measured {peak}", plan.predicted_peak);
+        assert!(error >= -NOISE && error <= PREDICTED, "{name}, {what}: predicted {predicted}, measured {peak}");
         plan
     };
     let recorded = || {
@@ -152,13 +156,13 @@ fn every_model_is_trained_as_by_the_plain_loop() {
     check(
         "vgg",
         Vgg::new,
-        |device| (Tensor::<4>::random([16, 3, 32, 32], normal, device), targets(16, device)),
+        |device| (Tensor::<4>::random([48, 3, 32, 32], normal, device), targets(48, device)),
         |model, (inputs, targets)| with_output(model.forward(inputs), targets),
     );
     check(
         "u-net",
         UNet::new,
-        |device| (Tensor::<4>::random([16, 3, 32, 32], normal, device), targets(16, device)),
+        |device| (Tensor::<4>::random([48, 3, 32, 32], normal, device), targets(48, device)),
         |model, (inputs, targets)| {
             // Two losses: one on the output, one on the weights.
             let (loss, output) = with_output(model.forward(inputs), targets);
