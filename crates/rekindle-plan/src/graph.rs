@@ -1,24 +1,61 @@
 //! Recomputation for any training step, given as a list of operations on tensors.
 //!
-//! A [`Graph`] is one recorded training step: operations in the order in which they were recorded, and the size of every
-//! tensor. A [`Program`] is a list of the same operations in the order in which they run; an operation that occurs twice
-//! is recomputed. A tensor's value lives from the operation that makes it to its last use before it is made again, so
-//! the list alone says what is held at every moment, and [`simulate`] computes the exact peak and time. Nothing here
-//! assumes a chain: skips, several inputs and shared parameters are edges like others.
+//! A [`Graph`] is one recorded training step: operations in the order in which they were recorded, and the size of
+//! every tensor. A [`Program`] is a list of the same operations in the order in which they run; an operation that
+//! occurs twice is recomputed. A tensor's value lives from the operation that makes it to its last use before it is
+//! made again, so the list alone says what is held at every moment, and [`simulate`] computes the exact peak and
+//! time. Nothing here assumes a chain: skips, several inputs and shared parameters are edges like others.
 //!
-//! The formulation is that of Jain et al. 2020 (Checkmate, arXiv 1910.02653): which operations run before each operation
-//! of the step, and what is kept between. They solve it as an integer program; here it is searched, because a step of
-//! thousands of operations must be planned in seconds.
+//! The formulation is that of Jain et al. 2020 (Checkmate, arXiv 1910.02653): which operations run before each
+//! operation of the step, and what is kept between. They solve it as an integer program; here it is searched, because
+//! a step of thousands of operations must be planned in seconds.
 //!
 //! # Map
 //! | file | what it owns |
 //! |---|---|
 //! | `program.rs` | [`Program`]: a list of operations that finds all it reads; what dies at each step |
 //! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
-//! | `plan.rs` | [`plan_graph`]: from a graph and a [`GraphRequest`] to a [`GraphPlan`] |
-//! | `borders.rs`, `stages.rs` | [`borders`] and [`Stages`]: a graph cut into a chain of stages, and back |
+//! | `plan.rs` | [`plan_graph`]: from a graph and a [`GraphRequest`] to a [`GraphPlan`]; [`smallest_program`] |
+//! | `borders.rs` | [`borders()`]: where a forward pass can be cut |
+//! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, and schedules of the chain as programs |
 //! | `walk.rs` | one walk under a budget: what is evicted, what is made again |
-//! | `index.rs` | who makes, reads and shares the storage of each tensor |
+//! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
+//! | `smallest.rs` | the leanest program |
+//! | `validate.rs`, `index.rs`, `found.rs` | the rules of a graph; who makes and reads what; a program with its cost |
+//!
+//! # Example
+//! ```
+//! use rekindle_plan::graph::{GraphPlanner, GraphRequest, Operation, OperationId, Tensor, TensorId};
+//! use rekindle_plan::graph::{Graph, plan_graph};
+//! use rekindle_plan::{Bytes, Seconds};
+//!
+//! // Three layers, and a backward that reads their inputs: 0 is given, 1 to 3 are activations, 4 to 6 gradients.
+//! let tensor = |id| Tensor { bytes: Bytes(100), given: id == 0, output: id == 6 };
+//! let operation = |inputs: &[u32], output, backward| Operation {
+//!     inputs: inputs.iter().map(|&id| TensorId(id)).collect(),
+//!     outputs: vec![TensorId(output)],
+//!     seconds: Seconds(1.0),
+//!     backward,
+//!     ..Operation::default()
+//! };
+//! let graph = Graph {
+//!     tensors: (0..7).map(tensor).collect(),
+//!     operations: vec![
+//!         operation(&[0], 1, false),
+//!         operation(&[1], 2, false),
+//!         operation(&[2], 3, false),
+//!         operation(&[3, 2], 4, true),
+//!         operation(&[4, 1], 5, true),
+//!         operation(&[5, 0], 6, true),
+//!     ],
+//!     fixed_bytes: Bytes(0),
+//! };
+//! let plan = plan_graph(&graph, &GraphRequest::within(Bytes(300)))?;
+//! assert_eq!(plan.simulated.peak, Bytes(300));
+//! // The first layer runs twice.
+//! assert_eq!(plan.simulated.time, Seconds(7.0));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod borders;
 mod found;
@@ -121,8 +158,9 @@ pub struct Operation {
     pub outputs: Vec<TensorId>,
     /// The outputs share the storage of the first input (reshape, transpose): no new storage.
     pub view: bool,
-    /// The index in `inputs` whose storage the first output takes over, where that is possible: it is the input's last
-    /// use, the input occurs once, no other live tensor shares its storage, it is not given, and the sizes are equal.
+    /// The index in `inputs` whose storage the first output takes over, where that is possible: it is the input's
+    /// last use, the input occurs once, no other live tensor shares its storage, it is not given, and the sizes are
+    /// equal.
     pub in_place: Option<usize>,
     /// How long it runs.
     pub seconds: Seconds,

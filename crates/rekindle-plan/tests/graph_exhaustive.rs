@@ -1,4 +1,8 @@
-//! The graph planner against an exhaustive search over small graphs.
+//! The graph planner against an exhaustive search over small graphs: how far from the optimum it ends.
+//!
+//! The optimum may run the operations in any order, with any recomputation. What is asserted leaves some room below
+//! what was measured (`distance_of_a_thousand_graphs`, which prints it), so that another sequence of random numbers
+//! does not fail.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod graph_support;
@@ -8,106 +12,94 @@ use graph_support::graphs::{Sequence, any, training};
 use rekindle_plan::graph::{GraphRequest, Program, plan_graph, simulate, smallest_program};
 use rekindle_plan::{Bytes, Graph};
 
-#[derive(Default, Debug)]
+/// How many plans are as good as the optimum, and how far the others are from it.
+#[derive(Debug, Default)]
 struct Distance {
-    cases: usize,
-    optimal: usize,
-    infeasible: usize,
-    worst: f64,
-    extra: f64,
-    smallest: usize,
     graphs: usize,
-    worst_smallest: f64,
+    /// Graphs whose leanest program was found, and the worst ratio of peaks.
+    leanest: usize,
+    worst_peak: f64,
+    /// Budgets that some program fits, those where one was found, and those where an optimal one was.
+    budgets: usize,
+    fitting: usize,
+    optimal: usize,
+    worst_time: f64,
 }
 
-fn compare(graph: &Graph, distance: &mut Distance) {
-    let recorded = simulate(graph, &Program::recorded(graph).unwrap());
-    let recorded_peak = simulate(
-        graph,
-        &Program::recorded(graph).unwrap().without_dead_runs(graph),
-    )
-    .peak;
-    let least = smallest_peak(graph, recorded.peak.0);
-    if recorded_peak.0 <= least {
-        return;
-    }
-    let recorded = rekindle_plan::graph::Simulated {
-        peak: recorded_peak,
-        ..recorded
-    };
-    distance.graphs += 1;
-    let (_, found) = smallest_program(graph).unwrap();
-    if found.peak.0 > least {
-        eprintln!("least {least} found {}", found.peak.0);
-        for (n, o) in graph.operations.iter().enumerate() {
-            let name = |t: &rekindle_plan::TensorId| {
-                let x = graph.tensors[t.index()];
-                format!(
-                    "{}{}:{}",
-                    t.0,
-                    if x.given {
-                        "g"
-                    } else if x.output {
-                        "o"
-                    } else {
-                        ""
-                    },
-                    x.bytes.0
-                )
+impl Distance {
+    /// Adds a graph where recomputation can save something, at four budgets from its smallest to below its largest.
+    fn add(&mut self, graph: &Graph) {
+        graph.validate().unwrap();
+        let recorded = Program::recorded(graph).unwrap().without_dead_runs(graph);
+        let most = simulate(graph, &recorded).peak.0;
+        let least = smallest_peak(graph, most);
+        if least == most {
+            return;
+        }
+        let (_, leanest) = smallest_program(graph).unwrap();
+        assert!(
+            leanest.peak.0 >= least,
+            "the exhaustive search missed a program"
+        );
+        self.graphs += 1;
+        self.leanest += usize::from(leanest.peak.0 == least);
+        self.worst_peak = self.worst_peak.max(leanest.peak.0 as f64 / least as f64);
+        for part in 0..4 {
+            let budget = least + (most - least) * part / 4;
+            let best = least_time(graph, budget).unwrap() as f64;
+            self.budgets += 1;
+            let Ok(plan) = plan_graph(graph, &GraphRequest::within(Bytes(budget))) else {
+                continue;
             };
-            eprintln!(
-                "  {n}: {:?} -> {:?} temp {} {} {:?} {}",
-                o.inputs.iter().map(name).collect::<Vec<_>>(),
-                o.outputs.iter().map(name).collect::<Vec<_>>(),
-                o.temp_bytes.0,
-                if o.view { "view" } else { "" },
-                o.in_place,
-                if o.repeatable { "" } else { "draw" }
-            );
-        }
-    }
-    distance.smallest += usize::from(found.peak.0 == least);
-    distance.worst_smallest = distance
-        .worst_smallest
-        .max(found.peak.0 as f64 / least as f64);
-    for part in 0..4 {
-        let budget = least + (recorded.peak.0 - least) * part / 4;
-        let best = least_time(graph, budget).unwrap();
-        distance.cases += 1;
-        match plan_graph(graph, &GraphRequest::within(Bytes(budget))) {
-            Ok(plan) => {
-                assert!(plan.simulated.peak.0 <= budget);
-                assert!(plan.simulated.time.0 >= best as f64);
-                let ratio = plan.simulated.time.0 / best.max(1) as f64;
-                distance.optimal += usize::from(plan.simulated.time.0 == best as f64);
-                distance.worst = distance.worst.max(ratio);
-                distance.extra += ratio - 1.0;
-            }
-            Err(_) => distance.infeasible += 1,
+            let time = plan.simulated.time.0;
+            assert!(plan.simulated.peak.0 <= budget);
+            assert!(time >= best, "the exhaustive search missed a program");
+            self.fitting += 1;
+            self.optimal += usize::from(time == best);
+            self.worst_time = self.worst_time.max(time / best.max(1.0));
         }
     }
 }
 
-#[test]
-fn distance_on_any_graph() {
+fn of_any(graphs: usize, operations: usize) -> Distance {
     let mut random = Sequence(1);
     let mut distance = Distance::default();
-    for _ in 0..60 {
-        let graph = any(&mut random, 8);
-        graph.validate().unwrap();
-        compare(&graph, &mut distance);
-    }
-    eprintln!("any {distance:?}");
+    (0..graphs).for_each(|_| distance.add(&any(&mut random, operations)));
+    distance
+}
+
+fn of_training(graphs: usize, layers: usize) -> Distance {
+    let mut random = Sequence(2);
+    let mut distance = Distance::default();
+    (0..graphs).for_each(|_| distance.add(&training(&mut random, layers)));
+    distance
 }
 
 #[test]
-fn distance_on_training_steps() {
-    let mut random = Sequence(2);
-    let mut distance = Distance::default();
-    for _ in 0..60 {
-        let graph = training(&mut random, 4);
-        graph.validate().unwrap();
-        compare(&graph, &mut distance);
+fn nearly_all_plans_of_small_graphs_are_optimal() {
+    for distance in [of_any(60, 8), of_training(40, 4)] {
+        assert!(distance.budgets > 60, "{distance:?}");
+        assert!(
+            distance.fitting * 100 >= distance.budgets * 98,
+            "{distance:?}"
+        );
+        assert!(
+            distance.optimal * 100 >= distance.fitting * 97,
+            "{distance:?}"
+        );
+        assert!(
+            distance.leanest * 100 >= distance.graphs * 90,
+            "{distance:?}"
+        );
+        assert!(distance.worst_time <= 1.2, "{distance:?}");
     }
-    eprintln!("training {distance:?}");
+}
+
+/// `cargo test --release -p rekindle-plan --test graph_exhaustive -- --ignored --nocapture`
+#[test]
+#[ignore = "takes minutes; prints the numbers that the documentation states"]
+fn distance_of_a_thousand_graphs() {
+    println!("any graphs of 8 operations: {:?}", of_any(1000, 8));
+    println!("training steps of 8 operations: {:?}", of_training(1000, 4));
+    println!("training steps of 10 operations: {:?}", of_training(200, 5));
 }

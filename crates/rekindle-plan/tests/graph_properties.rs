@@ -12,6 +12,17 @@ use rekindle_plan::graph::{
 };
 use rekindle_plan::{Bytes, PlannerKind, frontier};
 
+const PLANNERS: [GraphPlanner; 8] = [
+    GraphPlanner::Auto,
+    GraphPlanner::Graph,
+    GraphPlanner::Optimal,
+    GraphPlanner::Segments,
+    GraphPlanner::Sqrt,
+    GraphPlanner::Revolve,
+    GraphPlanner::Uniform(1),
+    GraphPlanner::None,
+];
+
 /// Any order of operations that finds its inputs, with repetitions, that ends with every operation in recorded order.
 fn random_program(graph: &Graph, random: &mut Sequence) -> Vec<OperationId> {
     let mut made: Vec<bool> = graph.tensors.iter().map(|t| t.given).collect();
@@ -36,6 +47,15 @@ fn random_program(graph: &Graph, random: &mut Sequence) -> Vec<OperationId> {
         run(id, &mut list);
     }
     list
+}
+
+/// The second half of the operations as the backward pass.
+fn two_halves(mut graph: Graph) -> Graph {
+    let half = graph.operations.len() / 2;
+    for operation in &mut graph.operations[half..] {
+        operation.backward = true;
+    }
+    graph
 }
 
 fn agrees_with_naive(graph: &Graph, list: Vec<OperationId>) {
@@ -63,7 +83,7 @@ fn agrees_with_naive(graph: &Graph, list: Vec<OperationId>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
     fn two_simulators_agree(seed in any_seed(), operations in 1_usize..14) {
@@ -90,7 +110,11 @@ proptest! {
     #[test]
     fn a_chain_of_stages_never_promises_too_much(seed in any_seed(), layers in 2_usize..9) {
         let mut random = Sequence(seed);
-        let graph = if seed % 3 == 0 { residual(&mut random, layers / 2, 3) } else { training(&mut random, layers) };
+        let graph = match seed % 3 {
+            0 => residual(&mut random, layers / 2, 3),
+            1 => training(&mut random, layers),
+            _ => two_halves(any(&mut random, 2 * layers)),
+        };
         let borders = borders(&graph);
         for crossing in [Crossing::Carried, Crossing::Held] {
             let stages = Stages::new(&graph, &borders, crossing);
@@ -108,7 +132,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(10) })]
 
     #[test]
     fn plans_fit_and_run(seed in any_seed(), operations in 3_usize..16, percent in 0_u64..100) {
@@ -117,7 +141,7 @@ proptest! {
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
         let budget = Bytes(recorded.peak.0 * percent / 100);
         let request = |planner| GraphRequest { planner, ..GraphRequest::within(budget) };
-        for planner in [GraphPlanner::Auto, GraphPlanner::Graph, GraphPlanner::Optimal, GraphPlanner::Segments, GraphPlanner::Sqrt, GraphPlanner::Revolve, GraphPlanner::Uniform(1), GraphPlanner::None] {
+        for planner in PLANNERS {
             match plan_graph(&graph, &request(planner)) {
                 Ok(plan) => {
                     let run = naive::simulate(&graph, plan.program.operations()).unwrap();
@@ -139,26 +163,26 @@ fn any_seed() -> impl Strategy<Value = u64> {
     proptest::num::u64::ANY
 }
 
+/// A search is partly random: with more room it may end a little slower.
+const MOST_RISE: f64 = 1.02;
+
 #[test]
-fn time_does_not_rise_with_the_budget() {
+fn time_hardly_ever_rises_with_the_budget() {
     let mut random = Sequence(5);
-    let graphs = [
-        residual(&mut random, 4, 4),
-        unet(3, false),
-        training(&mut random, 12),
-    ];
-    for graph in &graphs {
-        let (_, least) = smallest_program(graph).unwrap();
-        let recorded = simulate(graph, &Program::recorded(graph).unwrap());
-        let mut last = f64::INFINITY;
-        for part in 0..=24 {
-            let budget = Bytes(least.peak.0 + (recorded.peak.0 - least.peak.0) * part / 24);
-            let plan = plan_graph(graph, &GraphRequest::within(budget)).unwrap();
-            if plan.simulated.time.0 > last {
-                eprintln!("{part} {budget}: {} after {last}", plan.simulated.time.0);
-            }
-            last = plan.simulated.time.0;
+    for graph in [residual(&mut random, 4, 4), unet(3, false)] {
+        let (_, least) = smallest_program(&graph).unwrap();
+        let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+        let mut best = f64::INFINITY;
+        for part in 0..=8 {
+            let budget = Bytes(least.peak.0 + (recorded.peak.0 - least.peak.0) * part / 8);
+            let plan = plan_graph(&graph, &GraphRequest::within(budget)).unwrap();
+            let time = plan.simulated.time.0;
+            assert!(
+                time <= MOST_RISE * best,
+                "{time} within {budget}, {best} with less"
+            );
+            best = best.min(time);
         }
-        eprintln!("--");
+        assert_eq!(best, recorded.time.0);
     }
 }

@@ -1,16 +1,18 @@
 //! Borders: the points of a forward pass where few tensors are live, so that it can be cut there into stages.
 //!
 //! A storage is live at a point when a forward operation before it makes it and one after it reads it. What only the
-//! backward pass reads later does not count: that is what recomputation is about. Given tensors and their views do not
-//! count either, nor does what has no bytes, nor what is cheap to have, made from given tensors in at most [`CHEAP`] of the forward time (a
-//! parameter that was cast, a mask).
+//! backward pass reads later does not count: that is what recomputation is about. Given tensors and their views do
+//! not count either, nor does what has no bytes, nor what is cheap to have, made from given tensors in at most
+//! [`CHEAP`] of the forward time (a parameter that was cast, a mask).
 //!
-//! Marks decide where there are any ([`Operation::stage`](super::Operation::stage)): a border wherever the stage changes, and one behind the last
-//! marked operation. Otherwise every point with one live storage is a border, the articulation points of Chen et al. 2016
-//! (arXiv 1604.06174, section 4.2 on general graphs). Where there are more than [`MOST_STAGES`], each slice of the pass of equal weight keeps its smallest.
-//! A stretch with no such point that holds more than 1 / [`FEWEST_STAGES`] of the pass (a U-Net, whose skips cross everything) is
-//! cut at the smallest points with at most [`MOST_LIVE`] live storages. The weight of an operation is its share of the
-//! bytes plus its share of the seconds. Cost: O(operations and their tensors), times [`MOST_LIVE`].
+//! Marks decide where there are any ([`Operation::stage`](super::Operation::stage)): a border wherever the stage
+//! changes, and one behind the last marked operation. Otherwise every point with one live storage is a border: the
+//! articulation points to which Jain et al. 2020 (arXiv 1910.02653) extend the segments of Chen et al. 2016 (arXiv
+//! 1604.06174). Where there are more than [`MOST_STAGES`], the pass is cut into slices of equal weight, and the point
+//! of each slice with the fewest live bytes remains. A stretch between two borders that holds more than 1 /
+//! [`FEWEST_STAGES`] of the weight (in a U-Net, whose skips cross everything) is also cut at points with up to
+//! [`MOST_LIVE`] live storages, chosen in the same way. The weight of an operation is its share of the bytes plus its
+//! share of the seconds. Cost: O(operations and their tensors).
 
 use std::ops::Range;
 

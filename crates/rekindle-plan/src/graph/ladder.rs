@@ -1,8 +1,10 @@
 //! Searches at a budget and at a few smaller ones, so that a larger budget does not make the answer slower.
 //!
-//! A search is partly random: with a little more room it may end in a slower program. So the budget's own search starts from the
-//! programs of shorter searches at the [`RUNGS`] next lower rungs of a ladder of budgets that is the same for all requests,
-//! and is never slower than any of them. Where one of these finds nothing, the leanest program takes its place.
+//! A search is partly random: with a little more room it may end in a slower program. So the search at the budget
+//! starts from the programs of shorter searches at [`RUNGS`] smaller budgets, rungs of a ladder that is the same for
+//! all requests, and its program is never slower than any of theirs. Where one of these finds nothing, the leanest
+//! program takes its place. Between two rungs the time may still rise with the budget: by 1.6% at most where it was
+//! measured, at 6 of 205 budgets of five graphs.
 
 use super::found::{Found, keep_better};
 use super::index::Index;

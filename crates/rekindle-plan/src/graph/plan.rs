@@ -1,4 +1,4 @@
-//! The door to the planners of graphs: [`plan_graph`] takes a graph and a request, and returns a program with its cost.
+//! The door to the planners of graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +83,10 @@ pub struct GraphPlan {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GraphPlanError {
     /// No program that was found fits the budget.
-    #[error("no program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({smallest})", budget.0, smallest.0)]
+    #[error(
+        "no program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({smallest})",
+        budget.0, smallest.0
+    )]
     Infeasible {
         /// The planner that was asked.
         planner: GraphPlanner,
@@ -105,13 +108,13 @@ pub enum GraphPlanError {
 
 /// Makes a plan.
 ///
-/// All planners but `none`, `graph` and `auto` plan over the stages between [`borders`](super::borders), and return
-/// their fastest program that fits; `sqrt` without a budget returns its leanest. `graph` improves on the programs of `optimal`, so it is
-/// never slower. No plan exceeds the budget.
+/// All planners but `none`, `graph` and `auto` plan over the stages between [`borders`](super::borders()), and return
+/// their fastest program that fits; `sqrt` without a budget returns its leanest. `graph` improves on the programs of
+/// `optimal`, so it is never slower. No plan exceeds the budget.
 ///
 /// # Errors
-/// [`GraphPlanError::Infeasible`] with the smallest budget that the planner found to work, and other errors for a graph
-/// or a request that makes no sense.
+/// [`GraphPlanError::Infeasible`] with the smallest budget that the planner found to work, and other errors for a
+/// graph or a request that makes no sense.
 pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
     let planning = Planning::new(graph, request.slots)?;

@@ -6,8 +6,8 @@
 //! frees(k) = { t in inputs(k) or outputs(k), t not given, t not in W }
 //! W before k = (W without outputs(k)) with inputs(k)
 //! ```
-//! An operation none of whose outputs is in W runs for nothing; [`Program::without_dead_runs`] leaves such runs out in
-//! the same pass. Cost: O(operations and their tensors).
+//! An operation none of whose outputs is in W runs for nothing; [`Program::without_dead_runs`] leaves such runs out
+//! in the same pass. Cost: O(operations and their tensors).
 
 use serde::Serialize;
 
@@ -191,7 +191,7 @@ impl Program {
         for &id in operations.iter().rev() {
             let operation = graph.operation(id);
             let start = freed.len();
-            for &tensor in operation.inputs.iter().chain(&operation.outputs) {
+            for &tensor in operation.inputs.iter().chain(&operation.outputs).rev() {
                 if !wanted[tensor.index()] && !freed[start..].contains(&tensor) {
                     freed.push(tensor);
                 }

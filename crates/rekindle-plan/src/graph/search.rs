@@ -1,10 +1,17 @@
 //! The graph planner: many walks under the budget, the best of which is kept.
 //!
-//! A walk takes an outline, a scoring and a bias per tensor (`walk.rs`), and always ends in a program that fits or in
-//! none, so searching for a program is searching for these three. First come fixed scorings on every outline: the recorded order,
-//! and programs over stages that are faster than what fits. Then rounds of random changes to what was best so far, kept
-//! when the program gets better: another scoring, another bias (the random keys of Bean 1994, decoded by a walk), an
-//! operation moved in the outline, the best program itself as the outline. The sequence of random numbers is fixed.
+//! A walk takes an outline, a scoring and a bias per tensor (`walk.rs`), and ends in a program that fits or in none.
+//! So searching for a program is searching for these three. First come fixed scorings on every outline: the recorded
+//! order, and programs over stages that are faster than what fits. Then rounds of random changes to what was best so
+//! far, kept when the program does not get worse: another scoring, another bias (the random keys of Bean 1994, ORSA
+//! J. Computing 6(2), decoded by a walk), an operation moved in the outline, or the best program itself as the
+//! outline. The sequence of random numbers is fixed, so the same request has the same answer.
+//!
+//! Against exhaustive search over random graphs of 8 to 10 operations, at four budgets each from the smallest
+//! possible up: 4,533 of 4,534 plans were optimal, the other took 1.2 times the least time; for 30 of 4,564 budgets
+//! nothing was found, all of them within a sixth of the smallest (`tests/graph_exhaustive.rs`). Equal steps in a row,
+//! where the binomial schedule is optimal, take 7% more forward steps with 20 steps and 3 states, and 22% more with
+//! 84 steps: a walk does not see the pattern of the whole. Where a graph has borders, the planners of chains do.
 //!
 //! Cost: what [`Effort`] says.
 

@@ -2,8 +2,8 @@
 //!
 //! The peak of a step is what was resident before it, plus the new storages of its outputs, plus its temporary bytes.
 //! A view makes no storage; nor does an operation whose first output takes over the storage of an input
-//! ([`Operation::in_place`](super::Operation::in_place)). After the step the dead tensors are released, and a storage is
-//! freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]. Cost: O(steps and their tensors).
+//! ([`Operation::in_place`](super::Operation::in_place)). After the step the dead tensors are released, and a storage
+//! is freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]. Cost: O(steps and their tensors).
 
 use serde::{Deserialize, Serialize};
 

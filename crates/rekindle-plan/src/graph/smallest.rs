@@ -1,9 +1,9 @@
 //! The leanest program: bisection over budgets, each tried with several walks.
 //!
-//! No program can hold less than some operation's inputs, outputs and temporary bytes, so that is where the search
-//! starts from below; from above it starts with the leanest program over stages. The result is what was found, not a
-//! proven minimum: the decision problem is NP-complete (Naumann 2008, "Call tree reversal is NP-complete").
-//! Cost: at most that of two searches.
+//! No program holds less than the inputs, outputs and temporary bytes of any operation that it needs: that bounds the
+//! search from below. From above it starts at the leanest program over stages. What it returns was found, not proven:
+//! with recomputation this is the black pebble game, whose least number of pebbles is PSPACE-complete (Gilbert,
+//! Lengauer & Tarjan 1980, SIAM J. Computing 9(3)). Cost: at most that of two searches.
 
 use super::found::Found;
 use super::index::Index;

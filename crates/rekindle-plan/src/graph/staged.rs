@@ -1,9 +1,9 @@
 //! Programs from schedules over stages: everything that the planners of chains offer, simulated on the graph.
 //!
 //! A chain only bounds what its programs take, so all plans of a planner's frontier are translated and simulated, not
-//! the one that the chain says fits: on the graph a schedule for a larger budget often fits a smaller one. Both ways to
-//! count what crosses several borders ([`Crossing`]) are tried. None of this depends on the budget, so a larger budget
-//! never makes the answer slower.
+//! the one that the chain says fits: on the graph a schedule for a larger budget often fits a smaller one. Both ways
+//! to count what crosses several borders ([`Crossing`]) are tried. None of this depends on the budget, so a larger
+//! budget never makes the answer slower.
 
 use super::borders::Border;
 use super::found::Found;

@@ -1,7 +1,8 @@
 //! A graph seen as a chain: its forward pass cut at borders into stages, so that the planners of chains can plan it.
 //!
-//! Stage i has the forward operations between two borders; those behind the last border are the loss. Its backward ends
-//! at the last backward operation that reads anything made in stage i or later. With R(S) the bytes of the storages of a set:
+//! Stage i has the forward operations between two borders; those behind the last border are the loss. Its backward
+//! ends at the last backward operation that reads anything made in stage i or later. With R(S) the bytes of the
+//! storages of a set:
 //!
 //! | the chain's | is |
 //! |---|---|
@@ -12,13 +13,14 @@
 //! | g_i | R(outputs of the graph that the backward makes) |
 //! | fixed bytes | those of the graph, what is *held*, and the largest excess of the gradients at a border over x_i |
 //!
-//! *Held* all along is what a chain has no place for: outputs of the forward pass; random draws, which run once; storages
-//! that a border does not list but a later stage reads; and with [`Crossing::Held`] those that cross more than one border, like the skips of a U-Net.
-//! With [`Crossing::Carried`] these are part of every x_i that they cross.
+//! *Held* all along is what a chain has no place for: outputs of the forward pass; random draws, which run once;
+//! storages that a border does not list but a later stage reads; and with [`Crossing::Held`] those that cross more
+//! than one border, like the skips of a U-Net. With [`Crossing::Carried`] these are part of every x_i that they
+//! cross.
 //!
-//! The chain is conservative: [`Stages::program`] of a schedule never takes more bytes or seconds on the graph than the
-//! schedule on the chain. In-place operations and what a program frees inside a stage are the main reasons why it takes less; simulating the
-//! program says by how much. Cost: O(operations and their tensors).
+//! The chain is conservative: [`Stages::program`] of a schedule never takes more bytes or seconds on the graph than
+//! the schedule on the chain. In-place operations and what a program frees inside a stage are the main reasons why it
+//! takes less; simulating the program says by how much. Cost: O(operations and their tensors).
 
 mod cut;
 
@@ -89,8 +91,8 @@ impl Stages {
         ids(self.backward[stage.0].clone())
     }
 
-    /// The operations of a schedule's actions, without those that would run for nothing: an untracked forward leaves out
-    /// what only the backward reads.
+    /// The operations of a schedule's actions, without those that would run for nothing: an untracked forward leaves
+    /// out what only the backward reads.
     ///
     /// # Errors
     /// The schedule has more stages than the chain, so that an operation runs before its inputs are made; a schedule

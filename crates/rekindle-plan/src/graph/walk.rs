@@ -1,22 +1,22 @@
 //! One walk through a list of operations under a budget: what does not fit is evicted, what is missing is made again.
 //!
-//! The walk follows an *outline*, any list of operations, usually the recorded order or a program to be improved. At each
-//! operation it makes the inputs that are missing, from their own inputs if need be, and frees room for the outputs by
-//! evicting the storage with the highest score
+//! The walk follows an *outline*, any list of operations, usually the recorded order or a program to be improved. At
+//! each operation it makes the inputs that are missing, from their own inputs if need be, and frees room for the
+//! outputs by evicting the storage with the highest score
 //! ```text
 //! score = bytes^a distance^b / (regain + w dependents)^c
 //! ```
-//! `distance` is the number of outline steps until the storage is wanted, `regain` the seconds of all operations that would
-//! have to run to make it again from what is held now, `dependents` those of evicted tensors that would be made again
-//! from it: the evicted neighbourhood of Kirisame et al. 2021 (DTR, arXiv 2006.09616), with the known next use
+//! `distance` is the number of outline steps until the storage is wanted, `regain` the seconds of all operations that
+//! would have to run to make it again from what is held now, `dependents` those of evicted tensors that would be made
+//! again from it: the evicted neighbourhood of Kirisame et al. 2021 (DTR, arXiv 2006.09616), with the known next use
 //! in place of their staleness. With a = c = 0 it is Belady's rule for caches, with b = 0 the bytes freed per second
 //! of recomputation.
 //!
-//! Nothing is freed before room is needed. Storages that nobody wants go first; then those that the outline itself makes
-//! again before it reads them, so that a walk along a program keeps what has room and drops the recomputation; then the
-//! others by score. An operation of the outline whose wanted outputs are all held is skipped. Runs that turn out to serve
-//! nothing are left out by [`Program::without_dead_runs`](super::Program::without_dead_runs) afterwards, so evicting a
-//! tensor before its first use delays the operation that makes it.
+//! Nothing is freed before room is needed. Storages that nobody wants go first; then those that the outline itself
+//! makes again before it reads them, so that a walk along a program keeps what has room and drops the recomputation;
+//! then the others by score. An operation of the outline whose wanted outputs are all held is skipped. Runs that turn
+//! out to serve nothing are left out by [`Program::without_dead_runs`](super::Program::without_dead_runs) afterwards,
+//! so evicting a tensor before its first use delays the operation that makes it.
 //!
 //! What can never be made again (random draws, and what was made from lost ones) is not evicted while anything may
 //! still want it.

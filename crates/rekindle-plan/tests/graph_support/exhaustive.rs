@@ -1,9 +1,9 @@
 //! The least time of any program within a budget, by search over all states.
 //!
-//! A state is which tensors are held, in which storages, and which operations that must not repeat have run. Running an
-//! operation costs its seconds; letting go of a tensor costs nothing and is always allowed, so every program's liveness
-//! is one of the paths. Dijkstra's algorithm, so the first final state reached is the best: any order of operations, any
-//! recomputation.
+//! A state is which tensors are held, in which storages, and which operations that must not repeat have run. Running
+//! an operation costs its seconds; letting go of a tensor costs nothing and is always allowed, so every program's
+//! liveness is one of the paths. Dijkstra's algorithm, so the first final state reached is the best: any order of
+//! operations, any recomputation.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashSet};

@@ -178,8 +178,8 @@ fn backward(builder: &mut Builder, made: &[TensorId], random: &mut Sequence) {
     let _ = made;
 }
 
-/// Layers of several operations each, every layer with a residual connection, and a backward that makes a gradient of the
-/// parameters and one of the input for every forward operation.
+/// Layers of several operations each, every layer with a residual connection, and a backward that makes a gradient of
+/// the parameters and one of the input for every forward operation.
 pub fn residual(random: &mut Sequence, layers: usize, inside: usize) -> Graph {
     let mut builder = Builder::default();
     let (input, target) = (builder.given(), builder.given());

@@ -1,7 +1,7 @@
 //! From borders to a chain: which operations belong to which stage, what is held, what each stage takes.
 //!
-//! Everything is counted by storage, under the tensor that the storage was made for (its *base*). The table in `stages.rs` says what is
-//! counted where. Cost: O(stages) times O(operations and their tensors).
+//! Everything is counted by storage, under the tensor that the storage was made for (its *base*). The table in
+//! `stages.rs` says what is counted where. Cost: O(stages) times O(operations and their tensors).
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -124,7 +124,8 @@ impl<'a> Cut<'a> {
         self.forward.last().map_or(0, |range| range.end)
     }
 
-    /// Whether an operation makes something no larger from random draws alone, like a mask: then that is kept instead.
+    /// Whether an operation makes something no larger from random draws alone, like a mask: then that is kept
+    /// instead.
     fn shrinks_draws(&self, place: usize) -> bool {
         let operation = &self.graph.operations[place];
         let bytes = |tensors: &[TensorId]| -> Bytes {
@@ -256,8 +257,8 @@ impl<'a> Cut<'a> {
         self.spans.iter().filter(made).map(|s| s.bytes).sum()
     }
 
-    /// The most that some operations hold of what they make themselves, what is held all along not counted. `stays` says
-    /// what they leave behind.
+    /// The most that some operations hold of what they make themselves, what is held all along not counted. `stays`
+    /// says what they leave behind.
     fn peak(
         &self,
         places: impl Iterator<Item = usize> + Clone,
@@ -328,7 +329,8 @@ fn spans(graph: &Graph, index: &Index) -> Vec<Span> {
     spans
 }
 
-/// The backward operations of each stage: they end with the last one that reads anything made in it or in a later one.
+/// The backward operations of each stage: they end with the last one that reads anything made in it or in a later
+/// one.
 fn backward(graph: &Graph, index: &Index, forward: &[Range<usize>]) -> Vec<Range<usize>> {
     let first = forward.last().map_or(0, |range| range.end);
     let mut end = first;

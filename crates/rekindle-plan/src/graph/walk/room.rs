@@ -1,8 +1,9 @@
 //! Making room: the storages of a walk and the queue of those to evict.
 //!
 //! The queue holds scores that were right when they were put there. As time passes and neighbours are evicted scores
-//! only fall, so an old one is an upper bound: the top of the queue is scored again before it is evicted. What can raise a score puts
-//! the storage into the queue again. Cost: O(log n) per run and eviction, times the size of the evicted neighbourhood.
+//! only fall, so an old one is an upper bound: the top of the queue is scored again before it is evicted. What can
+//! raise a score puts the storage into the queue again. Cost: O(log n) per run and eviction, times the size of the
+//! evicted neighbourhood.
 
 use std::cmp::Ordering;
 
@@ -93,8 +94,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Evicts until so many bytes are free for an operation. Where the best thing to evict is the input that the operation
-    /// can overwrite, it returns that storage and counts it for the output.
+    /// Evicts until so many bytes are free for an operation. Where the best thing to evict is the input that the
+    /// operation can overwrite, it returns that storage and counts it for the output.
     pub(super) fn make_room(
         &mut self,
         mut bytes: u64,
@@ -143,8 +144,8 @@ impl Walk<'_> {
         (self.used + bytes <= self.task.room).then_some(taken)
     }
 
-    /// Whatever a run may have raised the scores of: its outputs are new, its inputs are wanted later, and what is made
-    /// from its outputs is cheaper to regain.
+    /// Whatever a run may have raised the scores of: its outputs are new, its inputs are wanted later, and what is
+    /// made from its outputs is cheaper to regain.
     pub(super) fn requeue(&mut self, operation: &Operation) {
         for tensor in operation.inputs.iter().chain(&operation.outputs) {
             self.enqueue(self.of[tensor.index()]);

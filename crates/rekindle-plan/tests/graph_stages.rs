@@ -1,0 +1,148 @@
+//! Where a graph is cut, and what its stages run.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod graph_support;
+
+use graph_support::graphs::{Builder, Sequence, residual, unet};
+use rekindle_plan::graph::{
+    Crossing, Graph, GraphPlanner, GraphRequest, OperationId, Program, Stages, borders, plan_graph,
+    simulate,
+};
+use rekindle_plan::{Bytes, PlannerKind, StageId, frontier, planner};
+
+/// Three forward operations, a loss gradient and three backward operations that read the inputs of the forward.
+fn three() -> Builder {
+    let mut builder = Builder::default();
+    let mut states = vec![builder.given()];
+    for _ in 0..3 {
+        let state = builder.operation(&states[states.len() - 1..], 10, 1);
+        states.push(state);
+    }
+    let mut gradient = builder.operation(&[states[3]], 10, 1);
+    builder.last().backward = true;
+    for state in states[..3].iter().rev() {
+        gradient = builder.operation(&[gradient, *state], 10, 1);
+        builder.last().backward = true;
+    }
+    builder.output(gradient);
+    builder
+}
+
+fn places(graph: &Graph) -> Vec<usize> {
+    borders(graph).iter().map(|b| b.operations).collect()
+}
+
+#[test]
+fn borders_are_where_one_storage_is_live() {
+    let graph = residual(&mut Sequence(1), 5, 3);
+    // The first operation, then layers of three and a sum that also reads the layer's input, then the loss.
+    for layer in 0..=5 {
+        let cut = borders(&graph);
+        let border = cut.iter().find(|b| b.operations == 1 + 4 * layer).unwrap();
+        assert_eq!(border.live.len(), 1);
+        assert_eq!(border.bytes, graph.tensor(border.live[0]).bytes);
+    }
+}
+
+#[test]
+fn marks_decide_where_there_are_any() {
+    let mut graph = three().graph;
+    for (place, stage) in [(0, 0), (1, 0), (2, 4)] {
+        graph.operations[place].stage = Some(stage);
+    }
+    assert_eq!(places(&graph), [2]);
+    // What is not marked after the last mark is the loss.
+    graph.operations[2].stage = None;
+    graph.operations[1].stage = Some(1);
+    assert_eq!(places(&graph), [1, 2]);
+}
+
+#[test]
+fn a_cheap_tensor_that_crosses_everything_hides_no_border() {
+    let mut builder = Builder::default();
+    let (input, parameter) = (builder.given(), builder.given());
+    let cast = builder.operation(&[parameter], 50, 0);
+    let mut x = input;
+    for _ in 0..4 {
+        x = builder.operation(&[x, cast], 10, 1000);
+    }
+    builder.output(x);
+    assert_eq!(borders(&builder.graph).len(), 3);
+}
+
+#[test]
+fn skips_across_everything_still_leave_borders() {
+    let graph = unet(4, false);
+    let borders = borders(&graph);
+    assert!(borders.iter().any(|border| border.live.len() > 3));
+    let loss = borders.len();
+    let stages = Stages::new(&graph, &borders, Crossing::Held);
+    assert_eq!(stages.chain().stages.len(), loss);
+    // Every operation belongs to one stage.
+    let mut all: Vec<OperationId> = (0..=loss)
+        .flat_map(|i| {
+            let forward = stages.forward(StageId(i));
+            forward
+                .chain(stages.backward(StageId(i)))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(graph.operation_ids()));
+}
+
+/// Borders after operations 0 and 1. Operation 3 is the last that reads what operation 2 made, so 2 and 3 are the
+/// loss; likewise 1 and 4 are stage 1, and 0, 5 and 6 stage 0, whose output operation 5 reads.
+#[test]
+fn a_schedule_becomes_the_operations_of_its_stages() {
+    let graph = three().graph;
+    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let plain = stages.program(&graph, &planner::none(2).unwrap()).unwrap();
+    assert_eq!(
+        plain.operations(),
+        Program::recorded(&graph).unwrap().operations()
+    );
+    let halves = stages
+        .program(&graph, &planner::uniform(2, 2).unwrap())
+        .unwrap();
+    let numbers: Vec<u32> = halves.operations().iter().map(|id| id.0).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 5, 6]);
+}
+
+/// Operation 0 also makes a new running statistic, which nothing reads: recomputing its stage must not make it again.
+#[test]
+fn what_only_leaves_the_step_runs_once() {
+    let mut builder = three();
+    let first = builder.graph.operations[0].outputs[0];
+    let statistic = builder.operation(&[first], 4, 1);
+    builder.output(statistic);
+    let made = builder.graph.operations.pop().unwrap();
+    builder.graph.operations.insert(1, made);
+    let graph = builder.graph;
+    graph.validate().unwrap();
+    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let chain = stages.chain();
+    for plan in frontier(chain, PlannerKind::Optimal, 50).unwrap() {
+        let program = stages.program(&graph, &plan.schedule).unwrap();
+        let runs = program.operations().iter().filter(|id| id.0 == 1).count();
+        assert_eq!(runs, 1);
+        assert!(simulate(&graph, &program).peak <= plan.peak);
+    }
+}
+
+/// The skips of a U-Net are most of its memory: only a planner that evicts single tensors gets below half of it
+/// cheaply.
+#[test]
+fn a_unet_trains_in_half_the_memory() {
+    let graph = unet(4, false);
+    let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+    let request = GraphRequest {
+        planner: GraphPlanner::Graph,
+        ..GraphRequest::within(Bytes(recorded.peak.0 / 2))
+    };
+    let plan = plan_graph(&graph, &request).unwrap();
+    let again = plan.simulated.time.0 - recorded.time.0;
+    let forward = graph.operations.iter().filter(|o| !o.backward);
+    let forward: f64 = forward.map(|operation| operation.seconds.0).sum();
+    assert!(again <= forward, "more than the whole forward ran again");
+}
