@@ -1,7 +1,8 @@
 #[path = "../tests/record_parity/models.rs"]
+#[allow(dead_code)]
 mod models;
-use burn::tensor::*;
-use rekindle_plan::graph::*;
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use rekindle_plan::graph::{borders, simulate};
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 fn main() {

@@ -9,8 +9,8 @@
 //! changes, and one behind the last marked operation. Otherwise every point with one live storage is a border: the
 //! articulation points to which Jain et al. 2020 (arXiv 1910.02653) extend the segments of Chen et al. 2016 (arXiv
 //! 1604.06174). Where there are more than [`MOST_STAGES`], the pass is cut into slices of equal weight, and the point
-//! of each slice with the fewest live bytes remains. A stretch between two borders that holds more than 1 /
-//! [`FEWEST_STAGES`] of the weight (in a U-Net, whose skips cross everything) is also cut at points with up to
+//! of each slice with the fewest live bytes remains. A stretch between two borders that holds more than
+//! [`LONG_STRETCH`] of the weight (in a U-Net, whose skips cross everything) is also cut at points with up to
 //! [`MOST_LIVE`] live storages, chosen in the same way. The weight of an operation is its share of the bytes plus its
 //! share of the seconds. Cost: O(operations and their tensors).
 
@@ -22,8 +22,11 @@ use crate::bytes::Bytes;
 
 /// More stages than this make the planners of chains slow.
 const MOST_STAGES: usize = 96;
-/// A stretch that is heavier than this part of the pass is cut even where more than one storage is live.
-const FEWEST_STAGES: usize = 24;
+/// A stretch between two borders that is heavier than this part of the pass is cut even where more than one storage is
+/// live.
+const LONG_STRETCH: f64 = 0.25;
+/// Into how many slices such stretches would cut the whole pass.
+const SLICES: usize = 48;
 /// Live storages at a border, at most.
 const MOST_LIVE: usize = 12;
 /// The part of the forward time that a cheap tensor takes at most.
@@ -149,10 +152,10 @@ impl<'a> Points<'a> {
         let mut more = Vec::new();
         let edges = [0].into_iter().chain(chosen.iter().copied());
         for (start, end) in edges.zip(chosen.iter().copied().chain([last])) {
-            if self.weights[end] - self.weights[start] > 1.0 / FEWEST_STAGES as f64 {
+            if self.weights[end] - self.weights[start] > LONG_STRETCH {
                 let few = |&p: &usize| (1..=MOST_LIVE).contains(&self.counts[p]);
                 let inside = (start + 1..end).filter(few);
-                more.extend(self.smallest_of_slices(inside, 2 * FEWEST_STAGES));
+                more.extend(self.smallest_of_slices(inside, SLICES));
             }
         }
         chosen.extend(more);

@@ -31,6 +31,8 @@ pub(crate) fn staged(
 ) -> Result<Vec<Staged>, GraphPlanError> {
     let mut all = Vec::new();
     let crosses = borders.iter().any(|border| border.live.len() > 1);
+    // Equal segments are what was asked for: nothing is held that they would recompute.
+    let crosses = crosses && !matches!(planner, GraphPlanner::Uniform(_));
     let held = crosses.then_some(Crossing::Held);
     for crossing in [Crossing::Carried].into_iter().chain(held) {
         let stages = Stages::of(graph, index, borders, crossing);
