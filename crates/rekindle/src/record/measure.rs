@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Runs of one kind whose memory is looked at; later ones are timed alone.
-const MEASURED_RUNS: usize = 4;
+const MEASURED_RUNS: usize = 2;
 
 /// Passes over the program: one warms up, the others count.
 const LEAST_PASSES: usize = 2;

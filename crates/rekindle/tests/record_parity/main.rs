@@ -25,9 +25,9 @@ const PREDICTED: f64 = 0.03;
 /// How far below: tables of a few hundred bytes that nobody counts.
 const NOISE: f64 = 0.002;
 /// Plans with operations that run again that each model must give.
-const FEWEST_PLANS: usize = 4;
+const FEWEST_PLANS: usize = 3;
 /// Budgets between the smallest peak and the plain one, above what is in use anyway.
-const SHARES: [f64; 4] = [0.0, 0.25, 0.5, 0.8];
+const SHARES: [f64; 3] = [0.1, 0.4, 0.8];
 
 /// All float tensors that a module holds.
 fn bits<M: Module>(model: &M) -> Vec<Vec<u32>> {
