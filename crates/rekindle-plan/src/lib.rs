@@ -57,7 +57,7 @@ pub use chain::{Alternative, Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use frontier::frontier;
 pub use graph::{
     Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Operation, OperationId, Program,
-    ProgramError, Simulated, Tensor, TensorId, plan_graph,
+    ProgramError, Simulated, Tensor, TensorId, plan_graph, smallest_program,
 };
 pub use plan::{Plan, PlanRequest, PlannerKind, PlannerParseError, Slots, Source, plan};
 pub use planner::{PlanError, least_time, smallest_peak};

@@ -186,3 +186,39 @@ fn time_hardly_ever_rises_with_the_budget() {
         assert_eq!(best, recorded.time.0);
     }
 }
+
+#[test]
+fn a_graph_without_operations_takes_its_fixed_bytes() {
+    let graph = Graph {
+        fixed_bytes: Bytes(7),
+        ..Graph::default()
+    };
+    for planner in PLANNERS {
+        let request = |budget| GraphRequest {
+            planner,
+            ..GraphRequest::within(Bytes(budget))
+        };
+        let plan = plan_graph(&graph, &request(7)).unwrap();
+        assert!(plan.program.is_empty());
+        assert_eq!(plan.simulated.peak, Bytes(7));
+        assert!(matches!(
+            plan_graph(&graph, &request(6)),
+            Err(GraphPlanError::Infeasible {
+                smallest: Bytes(7),
+                ..
+            })
+        ));
+    }
+}
+
+#[test]
+fn operations_without_a_time_are_planned_too() {
+    let mut graph = unet(3, false);
+    for operation in &mut graph.operations {
+        operation.seconds = rekindle_plan::Seconds::ZERO;
+    }
+    let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+    let budget = Bytes(recorded.peak.0 * 6 / 10);
+    let plan = plan_graph(&graph, &GraphRequest::within(budget)).unwrap();
+    assert!(plan.simulated.peak <= budget);
+}

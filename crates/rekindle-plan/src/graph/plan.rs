@@ -1,5 +1,7 @@
 //! The door to the planners of graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::borders::{Border, borders_of};
@@ -33,6 +35,28 @@ pub enum GraphPlanner {
     /// `none` if it fits, else the faster of `optimal` and `graph`.
     #[default]
     Auto,
+}
+
+impl GraphPlanner {
+    /// The name, in lower case, without the number of segments.
+    pub fn name(self) -> &'static str {
+        match self {
+            GraphPlanner::None => "none",
+            GraphPlanner::Uniform(_) => "uniform",
+            GraphPlanner::Sqrt => "sqrt",
+            GraphPlanner::Segments => "segments",
+            GraphPlanner::Revolve => "revolve",
+            GraphPlanner::Optimal => "optimal",
+            GraphPlanner::Graph => "graph",
+            GraphPlanner::Auto => "auto",
+        }
+    }
+}
+
+impl fmt::Display for GraphPlanner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 /// What to plan for.
@@ -84,7 +108,7 @@ pub struct GraphPlan {
 pub enum GraphPlanError {
     /// No program that was found fits the budget.
     #[error(
-        "no program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({smallest})",
+        "no {planner} program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({smallest})",
         budget.0, smallest.0
     )]
     Infeasible {

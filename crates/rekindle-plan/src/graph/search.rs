@@ -204,7 +204,10 @@ impl<'a> Search<'a> {
                 let most = tensors.max(8) / 2;
                 for _ in 0..1_usize << self.random.below(most.ilog2() as usize) {
                     let at = self.random.below(tensors);
-                    keys.bias[at] *= self.random.between(-3.0, 3.0).exp();
+                    let factor = self.random.between(-3.0, 3.0).exp();
+                    if let Some(bias) = keys.bias.get_mut(at) {
+                        *bias *= factor;
+                    }
                 }
             }
             _ => self.reorder(&mut keys.outline),
