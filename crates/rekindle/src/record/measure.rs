@@ -38,8 +38,8 @@ use crate::{
     profile::measurement::{SCRATCH_MARGIN, wake_threads},
 };
 
-/// Runs of one kind whose memory is looked at; later ones are timed alone.
-const MEASURED_RUNS: usize = 2;
+/// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
+const GATHERED_PASS: usize = 1;
 
 /// Passes over the program: one warms up, the others count.
 const LEAST_PASSES: usize = 2;
@@ -103,12 +103,12 @@ impl Costs {
             let mut held: Vec<DispatchTensor> = Vec::new();
             for step in &prepared {
                 let kind = kinds.entry(keys[step.number]).or_default();
-                let look = kind.runs.len() < MEASURED_RUNS * pass.max(1);
+                let look = kind.runs.len() < pass + 1;
                 let mut run = Run::of(|operation| interpreter.run(operation), device, meter);
                 if look {
                     // Once with its inputs kept: what more is in use is its outputs.
                     // Threads are held together: each needs scratch of its own, and all may need it at once.
-                    meter.gather_threads(true);
+                    meter.gather_threads(pass == GATHERED_PASS);
                     let kept = run.measure(without_draw(&step.keeping_inputs()));
                     meter.gather_threads(false);
                     for output in step.operation.outputs() {
@@ -171,7 +171,7 @@ impl Costs {
             for output in &outputs {
                 let place = output.0 as usize;
                 let share = recording.value_bytes(place) as f64 / numbers as f64;
-                tensors[place].bytes = Bytes((cost.output_bytes as f64 * share).ceil() as u64);
+                tensors[place].bytes = rounded((cost.output_bytes as f64 * share).ceil() as u64);
             }
             let mut inputs: Vec<TensorId> = one.operation.inputs().map(id).collect();
             let mut outputs = outputs;
@@ -202,6 +202,14 @@ impl Costs {
             fixed_bytes: fixed,
         }
     }
+}
+
+/// Headers differ by some bytes from operation to operation: tensors of one size count as equally large, so that one
+/// may take the place of another.
+fn rounded(bytes: u64) -> Bytes {
+    const ALIGNED: u64 = 256;
+    const LARGE: u64 = 16 * 1024;
+    Bytes(if bytes < LARGE { bytes } else { bytes.next_multiple_of(ALIGNED) })
 }
 
 /// Bytes of the numbers of all outputs.
@@ -291,7 +299,6 @@ impl Kind {
     fn note(&mut self, pass: usize, kept: &Reading, taken: &Reading, over: Option<usize>) {
         if pass == 0 {
             // Warming up: tables grow, kernels are compiled.
-            self.runs.clear();
             self.seconds.clear();
         }
         let output_bytes = kept.after.saturating_sub(kept.before);

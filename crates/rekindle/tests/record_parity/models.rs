@@ -179,15 +179,15 @@ pub struct Recurrent {
 impl Recurrent {
     pub fn new(device: &Device) -> Self {
         Self {
-            cell: LstmConfig::new(6, 12, true).init(device),
-            head: LinearConfig::new(12, 10).init(device),
+            cell: LstmConfig::new(6, 32, true).init(device),
+            head: LinearConfig::new(32, 10).init(device),
         }
     }
 
     pub fn forward(&self, x: Tensor<3>) -> Tensor<2> {
         let [batch, length, _] = x.dims();
         let (all, _) = self.cell.forward(x, None);
-        let last = all.slice([0..batch, length - 1..length, 0..12]).flatten::<2>(1, 2);
+        let last = all.slice([0..batch, length - 1..length, 0..32]).flatten::<2>(1, 2);
         self.head.forward(last)
     }
 }
