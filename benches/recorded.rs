@@ -129,7 +129,9 @@ impl Gpt {
 
 fn cross_entropy(output: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let device = output.device();
-    CrossEntropyLossConfig::new().init(&device).forward(output, targets)
+    CrossEntropyLossConfig::new()
+        .init(&device)
+        .forward(output, targets)
 }
 
 /// Gradients as numbers, in the module's order.
@@ -148,7 +150,13 @@ fn bits<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Vec<u32>> {
     all.1
 }
 
-fn case<M, I, F>(name: &str, device: &Device, model: &M, batch: I, step: F) -> Result<(), RecordError>
+fn case<M, I, F>(
+    name: &str,
+    device: &Device,
+    model: &M,
+    batch: I,
+    step: F,
+) -> Result<(), RecordError>
 where
     M: Module,
     I: Activation,
@@ -177,7 +185,17 @@ where
     );
     println!(
         "  {:>6} {:>11} {:>11} {:>11} {:>7}  {:>7} {:>7} {:>9}  {:>6} {:>7}  {:<8} planned in",
-        "share", "budget", "predicted", "measured", "error", "time", "pred.", "spread", "equal", "again", "planner"
+        "share",
+        "budget",
+        "predicted",
+        "measured",
+        "error",
+        "time",
+        "pred.",
+        "spread",
+        "equal",
+        "again",
+        "planner"
     );
     let held = measure(&plain).2;
     let plain_peak = recorded()?.plain()?.plan().predicted_peak;
@@ -185,11 +203,19 @@ where
         let above = plain_peak.0.saturating_sub(held as u64) as f64;
         let budget = Bytes(held as u64 + (above * share) as u64);
         let start = Instant::now();
-        let planned = if share < 1.0 { recorded()?.within(budget) } else { recorded()?.plain() };
+        let planned = if share < 1.0 {
+            recorded()?.within(budget)
+        } else {
+            recorded()?.plain()
+        };
         let planned = match planned {
             Ok(planned) => planned,
             Err(RecordError::Infeasible { smallest, .. }) => {
-                println!("  {share:>6.2} {:>11}: the smallest is {}", mb(budget.0), mb(smallest.0));
+                println!(
+                    "  {share:>6.2} {:>11}: the smallest is {}",
+                    mb(budget.0),
+                    mb(smallest.0)
+                );
                 break;
             }
             Err(error) => return Err(error),
@@ -226,7 +252,11 @@ where
             if equal { "yes" } else { "NO" },
             plan.repeated,
             format!("{:?}", plan.planner),
-            if peak as u64 > budget.0 && share < 1.0 { "  BUDGET EXCEEDED" } else { "" },
+            if peak as u64 > budget.0 && share < 1.0 {
+                "  BUDGET EXCEEDED"
+            } else {
+                ""
+            },
         );
     }
     Ok(())
@@ -237,7 +267,10 @@ fn mb(bytes: u64) -> String {
 }
 
 fn main() -> Result<(), RecordError> {
-    let chosen: Vec<String> = std::env::args().skip(1).filter(|one| !one.starts_with('-')).collect();
+    let chosen: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|one| !one.starts_with('-'))
+        .collect();
     let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|one| one == name);
     let device = Device::flex().autodiff();
     device.seed(1);
@@ -246,32 +279,58 @@ fn main() -> Result<(), RecordError> {
     for (name, batch) in [("deep", 512), ("deep-large", 2048)] {
         if wanted(name) {
             let layers = (0..64).map(|_| LinearConfig::new(512, 512).init(&device));
-            let model = Deep { layers: layers.collect() };
-            let batch = (Tensor::<2>::random([batch, 512], normal, &device), classes(batch));
-            case(name, &device, &model, batch, |model, (x, y)| cross_entropy(model.forward(x), y))?;
+            let model = Deep {
+                layers: layers.collect(),
+            };
+            let batch = (
+                Tensor::<2>::random([batch, 512], normal, &device),
+                classes(batch),
+            );
+            case(name, &device, &model, batch, |model, (x, y)| {
+                cross_entropy(model.forward(x), y)
+            })?;
         }
     }
     if wanted("conv") {
         let blocks = (0..8).map(|place| Block::new(if place == 0 { 3 } else { 32 }, 32, &device));
-        let model = Conv { blocks: blocks.collect() };
-        let batch = (Tensor::<4>::random([32, 3, 64, 64], normal, &device), classes(32));
-        case("conv", &device, &model, batch, |model, (x, y)| cross_entropy(model.forward(x), y))?;
+        let model = Conv {
+            blocks: blocks.collect(),
+        };
+        let batch = (
+            Tensor::<4>::random([32, 3, 64, 64], normal, &device),
+            classes(32),
+        );
+        case("conv", &device, &model, batch, |model, (x, y)| {
+            cross_entropy(model.forward(x), y)
+        })?;
     }
     if wanted("u-net") {
         let model = UNet::new(&device);
-        let batch = (Tensor::<4>::random([16, 3, 96, 96], normal, &device), classes(16));
-        case("u-net", &device, &model, batch, |model, (x, y)| cross_entropy(model.forward(x), y))?;
+        let batch = (
+            Tensor::<4>::random([16, 3, 96, 96], normal, &device),
+            classes(16),
+        );
+        case("u-net", &device, &model, batch, |model, (x, y)| {
+            cross_entropy(model.forward(x), y)
+        })?;
     }
     if wanted("gpt") {
-        let body = TransformerEncoderConfig::new(128, 512, 4, 6).with_dropout(0.1).with_norm_first(true);
+        let body = TransformerEncoderConfig::new(128, 512, 4, 6)
+            .with_dropout(0.1)
+            .with_norm_first(true);
         let model = Gpt {
             tokens: EmbeddingConfig::new(256, 128).init(&device),
             body: body.init(&device),
             head: LinearConfig::new(128, 256).with_bias(false).init(&device),
         };
         let range = Distribution::Uniform(0.0, 256.0);
-        let batch = (Tensor::<2, Int>::random([16, 128], range, &device), classes(16 * 128));
-        case("gpt", &device, &model, batch, |model, (x, y)| cross_entropy(model.forward(x), y))?;
+        let batch = (
+            Tensor::<2, Int>::random([16, 128], range, &device),
+            classes(16 * 128),
+        );
+        case("gpt", &device, &model, batch, |model, (x, y)| {
+            cross_entropy(model.forward(x), y)
+        })?;
     }
     Ok(())
 }

@@ -15,7 +15,9 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 fn what_comes_into_use_later_is_counted() {
     const ROWS: usize = 4096;
     let device = Device::flex().autodiff();
-    let mut model: Vec<Linear> = (0..12).map(|_| LinearConfig::new(64, 64).init(&device)).collect();
+    let mut model: Vec<Linear> = (0..12)
+        .map(|_| LinearConfig::new(64, 64).init(&device))
+        .collect();
     let loss = |model: &Vec<Linear>, input: Tensor<2>| {
         let output = model.iter().fold(input, |x, layer| layer.forward(x).tanh());
         output.square().mean()
@@ -41,7 +43,10 @@ fn what_comes_into_use_later_is_counted() {
 
     let most = Tensor::<2>::zeros([ROWS, 64 * 40], &device);
     let refused = step.run(&model, input.clone()).err();
-    assert!(matches!(refused, Some(RecordError::Infeasible { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Some(RecordError::Infeasible { .. })),
+        "{refused:?}"
+    );
     drop(most);
     assert!(step.run(&model, input).is_ok());
 }

@@ -45,7 +45,9 @@ fn difference(model: &Model, one: &GradientsParams, other: &GradientsParams) -> 
             let both = (self.0.get::<D>(param.id), self.1.get::<D>(param.id));
             if let (Some(one), Some(other)) = both {
                 let most = (one - other).abs().max().into_data().iter::<f32>().next();
-                let most = most.filter(|most| most.is_finite()).unwrap_or(f32::INFINITY);
+                let most = most
+                    .filter(|most| most.is_finite())
+                    .unwrap_or(f32::INFINITY);
                 (self.2, self.3) = (self.2.max(most), self.3 + 1);
             }
         }
@@ -71,7 +73,9 @@ fn recorded_steps_agree_with_the_plain_loop_and_keep_a_budget() {
     };
     let model = Model {
         convs: vec![conv(3), conv(8), conv(8)],
-        norms: (0..3).map(|_| BatchNormConfig::new(8).init(&device)).collect(),
+        norms: (0..3)
+            .map(|_| BatchNormConfig::new(8).init(&device))
+            .collect(),
         head: LinearConfig::new(8, 10).init(&device),
     };
     let images = Tensor::<4>::random([16, 3, 32, 32], Distribution::Normal(0.0, 1.0), &device);
@@ -89,12 +93,16 @@ fn recorded_steps_agree_with_the_plain_loop_and_keep_a_budget() {
     };
     let whole = recorded().plain().expect("planned");
     let budget = Bytes(whole.plan().predicted_peak.0 * 8 / 10);
-    let tight = recorded().within_by(budget, GraphPlanner::Auto).expect("planned");
+    let tight = recorded()
+        .within_by(budget, GraphPlanner::Auto)
+        .expect("planned");
     assert!(tight.plan().repeated > 0, "{:?}", tight.plan());
     opened.meter.trim();
     for (what, step) in [("plain", &whole), ("budget", &tight)] {
         let before = own.norms[0].running_mean.value_sync().into_data();
-        let output = step.run(&model.valid().train(), batch.clone()).expect("run");
+        let output = step
+            .run(&model.valid().train(), batch.clone())
+            .expect("run");
         let (most, count) = difference(&model, &output.gradients, &plain);
         eprintln!(
             "{what}: {count} gradients, largest difference {most:.1e}; {:?}, predicted {}, budget {budget}",

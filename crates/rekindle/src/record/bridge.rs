@@ -18,7 +18,9 @@ use burn::{
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
-use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensorKind, backends::Autodiff};
+use burn_dispatch::{
+    BackendTensor, DispatchKindConversion, DispatchTensorKind, backends::Autodiff,
+};
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 
@@ -281,7 +283,9 @@ where
     }
 }
 
-fn capture_of<const D: usize>(tensor: Tensor<D>) -> <Capture as BackendTypes>::FloatTensorPrimitive {
+fn capture_of<const D: usize>(
+    tensor: Tensor<D>,
+) -> <Capture as BackendTypes>::FloatTensorPrimitive {
     match tensor.try_into_primitive::<Capture>() {
         Ok(primitive) => primitive,
         Err(error) => panic!("{FOREIGN}: {error:?}"),
@@ -295,7 +299,11 @@ fn tracked_of<const D: usize>(tensor: Tensor<D>) -> Result<TrackedFloat, RecordE
     let untracked = tensor.clone();
     tensor
         .try_into_primitive::<Tracked>()
-        .or_else(|_| untracked.try_into_primitive::<Capture>().map(Tracked::from_inner))
+        .or_else(|_| {
+            untracked
+                .try_into_primitive::<Capture>()
+                .map(Tracked::from_inner)
+        })
         .map_err(|_| RecordError::LossElsewhere)
 }
 
@@ -329,7 +337,11 @@ impl ToRecording {
     fn float<const D: usize>(&self, shape: Shape, dtype: DType, trains: bool) -> TrackedFloat {
         let empty = Tensor::<D>::empty(shape, (&self.device, dtype));
         let tensor = Tracked::from_inner(capture_of(empty));
-        if trains { tensor.require_grad() } else { tensor }
+        if trains {
+            tensor.require_grad()
+        } else {
+            tensor
+        }
     }
 
     fn known<T: Clone + 'static>(&self, id: ParamId) -> Option<T> {
@@ -435,7 +447,9 @@ struct Inputs<'a> {
 
 impl ActivationMapper for Inputs<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        let leaf = self.map.float::<D>(tensor.shape(), tensor.dtype(), self.trains);
+        let leaf = self
+            .map
+            .float::<D>(tensor.shape(), tensor.dtype(), self.trains);
         self.tensors.push(leaf.primitive().id());
         self.leaves.push(leaf.clone());
         Tensor::from_primitive::<Tracked>(leaf)
@@ -481,7 +495,9 @@ fn id_of(tensor: DispatchTensor) -> TensorId {
         Ok(_) | Err(_) => {}
     }
     match <DispatchTensor as DispatchKindConversion<Capture>>::try_into_backend(tensor) {
-        Ok(BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor)) => tensor.id(),
+        Ok(
+            BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor),
+        ) => tensor.id(),
         Ok(_) | Err(_) => panic!("{FOREIGN}"),
     }
 }
@@ -528,7 +544,10 @@ pub(super) fn interpreter(tensor: &DispatchTensor) -> Result<Box<dyn Interpreter
         DispatchTensorKind::Flex(_) => on::<burn_dispatch::backends::Flex>(tensor),
         #[cfg(feature = "cubecl")]
         DispatchTensorKind::Cube(_) => on::<burn_dispatch::backends::Cube>(tensor),
-        #[allow(unreachable_patterns, reason = "reached in builds without all backends")]
+        #[allow(
+            unreachable_patterns,
+            reason = "reached in builds without all backends"
+        )]
         _ => Err(RecordError::Backend),
     }
 }

@@ -39,7 +39,9 @@ pub enum RecordError {
     #[error("the loss is not computed from the model and the batch that the step is given")]
     LossElsewhere,
     /// The step seeds the generator.
-    #[error("the step seeds the random number generator, {after}. Call `device.seed` before the step")]
+    #[error(
+        "the step seeds the random number generator, {after}. Call `device.seed` before the step"
+    )]
     Seeds {
         /// Where it stopped.
         after: String,
@@ -119,13 +121,24 @@ impl RecordError {
             None => "before its first operation".to_owned(),
         };
         let says = |words: &[&str]| words.iter().any(|word| panic.contains(word));
-        if says(&["no concrete value", "no initialized value", "into_data", "read the tensor"]) {
+        if says(&[
+            "no concrete value",
+            "no initialized value",
+            "into_data",
+            "read the tensor",
+        ]) {
             Self::ReadsValue { after }
         } else if says(&["seeding is not supported"]) {
             Self::Seeds { after }
         } else if says(&["do not support autodiff", "does not support autodiff"]) {
             Self::Moves { after }
-        } else if says(&[FOREIGN, "same device", "same backend", "Expected", "mismatch"]) {
+        } else if says(&[
+            FOREIGN,
+            "same device",
+            "same backend",
+            "Expected",
+            "mismatch",
+        ]) {
             Self::Outside { after }
         } else {
             let panic = panic.to_owned();

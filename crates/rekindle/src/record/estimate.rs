@@ -104,10 +104,20 @@ impl Estimate {
             let parameters = parameters.filter(move |one| one.trains == trains);
             parameters.map(|one| numbers(one.tensor)).sum()
         };
-        let parameter_bytes = recording.parameters.iter().map(|one| bytes(one.tensor)).sum();
+        let parameter_bytes = recording
+            .parameters
+            .iter()
+            .map(|one| bytes(one.tensor))
+            .sum();
         let trained = recording.parameters.iter().filter(|one| one.trains);
         let constants = recording.constants.iter().map(|(tensor, _)| *tensor);
-        let input_bytes = recording.inputs.iter().copied().chain(constants).map(bytes).sum();
+        let input_bytes = recording
+            .inputs
+            .iter()
+            .copied()
+            .chain(constants)
+            .map(bytes)
+            .sum();
         let fixed = parameter_bytes + input_bytes;
         let graph = Costs::from_shapes(recording).graph(recording, fixed);
         let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
@@ -126,7 +136,9 @@ impl Estimate {
             gradient_bytes: trained.map(|one| bytes(one.tensor)).sum(),
             input_bytes,
             plain_peak: plain.peak,
-            peak_at: at.map_or_else(Default::default, |one| (name_of(&one.operation), one.backward)),
+            peak_at: at.map_or_else(Default::default, |one| {
+                (name_of(&one.operation), one.backward)
+            }),
             smallest_peak: smallest.peak,
             flops: work.iter().sum(),
             operations: recording.operations.len(),
@@ -161,7 +173,11 @@ impl Estimate {
     /// Seconds are of a nominal machine here: only their ratios mean anything.
     #[must_use]
     pub fn nominal_time(&self) -> Seconds {
-        self.graph.operations.iter().map(|one| one.seconds).fold(Seconds::ZERO, |sum, one| sum + one)
+        self.graph
+            .operations
+            .iter()
+            .map(|one| one.seconds)
+            .fold(Seconds::ZERO, |sum, one| sum + one)
     }
 }
 

@@ -24,7 +24,10 @@ pub(super) fn check(
         });
     }
     for (place, gradient) in gradients {
-        if data(gradient)?.iter::<f64>().any(|value| !value.is_finite()) {
+        if data(gradient)?
+            .iter::<f64>()
+            .any(|value| !value.is_finite())
+        {
             return Err(RecordError::NotFinite {
                 what: format!("the gradient of `{}`", path(*place)),
             });

@@ -92,9 +92,14 @@ impl Costs {
         meter: &dyn Meter,
     ) -> Result<Self, RecordError> {
         let keys = keys(recording);
-        let names: Vec<String> = recording.operations.iter().map(|one| name_of(&one.operation)).collect();
+        let names: Vec<String> = recording
+            .operations
+            .iter()
+            .map(|one| name_of(&one.operation))
+            .collect();
         let prepared = prepare(recording, program);
         let mut kinds: HashMap<u64, Kind> = HashMap::new();
+        let probe = Probe { device, meter };
         let started = Instant::now();
         let mut passes = LEAST_PASSES;
         let mut pass = 0;
@@ -104,26 +109,26 @@ impl Costs {
             for step in &prepared {
                 let kind = kinds.entry(keys[step.number]).or_default();
                 let look = kind.runs.len() < pass + 1;
-                let mut run = Run::of(|operation| interpreter.run(operation), device, meter);
+                let operation = without_draw(&step.operation);
                 if look {
                     // Once with its inputs kept: what more is in use is its outputs.
                     // Threads are held together: each needs scratch of its own, and all may need it at once.
                     meter.gather_threads(pass == GATHERED_PASS);
-                    let kept = run.measure(without_draw(&step.keeping_inputs()));
+                    let keeping = without_draw(&step.keeping_inputs());
+                    let kept = probe.measure(interpreter.as_mut(), keeping);
                     meter.gather_threads(false);
                     for output in step.operation.outputs() {
                         let mut output = output.clone();
                         output.status = TensorStatus::ReadWrite;
-                        (run.run)(OperationIr::Drop(output));
+                        interpreter.run(OperationIr::Drop(output));
                     }
-                    let taken = run.measure(without_draw(&step.operation));
+                    let taken = probe.measure(interpreter.as_mut(), operation);
                     let over = may_take_over(recording, &step.operation);
                     kind.note(pass, &kept, &taken, over);
                 } else {
-                    let seconds = run.time(without_draw(&step.operation));
+                    let seconds = probe.time(interpreter.as_mut(), operation);
                     kind.seconds.push(seconds);
                 }
-                drop(run);
                 step.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
             }
             pass += 1;
@@ -131,15 +136,14 @@ impl Costs {
                 passes = MOST_PASSES;
             }
         }
-        let costs = recording.operations.iter().enumerate().map(|(number, one)| {
-            let numbers = values(recording, &one.operation);
-            let kind = kinds.get(&keys[number]);
-            kind.map_or_else(
-                || Self::from_shapes(recording).0[number].clone(),
-                |kind| kind.cost(&names[number], numbers),
-            )
-        });
-        Ok(Self(costs.collect()))
+        let mut costs = Self::from_shapes(recording);
+        for (number, cost) in costs.0.iter_mut().enumerate() {
+            if let Some(kind) = kinds.get(&keys[number]) {
+                let numbers = values(recording, &recording.operations[number].operation);
+                *cost = kind.cost(&names[number], numbers);
+            }
+        }
+        Ok(costs)
     }
 
     /// What all views take themselves, besides the storage that they share.
@@ -209,7 +213,11 @@ impl Costs {
 fn rounded(bytes: u64) -> Bytes {
     const ALIGNED: u64 = 256;
     const LARGE: u64 = 16 * 1024;
-    Bytes(if bytes < LARGE { bytes } else { bytes.next_multiple_of(ALIGNED) })
+    Bytes(if bytes < LARGE {
+        bytes
+    } else {
+        bytes.next_multiple_of(ALIGNED)
+    })
 }
 
 /// Bytes of the numbers of all outputs.
@@ -241,26 +249,22 @@ struct Reading {
     peak: u64,
 }
 
-/// Runs operations and measures them.
-struct Run<'a, F> {
-    run: F,
+/// Measures operations.
+struct Probe<'a> {
     device: &'a Device,
     meter: &'a dyn Meter,
 }
 
-impl<'a, F: FnMut(OperationIr)> Run<'a, F> {
-    fn of(run: F, device: &'a Device, meter: &'a dyn Meter) -> Self {
-        Self { run, device, meter }
-    }
-
-    fn time(&mut self, operation: OperationIr) -> f64 {
+impl Probe<'_> {
+    fn time(&self, interpreter: &mut dyn Interpreter, operation: OperationIr) -> f64 {
         let start = Instant::now();
-        (self.run)(operation);
+        interpreter.run(operation);
+        // A failure shows where values are read.
         let _ = self.device.sync();
         start.elapsed().as_secs_f64()
     }
 
-    fn measure(&mut self, operation: OperationIr) -> Reading {
+    fn measure(&self, interpreter: &mut dyn Interpreter, operation: OperationIr) -> Reading {
         if self.meter.exact_sizes() {
             // Pools that serve exact sizes reserve at most what an operation takes at most, if they start empty.
             self.meter.trim();
@@ -268,7 +272,7 @@ impl<'a, F: FnMut(OperationIr)> Run<'a, F> {
         wake_threads();
         self.meter.start_interval();
         let before = self.meter.read();
-        let seconds = self.time(operation);
+        let seconds = self.time(interpreter, operation);
         let after = self.meter.read();
         let reserved = after.reserved_bytes.unwrap_or_default();
         Reading {
@@ -321,7 +325,11 @@ impl Kind {
             all.get(all.len() / 2).copied().unwrap_or_default()
         };
         let output_bytes = usual(|look| look.output_bytes);
-        let temp_bytes = looks.iter().map(|look| look.temp_bytes).max().unwrap_or_default();
+        let temp_bytes = looks
+            .iter()
+            .map(|look| look.temp_bytes)
+            .max()
+            .unwrap_or_default();
         let view = may_be_view(name) && output_bytes < numbers / 2;
         let took_over = looks.first().and_then(|look| look.took_over);
         let always = looks.iter().all(|look| look.took_over == took_over);

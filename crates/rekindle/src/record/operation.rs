@@ -2,9 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use burn_ir::{
-    FloatOperationIr, FullOpIr, NumericOperationIr, OperationIr, ScalarIr, TensorIr,
-};
+use burn_ir::{FloatOperationIr, FullOpIr, NumericOperationIr, OperationIr, ScalarIr, TensorIr};
 use rekindle_plan::Seconds;
 
 /// burn's name of an operation: `Matmul`, `Conv2dWeightBackward`.
@@ -13,11 +11,17 @@ pub(crate) fn name_of(operation: &OperationIr) -> String {
     // Only the beginning of the text is wanted: the writer ends it.
     let _ = write!(start, "{operation:?}");
     let words = start.0.split(|c: char| !c.is_alphanumeric());
-    let kinds = ["F64", "F32", "Flex32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8"];
+    let kinds = [
+        "F64", "F32", "Flex32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8",
+    ];
     let mut words = words.filter(|word| !word.is_empty() && !kinds.contains(word));
     let family = words.next().unwrap_or_default();
     match words.next() {
-        Some(name) if name.starts_with(char::is_uppercase) && !name.ends_with("Ir") && name != "Bool" => name.to_owned(),
+        Some(name)
+            if name.starts_with(char::is_uppercase) && !name.ends_with("Ir") && name != "Bool" =>
+        {
+            name.to_owned()
+        }
         _ => family.to_owned(),
     }
 }
@@ -28,7 +32,11 @@ struct Start(String);
 impl Write for Start {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.push_str(text);
-        if self.0.len() > 64 { Err(fmt::Error) } else { Ok(()) }
+        if self.0.len() > 64 {
+            Err(fmt::Error)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -58,7 +66,10 @@ pub(crate) fn without_draw(operation: &OperationIr) -> OperationIr {
 
 /// Whether its output may share its input's storage.
 pub(crate) fn may_be_view(name: &str) -> bool {
-    matches!(name, "Reshape" | "SwapDims" | "Permute" | "Expand" | "Slice" | "Unfold")
+    matches!(
+        name,
+        "Reshape" | "SwapDims" | "Permute" | "Expand" | "Slice" | "Unfold"
+    )
 }
 
 /// What a nominal machine does in a second: operations on numbers, and bytes that it reads or writes. Their ratio is
@@ -75,8 +86,20 @@ pub(crate) fn flops(name: &str, operation: &OperationIr) -> f64 {
         return 0.0;
     };
     let count = |tensor: &TensorIr| tensor.shape.num_elements() as f64;
-    let last = |tensor: &TensorIr| tensor.shape.as_slice().last().map_or(1.0, |&last| last as f64);
-    let first = |tensor: &TensorIr| tensor.shape.as_slice().first().map_or(1.0, |&first| first.max(1) as f64);
+    let last = |tensor: &TensorIr| {
+        tensor
+            .shape
+            .as_slice()
+            .last()
+            .map_or(1.0, |&last| last as f64)
+    };
+    let first = |tensor: &TensorIr| {
+        tensor
+            .shape
+            .as_slice()
+            .first()
+            .map_or(1.0, |&first| first.max(1) as f64)
+    };
     match (name, inputs.as_slice()) {
         ("Matmul" | "Linear", [left, ..]) => 2.0 * count(out) * last(left),
         ("LinearXBackward", [_, gradient]) => 2.0 * count(out) * last(gradient),
@@ -94,7 +117,10 @@ pub(crate) fn flops(name: &str, operation: &OperationIr) -> f64 {
         (_, [_, weight, ..]) if name.starts_with("Conv") && !name.ends_with("Backward") => {
             2.0 * count(out) * count(weight) / first(weight)
         }
-        _ => inputs.iter().map(|input| count(input)).fold(count(out), f64::max),
+        _ => inputs
+            .iter()
+            .map(|input| count(input))
+            .fold(count(out), f64::max),
     }
 }
 
@@ -105,6 +131,10 @@ pub(crate) fn nominal_seconds(name: &str, operation: &OperationIr) -> Seconds {
         .chain(operation.outputs())
         .map(|tensor| tensor.shape.num_elements() * tensor.dtype.size())
         .sum();
-    let moved = if may_be_view(name) { 0.0 } else { bytes as f64 / NOMINAL_BYTES };
+    let moved = if may_be_view(name) {
+        0.0
+    } else {
+        bytes as f64 / NOMINAL_BYTES
+    };
     Seconds(NOMINAL_CALL_S + moved.max(flops(name, operation) / NOMINAL_FLOPS))
 }

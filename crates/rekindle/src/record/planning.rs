@@ -14,8 +14,8 @@ use burn::{
 use rekindle_plan::{
     Bytes,
     graph::{
-        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId, Program, plan_graph,
-        simulate, smallest_program,
+        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId, Program,
+        plan_graph, simulate, smallest_program,
     },
 };
 
@@ -118,7 +118,9 @@ impl<A> Measured<A> {
     /// What the step holds that is neither the program's nor the process's: constants, views, tables.
     fn own_bytes(&self) -> Bytes {
         let constants = self.recording.constants.iter();
-        let constants: u64 = constants.map(|(tensor, _)| self.recording.value_bytes(*tensor)).sum();
+        let constants: u64 = constants
+            .map(|(tensor, _)| self.recording.value_bytes(*tensor))
+            .sum();
         let given = self.recording.given().count() as u64;
         let made = self.recording.tensors.len() as u64 - given;
         Bytes(constants + given * GIVEN_BYTES + made * MADE_BYTES) + self.costs.view_bytes()
@@ -176,7 +178,10 @@ pub(super) fn planned<A>(
         } = plan;
         let need = |one: &OperationId| {
             let operation = graph.operation(*one);
-            let outputs = operation.outputs.iter().map(|tensor| graph.tensor(*tensor).bytes);
+            let outputs = operation
+                .outputs
+                .iter()
+                .map(|tensor| graph.tensor(*tensor).bytes);
             outputs.sum::<Bytes>() + operation.temp_bytes
         };
         let mut planned = Planned {

@@ -25,7 +25,11 @@ pub(super) struct Prepared {
 
 /// The operations of `program`, which is one of `recording`.
 pub(super) fn prepare(recording: &Recording, program: &Program) -> Vec<Prepared> {
-    let order: Vec<usize> = program.operations().iter().map(|one| one.0 as usize).collect();
+    let order: Vec<usize> = program
+        .operations()
+        .iter()
+        .map(|one| one.0 as usize)
+        .collect();
     let mut ready = last_places(recording, &order);
     let steps = order.into_iter().enumerate();
     steps
@@ -44,18 +48,28 @@ pub(super) fn prepare(recording: &Recording, program: &Program) -> Vec<Prepared>
                 .copied()
                 .filter(|tensor| uses.get(tensor) == Some(&1))
                 .collect();
-            let outputs: HashSet<u64> = operation.outputs().map(|output| output.id.value()).collect();
-            operation.visit_mut(&mut Fates { taken: &taken, outputs: &outputs });
+            let outputs: HashSet<u64> = operation
+                .outputs()
+                .map(|output| output.id.value())
+                .collect();
+            operation.visit_mut(&mut Fates {
+                taken: &taken,
+                outputs: &outputs,
+            });
             let drops = freed.difference(&taken).map(|&tensor| {
                 let mut tensor = recording.tensors[tensor as usize].clone();
                 tensor.status = TensorStatus::ReadWrite;
                 OperationIr::Drop(tensor)
             });
-            let handed_out = ready.remove(&step).unwrap_or_default().into_iter().map(|tensor| {
-                let mut tensor = recording.tensors[tensor].clone();
-                tensor.status = TensorStatus::ReadWrite;
-                tensor
-            });
+            let handed_out = ready
+                .remove(&step)
+                .unwrap_or_default()
+                .into_iter()
+                .map(|tensor| {
+                    let mut tensor = recording.tensors[tensor].clone();
+                    tensor.status = TensorStatus::ReadWrite;
+                    tensor
+                });
             Prepared {
                 number,
                 drops: drops.collect(),
@@ -69,12 +83,18 @@ pub(super) fn prepare(recording: &Recording, program: &Program) -> Vec<Prepared>
 /// After which step each made output is made and read no more.
 fn last_places(recording: &Recording, order: &[usize]) -> HashMap<usize, Vec<usize>> {
     let given: HashSet<usize> = recording.given().collect();
-    let mut wanted: HashSet<usize> = recording.outputs().filter(|one| !given.contains(one)).collect();
+    let mut wanted: HashSet<usize> = recording
+        .outputs()
+        .filter(|one| !given.contains(one))
+        .collect();
     let mut places: HashMap<usize, Vec<usize>> = HashMap::new();
     for (step, &number) in order.iter().enumerate().rev() {
         for tensor in recording.operations[number].operation.nodes() {
             if wanted.remove(&(tensor.id.value() as usize)) {
-                places.entry(step).or_default().push(tensor.id.value() as usize);
+                places
+                    .entry(step)
+                    .or_default()
+                    .push(tensor.id.value() as usize);
             }
         }
     }
@@ -108,9 +128,16 @@ impl Prepared {
 
     /// The operation, with all its inputs kept.
     pub(super) fn keeping_inputs(&self) -> OperationIr {
-        let outputs = self.operation.outputs().map(|output| output.id.value()).collect();
+        let outputs = self
+            .operation
+            .outputs()
+            .map(|output| output.id.value())
+            .collect();
         let mut operation = self.operation.clone();
-        operation.visit_mut(&mut Fates { taken: &HashSet::new(), outputs: &outputs });
+        operation.visit_mut(&mut Fates {
+            taken: &HashSet::new(),
+            outputs: &outputs,
+        });
         operation
     }
 }

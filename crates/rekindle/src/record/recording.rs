@@ -137,7 +137,12 @@ impl Recording {
                 .map(|(id, data)| (number(*id), data.clone()))
                 .collect(),
             loss: number(taken.loss),
-            auxiliary: taken.auxiliary_tensors.iter().copied().map(number).collect(),
+            auxiliary: taken
+                .auxiliary_tensors
+                .iter()
+                .copied()
+                .map(number)
+                .collect(),
             input_gradients: taken
                 .input_gradients
                 .iter()
@@ -159,7 +164,9 @@ impl Recording {
     pub(crate) fn given(&self) -> impl Iterator<Item = usize> + '_ {
         let parameters = self.parameters.iter().map(|parameter| parameter.tensor);
         let constants = self.constants.iter().map(|(tensor, _)| *tensor);
-        parameters.chain(self.inputs.iter().copied()).chain(constants)
+        parameters
+            .chain(self.inputs.iter().copied())
+            .chain(constants)
     }
 
     /// Tensors that must be there at the end.
@@ -211,7 +218,10 @@ fn needed(
         if makes_given || matches!(operation, OperationIr::Init(_) | OperationIr::Drop(_)) {
             continue;
         }
-        if operation.outputs().any(|tensor| tensors.contains(&tensor.id)) {
+        if operation
+            .outputs()
+            .any(|tensor| tensors.contains(&tensor.id))
+        {
             keep[place] = true;
             tensors.extend(operation.inputs().map(|tensor| tensor.id));
         }

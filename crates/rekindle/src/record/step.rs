@@ -140,7 +140,8 @@ where
         let predicted_peak = planned.predicted_peak + planned.growth(meter);
         meter.start_interval();
         let started = Instant::now();
-        let done = quiet::catch(|| self.interpret(&planned, model, &batch)).map_err(RecordError::Device)??;
+        let done = quiet::catch(|| self.interpret(&planned, model, &batch))
+            .map_err(RecordError::Device)??;
         let memory = meter.read();
         self.schedule_comparison(&planned, started.elapsed());
         let mut output = done.finish(&planned, model, batch, memory, self.planning.check)?;
@@ -181,7 +182,10 @@ where
         let shapes = shapes(batch);
         let mut state = self.state.borrow_mut();
         state.steps += 1;
-        let known = state.plans.iter().position(|plan| plan.measured.shapes == shapes);
+        let known = state
+            .plans
+            .iter()
+            .position(|plan| plan.measured.shapes == shapes);
         let place = match known {
             Some(place) if state.steps < state.compare_next => place,
             _ => {
@@ -201,14 +205,17 @@ where
                                  from step to step?): recorded and planned again. Pass such numbers in as tensors of the batch"
                             );
                         } else {
-                            log::info!("a batch of other shapes: the step is recorded and planned for them");
+                            log::info!(
+                                "a batch of other shapes: the step is recorded and planned for them"
+                            );
                         }
                         let given = given(&recording, model, batch)?;
                         let planning = &self.planning;
                         let elapsed = started.elapsed();
                         state.plans.truncate(KEPT - 1);
-                        let measured =
-                            Measured::new(planning, model, given, taken, recording, shapes, elapsed)?;
+                        let measured = Measured::new(
+                            planning, model, given, taken, recording, shapes, elapsed,
+                        )?;
                         let plan = planned(planning, Rc::new(measured))?;
                         state.plans.insert(0, Rc::new(plan));
                         0
@@ -239,7 +246,8 @@ where
         let every = if state.changed > 0 || state.steps < COMPARED_AT_FIRST {
             1.0
         } else {
-            (planned.measured.record_time.as_secs_f64() / (COMPARING * step_time.as_secs_f64())).ceil()
+            (planned.measured.record_time.as_secs_f64() / (COMPARING * step_time.as_secs_f64()))
+                .ceil()
         };
         state.compare_next = if state.steps < state.compare_next {
             state.compare_next
@@ -300,7 +308,10 @@ pub(super) fn given<M: Module, I: Activation>(
     // Takes in pending updates of running statistics.
     model.valid().visit(&mut parameters);
     if let Some((_, missing)) = parameters.wanted.iter().next() {
-        let parameter = recording.parameters.iter().find(|one| one.tensor == *missing);
+        let parameter = recording
+            .parameters
+            .iter()
+            .find(|one| one.tensor == *missing);
         return Err(RecordError::Parameter {
             path: parameter.map(|one| one.path.clone()).unwrap_or_default(),
         });
@@ -345,15 +356,18 @@ struct Tensors(Vec<DispatchTensor>);
 
 impl ActivationVisitor for Tensors {
     fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-        self.0.push(tensor.clone().without_autodiff().into_dispatch());
+        self.0
+            .push(tensor.clone().without_autodiff().into_dispatch());
     }
 
     fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-        self.0.push(tensor.clone().without_autodiff().into_dispatch());
+        self.0
+            .push(tensor.clone().without_autodiff().into_dispatch());
     }
 
     fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-        self.0.push(tensor.clone().without_autodiff().into_dispatch());
+        self.0
+            .push(tensor.clone().without_autodiff().into_dispatch());
     }
 }
 
@@ -396,7 +410,9 @@ impl Done {
         check: bool,
     ) -> Result<Output<A, I>, RecordError> {
         let recording = &planned.measured.recording;
-        let loss = self.tensor(recording.loss, &[]).ok_or(RecordError::LossElsewhere)?;
+        let loss = self
+            .tensor(recording.loss, &[])
+            .ok_or(RecordError::LossElsewhere)?;
         let loss = Tensor::<1>::from_dispatch(loss);
         let gradients: Vec<(usize, DispatchTensor)> = recording
             .parameters
@@ -408,7 +424,9 @@ impl Done {
             })
             .collect();
         if check {
-            finite::check(&loss, &gradients, |place| recording.parameters[place].path.clone())?;
+            finite::check(&loss, &gradients, |place| {
+                recording.parameters[place].path.clone()
+            })?;
         }
         let mut registered = GradientsParams::new();
         for (place, gradient) in gradients {
@@ -419,9 +437,16 @@ impl Done {
             batch.visit(&mut tensors);
             tensors.0
         };
-        let given: Vec<(usize, DispatchTensor)> =
-            recording.inputs.iter().copied().zip(batch_tensors).collect();
-        let auxiliary = recording.auxiliary.iter().map(|&tensor| self.tensor(tensor, &given));
+        let given: Vec<(usize, DispatchTensor)> = recording
+            .inputs
+            .iter()
+            .copied()
+            .zip(batch_tensors)
+            .collect();
+        let auxiliary = recording
+            .auxiliary
+            .iter()
+            .map(|&tensor| self.tensor(tensor, &given));
         let auxiliary: Option<Vec<DispatchTensor>> = auxiliary.collect();
         let mut values = Values(auxiliary.ok_or(RecordError::LossElsewhere)?.into_iter());
         let auxiliary = planned.measured.auxiliary.clone().map(&mut values);
@@ -519,7 +544,9 @@ impl ModuleMapper for Put {
         let value = Tensor::<D>::from_dispatch(value.clone());
         let (id, old, mapper) = param.consume();
         let value = match old.gradient_checkpointing_strategy() {
-            Some(strategy) => value.autodiff().with_gradient_checkpointing_strategy(strategy),
+            Some(strategy) => value
+                .autodiff()
+                .with_gradient_checkpointing_strategy(strategy),
             None => value,
         };
         Param::from_mapped_value(id, value, mapper)

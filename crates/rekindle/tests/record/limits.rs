@@ -22,10 +22,19 @@ fn refused(step: impl Fn(&Linear, Tensor<2>) -> Tensor<1>) -> RecordError {
 fn reading_a_value() {
     let error = refused(|model, input| {
         let output = model.forward(input);
-        if output.clone().sum().into_scalar::<f32>() > 0.0 { output.mean() } else { output.sum() }
+        if output.clone().sum().into_scalar::<f32>() > 0.0 {
+            output.mean()
+        } else {
+            output.sum()
+        }
     });
     assert!(matches!(error, RecordError::ReadsValue { .. }), "{error}");
-    assert!(error.to_string().contains("after operation Sum of shape [1]"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("after operation Sum of shape [1]"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -96,8 +105,15 @@ fn what_looks_alike_and_can_be_recorded() {
         let output = output.clone().mask_where(mask, output.clone() * constant) + best.float();
         (output.clone() * output.detach()).mean() + model.clone().no_grad().forward(input).mean()
     };
-    let planned = rekindle::record(&model, &input, step).expect("recorded").plain().expect("planned");
-    let loss = planned.run(&model, input.clone()).expect("run").loss.into_data();
+    let planned = rekindle::record(&model, &input, step)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
+    let loss = planned
+        .run(&model, input.clone())
+        .expect("run")
+        .loss
+        .into_data();
     assert_eq!(loss, step(&model, input).inner().into_data());
 }
 
@@ -112,8 +128,14 @@ fn sizes_and_budgets() {
     };
     for text in ["512", "2 gigs", "", "-1MiB", "50%"] {
         let error = recorded().within(text).err();
-        assert!(matches!(error, Some(RecordError::Size { .. })), "{text}: {error:?}");
+        assert!(
+            matches!(error, Some(RecordError::Size { .. })),
+            "{text}: {error:?}"
+        );
     }
-    assert!(matches!(recorded().within("1KiB").err(), Some(RecordError::Infeasible { .. })));
+    assert!(matches!(
+        recorded().within("1KiB").err(),
+        Some(RecordError::Infeasible { .. })
+    ));
     assert!(recorded().within("1GiB").is_ok());
 }

@@ -38,10 +38,17 @@ type Batch = (Tensor<2>, Tensor<2, Bool>, Tensor<1, Int>);
 fn batch(device: &Device) -> Batch {
     let input = Tensor::random([7, 5], Distribution::Normal(0.0, 1.0), device);
     let mask = Tensor::<2>::random([7, 6], Distribution::Default, device).greater_elem(0.5);
-    (input, mask, Tensor::from_ints([0, 1, 2, 3, 4, 5, 6], device))
+    (
+        input,
+        mask,
+        Tensor::from_ints([0, 1, 2, 3, 4, 5, 6], device),
+    )
 }
 
-fn step(model: &Model, (input, mask, order): Batch) -> (Tensor<1>, (Tensor<2>, Tensor<1, Int>, Tensor<2>)) {
+fn step(
+    model: &Model,
+    (input, mask, order): Batch,
+) -> (Tensor<1>, (Tensor<2>, Tensor<1, Int>, Tensor<2>)) {
     let output = model.forward(input.clone()).mask_fill(mask, 0.0);
     let picked = output.clone().select(0, order.clone());
     (picked.square().mean(), (output, order, input))
@@ -55,7 +62,11 @@ fn gradients_of_the_batch_and_values_that_pass_through() {
     let (input, mask, order) = batch(&device);
     let given = (input.clone(), mask.clone(), order.clone());
     let recorded = rekindle::record(&model, &given, step).expect("recorded");
-    let planned = recorded.with_input_gradients().expect("recorded").plain().expect("planned");
+    let planned = recorded
+        .with_input_gradients()
+        .expect("recorded")
+        .plain()
+        .expect("planned");
 
     let reference = model.valid().train();
     let leaf = input.clone().detach().require_grad();
@@ -69,11 +80,18 @@ fn gradients_of_the_batch_and_values_that_pass_through() {
     assert_eq!(ours.auxiliary.1.into_data(), order.into_data());
     assert_eq!(ours.auxiliary.2.into_data(), input.into_data());
     let (of_input, _, _) = ours.input_gradients.expect("asked for");
-    assert_eq!(Some(of_input.into_data()), leaf.grad(&gradients).map(Tensor::into_data));
+    assert_eq!(
+        Some(of_input.into_data()),
+        leaf.grad(&gradients).map(Tensor::into_data)
+    );
     let plain = GradientsParams::from_grads(gradients, &reference);
     assert_eq!(ours.gradients.len(), plain.len());
     assert!(ours.gradients.get::<2>(model.never.weight.id).is_none());
-    let shared = |gradients: &GradientsParams| gradients.get::<2>(model.shared.weight.id).map(Tensor::into_data);
+    let shared = |gradients: &GradientsParams| {
+        gradients
+            .get::<2>(model.shared.weight.id)
+            .map(Tensor::into_data)
+    };
     assert_eq!(shared(&ours.gradients), shared(&plain));
 
     // The running statistics of the model that was given have moved, once.
@@ -90,20 +108,45 @@ fn a_value_that_is_not_finite_changes_nothing() {
     let given = (input.clone(), mask.clone(), order.clone());
     let mean = |model: &Model| model.norm.running_mean.value_sync().into_data();
     let before = mean(&model);
-    let planned = rekindle::record(&model, &given, step).expect("recorded").plain().expect("planned");
+    let planned = rekindle::record(&model, &given, step)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     let bad = (input.clone() / 0.0, mask.clone(), order.clone());
     let error = planned.run(&model, bad).err();
-    assert_eq!(error, Some(RecordError::NotFinite { what: "the loss".into() }));
+    assert_eq!(
+        error,
+        Some(RecordError::NotFinite {
+            what: "the loss".into()
+        })
+    );
     assert_eq!(mean(&model), before);
 
     // The square root's slope at 0 is infinite, its value is not.
-    let root = |model: &Linear, input: Tensor<2>| model.forward(input).mul_scalar(0.0).sqrt().mean();
+    let root =
+        |model: &Linear, input: Tensor<2>| model.forward(input).mul_scalar(0.0).sqrt().mean();
     let linear = LinearConfig::new(5, 6).init(&device);
-    let planned = rekindle::record(&linear, &input, root).expect("recorded").plain().expect("planned");
+    let planned = rekindle::record(&linear, &input, root)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     let error = planned.run(&linear, input.clone()).err();
-    assert_eq!(error, Some(RecordError::NotFinite { what: "the gradient of `weight`".into() }));
-    let unchecked = rekindle::record(&linear, &input, root).expect("recorded").with_finite_check(false);
-    assert!(unchecked.plain().expect("planned").run(&linear, input).is_ok());
+    assert_eq!(
+        error,
+        Some(RecordError::NotFinite {
+            what: "the gradient of `weight`".into()
+        })
+    );
+    let unchecked = rekindle::record(&linear, &input, root)
+        .expect("recorded")
+        .with_finite_check(false);
+    assert!(
+        unchecked
+            .plain()
+            .expect("planned")
+            .run(&linear, input)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -112,9 +155,15 @@ fn another_model_is_refused_and_a_clone_is_not() {
     let model = LinearConfig::new(5, 6).init(&device);
     let input = Tensor::<2>::ones([2, 5], &device);
     let loss = |model: &Linear, input: Tensor<2>| model.forward(input).mean();
-    let planned = rekindle::record(&model, &input, loss).expect("recorded").plain().expect("planned");
+    let planned = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     assert!(planned.run(&model.clone(), input.clone()).is_ok());
     let other = LinearConfig::new(5, 6).init(&device);
     let error = planned.run(&other, input).err();
-    assert!(matches!(error, Some(RecordError::Parameter { .. })), "{error:?}");
+    assert!(
+        matches!(error, Some(RecordError::Parameter { .. })),
+        "{error:?}"
+    );
 }

@@ -53,7 +53,10 @@ fn bits<M: Module>(model: &M) -> Vec<Vec<u32>> {
 }
 
 fn loss_bits(loss: Tensor<1>) -> u32 {
-    loss.into_data().iter::<f32>().next().map_or(0, f32::to_bits)
+    loss.into_data()
+        .iter::<f32>()
+        .next()
+        .map_or(0, f32::to_bits)
 }
 
 /// Trains with burn alone, and then with recorded steps under several plans.
@@ -92,8 +95,16 @@ where
             if output.memory.peak_in_use_bytes > peak {
                 (peak, predicted) = (output.memory.peak_in_use_bytes, output.predicted_peak);
             }
-            assert_eq!(loss_bits(output.loss), plain.0, "{name}, {what}: step {seed}");
-            assert_eq!(output.auxiliary.into_data(), plain.1, "{name}, {what}: step {seed}");
+            assert_eq!(
+                loss_bits(output.loss),
+                plain.0,
+                "{name}, {what}: step {seed}"
+            );
+            assert_eq!(
+                output.auxiliary.into_data(),
+                plain.1,
+                "{name}, {what}: step {seed}"
+            );
             trained = optimizer.step(RATE, trained, output.gradients);
         }
         assert_eq!(bits(&trained), expected, "{name}, {what}");
@@ -161,19 +172,34 @@ fn every_model_is_trained_as_by_the_plain_loop() {
     check(
         "mlp",
         Mlp::new,
-        |device| (Tensor::<2>::random([4096, 16], normal, device), targets(4096, device)),
+        |device| {
+            (
+                Tensor::<2>::random([4096, 16], normal, device),
+                targets(4096, device),
+            )
+        },
         |model, (inputs, targets)| with_output(model.forward(inputs), targets),
     );
     check(
         "vgg",
         Vgg::new,
-        |device| (Tensor::<4>::random([48, 3, 32, 32], normal, device), targets(48, device)),
+        |device| {
+            (
+                Tensor::<4>::random([48, 3, 32, 32], normal, device),
+                targets(48, device),
+            )
+        },
         |model, (inputs, targets)| with_output(model.forward(inputs), targets),
     );
     check(
         "u-net",
         UNet::new,
-        |device| (Tensor::<4>::random([48, 3, 32, 32], normal, device), targets(48, device)),
+        |device| {
+            (
+                Tensor::<4>::random([48, 3, 32, 32], normal, device),
+                targets(48, device),
+            )
+        },
         |model, (inputs, targets)| {
             // Two losses: one on the output, one on the weights.
             let (loss, output) = with_output(model.forward(inputs), targets);
@@ -201,13 +227,23 @@ fn every_model_is_trained_as_by_the_plain_loop() {
     check(
         "recurrent",
         Recurrent::new,
-        |device| (Tensor::<3>::random([2048, 8, 6], normal, device), targets(2048, device)),
+        |device| {
+            (
+                Tensor::<3>::random([2048, 8, 6], normal, device),
+                targets(2048, device),
+            )
+        },
         |model, (inputs, targets)| with_output(model.forward(inputs), targets),
     );
     check(
         "adapted",
         Adapted::new,
-        |device| (Tensor::<2>::random([4096, 24], normal, device), targets(4096, device)),
+        |device| {
+            (
+                Tensor::<2>::random([4096, 24], normal, device),
+                targets(4096, device),
+            )
+        },
         |model, (inputs, targets)| with_output(model.forward(inputs), targets),
     );
 }

@@ -17,7 +17,9 @@ use burn::{
 
 pub fn cross_entropy(output: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let device = output.device();
-    CrossEntropyLossConfig::new().init(&device).forward(output, targets)
+    CrossEntropyLossConfig::new()
+        .init(&device)
+        .forward(output, targets)
 }
 
 /// Normalisation, dropout, skips around every second layer.
@@ -36,7 +38,9 @@ impl Mlp {
             first: LinearConfig::new(16, 32).init(device),
             norm: LayerNormConfig::new(32).init(device),
             dropout: DropoutConfig::new(0.3).init(),
-            hidden: (0..8).map(|_| LinearConfig::new(32, 32).init(device)).collect(),
+            hidden: (0..8)
+                .map(|_| LinearConfig::new(32, 32).init(device))
+                .collect(),
             head: LinearConfig::new(32, 10).init(device),
         }
     }
@@ -46,7 +50,11 @@ impl Mlp {
         let mut x = self.dropout.forward(x);
         for (place, layer) in self.hidden.iter().enumerate() {
             let y = activation::gelu(layer.forward(x.clone()));
-            x = if place % 2 == 0 { x + y } else { self.dropout.forward(y) };
+            x = if place % 2 == 0 {
+                x + y
+            } else {
+                self.dropout.forward(y)
+            };
         }
         self.head.forward(x)
     }
@@ -113,7 +121,11 @@ pub struct UNet {
 impl UNet {
     pub fn new(device: &Device) -> Self {
         Self {
-            down: vec![Block::new(3, 8, device), Block::new(8, 8, device), Block::new(8, 8, device)],
+            down: vec![
+                Block::new(3, 8, device),
+                Block::new(8, 8, device),
+                Block::new(8, 8, device),
+            ],
             up: (0..3).map(|_| Block::new(16, 8, device)).collect(),
             shrink: AvgPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
             norm: GroupNormConfig::new(2, 8).init(device),
@@ -148,7 +160,9 @@ pub struct Gpt {
 
 impl Gpt {
     pub fn new(device: &Device) -> Self {
-        let body = TransformerEncoderConfig::new(16, 32, 2, 3).with_dropout(0.1).with_norm_first(true);
+        let body = TransformerEncoderConfig::new(16, 32, 2, 3)
+            .with_dropout(0.1)
+            .with_norm_first(true);
         Self {
             tokens: EmbeddingConfig::new(40, 16).init(device),
             positions: EmbeddingConfig::new(12, 16).init(device),
@@ -164,7 +178,9 @@ impl Gpt {
         let places = places.reshape([1, length]).repeat_dim(0, batch);
         let x = self.tokens.forward(tokens) + self.positions.forward(places);
         let mask = generate_autoregressive_mask(batch, length, &device);
-        let x = self.body.forward(TransformerEncoderInput::new(x).mask_attn(mask));
+        let x = self
+            .body
+            .forward(TransformerEncoderInput::new(x).mask_attn(mask));
         self.head.forward(x)
     }
 }
@@ -187,7 +203,9 @@ impl Recurrent {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<2> {
         let [batch, length, _] = x.dims();
         let (all, _) = self.cell.forward(x, None);
-        let last = all.slice([0..batch, length - 1..length, 0..32]).flatten::<2>(1, 2);
+        let last = all
+            .slice([0..batch, length - 1..length, 0..32])
+            .flatten::<2>(1, 2);
         self.head.forward(last)
     }
 }
@@ -205,7 +223,9 @@ pub struct Adapted {
 impl Adapted {
     pub fn new(device: &Device) -> Self {
         let layers = |from, to| -> Vec<Linear> {
-            (0..6).map(|_| LinearConfig::new(from, to).init(device)).collect()
+            (0..6)
+                .map(|_| LinearConfig::new(from, to).init(device))
+                .collect()
         };
         Self {
             trunk: layers(24, 24).into_iter().map(Linear::no_grad).collect(),
