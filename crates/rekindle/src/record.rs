@@ -99,7 +99,6 @@ use rekindle_plan::{Bytes, graph::GraphPlanner};
 
 use crate::{
     activation::Activation,
-    executor::Room,
     meter::{HostMeter, Meter},
     size::Size,
 };
@@ -283,18 +282,17 @@ where
             Some(meter) => meter.clone(),
             None => own_meter(&device)?,
         };
-        let room = budget.filter(|_| meter.read().reserved_bytes.is_some());
-        let room = room.map(|budget| Arc::new(Room::of_bytes(meter.clone(), budget)));
         let planning = Planning {
-            budget,
+            budget: None,
             planner,
             input_gradients: self.options.input_gradients,
             optimizer: self.options.optimizer.clone(),
             meter,
             device,
             check: self.options.check,
-            room,
+            room: None,
         };
+        let planning = planning.with_budget(budget, planner);
         let given = step::given(&self.recording, self.model, self.batch)?;
         let measured = Measured::new(
             &planning,

@@ -42,6 +42,7 @@ const MADE_BYTES: u64 = 96;
 const ROUNDS: usize = 3;
 
 /// What is wanted of a plan.
+#[derive(Clone)]
 pub(super) struct Planning {
     pub(super) budget: Option<Bytes>,
     pub(super) planner: GraphPlanner,
@@ -55,6 +56,18 @@ pub(super) struct Planning {
 }
 
 impl Planning {
+    /// The same for another budget.
+    pub(super) fn with_budget(&self, budget: Option<Bytes>, planner: GraphPlanner) -> Self {
+        let pools = budget.filter(|_| self.meter.read().reserved_bytes.is_some());
+        let room = pools.map(|budget| Arc::new(Room::of_bytes(self.meter.clone(), budget)));
+        Self {
+            budget,
+            planner,
+            room,
+            ..self.clone()
+        }
+    }
+
     pub(super) fn room(&self) -> Option<&Room> {
         self.room.as_deref()
     }

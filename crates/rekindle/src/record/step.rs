@@ -19,7 +19,7 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError,
+    IntoBudget, RecordError,
     bridge::{self, Interpreter, StepResult},
     finite,
     planning::{Measured, Planning, planned},
@@ -149,6 +149,27 @@ where
         Ok(output)
     }
 
+    /// Plans the step again for another budget, without measuring it again: to look at several.
+    ///
+    /// # Errors
+    ///
+    /// As [`within`](super::Recorded::within); then the step is as it was.
+    pub fn set_budget(
+        &mut self,
+        budget: impl IntoBudget,
+        planner: GraphPlanner,
+    ) -> Result<(), RecordError> {
+        let planning = self
+            .planning
+            .with_budget(Some(budget.into_budget()?), planner);
+        let state = self.state.get_mut();
+        let measured = state.plans[0].measured.clone();
+        let plan = planned(&planning, measured)?;
+        state.plans = vec![Rc::new(plan)];
+        self.planning = planning;
+        Ok(())
+    }
+
     /// How many recordings are kept, and how often a step differed from its recording though its batch had the same
     /// shapes: something else than the batch and the parameters changes what it computes.
     pub fn recordings(&self) -> (usize, u64) {
@@ -227,8 +248,11 @@ where
         state.plans[..=place].rotate_right(1);
         if let Some(more) = self.outgrown(&state.plans[0]) {
             log::info!("{more} more are in use than when the step was planned: planned again");
-            let measured = state.plans[0].measured.clone();
-            state.plans[0] = Rc::new(planned(&self.planning, measured)?);
+            // The old plan takes memory itself.
+            let measured = state.plans.remove(0).measured.clone();
+            state
+                .plans
+                .insert(0, Rc::new(planned(&self.planning, measured)?));
         }
         Ok(state.plans[0].clone())
     }

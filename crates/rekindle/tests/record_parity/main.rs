@@ -30,6 +30,8 @@ const NOISE: f64 = 0.002;
 /// Plans with operations that run again that each model must give.
 const FEWEST_PLANS: usize = 2;
 /// Budgets between the smallest peak and the plain one, above what is in use anyway.
+/// Another copy of the parameters comes into use while a test trains, and plans differ in what they take themselves.
+const LEEWAY: Bytes = Bytes(1 << 18);
 const BUDGETS: [(f64, GraphPlanner); 5] = [
     (0.1, GraphPlanner::Graph),
     (0.3, GraphPlanner::Graph),
@@ -85,6 +87,12 @@ where
     let expected = bits(&plain);
     assert_ne!(expected, bits(&model), "{name}: nothing was trained");
 
+    // What is trained is there before anything is planned, so that plans count it.
+    let start = model.valid().train();
+    let recorded = || {
+        let recorded = rekindle::record(&start, &batches[0], step.clone()).expect(name);
+        recorded.with_optimizer(&AdamConfig::new().init())
+    };
     let run = |what: &str, budget: Bytes, planned: &Step<M, I, (Tensor<1>, Tensor<2>), F>| {
         let mut trained = model.valid().train();
         let mut optimizer = AdamConfig::new().init();
@@ -128,27 +136,23 @@ where
         );
         plan
     };
-    let recorded = || {
-        let recorded = rekindle::record(&model, &batches[0], step.clone()).expect(name);
-        recorded.with_optimizer(&AdamConfig::new().init())
-    };
     let mut plans = 0;
-    let plain_step = recorded().plain().expect("plain");
-    let plain_plan = run("plain", Bytes::MAX, &plain_step);
-    assert_eq!(plain_plan.repeated, 0);
     let segments = recorded().segments(2).expect("segments");
     plans += usize::from(run("2 segments", Bytes::MAX, &segments).repeated > 0);
-    let smallest = match recorded().within(Bytes(1)) {
+    drop(segments);
+    let mut planned = recorded().plain().expect("plain");
+    let plain_plan = run("plain", Bytes::MAX, &planned);
+    assert_eq!(plain_plan.repeated, 0);
+    let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
         Err(RecordError::Infeasible { smallest, .. }) => smallest,
-        Err(error) => panic!("{name}: {error}"),
-        Ok(_) => panic!("{name}: one byte is enough"),
+        other => panic!("{name}: {other:?}"),
     };
     for (share, planner) in BUDGETS {
         let more = plain_plan.predicted_peak - smallest;
-        let budget = smallest + Bytes((more.0 as f64 * share) as u64 + 4096);
+        let budget = smallest + Bytes((more.0 as f64 * share) as u64) + LEEWAY;
         let what = format!("{planner:?} in {share} of {more}");
-        match recorded().within_by(budget, planner) {
-            Ok(planned) => plans += usize::from(run(&what, budget, &planned).repeated > 0),
+        match planned.set_budget(budget, planner) {
+            Ok(()) => plans += usize::from(run(&what, budget, &planned).repeated > 0),
             // A model without stages, or a budget below the planner's own smallest.
             Err(RecordError::Infeasible { .. }) => eprintln!("{name}, {what}: no plan"),
             Err(error) => panic!("{name}, {what}: {error}"),
