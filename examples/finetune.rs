@@ -13,9 +13,9 @@ use rekindle_plan::Bytes;
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
-const BATCH: usize = 256;
+const BATCH: usize = 1024;
 const WIDTH: usize = 64;
-const DEPTH: usize = 12;
+const DEPTH: usize = 8;
 const RANK: usize = 4;
 const CLASSES: usize = 4;
 const STEPS: usize = 12;
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = batch(&device);
 
     let plain = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).plain()?.plan();
-    let budget = Bytes(plain.plain_peak.0 * 6 / 10);
+    let budget = Bytes(plain.plain_peak.0 * 7 / 10);
     let step = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).within(budget)?;
 
     let (mut losses, mut peak) = (Vec::new(), Bytes::ZERO);

@@ -16,8 +16,8 @@ use rekindle_plan::Bytes;
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
-const BATCH: usize = 64;
-const LENGTH: usize = 24;
+const BATCH: usize = 1024;
+const LENGTH: usize = 12;
 const FEATURES: usize = 4;
 const WIDTH: usize = 32;
 const STEPS: usize = 15;
@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = batch(&device);
 
     let plain = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).plain()?.plan();
-    let budget = Bytes(plain.plain_peak.0 * 6 / 10);
+    let budget = Bytes(plain.plain_peak.0 * 8 / 10);
     let step = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).within(budget)?;
 
     let (mut losses, mut peak) = (Vec::new(), Bytes::ZERO);

@@ -17,7 +17,7 @@ use rekindle_plan::Bytes;
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 const STEPS: usize = 12;
 
 #[derive(Module, Debug)]
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = batch(&device);
 
     let plain = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).plain()?.plan();
-    let budget = Bytes(plain.plain_peak.0 * 6 / 10);
+    let budget = Bytes(plain.plain_peak.0 * 8 / 10);
     let step = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).within(budget)?;
 
     let (mut losses, mut peak) = (Vec::new(), Bytes::ZERO);
