@@ -1,4 +1,4 @@
-//! Small adapters beside a frozen trunk, trained within 60% of the plain peak. The trunk gets no gradients.
+//! Small adapters beside a frozen trunk, trained within 70% of the plain peak. The trunk gets no gradients.
 //!
 //! `cargo run --release --example finetune`
 

@@ -1,4 +1,4 @@
-//! A language model on bytes, of burn's transformer layers, trained within 60% of its plain peak. The step returns its
+//! A language model on bytes, of burn's transformer layers, trained within 80% of its plain peak. The step returns its
 //! logits beside the loss.
 //!
 //! `cargo run --release --example gpt`

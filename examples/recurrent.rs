@@ -1,4 +1,4 @@
-//! An LSTM, whose weights are shared by all time steps, trained within 60% of its plain peak.
+//! An LSTM, whose weights are shared by all time steps, trained within 80% of its plain peak.
 //!
 //! `cargo run --release --example recurrent`
 

@@ -1,4 +1,4 @@
-//! A U-Net that removes noise, trained within 60% of its plain peak. Its skips reach across the whole network.
+//! A U-Net that removes noise, trained within 80% of its plain peak. Its skips reach across the whole network.
 //!
 //! `cargo run --release --example unet`
 

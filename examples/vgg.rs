@@ -1,4 +1,4 @@
-//! A convolutional network trained within 60% of its plain peak; ranks change from 4 to 2, batch norm keeps statistics.
+//! A convolutional network trained within 80% of its plain peak; ranks change from 4 to 2, batch norm keeps statistics.
 //!
 //! `cargo run --release --example vgg`
 
