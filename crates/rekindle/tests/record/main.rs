@@ -1,5 +1,6 @@
 //! Recorded steps: what they hand out, what they notice, and what they refuse.
 
+mod assumptions;
 mod guards;
 mod limits;
 mod outputs;
