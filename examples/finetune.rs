@@ -31,10 +31,15 @@ struct Adapted {
 impl Adapted {
     fn new(device: &Device) -> Self {
         let layers = |from, to| -> Vec<Linear> {
-            (0..DEPTH).map(|_| LinearConfig::new(from, to).init(device)).collect()
+            (0..DEPTH)
+                .map(|_| LinearConfig::new(from, to).init(device))
+                .collect()
         };
         Self {
-            trunk: layers(WIDTH, WIDTH).into_iter().map(Module::no_grad).collect(),
+            trunk: layers(WIDTH, WIDTH)
+                .into_iter()
+                .map(Module::no_grad)
+                .collect(),
             down: layers(WIDTH, RANK),
             up: layers(RANK, WIDTH),
             head: LinearConfig::new(WIDTH, CLASSES).init(device),
@@ -55,13 +60,19 @@ fn batch(device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
     let classes = Distribution::Uniform(0.0, CLASSES as f64);
     let labels = Tensor::<1, Int>::random([BATCH], classes, device);
     let signal = labels.clone().one_hot::<2>(CLASSES).float() * 2.0;
-    let noise = Tensor::random([BATCH, WIDTH - CLASSES], Distribution::Normal(0.0, 1.0), device);
+    let noise = Tensor::random(
+        [BATCH, WIDTH - CLASSES],
+        Distribution::Normal(0.0, 1.0),
+        device,
+    );
     (Tensor::cat(vec![signal, noise], 1), labels)
 }
 
 fn loss(model: &Adapted, (inputs, labels): (Tensor<2>, Tensor<1, Int>)) -> Tensor<1> {
     let logits = model.forward(inputs);
-    CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels)
+    CrossEntropyLossConfig::new()
+        .init(&logits.device())
+        .forward(logits, labels)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,14 +82,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut optimizer = AdamConfig::new().init();
     let first = batch(&device);
 
-    let plain = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).plain()?.plan();
+    let plain = rekindle::record(&model, &first, loss)?
+        .with_optimizer(&optimizer)
+        .plain()?
+        .plan();
     let budget = Bytes(plain.plain_peak.0 * 7 / 10);
-    let step = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).within(budget)?;
+    let step = rekindle::record(&model, &first, loss)?
+        .with_optimizer(&optimizer)
+        .within(budget)?;
 
     let (mut losses, mut peak) = (Vec::new(), Bytes::ZERO);
     for _ in 0..STEPS {
         let output = step.run(&model, batch(&device))?;
-        assert!(model.trunk.iter().all(|one| output.gradients.get::<2>(one.weight.id).is_none()));
+        assert!(
+            model
+                .trunk
+                .iter()
+                .all(|one| output.gradients.get::<2>(one.weight.id).is_none())
+        );
         model = optimizer.step(3e-3, model, output.gradients);
         losses.push(output.loss.into_scalar::<f32>());
         // Since the step began, the optimizer's update included.
@@ -86,8 +107,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let plan = step.plan();
-    println!("budget {budget}: peak {} predicted, {peak} measured", plan.predicted_peak);
-    println!("plain peak {}; {} of {} operations run again", plan.plain_peak, plan.repeated, plan.operations);
+    println!(
+        "budget {budget}: peak {} predicted, {peak} measured",
+        plan.predicted_peak
+    );
+    println!(
+        "plain peak {}; {} of {} operations run again",
+        plan.plain_peak, plan.repeated, plan.operations
+    );
     println!("loss {:.3} -> {:.3}", losses[0], losses[STEPS - 1]);
     assert!(peak <= budget, "a step took {peak}");
     assert!(losses[STEPS - 1] < losses[0], "the loss did not fall");

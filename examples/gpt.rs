@@ -50,23 +50,36 @@ impl Gpt {
         let places = Tensor::<1, Int>::arange(0..LENGTH as i64, &device).unsqueeze::<2>();
         let x = self.bytes.forward(bytes) + self.places.forward(places);
         let mask = generate_autoregressive_mask(BATCH, LENGTH, &device);
-        self.head.forward(self.body.forward(TransformerEncoderInput::new(x).mask_attn(mask)))
+        self.head.forward(
+            self.body
+                .forward(TransformerEncoderInput::new(x).mask_attn(mask)),
+        )
     }
 }
 
 /// Pieces of the text, and the same pieces one byte later.
 fn batch(step: usize, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
     let start = |row: usize| (step * BATCH + row) * 37 % (TEXT.len() - LENGTH);
-    let piece = |row: usize| TEXT[start(row)..=start(row) + LENGTH].iter().map(|&byte| i64::from(byte));
+    let piece = |row: usize| {
+        TEXT[start(row)..=start(row) + LENGTH]
+            .iter()
+            .map(|&byte| i64::from(byte))
+    };
     let pieces: Vec<i64> = (0..BATCH).flat_map(piece).collect();
     let pieces = Tensor::<2, Int>::from_data(TensorData::new(pieces, [BATCH, LENGTH + 1]), device);
-    (pieces.clone().narrow(1, 0, LENGTH), pieces.narrow(1, 1, LENGTH))
+    (
+        pieces.clone().narrow(1, 0, LENGTH),
+        pieces.narrow(1, 1, LENGTH),
+    )
 }
 
 fn loss(model: &Gpt, (bytes, next): (Tensor<2, Int>, Tensor<2, Int>)) -> (Tensor<1>, Tensor<3>) {
     let logits = model.forward(bytes);
     let cross_entropy = CrossEntropyLossConfig::new().init(&logits.device());
-    (cross_entropy.forward(logits.clone().flatten::<2>(0, 1), next.flatten::<1>(0, 1)), logits)
+    (
+        cross_entropy.forward(logits.clone().flatten::<2>(0, 1), next.flatten::<1>(0, 1)),
+        logits,
+    )
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -75,9 +88,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut model = Gpt::new(&device);
     let mut optimizer = AdamConfig::new().init();
     let first = batch(0, &device);
-    let plain = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).plain()?.plan();
+    let plain = rekindle::record(&model, &first, loss)?
+        .with_optimizer(&optimizer)
+        .plain()?
+        .plan();
     let budget = Bytes(plain.plain_peak.0 * 7 / 10);
-    let step = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).within(budget)?;
+    let step = rekindle::record(&model, &first, loss)?
+        .with_optimizer(&optimizer)
+        .within(budget)?;
 
     let (mut losses, mut peak, mut accuracy) = (Vec::new(), Bytes::ZERO, 0.0);
     for place in 0..STEPS {
@@ -87,13 +105,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         losses.push(output.loss.into_scalar::<f32>());
         // Since the step began, the optimizer's update included.
         peak = peak.max(Bytes(rekindle_alloc::peak() as u64));
-        let right = output.auxiliary.argmax(2).reshape([BATCH, LENGTH]).equal(next.without_autodiff());
+        let right = output
+            .auxiliary
+            .argmax(2)
+            .reshape([BATCH, LENGTH])
+            .equal(next.without_autodiff());
         accuracy = right.float().mean().into_scalar::<f32>();
     }
     let plan = step.plan();
-    println!("budget {budget}: peak {} predicted, {peak} measured", plan.predicted_peak);
-    println!("plain peak {}; {} of {} operations run again", plan.plain_peak, plan.repeated, plan.operations);
-    println!("loss {:.3} -> {:.3}, accuracy {:.0}%", losses[0], losses[STEPS - 1], accuracy * 100.0);
-    assert!(peak <= budget && losses[STEPS - 1] < losses[0], "a step took {peak}, losses {losses:?}");
+    println!(
+        "budget {budget}: peak {} predicted, {peak} measured",
+        plan.predicted_peak
+    );
+    println!(
+        "plain peak {}; {} of {} operations run again",
+        plan.plain_peak, plan.repeated, plan.operations
+    );
+    println!(
+        "loss {:.3} -> {:.3}, accuracy {:.0}%",
+        losses[0],
+        losses[STEPS - 1],
+        accuracy * 100.0
+    );
+    assert!(
+        peak <= budget && losses[STEPS - 1] < losses[0],
+        "a step took {peak}, losses {losses:?}"
+    );
     Ok(())
 }

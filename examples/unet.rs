@@ -31,12 +31,15 @@ struct UNet {
 
 impl UNet {
     fn new(device: &Device) -> Self {
-        let same = |from, to| Conv2dConfig::new([from, to], [3, 3]).with_padding(PaddingConfig2d::Same);
+        let same =
+            |from, to| Conv2dConfig::new([from, to], [3, 3]).with_padding(PaddingConfig2d::Same);
         let conv = |from, to| same(from, to).init(device);
         Self {
             down: vec![conv(1, 8), conv(8, 8), conv(8, 8)],
             up: vec![conv(16, 8), conv(16, 8), conv(16, 8)],
-            norms: (0..3).map(|_| GroupNormConfig::new(2, 8).init(device)).collect(),
+            norms: (0..3)
+                .map(|_| GroupNormConfig::new(2, 8).init(device))
+                .collect(),
             shrink: AvgPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
             head: conv(8, 1),
         }
@@ -60,7 +63,10 @@ impl UNet {
 /// Images of 4 x 4 patches, with noise and without.
 fn batch(device: &Device) -> (Tensor<4>, Tensor<4>) {
     let patches = Tensor::<4>::random([BATCH, 1, 8, 8], Distribution::Normal(0.0, 1.0), device);
-    let clean = patches.reshape([BATCH, 8, 1, 8, 1]).expand([BATCH, 8, 4, 8, 4]).reshape([BATCH, 1, 32, 32]);
+    let clean = patches
+        .reshape([BATCH, 8, 1, 8, 1])
+        .expand([BATCH, 8, 4, 8, 4])
+        .reshape([BATCH, 1, 32, 32]);
     let noise = Tensor::random([BATCH, 1, 32, 32], Distribution::Normal(0.0, 0.5), device);
     (clean.clone() + noise, clean)
 }
@@ -76,9 +82,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut optimizer = AdamConfig::new().init();
     let first = batch(&device);
 
-    let plain = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).plain()?.plan();
+    let plain = rekindle::record(&model, &first, loss)?
+        .with_optimizer(&optimizer)
+        .plain()?
+        .plan();
     let budget = Bytes(plain.plain_peak.0 * 8 / 10);
-    let step = rekindle::record(&model, &first, loss)?.with_optimizer(&optimizer).within(budget)?;
+    let step = rekindle::record(&model, &first, loss)?
+        .with_optimizer(&optimizer)
+        .within(budget)?;
 
     let (mut losses, mut peak) = (Vec::new(), Bytes::ZERO);
     for _ in 0..STEPS {
@@ -90,8 +101,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let plan = step.plan();
-    println!("budget {budget}: peak {} predicted, {peak} measured", plan.predicted_peak);
-    println!("plain peak {}; {} of {} operations run again", plan.plain_peak, plan.repeated, plan.operations);
+    println!(
+        "budget {budget}: peak {} predicted, {peak} measured",
+        plan.predicted_peak
+    );
+    println!(
+        "plain peak {}; {} of {} operations run again",
+        plan.plain_peak, plan.repeated, plan.operations
+    );
     println!("loss {:.3} -> {:.3}", losses[0], losses[STEPS - 1]);
     assert!(peak <= budget, "a step took {peak}");
     assert!(losses[STEPS - 1] < losses[0], "the loss did not fall");

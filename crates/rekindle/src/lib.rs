@@ -51,6 +51,8 @@ pub use dtype::Dtype;
 pub use executor::{Executor, StepOutput, checkpoint_sequential};
 pub use layer::Layer;
 pub use record::{estimate, record};
+pub use rekindle_alloc as alloc;
+pub use rekindle_plan as plan;
 pub use seed::StepSeed;
 pub use sequential::Sequential;
 pub use tape::Tape;

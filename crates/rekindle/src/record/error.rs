@@ -1,5 +1,7 @@
 //! Why a step cannot be recorded or run, and what to change.
 
+use std::fmt;
+
 use burn_ir::OperationIr;
 use rekindle_plan::Bytes;
 use thiserror::Error;
@@ -8,7 +10,7 @@ use super::{bridge::FOREIGN, operation::name_of};
 use crate::meter::NotInstalled;
 
 /// Why a step cannot be recorded, planned or run.
-#[derive(Debug, Clone, PartialEq, Error)]
+#[derive(Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// A recording inside a recording.
@@ -48,8 +50,9 @@ pub enum RecordError {
     },
     /// The step moves tensors between devices.
     #[error(
-        "the step takes a tensor off its device or out of autodiff (`to_device`, `inner`), {after}. Use `detach` to \
-         cut a gradient, and keep the model on one device"
+        "the step moves a tensor between devices or out of autodiff (`to_device`, `inner`), {after}. Use `detach` to \
+         cut a gradient, keep the model on one device, and use each batch norm once in a step: its second use moves \
+         its statistics"
     )]
     Moves {
         /// Where it stopped.
@@ -105,6 +108,13 @@ pub enum RecordError {
     Device(String),
 }
 
+/// The message: `main` prints errors so.
+impl fmt::Debug for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl RecordError {
     /// What a panic of the step, or of burn below it, means.
     pub(super) fn of_panic(panic: &str, last: Option<&OperationIr>) -> Self {
@@ -130,7 +140,11 @@ impl RecordError {
             Self::ReadsValue { after }
         } else if says(&["seeding is not supported"]) {
             Self::Seeds { after }
-        } else if says(&["do not support autodiff", "does not support autodiff"]) {
+        } else if says(&[
+            "do not support autodiff",
+            "does not support autodiff",
+            "Cannot move a tensor",
+        ]) {
             Self::Moves { after }
         } else if says(&[
             FOREIGN,

@@ -141,7 +141,34 @@ impl<A> Measured<A> {
 }
 
 /// A plan for a measured recording, with what is in use now.
+///
+/// # Errors
+///
+/// If none fits: with a budget that was tried and works now.
 pub(super) fn planned<A>(
+    planning: &Planning,
+    measured: Rc<Measured<A>>,
+) -> Result<Planned<A>, RecordError> {
+    let refused = match planned_once(planning, measured.clone()) {
+        Err(RecordError::Infeasible { budget, smallest }) => (budget, smallest),
+        other => return other,
+    };
+    let (budget, mut smallest) = refused;
+    for _ in 0..ROUNDS {
+        // A plan takes memory too, which is known when it is made.
+        let larger = planning.with_budget(Some(smallest), planning.planner);
+        match planned_once(&larger, measured.clone()) {
+            Err(RecordError::Infeasible { smallest: more, .. }) => {
+                smallest = more.max(smallest) + Bytes(smallest.0 / 64);
+            }
+            Err(error) => return Err(error),
+            Ok(_) => break,
+        }
+    }
+    Err(RecordError::Infeasible { budget, smallest })
+}
+
+fn planned_once<A>(
     planning: &Planning,
     measured: Rc<Measured<A>>,
 ) -> Result<Planned<A>, RecordError> {

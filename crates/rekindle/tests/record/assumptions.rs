@@ -26,10 +26,14 @@ fn gradients_of_leaves_are_recorded() {
     let model = LinearConfig::new(3, 2).init(&device());
     let input = Tensor::<2>::random([4, 3], Distribution::Default, &device());
     let loss = |model: &Linear, input: Tensor<2>| model.forward(input).square().mean();
-    let step = rekindle::record(&model, &input, loss).expect("recorded").plain().expect("planned");
+    let step = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     let ours = step.run(&model, input.clone()).expect("run").gradients;
     let plain = GradientsParams::from_grads(loss(&model, input).backward(), &model);
-    let weight = |gradients: &GradientsParams| gradients.get::<2>(model.weight.id).map(|one| data(&one));
+    let weight =
+        |gradients: &GradientsParams| gradients.get::<2>(model.weight.id).map(|one| data(&one));
     assert!(weight(&ours).is_some());
     assert_eq!(weight(&ours), weight(&plain));
 }
@@ -45,7 +49,10 @@ fn recordings_are_the_same_every_time() {
         (model.forward(input) * rows).square().mean()
     };
     let mut optimizer = AdamConfig::new().init();
-    let step = rekindle::record(&model, &batch(), loss).expect("recorded").plain().expect("planned");
+    let step = rekindle::record(&model, &batch(), loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     for _ in 0..6 {
         let gradients = step.run(&model, batch()).expect("run").gradients;
         model = optimizer.step(1e-2, model, gradients);
@@ -78,7 +85,10 @@ fn constants_on_the_device_of_the_batch_are_kept() {
         let weights = Tensor::<2>::from_data([[3.0, -1.0]], &input.device());
         (model.forward(input) * weights).sum()
     };
-    let step = rekindle::record(&model, &input, loss).expect("recorded").plain().expect("planned");
+    let step = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     for _ in 0..2 {
         let ours = step.run(&model, input.clone()).expect("run").loss;
         assert_eq!(data(&ours), data(&loss(&model, input.clone())));
@@ -94,10 +104,16 @@ fn integer_tensors_pass_in_and_out() {
         let shifted = tokens.clone() + 1;
         (model.forward(tokens).square().mean(), shifted)
     };
-    let step = rekindle::record(&model, &tokens, loss).expect("recorded").plain().expect("planned");
+    let step = rekindle::record(&model, &tokens, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     let output = step.run(&model, tokens.clone()).expect("run");
     assert_eq!(data(&output.loss), data(&loss(&model, tokens.clone()).0));
-    assert_eq!(output.auxiliary.into_data(), (tokens + 1).without_autodiff().into_data());
+    assert_eq!(
+        output.auxiliary.into_data(),
+        (tokens + 1).without_autodiff().into_data()
+    );
 }
 
 /// Two parameters of one id are one tensor, with one gradient.
@@ -108,9 +124,16 @@ fn parameters_of_one_id_are_one_tensor() {
     let model = vec![first.clone(), first];
     let input = Tensor::<2>::random([4, 3], Distribution::Default, &device);
     let loss = |model: &Vec<Linear>, input: Tensor<2>| {
-        model.iter().fold(input, |x, one| one.forward(x).tanh()).square().mean()
+        model
+            .iter()
+            .fold(input, |x, one| one.forward(x).tanh())
+            .square()
+            .mean()
     };
-    let step = rekindle::record(&model, &input, loss).expect("recorded").plain().expect("planned");
+    let step = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     let ours = step.run(&model, input.clone()).expect("run").gradients;
     assert_eq!(ours.len(), 1);
     let plain = GradientsParams::from_grads(loss(&model, input).backward(), &model);
@@ -123,12 +146,18 @@ fn parameters_of_one_id_are_one_tensor() {
 #[test]
 fn frozen_parameters_are_given_with_the_model() {
     let device = device();
-    let model = (LinearConfig::new(3, 3).init(&device).no_grad(), LinearConfig::new(3, 2).init(&device));
+    let model = (
+        LinearConfig::new(3, 3).init(&device).no_grad(),
+        LinearConfig::new(3, 2).init(&device),
+    );
     let input = Tensor::<2>::ones([4, 3], &device);
     let loss = |(frozen, trained): &(Linear, Linear), input: Tensor<2>| {
         trained.forward(frozen.forward(input)).square().mean()
     };
-    let step = rekindle::record(&model, &input, loss).expect("recorded").plain().expect("planned");
+    let step = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     let output = step.run(&model, input.clone()).expect("run");
     assert!(output.gradients.get::<2>(model.0.weight.id).is_none());
     assert!(output.gradients.get::<2>(model.1.weight.id).is_some());
@@ -144,7 +173,8 @@ fn frozen_parameters_are_given_with_the_model() {
 fn a_batch_norm_used_twice_is_refused() {
     let model = BatchNormConfig::new(3).init(&device());
     let input = Tensor::<2>::random([8, 3], Distribution::Normal(2.0, 1.0), &device());
-    let twice = |model: &BatchNorm, input: Tensor<2>| model.forward(model.forward(input)).square().mean();
+    let twice =
+        |model: &BatchNorm, input: Tensor<2>| model.forward(model.forward(input)).square().mean();
     let before = mean(&model);
     let error = match rekindle::record(&model, &input, twice) {
         Ok(_) => panic!("recorded: `docs/upstream.md` says otherwise"),
@@ -161,12 +191,18 @@ fn parameters_of_a_module_of_ones_own() {
     struct Scale {
         scale: Param<Tensor<3>>,
     }
-    let model = Scale { scale: Param::from_tensor(Tensor::ones([1, 2, 3], &device())) };
+    let model = Scale {
+        scale: Param::from_tensor(Tensor::ones([1, 2, 3], &device())),
+    };
     let input = Tensor::<3>::random([4, 2, 3], Distribution::Default, &device());
     let loss = |model: &Scale, input: Tensor<3>| (input * model.scale.val()).square().mean();
-    let step = rekindle::record(&model, &input, loss).expect("recorded").plain().expect("planned");
+    let step = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
     let ours = step.run(&model, input.clone()).expect("run").gradients;
     let plain = GradientsParams::from_grads(loss(&model, input).backward(), &model);
-    let scale = |gradients: &GradientsParams| gradients.get::<3>(model.scale.id).map(|one| data(&one));
+    let scale =
+        |gradients: &GradientsParams| gradients.get::<3>(model.scale.id).map(|one| data(&one));
     assert_eq!(scale(&ours), scale(&plain));
 }
