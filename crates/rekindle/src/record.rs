@@ -72,7 +72,7 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `bridge.rs` | all that leans on burn's conversions: recording, and burn's interpreter |
-//! | `recording.rs` | [`Recording`]: the step as a list of operations |
+//! | `recording.rs` | `Recording`: the step as a list of operations |
 //! | `operation.rs` | names, work from shapes, what draws |
 //! | `measure.rs` | what each operation costs |
 //! | `planning.rs` | from a recording to a plan |
