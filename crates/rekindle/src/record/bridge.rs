@@ -54,6 +54,8 @@ pub(super) struct Taken<A> {
     pub(super) statistics: Vec<(ParamId, TensorId)>,
     /// Made by the marks of stages: the tensor's place among the operations is the mark's.
     pub(super) marks: Vec<TensorId>,
+    /// Made when model and batch were there, before the step.
+    pub(super) start_mark: TensorId,
     /// Made after the loss and before its backward.
     pub(super) backward_mark: TensorId,
 }
@@ -222,6 +224,7 @@ where
             };
             let batch = batch.map(&mut leaves);
             let (inputs, input_leaves) = (leaves.tensors, leaves.leaves);
+            let start_mark = mark(&map.device);
             let (loss, auxiliary) = step(&model, batch).split();
             let loss = tracked_of(loss)?;
             let loss_id = loss.primitive().id();
@@ -258,6 +261,7 @@ where
                 input_gradients,
                 statistics,
                 marks: Vec::new(),
+                start_mark,
                 backward_mark,
             })
         });

@@ -179,7 +179,7 @@ impl Costs {
             }
             let mut inputs: Vec<TensorId> = one.operation.inputs().map(id).collect();
             let mut outputs = outputs;
-            let draws = draws(&name_of(&one.operation));
+            let draws = draws(&one.operation);
             if draws {
                 // The generator's state, of no bytes, from each draw to the next: they keep their order.
                 let state = TensorId(tensors.len() as u32);
@@ -200,6 +200,10 @@ impl Costs {
             }
         });
         let operations: Vec<Operation> = operations.collect();
+        if let Some(state) = last_draw {
+            // Draws that nothing needs move the generator too.
+            tensors[state.0 as usize].output = true;
+        }
         Graph {
             tensors,
             operations,

@@ -41,8 +41,12 @@ impl Write for Start {
 }
 
 /// Whether it draws from the random number generator: run again, it draws other numbers.
-pub(crate) fn draws(name: &str) -> bool {
-    matches!(name, "Random" | "IntRandom")
+pub(crate) fn draws(operation: &OperationIr) -> bool {
+    matches!(
+        operation,
+        OperationIr::Float(_, FloatOperationIr::Random(_))
+            | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
+    )
 }
 
 /// The operation; in the place of one that draws, one that fills: measuring must not move the generator.

@@ -2,7 +2,8 @@
 //! its own.
 //!
 //! Tensors are numbered from 0: the module's, the batch's, constants, then outputs in the order in which they are made.
-//! So two recordings of one step are equal, and their hashes too. Operations that nothing needs are left out.
+//! So two recordings of one step are equal, and their hashes too. Operations that nothing needs are left out, but for
+//! those that draw random numbers: later draws depend on them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,7 +16,7 @@ use burn::{
 };
 use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
 
-use super::bridge::Taken;
+use super::{bridge::Taken, operation::draws};
 
 /// A recorded step.
 #[derive(Debug, Clone)]
@@ -84,7 +85,12 @@ impl Recording {
             .chain(taken.input_gradients.iter().flatten().copied())
             .chain(taken.statistics.iter().map(|(_, id)| *id))
             .chain([taken.loss]);
-        let needed = needed(&taken.operations, outputs.collect(), &given);
+        let needed = needed(
+            &taken.operations,
+            outputs.collect(),
+            &given,
+            taken.start_mark,
+        );
 
         let mut numbers = Numbers::default();
         for parameter in &taken.parameters {
@@ -210,18 +216,22 @@ fn needed(
     operations: &[OperationIr],
     outputs: HashSet<TensorId>,
     given: &HashSet<TensorId>,
+    start_mark: TensorId,
 ) -> Needed {
     let mut tensors = outputs;
+    // Draws before it made parameters.
+    let starts = |operation: &OperationIr| operation.outputs().any(|one| one.id == start_mark);
+    let start = operations.iter().position(starts).unwrap_or_default();
     let mut keep = vec![false; operations.len()];
     for (place, operation) in operations.iter().enumerate().rev() {
         let makes_given = operation.outputs().any(|tensor| given.contains(&tensor.id));
         if makes_given || matches!(operation, OperationIr::Init(_) | OperationIr::Drop(_)) {
             continue;
         }
-        if operation
+        let wanted = operation
             .outputs()
-            .any(|tensor| tensors.contains(&tensor.id))
-        {
+            .any(|tensor| tensors.contains(&tensor.id));
+        if wanted || (place > start && draws(operation)) {
             keep[place] = true;
             tensors.extend(operation.inputs().map(|tensor| tensor.id));
         }

@@ -97,7 +97,7 @@ pub struct Output<A, I> {
     /// Gradients of the batch's float tensors, where [`with_input_gradients`](super::Recorded::with_input_gradients) asked for them: zeros where
     /// the loss does not depend on one. Integer and boolean tensors are the batch's own.
     pub input_gradients: Option<I>,
-    /// Memory at the step's end, and its peak.
+    /// Memory at the step's end, and its peak since the step began; the optimizer's update comes later.
     pub memory: MemoryReading,
     /// The peak that the plan predicts, with what is in use now beside the step.
     pub predicted_peak: Bytes,
@@ -456,17 +456,11 @@ impl Done {
         for (place, gradient) in gradients {
             register(&mut registered, recording.parameters[place].id, gradient);
         }
-        let batch_tensors = {
-            let mut tensors = Tensors(Vec::new());
-            batch.visit(&mut tensors);
-            tensors.0
+        // What is returned may be what was there before: the batch's, or a parameter.
+        let given = match recording.auxiliary.is_empty() {
+            true => Vec::new(),
+            false => given(recording, model, &batch)?,
         };
-        let given: Vec<(usize, DispatchTensor)> = recording
-            .inputs
-            .iter()
-            .copied()
-            .zip(batch_tensors)
-            .collect();
         let auxiliary = recording
             .auxiliary
             .iter()

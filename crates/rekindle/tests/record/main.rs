@@ -1,6 +1,7 @@
 //! Recorded steps: what they hand out, what they notice, and what they refuse.
 
 mod assumptions;
+mod estimates;
 mod guards;
 mod limits;
 mod outputs;

@@ -167,3 +167,17 @@ fn another_model_is_refused_and_a_clone_is_not() {
         "{error:?}"
     );
 }
+
+#[test]
+fn a_parameter_may_be_returned() {
+    let device = Device::flex().autodiff();
+    let model = LinearConfig::new(5, 6).init(&device);
+    let input = Tensor::<2>::ones([2, 5], &device);
+    let loss = |model: &Linear, input: Tensor<2>| (model.forward(input).mean(), model.weight.val());
+    let planned = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
+    let output = planned.run(&model, input).expect("run");
+    assert_eq!(output.auxiliary.into_data(), model.weight.val().into_data());
+}

@@ -3,6 +3,7 @@
 //! memory is measured and random numbers are drawn.
 
 mod models;
+mod random;
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -171,6 +172,11 @@ fn with_output(output: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor
 }
 
 #[test]
+fn recorded_steps_are_the_plain_loops() {
+    random::check();
+    every_model_is_trained_as_by_the_plain_loop();
+}
+
 fn every_model_is_trained_as_by_the_plain_loop() {
     let normal = Distribution::Normal(0.0, 1.0);
     check(
