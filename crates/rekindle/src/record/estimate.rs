@@ -67,7 +67,7 @@ pub struct LayerEstimate {
 ///
 /// let make = |device: &Device| {
 ///     let model: Vec<Linear> = (0..48).map(|_| LinearConfig::new(8192, 8192).init(device)).collect();
-///     (model, Tensor::<2>::empty([4096, 8192], device))
+///     (model, Tensor::<2>::empty([65_536, 8192], device))
 /// };
 /// let estimate = rekindle::estimate(make, |model: &Vec<Linear>, input| {
 ///     let output = model.iter().fold(input, |x, layer| layer.forward(x));
