@@ -138,4 +138,6 @@ fn sizes_and_budgets() {
         Some(RecordError::Infeasible { .. })
     ));
     assert!(recorded().within("1GiB").is_ok());
+    // One linear layer is one segment; more than there are stages is an error of its own.
+    assert!(recorded().segments(1).is_ok());
 }
