@@ -162,6 +162,8 @@ where
     I: Activation,
     F: Fn(&M, I) -> Tensor<1> + Clone,
 {
+    // Parameters are drawn at their first use otherwise, between the seed and the first step's dropout.
+    drop(model.valid());
     let plain = || {
         device.seed(5);
         GradientsParams::from_grads(step(model, batch.clone()).backward(), model)

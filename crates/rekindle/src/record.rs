@@ -57,6 +57,7 @@
 //! - Loss, auxiliary output, gradients and running statistics are those of the plain burn loop; on the CPU backend bit
 //!   for bit. Random numbers are drawn once, in the plain loop's order, and kept as long as they are needed: the same
 //!   [`Device::seed`](burn::tensor::Device::seed) gives the same numbers.
+//!   (burn draws parameters at their first use: a seed set before that is spent on them.)
 //! - [`Step::run`] stays within the budget, all that the process holds counted; see [`Recorded::within`].
 //! - Rust numbers are part of a recording. So a step is compared with its recording from time to time, and a batch of
 //!   other shapes gets a recording and a plan of its own.
