@@ -78,6 +78,7 @@
 //! | `measure.rs` | what each operation costs |
 //! | `planning.rs` | from a recording to a plan |
 //! | `program.rs` | a program, ready to run |
+//! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `step.rs` | [`Step`]: runs, and notices a changed step |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
 
@@ -85,11 +86,14 @@ mod bridge;
 mod error;
 mod estimate;
 mod finite;
+mod given;
 mod measure;
 mod operation;
 mod optimizer;
+mod output;
 mod planning;
 mod program;
+mod rank;
 mod recording;
 mod step;
 
@@ -100,6 +104,7 @@ use rekindle_plan::{Bytes, graph::GraphPlanner};
 
 use crate::{
     activation::Activation,
+    executor::machine::device_of,
     meter::{HostMeter, Meter},
     size::Size,
 };
@@ -111,7 +116,8 @@ use recording::Recording;
 pub use bridge::StepResult;
 pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate};
-pub use step::{Output, Step, StepPlan};
+pub use output::Output;
+pub use step::{Step, StepPlan};
 
 /// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
 /// that it returns. Nothing is computed.
@@ -278,7 +284,7 @@ where
         budget: Option<Bytes>,
         planner: GraphPlanner,
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let device = step::device_of(self.model, self.batch).ok_or(RecordError::Backend)?;
+        let device = device_of(self.batch, self.model).ok_or(RecordError::Backend)?;
         let meter = match &self.options.meter {
             Some(meter) => meter.clone(),
             None => own_meter(&device)?,
@@ -294,14 +300,14 @@ where
             room: None,
         };
         let planning = planning.with_budget(budget, planner);
-        let given = step::given(&self.recording, self.model, self.batch)?;
+        let given = given::given(&self.recording, self.model, self.batch)?;
         let measured = Measured::new(
             &planning,
             self.model,
             given,
             self.taken,
             self.recording,
-            step::shapes(self.batch),
+            given::shapes(self.batch),
             self.record_time,
         )?;
         let first = planned(&planning, Rc::new(measured))?;

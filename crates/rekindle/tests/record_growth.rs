@@ -47,6 +47,10 @@ fn what_comes_into_use_later_is_counted() {
         matches!(refused, Some(RecordError::Infeasible { .. })),
         "{refused:?}"
     );
+    assert!(
+        step.plan().predicted_peak > budget,
+        "the plain order stands for the step"
+    );
     drop(most);
     assert!(step.run(&model, input).is_ok());
 }

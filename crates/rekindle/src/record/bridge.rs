@@ -138,7 +138,7 @@ pub(crate) fn marking<T>(run: impl FnOnce(&dyn Fn()) -> T) -> T {
 }
 
 /// Whether this thread records.
-pub(crate) fn is_recording() -> bool {
+fn is_recording() -> bool {
     MARKS.with_borrow(Option::is_some)
 }
 
@@ -158,16 +158,10 @@ where
     I: Activation,
     R: StepResult,
 {
-    if is_recording() {
-        return Err(RecordError::Nested);
-    }
     // A copy with statistics of its own: the recording moves them.
-    let model = model.valid().train();
-    take_with(
-        input_gradients,
-        |_, map| (model.map(map), batch.clone()),
-        step,
-    )
+    let prepare =
+        |_: &Device, map: &mut ToRecording| (model.valid().train().map(map), batch.clone());
+    take_with(input_gradients, prepare, step)
 }
 
 /// As [`take`], of a model and a batch that are made on the recording device: nothing is ever allocated.

@@ -5,13 +5,12 @@
 
 use burn::tensor::{DispatchTensor, FloatDType, Tensor, TensorData};
 
-use super::RecordError;
+use super::{RecordError, rank::of_rank};
 
-/// Reads one number that depends on all.
+/// Reads one number that depends on all; gradients come with their parameters' paths.
 pub(super) fn check(
     loss: &Tensor<1>,
-    gradients: &[(usize, DispatchTensor)],
-    path: impl Fn(usize) -> String,
+    gradients: &[(&str, &DispatchTensor)],
 ) -> Result<(), RecordError> {
     let sums = gradients.iter().map(|(_, gradient)| sum(gradient));
     let sum = sums.fold(loss.clone().cast(FloatDType::F32), |all, one| all + one);
@@ -23,13 +22,13 @@ pub(super) fn check(
             what: "the loss".into(),
         });
     }
-    for (place, gradient) in gradients {
+    for (path, gradient) in gradients {
         if data(gradient)?
             .iter::<f64>()
             .any(|value| !value.is_finite())
         {
             return Err(RecordError::NotFinite {
-                what: format!("the gradient of `{}`", path(*place)),
+                what: format!("the gradient of `{path}`"),
             });
         }
     }
@@ -44,25 +43,11 @@ fn read(value: Tensor<1>) -> Result<f64, RecordError> {
 }
 
 fn sum(tensor: &DispatchTensor) -> Tensor<1> {
-    macro_rules! of_rank {
-        ($($rank:literal),*) => {
-            match burn_backend::TensorMetadata::rank(tensor) {
-                $($rank => Tensor::<$rank>::from_dispatch(tensor.clone()).sum(),)*
-                rank => panic!("a parameter of rank {rank}"),
-            }
-        };
-    }
-    of_rank!(1, 2, 3, 4, 5, 6, 7, 8).cast(FloatDType::F32)
+    let sum = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).sum());
+    sum.cast(FloatDType::F32)
 }
 
 fn data(tensor: &DispatchTensor) -> Result<TensorData, RecordError> {
-    macro_rules! of_rank {
-        ($($rank:literal),*) => {
-            match burn_backend::TensorMetadata::rank(tensor) {
-                $($rank => Tensor::<$rank>::from_dispatch(tensor.clone()).try_into_data(),)*
-                rank => panic!("a parameter of rank {rank}"),
-            }
-        };
-    }
-    of_rank!(1, 2, 3, 4, 5, 6, 7, 8).map_err(|error| RecordError::Device(error.to_string()))
+    let data = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).try_into_data());
+    data.map_err(|error| RecordError::Device(error.to_string()))
 }

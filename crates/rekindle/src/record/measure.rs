@@ -170,7 +170,7 @@ impl Costs {
         let mut last_draw: Option<TensorId> = None;
         let operations = recording.operations.iter().zip(&self.0).map(|(one, cost)| {
             let id = |tensor: &burn_ir::TensorIr| TensorId(tensor.id.value() as u32);
-            let outputs: Vec<TensorId> = one.operation.outputs().map(id).collect();
+            let mut outputs: Vec<TensorId> = one.operation.outputs().map(id).collect();
             let numbers = values(recording, &one.operation).max(1);
             for output in &outputs {
                 let place = output.0 as usize;
@@ -178,7 +178,6 @@ impl Costs {
                 tensors[place].bytes = rounded((cost.output_bytes as f64 * share).ceil() as u64);
             }
             let mut inputs: Vec<TensorId> = one.operation.inputs().map(id).collect();
-            let mut outputs = outputs;
             let draws = draws(&one.operation);
             if draws {
                 // The generator's state, of no bytes, from each draw to the next: they keep their order.

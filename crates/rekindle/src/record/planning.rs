@@ -22,11 +22,12 @@ use rekindle_plan::{
 use super::{
     RecordError,
     bridge::Taken,
+    given::started,
     measure::Costs,
     optimizer::{self, OptimizerBytes},
     program::prepare,
     recording::Recording,
-    step::{Planned, started},
+    step::Planned,
 };
 use crate::{executor::Room, meter::Meter};
 

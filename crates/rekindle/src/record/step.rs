@@ -7,12 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
-    optim::GradientsParams,
-    tensor::{Bool, DType, Device, DispatchTensor, Int, Shape, Tensor},
-};
-use burn_ir::TensorId;
+use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::{
     Bytes, Seconds,
     graph::{Graph, GraphPlanner, Program, Simulated},
@@ -20,17 +15,14 @@ use rekindle_plan::{
 
 use super::{
     IntoBudget, RecordError,
-    bridge::{self, Interpreter, StepResult},
-    finite,
+    bridge::{self, StepResult},
+    given::{given, shapes, started},
+    output::{Done, Output},
     planning::{Measured, Planning, planned},
     program::Prepared,
     recording::Recording,
 };
-use crate::{
-    activation::{Activation, ActivationMapper, ActivationVisitor},
-    meter::{MemoryReading, Meter},
-    quiet,
-};
+use crate::{activation::Activation, meter::Meter, quiet};
 
 /// Recordings with their plans that are kept, for batches of several shapes.
 const KEPT: usize = 8;
@@ -79,28 +71,14 @@ pub(super) struct Planned<A> {
     pub(super) plain_time: Seconds,
 }
 
+/// A plan and its peak with what is in use now.
+type Current<A> = (Rc<Planned<A>>, Bytes);
+
 impl<A> Planned<A> {
     /// How much more is in use beside the step than when it was planned, the optimizer's state apart.
     fn growth(&self, meter: &dyn Meter) -> Bytes {
         meter.read().in_use_bytes - (self.base + self.optimizer_state)
     }
-}
-
-/// What a step leaves.
-pub struct Output<A, I> {
-    /// The loss, shape `[1]`, without autodiff.
-    pub loss: Tensor<1>,
-    /// What else the step returned, without autodiff.
-    pub auxiliary: A,
-    /// Gradients of the parameters, as burn's optimizers take them.
-    pub gradients: GradientsParams,
-    /// Gradients of the batch's float tensors, where [`with_input_gradients`](super::Recorded::with_input_gradients) asked for them: zeros where
-    /// the loss does not depend on one. Integer and boolean tensors are the batch's own.
-    pub input_gradients: Option<I>,
-    /// Memory at the step's end, and its peak since the step began; the optimizer's update comes later.
-    pub memory: MemoryReading,
-    /// The peak that the plan predicts, with what is in use now beside the step.
-    pub predicted_peak: Bytes,
 }
 
 impl<M, I, R, F> Step<M, I, R, F>
@@ -135,18 +113,19 @@ where
     /// If the step cannot be recorded or fits no plan, a value is not finite, or the device fails. Then nothing is
     /// handed out, and the model is as it was.
     pub fn run(&self, model: &M, batch: I) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        let planned = self.plan_for(model, &batch)?;
+        let (planned, predicted_peak) = self.plan_for(model, &batch)?;
         let meter = &*self.planning.meter;
-        let predicted_peak = planned.predicted_peak + planned.growth(meter);
         meter.start_interval();
         let started = Instant::now();
         let done = quiet::catch(|| self.interpret(&planned, model, &batch))
             .map_err(RecordError::Device)??;
         let memory = meter.read();
         self.schedule_comparison(&planned, started.elapsed());
-        let mut output = done.finish(&planned, model, batch, memory, self.planning.check)?;
-        output.predicted_peak = predicted_peak;
-        Ok(output)
+        if self.planning.check {
+            done.check(&planned.measured.recording)?;
+        }
+        let measured = &planned.measured;
+        done.finish(measured, model, batch, memory, predicted_peak)
     }
 
     /// Plans the step again for another budget, without measuring it again: to look at several.
@@ -198,8 +177,8 @@ where
         (state.plans[0].graph.clone(), state.plans[0].program.clone())
     }
 
-    /// The plan for this batch: a kept one, or a new one.
-    fn plan_for(&self, model: &M, batch: &I) -> Result<Rc<Planned<R::Auxiliary>>, RecordError> {
+    /// The plan for this batch, a kept one or a new one, and its peak with what is in use now.
+    fn plan_for(&self, model: &M, batch: &I) -> Result<Current<R::Auxiliary>, RecordError> {
         let shapes = shapes(batch);
         let mut state = self.state.borrow_mut();
         state.steps += 1;
@@ -246,22 +225,24 @@ where
         };
         // The first place is the most recently used.
         state.plans[..=place].rotate_right(1);
-        if let Some(more) = self.outgrown(&state.plans[0]) {
-            log::info!("{more} more are in use than when the step was planned: planned again");
-            // The old plan takes memory itself.
-            let measured = state.plans.remove(0).measured.clone();
-            state
-                .plans
-                .insert(0, Rc::new(planned(&self.planning, measured)?));
+        let planned_peak = state.plans[0].predicted_peak;
+        let growth = state.plans[0].growth(&*self.planning.meter);
+        let fits = |budget| planned_peak + growth <= budget;
+        if self.planning.budget.is_none_or(fits) {
+            return Ok((state.plans[0].clone(), planned_peak + growth));
         }
-        Ok(state.plans[0].clone())
-    }
-
-    /// How much more is in use beside the step than when it was planned, if that would take its peak past the budget.
-    fn outgrown(&self, planned: &Planned<R::Auxiliary>) -> Option<Bytes> {
-        let budget = self.planning.budget?;
-        let more = planned.growth(&*self.planning.meter);
-        (planned.predicted_peak + more > budget).then_some(more)
+        log::info!("{growth} more are in use than when the step was planned: planned again");
+        // The old plan takes memory itself.
+        let measured = state.plans.remove(0).measured.clone();
+        let again = planned(&self.planning, measured.clone()).or_else(|error| {
+            // The plain order stands for the step until memory is there: it is planned again before it runs.
+            let plain = self.planning.with_budget(None, GraphPlanner::None);
+            state.plans.insert(0, Rc::new(planned(&plain, measured)?));
+            Err(error)
+        })?;
+        let peak = again.predicted_peak;
+        state.plans.insert(0, Rc::new(again));
+        Ok((state.plans[0].clone(), peak))
     }
 
     /// When the step is to be compared with its recording next.
@@ -286,9 +267,14 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Done, RecordError> {
-        let given = given(&planned.measured.recording, model, batch)?;
-        let mut interpreter = started(&planned.measured.recording, given)?;
-        let mut tensors = HashMap::new();
+        let recording = &planned.measured.recording;
+        let given = given(recording, model, batch)?;
+        // What is returned may be what was there before: the batch's, or a parameter.
+        let returned = given
+            .iter()
+            .filter(|(one, _)| recording.auxiliary.contains(one));
+        let mut tensors: HashMap<usize, DispatchTensor> = returned.cloned().collect();
+        let mut interpreter = started(recording, given)?;
         let room = self.planning.room();
         for (step, need) in planned.prepared.iter().zip(&planned.needs) {
             if let Some(room) = &room {
@@ -299,275 +285,6 @@ where
             });
         }
         Ok(Done { tensors })
-    }
-}
-
-/// An interpreter that holds what is there before the first operation.
-pub(super) fn started(
-    recording: &Recording,
-    given: Vec<(usize, DispatchTensor)>,
-) -> Result<Box<dyn Interpreter>, RecordError> {
-    let (_, any) = given.first().ok_or(RecordError::Backend)?;
-    let mut interpreter = bridge::interpreter(any)?;
-    for (tensor, value) in given {
-        interpreter.give(TensorId::new(tensor as u64), value);
-    }
-    for (tensor, data) in &recording.constants {
-        interpreter.give_data(TensorId::new(*tensor as u64), data.clone());
-    }
-    Ok(interpreter)
-}
-
-/// The tensors of a model and a batch, by their numbers in a recording.
-pub(super) fn given<M: Module, I: Activation>(
-    recording: &Recording,
-    model: &M,
-    batch: &I,
-) -> Result<Vec<(usize, DispatchTensor)>, RecordError> {
-    let wanted = recording.parameters.iter().map(|one| (one.id, one.tensor));
-    let mut parameters = Parameters {
-        wanted: wanted.collect(),
-        found: Vec::with_capacity(recording.parameters.len()),
-    };
-    // Takes in pending updates of running statistics.
-    model.valid().visit(&mut parameters);
-    if let Some((_, missing)) = parameters.wanted.iter().next() {
-        let parameter = recording
-            .parameters
-            .iter()
-            .find(|one| one.tensor == *missing);
-        return Err(RecordError::Parameter {
-            path: parameter.map(|one| one.path.clone()).unwrap_or_default(),
-        });
-    }
-    let mut tensors = Tensors(Vec::new());
-    batch.visit(&mut tensors);
-    let mut given = parameters.found;
-    given.extend(recording.inputs.iter().copied().zip(tensors.0));
-    Ok(given)
-}
-
-/// Finds a model's tensors.
-struct Parameters {
-    wanted: HashMap<ParamId, usize>,
-    found: Vec<(usize, DispatchTensor)>,
-}
-
-impl Parameters {
-    fn found(&mut self, id: ParamId, tensor: impl FnOnce() -> DispatchTensor) {
-        if let Some(number) = self.wanted.remove(&id) {
-            self.found.push((number, tensor()));
-        }
-    }
-}
-
-impl ModuleVisitor for Parameters {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found(param.id, || param.val().into_dispatch());
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.found(param.id, || param.val().into_dispatch());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.found(param.id, || param.val().into_dispatch());
-    }
-}
-
-/// A batch's tensors without autodiff.
-struct Tensors(Vec<DispatchTensor>);
-
-impl ActivationVisitor for Tensors {
-    fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-        self.0
-            .push(tensor.clone().without_autodiff().into_dispatch());
-    }
-
-    fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-        self.0
-            .push(tensor.clone().without_autodiff().into_dispatch());
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-        self.0
-            .push(tensor.clone().without_autodiff().into_dispatch());
-    }
-}
-
-/// Shapes and types of a batch's tensors.
-pub(super) fn shapes<I: Activation>(batch: &I) -> Vec<(Shape, DType)> {
-    struct Shapes(Vec<(Shape, DType)>);
-    impl ActivationVisitor for Shapes {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-            self.0.push((tensor.shape(), tensor.dtype()));
-        }
-        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-            self.0.push((tensor.shape(), tensor.dtype()));
-        }
-        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-            self.0.push((tensor.shape(), tensor.dtype()));
-        }
-    }
-    let mut shapes = Shapes(Vec::new());
-    batch.visit(&mut shapes);
-    shapes.0
-}
-
-/// Where a batch or a model is.
-pub(super) fn device_of<M: Module, I: Activation>(model: &M, batch: &I) -> Option<Device> {
-    crate::executor::machine::device_of(batch, model)
-}
-
-/// What a program left.
-struct Done {
-    tensors: HashMap<usize, DispatchTensor>,
-}
-
-impl Done {
-    fn finish<M: Module, A: Activation, I: Activation>(
-        mut self,
-        planned: &Planned<A>,
-        model: &M,
-        batch: I,
-        memory: MemoryReading,
-        check: bool,
-    ) -> Result<Output<A, I>, RecordError> {
-        let recording = &planned.measured.recording;
-        let loss = self
-            .tensor(recording.loss, &[])
-            .ok_or(RecordError::LossElsewhere)?;
-        let loss = Tensor::<1>::from_dispatch(loss);
-        let gradients: Vec<(usize, DispatchTensor)> = recording
-            .parameters
-            .iter()
-            .enumerate()
-            .filter_map(|(place, parameter)| {
-                let gradient = self.tensors.get(&parameter.gradient?)?.clone();
-                Some((place, gradient))
-            })
-            .collect();
-        if check {
-            finite::check(&loss, &gradients, |place| {
-                recording.parameters[place].path.clone()
-            })?;
-        }
-        let mut registered = GradientsParams::new();
-        for (place, gradient) in gradients {
-            register(&mut registered, recording.parameters[place].id, gradient);
-        }
-        // What is returned may be what was there before: the batch's, or a parameter.
-        let given = match recording.auxiliary.is_empty() {
-            true => Vec::new(),
-            false => given(recording, model, &batch)?,
-        };
-        let auxiliary = recording
-            .auxiliary
-            .iter()
-            .map(|&tensor| self.tensor(tensor, &given));
-        let auxiliary: Option<Vec<DispatchTensor>> = auxiliary.collect();
-        let mut values = Values(auxiliary.ok_or(RecordError::LossElsewhere)?.into_iter());
-        let auxiliary = planned.measured.auxiliary.clone().map(&mut values);
-        if !recording.statistics.is_empty() {
-            let moved = recording.statistics.iter();
-            let moved = moved.filter_map(|(id, tensor)| Some((*id, self.tensors.remove(tensor)?)));
-            drop(model.clone().map(&mut Put(moved.collect())));
-        }
-        let input_gradients = (!recording.input_gradients.is_empty()).then(|| {
-            let gradients = recording.input_gradients.iter();
-            let gradients: Vec<Option<DispatchTensor>> = gradients
-                .map(|gradient| self.tensors.get(&(*gradient)?).cloned())
-                .collect();
-            batch.map(&mut InputGradients(gradients.into_iter()))
-        });
-        Ok(Output {
-            loss,
-            auxiliary,
-            gradients: registered,
-            input_gradients,
-            memory,
-            predicted_peak: planned.predicted_peak,
-        })
-    }
-
-    /// A tensor that the program made, or that was there before it.
-    fn tensor(&self, tensor: usize, given: &[(usize, DispatchTensor)]) -> Option<DispatchTensor> {
-        let made = self.tensors.get(&tensor).cloned();
-        made.or_else(|| {
-            let given = given.iter().find(|(number, _)| *number == tensor)?;
-            Some(given.1.clone())
-        })
-    }
-}
-
-/// Registers a gradient of any rank.
-fn register(gradients: &mut GradientsParams, id: ParamId, gradient: DispatchTensor) {
-    macro_rules! of_rank {
-        ($($rank:literal),*) => {
-            match burn_backend::TensorMetadata::rank(&gradient) {
-                $($rank => gradients.register::<$rank>(id, Tensor::from_dispatch(gradient)),)*
-                rank => panic!("a parameter of rank {rank}"),
-            }
-        };
-    }
-    of_rank!(1, 2, 3, 4, 5, 6, 7, 8);
-}
-
-/// Puts values into a template, in order.
-struct Values(std::vec::IntoIter<DispatchTensor>);
-
-impl Values {
-    fn next(&mut self) -> DispatchTensor {
-        match self.0.next() {
-            Some(tensor) => tensor,
-            None => panic!("an activation whose `visit` and `map` name different tensors"),
-        }
-    }
-}
-
-impl ActivationMapper for Values {
-    fn float<const D: usize>(&mut self, _tensor: Tensor<D>) -> Tensor<D> {
-        Tensor::from_dispatch(self.next())
-    }
-
-    fn int<const D: usize>(&mut self, _tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        Tensor::from_dispatch(self.next())
-    }
-
-    fn bool<const D: usize>(&mut self, _tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        Tensor::from_dispatch(self.next())
-    }
-}
-
-/// Puts gradients in the place of a batch's float tensors.
-struct InputGradients(std::vec::IntoIter<Option<DispatchTensor>>);
-
-impl ActivationMapper for InputGradients {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match self.0.next().flatten() {
-            Some(gradient) => Tensor::from_dispatch(gradient),
-            None => tensor.without_autodiff().zeros_like(),
-        }
-    }
-}
-
-/// Puts new values into a model's running statistics, which clones share.
-struct Put(HashMap<ParamId, DispatchTensor>);
-
-impl ModuleMapper for Put {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(value) = self.0.get(&param.id) else {
-            return param;
-        };
-        let value = Tensor::<D>::from_dispatch(value.clone());
-        let (id, old, mapper) = param.consume();
-        let value = match old.gradient_checkpointing_strategy() {
-            Some(strategy) => value
-                .autodiff()
-                .with_gradient_checkpointing_strategy(strategy),
-            None => value,
-        };
-        Param::from_mapped_value(id, value, mapper)
     }
 }
 

@@ -1,0 +1,167 @@
+//! What a step hands out: loss, auxiliary output, gradients; and the running statistics that it moves.
+
+use std::collections::HashMap;
+
+use burn::{
+    module::{Module, ModuleMapper, Param, ParamId},
+    optim::GradientsParams,
+    tensor::{Bool, DispatchTensor, Int, Tensor},
+};
+use rekindle_plan::Bytes;
+
+use super::{
+    RecordError, finite,
+    planning::Measured,
+    rank::of_rank,
+    recording::{Parameter, Recording},
+};
+use crate::{
+    activation::{Activation, ActivationMapper},
+    meter::MemoryReading,
+};
+
+/// What a step leaves.
+pub struct Output<A, I> {
+    /// The loss, shape `[1]`, without autodiff.
+    pub loss: Tensor<1>,
+    /// What else the step returned, without autodiff.
+    pub auxiliary: A,
+    /// Gradients of the parameters, as burn's optimizers take them.
+    pub gradients: GradientsParams,
+    /// Gradients of the batch's float tensors, where [`with_input_gradients`](super::Recorded::with_input_gradients) asked for them: zeros where
+    /// the loss does not depend on one. Integer and boolean tensors are the batch's own.
+    pub input_gradients: Option<I>,
+    /// Memory at the step's end, and its peak since the step began; the optimizer's update comes later.
+    pub memory: MemoryReading,
+    /// The peak that the plan predicts, with what is in use now beside the step.
+    pub predicted_peak: Bytes,
+}
+
+/// What a program left.
+pub(super) struct Done {
+    pub(super) tensors: HashMap<usize, DispatchTensor>,
+}
+
+impl Done {
+    /// Whether loss and gradients are finite, and were computed at all.
+    pub(super) fn check(&self, recording: &Recording) -> Result<(), RecordError> {
+        let gradients = self.gradients(recording);
+        let named = gradients.map(|(parameter, gradient)| (parameter.path.as_str(), gradient));
+        finite::check(&self.loss(recording)?, &named.collect::<Vec<_>>())
+    }
+
+    /// Hands everything out, and moves the running statistics of `model`.
+    pub(super) fn finish<M: Module, A: Activation, I: Activation>(
+        mut self,
+        measured: &Measured<A>,
+        model: &M,
+        batch: I,
+        memory: MemoryReading,
+        predicted_peak: Bytes,
+    ) -> Result<Output<A, I>, RecordError> {
+        let recording = &measured.recording;
+        let loss = self.loss(recording)?;
+        let mut gradients = GradientsParams::new();
+        for (parameter, gradient) in self.gradients(recording) {
+            of_rank!(gradient, D => gradients.register::<D>(parameter.id, Tensor::from_dispatch(gradient.clone())));
+        }
+        let auxiliary = recording.auxiliary.iter();
+        let auxiliary: Option<Vec<DispatchTensor>> = auxiliary
+            .map(|tensor| self.tensors.get(tensor).cloned())
+            .collect();
+        let mut values = Values(auxiliary.ok_or(RecordError::LossElsewhere)?.into_iter());
+        let auxiliary = measured.auxiliary.clone().map(&mut values);
+        if !recording.statistics.is_empty() {
+            let moved = recording.statistics.iter();
+            let moved = moved.filter_map(|(id, tensor)| Some((*id, self.tensors.remove(tensor)?)));
+            drop(model.clone().map(&mut Put(moved.collect())));
+        }
+        let input_gradients = (!recording.input_gradients.is_empty()).then(|| {
+            let gradients = recording.input_gradients.iter();
+            let gradients: Vec<Option<DispatchTensor>> = gradients
+                .map(|gradient| self.tensors.get(&(*gradient)?).cloned())
+                .collect();
+            batch.map(&mut InputGradients(gradients.into_iter()))
+        });
+        Ok(Output {
+            loss,
+            auxiliary,
+            gradients,
+            input_gradients,
+            memory,
+            predicted_peak,
+        })
+    }
+
+    fn loss(&self, recording: &Recording) -> Result<Tensor<1>, RecordError> {
+        let loss = self.tensors.get(&recording.loss).cloned();
+        loss.map(Tensor::from_dispatch)
+            .ok_or(RecordError::LossElsewhere)
+    }
+
+    fn gradients<'a>(
+        &'a self,
+        recording: &'a Recording,
+    ) -> impl Iterator<Item = (&'a Parameter, &'a DispatchTensor)> {
+        let parameters = recording.parameters.iter();
+        parameters.filter_map(|one| Some((one, self.tensors.get(&one.gradient?)?)))
+    }
+}
+
+/// Puts values into a template, in order.
+struct Values(std::vec::IntoIter<DispatchTensor>);
+
+impl Values {
+    fn next(&mut self) -> DispatchTensor {
+        match self.0.next() {
+            Some(tensor) => tensor,
+            None => panic!("an activation whose `visit` and `map` name different tensors"),
+        }
+    }
+}
+
+impl ActivationMapper for Values {
+    fn float<const D: usize>(&mut self, _tensor: Tensor<D>) -> Tensor<D> {
+        Tensor::from_dispatch(self.next())
+    }
+
+    fn int<const D: usize>(&mut self, _tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        Tensor::from_dispatch(self.next())
+    }
+
+    fn bool<const D: usize>(&mut self, _tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        Tensor::from_dispatch(self.next())
+    }
+}
+
+/// Puts gradients in the place of a batch's float tensors.
+struct InputGradients(std::vec::IntoIter<Option<DispatchTensor>>);
+
+impl ActivationMapper for InputGradients {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        match self.0.next().flatten() {
+            Some(gradient) => Tensor::from_dispatch(gradient),
+            None => tensor.without_autodiff().zeros_like(),
+        }
+    }
+}
+
+/// Puts new values into a model's running statistics, which clones share.
+struct Put(HashMap<ParamId, DispatchTensor>);
+
+impl ModuleMapper for Put {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(value) = self.0.get(&param.id) else {
+            return param;
+        };
+        let value = Tensor::<D>::from_dispatch(value.clone());
+        let (id, old, mapper) = param.consume();
+        let value = match old.gradient_checkpointing_strategy() {
+            Some(strategy) => value
+                .autodiff()
+                .with_gradient_checkpointing_strategy(strategy),
+            None => value,
+        };
+        Param::from_mapped_value(id, value, mapper)
+    }
+}

@@ -1,0 +1,20 @@
+//! Tensors of a rank that is known at run time.
+
+/// Evaluates an expression with the rank of a [`DispatchTensor`](burn::tensor::DispatchTensor) as a constant. burn's
+/// optimizers and records know ranks 1 to 8.
+macro_rules! of_rank {
+    ($tensor:expr, $rank:ident => $value:expr) => {
+        $crate::record::rank::of_rank!(@ $tensor, $rank => $value; 1, 2, 3, 4, 5, 6, 7, 8)
+    };
+    (@ $tensor:expr, $rank:ident => $value:expr; $($number:literal),*) => {
+        match burn_backend::TensorMetadata::rank($tensor) {
+            $($number => {
+                const $rank: usize = $number;
+                $value
+            })*
+            rank => panic!("a parameter of rank {rank}"),
+        }
+    };
+}
+
+pub(super) use of_rank;
