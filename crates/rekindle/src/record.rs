@@ -99,8 +99,8 @@ mod step;
 
 use std::{rc::Rc, str::FromStr, sync::Arc, time::Instant};
 
-use burn::{module::Module, optim::ModuleOptimizer};
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use burn::module::Module;
+use rekindle_plan::{Bytes, OptimizerCost, graph::GraphPlanner};
 
 use crate::{
     activation::Activation,
@@ -116,6 +116,7 @@ use recording::Recording;
 pub use bridge::StepResult;
 pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate};
+pub use optimizer::Optimizer;
 pub use output::Output;
 pub use step::{Step, StepPlan};
 
@@ -161,17 +162,20 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
     taken: Taken<R::Auxiliary>,
     recording: Recording,
     record_time: std::time::Duration,
-    options: Options,
+    options: Options<M>,
 }
 
-struct Options {
-    optimizer: Option<ModuleOptimizer>,
+/// Measures an optimizer on a model.
+type MeasureOptimizer<M> = Box<dyn Fn(&M, &dyn Meter) -> OptimizerCost>;
+
+struct Options<M> {
+    optimizer: Option<MeasureOptimizer<M>>,
     meter: Option<Arc<dyn Meter>>,
     input_gradients: bool,
     check: bool,
 }
 
-impl Default for Options {
+impl<M> Default for Options<M> {
     fn default() -> Self {
         Self {
             optimizer: None,
@@ -192,8 +196,11 @@ where
     /// Counts what this optimizer's step takes, and the state that its first step leaves. Without it a budget bounds
     /// the step alone.
     #[must_use]
-    pub fn with_optimizer(mut self, optimizer: &ModuleOptimizer) -> Self {
-        self.options.optimizer = Some(optimizer.clone());
+    pub fn with_optimizer<O: Optimizer>(mut self, optimizer: &O) -> Self {
+        let optimizer = optimizer.for_trial();
+        self.options.optimizer = Some(Box::new(move |model, meter| {
+            optimizer::measured(model, &optimizer, meter)
+        }));
         self
     }
 
@@ -279,7 +286,7 @@ where
         self.planned(None, GraphPlanner::Uniform(segments))
     }
 
-    fn planned(
+    pub(crate) fn planned(
         self,
         budget: Option<Bytes>,
         planner: GraphPlanner,
@@ -289,11 +296,13 @@ where
             Some(meter) => meter.clone(),
             None => own_meter(&device)?,
         };
+        let optimizer = self.options.optimizer;
+        let optimizer = optimizer.map(|measure| measure(self.model, &*meter));
         let planning = Planning {
             budget: None,
             planner,
             input_gradients: self.options.input_gradients,
-            optimizer: self.options.optimizer.clone(),
+            optimizer: optimizer.unwrap_or_default(),
             meter,
             device,
             check: self.options.check,
@@ -303,7 +312,6 @@ where
         let given = given::given(&self.recording, self.model, self.batch)?;
         let measured = Measured::new(
             &planning,
-            self.model,
             given,
             self.taken,
             self.recording,

@@ -19,6 +19,7 @@ use crate::{
     graph_ops::node_counter,
     layer::Layer,
     quiet,
+    record::Optimizer as _,
     train::optimizer::AnyOptimizer,
 };
 

@@ -9,12 +9,15 @@ use std::{
     any::Any,
     cell::RefCell,
     collections::HashMap,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
-    tensor::{Bool, DType, Device, DispatchTensor, Int, Shape, Tensor, TensorData},
+    tensor::{
+        Bool, DType, Device, DeviceConfig, DeviceSettings, DispatchTensor, Int, Shape, Tensor,
+        TensorData,
+    },
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
@@ -27,6 +30,7 @@ use burn_router::TensorInterpreter;
 use super::error::RecordError;
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor},
+    executor::machine::device_of,
     quiet,
 };
 
@@ -98,10 +102,36 @@ impl<A: Activation> StepResult for (Tensor<1>, A) {
     }
 }
 
-/// burn has numbers for 65,536 recording devices in a process: one is made, and used by one thread at a time.
-fn recording_device() -> &'static Mutex<Device> {
-    static DEVICE: OnceLock<Mutex<Device>> = OnceLock::new();
-    DEVICE.get_or_init(|| Mutex::new(Device::capture()))
+/// The recording device whose default types are those of `device`, so that what the step makes itself (positions,
+/// masks) has the type that it has there. burn has numbers for 65,536 recording devices in a process, and a device's
+/// defaults are set once: one is made for each set of defaults, and used by one thread at a time.
+fn recording_device(device: Option<&Device>) -> Result<Arc<Mutex<Device>>, RecordError> {
+    type Made = Vec<(Option<DeviceSettings>, Arc<Mutex<Device>>)>;
+    static MADE: Mutex<Made> = Mutex::new(Vec::new());
+    let settings = device.map(Device::settings);
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, device)) = made.iter().find(|(of, _)| *of == settings) {
+        return Ok(device.clone());
+    }
+    let device = Device::capture();
+    if let Some(settings) = settings {
+        let defaults = DeviceConfig::default()
+            .float_dtype(settings.float_dtype)
+            .int_dtype(settings.int_dtype)
+            .bool_dtype(settings.bool_dtype);
+        let mut configured = Ok(());
+        // Which types there are is asked of the device, and answered in a scope alone.
+        let empty = device.capture_scope(|scope| {
+            configured = device.clone().configure(defaults);
+            scope.complete([], [])
+        });
+        let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
+        configured.map_err(|error| wrong(&error))?;
+        empty.map_err(|error| wrong(&error))?;
+    }
+    let device = Arc::new(Mutex::new(device));
+    made.push((settings, device.clone()));
+    Ok(device)
 }
 
 /// The marks of a recording that runs on this thread.
@@ -161,7 +191,8 @@ where
     // A copy with statistics of its own: the recording moves them.
     let prepare =
         |_: &Device, map: &mut ToRecording| (model.valid().train().map(map), batch.clone());
-    take_with(input_gradients, prepare, step)
+    let device = device_of(batch, model);
+    take_with(device.as_ref(), input_gradients, prepare, step)
 }
 
 /// As [`take`], of a model and a batch that are made on the recording device: nothing is ever allocated.
@@ -175,6 +206,7 @@ where
     R: StepResult,
 {
     take_with(
+        None,
         false,
         |device, map| {
             let (model, batch) = make(device);
@@ -185,6 +217,7 @@ where
 }
 
 fn take_with<M, I, R>(
+    device: Option<&Device>,
     input_gradients: bool,
     prepare: impl FnOnce(&Device, &mut ToRecording) -> (M, I),
     step: impl Fn(&M, I) -> R,
@@ -197,9 +230,8 @@ where
     if is_recording() {
         return Err(RecordError::Nested);
     }
-    let device = recording_device()
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let device = recording_device(device)?;
+    let device = device.lock().unwrap_or_else(PoisonError::into_inner);
     let mut outcome = None;
     let graph = device.capture_scope(|scope| {
         MARKS.set(Some(Marks {

@@ -1,49 +1,62 @@
 //! What an optimizer's step takes: measured with one parameter of each shape, at a learning rate of 0.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Instant};
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::{GradientsParams, ModuleOptimizer},
     tensor::{DType, Shape, Tensor},
 };
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use crate::meter::Meter;
 
-/// Bytes of an optimizer's step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct OptimizerBytes {
-    /// What its first step leaves: moments of all parameters that train.
-    pub(super) state: Bytes,
-    /// What it takes above parameters, gradients and state while it updates one parameter.
-    pub(super) temp: Bytes,
+/// Updates modules from gradients: what [`with_optimizer`](super::Recorded::with_optimizer) measures.
+pub trait Optimizer: 'static {
+    /// An optimizer of the same settings, to be tried on a parameter and dropped.
+    #[must_use]
+    fn for_trial(&self) -> Self;
+
+    /// Updates the parameters of `module` that have a gradient.
+    #[must_use]
+    fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M;
 }
 
-/// Measures `optimizer` on the parameters of `model`, which keep their values.
-pub(super) fn measured<M: Module>(
+impl Optimizer for ModuleOptimizer {
+    fn for_trial(&self) -> Self {
+        self.clone()
+    }
+
+    fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M {
+        Self::step(self, rate, module, gradients)
+    }
+}
+
+/// Measures `optimizer` on the parameters of `model`, which keep their values. The temporary bytes are those above
+/// parameters, gradients and state, one parameter being updated after the other.
+pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
-    optimizer: &ModuleOptimizer,
+    optimizer: &O,
     meter: &dyn Meter,
-) -> OptimizerBytes {
+) -> OptimizerCost {
     let mut each = Each {
         optimizer,
         meter,
         known: HashMap::new(),
-        sum: OptimizerBytes::default(),
+        sum: OptimizerCost::default(),
     };
     model.visit(&mut each);
     each.sum
 }
 
-struct Each<'a> {
-    optimizer: &'a ModuleOptimizer,
+struct Each<'a, O> {
+    optimizer: &'a O,
     meter: &'a dyn Meter,
-    known: HashMap<(Shape, DType), OptimizerBytes>,
-    sum: OptimizerBytes,
+    known: HashMap<(Shape, DType), OptimizerCost>,
+    sum: OptimizerCost,
 }
 
-impl ModuleVisitor for Each<'_> {
+impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if !param.is_require_grad() {
             return;
@@ -59,28 +72,33 @@ impl ModuleVisitor for Each<'_> {
                 one
             }
         };
-        self.sum.state += one.state;
-        self.sum.temp = self.sum.temp.max(one.temp);
+        self.sum.step_s += one.step_s;
+        self.sum.state_bytes += one.state_bytes;
+        self.sum.temp_bytes = self.sum.temp_bytes.max(one.temp_bytes);
     }
 }
 
-impl Each<'_> {
-    fn step<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerBytes {
-        let mut optimizer = self.optimizer.clone();
+impl<O: Optimizer> Each<'_, O> {
+    fn step<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
+        let mut optimizer = self.optimizer.for_trial();
         let mut gradients = GradientsParams::new();
         let gradient = param.val().inner().zeros_like();
         gradients.register::<D>(param.id, gradient);
         self.meter.start_interval();
         let before = self.meter.read().in_use_bytes;
+        let started = Instant::now();
         let updated = optimizer.step(0.0, param.clone(), gradients);
+        // Waits for queued work.
         let peak = self.meter.read().peak_in_use_bytes;
+        let seconds = started.elapsed().as_secs_f64();
         drop(updated);
         let after = self.meter.read().in_use_bytes;
         // The gradient is gone by now.
         let gradient = param.val().shape().num_elements() * param.val().dtype().size();
-        OptimizerBytes {
-            state: (after + Bytes(gradient as u64)) - before,
-            temp: peak - before,
+        OptimizerCost {
+            step_s: Seconds(seconds),
+            state_bytes: (after + Bytes(gradient as u64)) - before,
+            temp_bytes: peak - before,
         }
     }
 }

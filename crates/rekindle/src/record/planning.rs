@@ -6,13 +6,9 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
-use burn::{
-    module::Module,
-    optim::ModuleOptimizer,
-    tensor::{DType, Device, DispatchTensor, Shape},
-};
+use burn::tensor::{DType, Device, DispatchTensor, Shape};
 use rekindle_plan::{
-    Bytes,
+    Bytes, OptimizerCost,
     graph::{
         Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId, Program,
         plan_graph, simulate, smallest_program,
@@ -20,14 +16,8 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError,
-    bridge::Taken,
-    given::started,
-    measure::Costs,
-    optimizer::{self, OptimizerBytes},
-    program::prepare,
-    recording::Recording,
-    step::Planned,
+    RecordError, bridge::Taken, given::started, measure::Costs, program::prepare,
+    recording::Recording, step::Planned,
 };
 use crate::{executor::Room, meter::Meter};
 
@@ -48,7 +38,7 @@ pub(super) struct Planning {
     pub(super) budget: Option<Bytes>,
     pub(super) planner: GraphPlanner,
     pub(super) input_gradients: bool,
-    pub(super) optimizer: Option<ModuleOptimizer>,
+    pub(super) optimizer: OptimizerCost,
     pub(super) meter: Arc<dyn Meter>,
     pub(super) device: Device,
     pub(super) check: bool,
@@ -97,14 +87,12 @@ pub(super) struct Measured<A> {
     pub(super) auxiliary: A,
     pub(super) record_time: Duration,
     costs: Costs,
-    optimizer: OptimizerBytes,
 }
 
 impl<A> Measured<A> {
     /// Runs the recording a few times. No random number is drawn, and parameters and statistics stay as they are.
-    pub(super) fn new<M: Module>(
+    pub(super) fn new(
         planning: &Planning,
-        model: &M,
         given: Vec<(usize, DispatchTensor)>,
         taken: Taken<A>,
         recording: Recording,
@@ -117,15 +105,12 @@ impl<A> Measured<A> {
         let start = || started(&recording, given.clone());
         let costs = Costs::measured(&recording, &first, start, &planning.device, meter)?;
         drop(given);
-        let optimizer = planning.optimizer.as_ref();
-        let optimizer = optimizer.map(|one| optimizer::measured(model, one, meter));
         Ok(Self {
             shapes,
             recording,
             auxiliary: taken.auxiliary,
             record_time,
             costs,
-            optimizer: optimizer.unwrap_or_default(),
         })
     }
 
@@ -175,7 +160,7 @@ fn planned_once<A>(
 ) -> Result<Planned<A>, RecordError> {
     let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
     let budget = planning.budget.unwrap_or(Bytes::MAX);
-    let optimizer = measured.optimizer;
+    let optimizer = planning.optimizer;
     // On the processor a plan takes of the memory that it plans.
     let mut of_plan = Bytes::ZERO;
     let mut smallest = Bytes::ZERO;
@@ -184,14 +169,14 @@ fn planned_once<A>(
         let mut graph = measured.costs.graph(&measured.recording, Bytes::ZERO);
         let beside = planning.beside_buffers(&graph);
         let base = before + of_plan;
-        graph.fixed_bytes = base + measured.own_bytes() + optimizer.state + beside;
+        graph.fixed_bytes = base + measured.own_bytes() + optimizer.state_bytes + beside;
         let gradients: Bytes = measured
             .recording
             .parameters
             .iter()
             .filter_map(|parameter| Some(graph.tensors[parameter.gradient?].bytes))
             .sum();
-        let updating = base + beside + optimizer.state + gradients + optimizer.temp;
+        let updating = base + beside + optimizer.state_bytes + gradients + optimizer.temp_bytes;
         let infeasible = |smallest: Bytes| RecordError::Infeasible {
             budget,
             smallest: smallest.max(updating),
@@ -230,7 +215,7 @@ fn planned_once<A>(
             needs: program.operations().iter().map(need).collect(),
             predicted_peak: simulated.peak.max(updating),
             base,
-            optimizer_state: optimizer.state,
+            optimizer_state: optimizer.state_bytes,
             plain_peak,
             plain_time,
             planner,

@@ -5,6 +5,8 @@ use burn::{
     tensor::{Int, Tensor},
 };
 
+use crate::activation::{Activation, ActivationMapper, ActivationVisitor};
+
 /// What a model's output is compared with, on the device.
 #[derive(Debug, Clone)]
 pub enum TargetTensor {
@@ -12,6 +14,22 @@ pub enum TargetTensor {
     Classes(Tensor<1, Int>),
     /// Numbers, shape `[batch, values]`.
     Values(Tensor<2>),
+}
+
+impl Activation for TargetTensor {
+    fn visit<V: ActivationVisitor>(&self, visitor: &mut V) {
+        match self {
+            Self::Classes(classes) => visitor.int(classes),
+            Self::Values(values) => visitor.float(values),
+        }
+    }
+
+    fn map<M: ActivationMapper>(self, mapper: &mut M) -> Self {
+        match self {
+            Self::Classes(classes) => Self::Classes(mapper.int(classes)),
+            Self::Values(values) => Self::Values(mapper.float(values)),
+        }
+    }
 }
 
 impl TargetTensor {

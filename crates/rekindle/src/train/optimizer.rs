@@ -24,7 +24,7 @@ use super::{
     settings::{Clip, OptimizerSettings},
     snapshot::{Snapshot, SnapshotWriter},
 };
-use crate::{dtype::Dtype, sequential::Sequential};
+use crate::{dtype::Dtype, record::Optimizer, sequential::Sequential};
 
 /// Updates models as [`OptimizerSettings`] and [`Clip`] say.
 pub struct AnyOptimizer {
@@ -32,6 +32,22 @@ pub struct AnyOptimizer {
     clip_each: Option<GradientClipping>,
     global_norm: Option<f64>,
     states: HashMap<ParamId, DynState>,
+}
+
+impl Optimizer for AnyOptimizer {
+    fn for_trial(&self) -> Self {
+        Self {
+            optimizer: self.optimizer.clone(),
+            clip_each: self.clip_each.clone(),
+            global_norm: self.global_norm,
+            states: HashMap::new(),
+        }
+    }
+
+    fn step<M: Module>(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
+        let mut gradients = self.clipped(&model, gradients);
+        self.update(rate, model, &mut gradients)
+    }
 }
 
 impl AnyOptimizer {
@@ -53,13 +69,6 @@ impl AnyOptimizer {
             global_norm,
             states: HashMap::new(),
         }
-    }
-
-    /// Updates the model.
-    #[must_use]
-    pub fn step<M: Module>(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
-        let mut gradients = self.clipped(&model, gradients);
-        self.update(rate, model, &mut gradients)
     }
 
     /// Updates the model one layer after the other: the same update, with less memory alive at once where work is

@@ -33,6 +33,7 @@ use crate::{
         stage::Stage,
         value::{Value, ValueError},
     },
+    record::Optimizer as _,
     seed::StepSeed,
     sequential::Sequential,
 };

@@ -26,6 +26,7 @@ use crate::{
         stage::Stage,
         stages::StagePlan,
     },
+    record::Optimizer as _,
     seed::StepSeed,
     sequential::Sequential,
 };

@@ -181,3 +181,25 @@ fn a_parameter_may_be_returned() {
     let output = planned.run(&model, input).expect("run");
     assert_eq!(output.auxiliary.into_data(), model.weight.val().into_data());
 }
+
+/// Positions and comparisons that the step makes itself have the types that the model's device gives them.
+#[test]
+fn positions_compare_with_the_batchs_integers() {
+    let device = Device::flex().autodiff();
+    device.seed(4);
+    let layer = LinearConfig::new(5, 3).init(&device);
+    let input = Tensor::<2>::random([7, 5], Distribution::Normal(0.0, 1.0), &device);
+    let classes = Tensor::<1, Int>::from_ints([0, 1, 2, 0, 1, 2, 0], &device);
+    let correct = |layer: &Linear, (input, classes): (Tensor<2>, Tensor<1, Int>)| {
+        let output = layer.forward(input);
+        let predicted = output.clone().argmax(1).reshape([7]);
+        let correct = predicted.equal(classes).int().sum();
+        (output.square().mean(), correct)
+    };
+    let batch = (input, classes);
+    let recorded = rekindle::record(&layer, &batch, correct).expect("recorded");
+    let step = recorded.plain().expect("planned");
+    let ours = step.run(&layer, batch.clone()).expect("run");
+    let (_, plain) = correct(&layer, batch);
+    assert_eq!(ours.auxiliary.into_data(), plain.into_data());
+}
