@@ -21,6 +21,7 @@
 //! | `walk.rs` | one walk under a budget: what is evicted, what is made again |
 //! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
 //! | `smallest.rs` | the leanest program |
+//! | `spans.rs` | a program told in terms of stages |
 //! | `validate.rs`, `index.rs`, `found.rs` | the rules of a graph; who makes and reads what; a program with its cost |
 //!
 //! # Example
@@ -66,6 +67,7 @@ mod program;
 mod search;
 mod simulator;
 mod smallest;
+mod spans;
 mod staged;
 mod stages;
 mod validate;
@@ -83,7 +85,8 @@ pub use plan::{
     GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, plan_graph, smallest_program,
 };
 pub use program::{Program, ProgramError};
-pub use simulator::{Simulated, simulate};
+pub use simulator::{Moment, Simulated, simulate, simulate_watched};
+pub use spans::{Span, SpanPass, held};
 pub use stages::{Crossing, Stages};
 pub use validate::GraphError;
 

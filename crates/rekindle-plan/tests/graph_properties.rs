@@ -16,10 +16,10 @@ const PLANNERS: [GraphPlanner; 8] = [
     GraphPlanner::Auto,
     GraphPlanner::Graph,
     GraphPlanner::Optimal,
-    GraphPlanner::Segments,
+    GraphPlanner::Segments(None),
     GraphPlanner::Sqrt,
     GraphPlanner::Revolve,
-    GraphPlanner::Uniform(1),
+    GraphPlanner::Uniform(Some(1)),
     GraphPlanner::None,
 ];
 

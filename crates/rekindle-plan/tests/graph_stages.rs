@@ -5,8 +5,8 @@ mod graph_support;
 
 use graph_support::graphs::{Builder, Sequence, residual, unet};
 use rekindle_plan::graph::{
-    Crossing, Graph, GraphPlanner, GraphRequest, OperationId, Program, Stages, borders, plan_graph,
-    simulate,
+    Crossing, Graph, GraphPlan, GraphPlanner, GraphRequest, OperationId, Program, SpanPass, Stages,
+    borders, held, plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, PlannerKind, StageId, frontier, planner};
 
@@ -145,4 +145,47 @@ fn a_unet_trains_in_half_the_memory() {
     let forward = graph.operations.iter().filter(|o| !o.backward);
     let forward: f64 = forward.map(|operation| operation.seconds.0).sum();
     assert!(again <= forward, "more than the whole forward ran again");
+}
+
+#[test]
+fn a_plan_is_told_in_passes_of_stages() {
+    let graph = three().graph;
+    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let schedule = planner::uniform(stages.chain().stages.len(), 2).unwrap();
+    let plan = GraphPlan::of_schedule(&graph, schedule).unwrap();
+    let spans = stages.spans(&graph, &plan.program);
+    let told: Vec<_> = spans.iter().map(|span| (span.pass, span.stage.0)).collect();
+    use SpanPass::{Backward, Forward, Loss, Recompute};
+    // The last of three operations is behind the last border.
+    let expected = [
+        (Forward, 0),
+        (Forward, 1),
+        (Loss, 2),
+        (Backward, 1),
+        (Recompute, 0),
+        (Backward, 0),
+    ];
+    assert_eq!(told, expected);
+    let covered: usize = spans.iter().map(|span| span.steps.len()).sum();
+    assert_eq!(covered, plan.program.len());
+
+    let held = held(&graph, &plan.program, &spans);
+    let peak = held.iter().map(|moment| moment.at_peak.total()).max();
+    assert_eq!(peak, Some(plan.simulated.peak));
+    let after = held.iter().map(|moment| moment.after.total());
+    let resident = spans
+        .iter()
+        .map(|span| plan.simulated.resident[span.steps.end - 1]);
+    assert!(after.eq(resident));
+    // What is made again in the backward pass is no activation of the forward pass.
+    let again = &held[4];
+    assert_eq!(again.after.graphs, Bytes(10));
+    assert_eq!(again.after.gradients, Bytes(10));
+}
+
+#[test]
+fn a_schedule_for_other_stages_is_refused() {
+    let graph = three().graph;
+    let error = GraphPlan::of_schedule(&graph, planner::none(7).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("for 7 stages"), "{error}");
 }

@@ -283,7 +283,7 @@ where
     ///
     /// As [`within`](Self::within), but for budgets.
     pub fn segments(self, segments: usize) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned(None, GraphPlanner::Uniform(segments))
+        self.planned(None, GraphPlanner::Uniform(Some(segments)))
     }
 
     pub(crate) fn planned(

@@ -9,7 +9,8 @@ use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
 use super::staged::{Staged, staged};
-use super::{Graph, GraphError, Program, ProgramError, Simulated};
+use super::stages::{Crossing, Stages};
+use super::{Graph, GraphError, OperationId, Program, ProgramError, Simulated};
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
 use crate::schedule::Schedule;
@@ -20,12 +21,12 @@ use crate::schedule::Schedule;
 pub enum GraphPlanner {
     /// Every operation once, in recorded order.
     None,
-    /// So many segments of equally many stages.
-    Uniform(usize),
+    /// So many segments of equally many stages; without a number the fastest that fit.
+    Uniform(Option<usize>),
     /// About sqrt(n) segments of stages, cut by bytes.
     Sqrt,
-    /// The best single-level cut between stages.
-    Segments,
+    /// The best single-level cut between stages, into so many segments where there is a number.
+    Segments(Option<usize>),
     /// Binomial schedules over stages.
     Revolve,
     /// The best persistent schedule over stages.
@@ -44,7 +45,7 @@ impl GraphPlanner {
             GraphPlanner::None => "none",
             GraphPlanner::Uniform(_) => "uniform",
             GraphPlanner::Sqrt => "sqrt",
-            GraphPlanner::Segments => "segments",
+            GraphPlanner::Segments(_) => "segments",
             GraphPlanner::Revolve => "revolve",
             GraphPlanner::Optimal => "optimal",
             GraphPlanner::Graph => "graph",
@@ -103,6 +104,42 @@ pub struct GraphPlan {
     pub schedule: Option<Schedule>,
 }
 
+impl GraphPlan {
+    /// The plan that runs a schedule over the stages between [`borders`](super::borders()).
+    ///
+    /// # Errors
+    /// The graph breaks a rule, or has another number of stages.
+    pub fn of_schedule(graph: &Graph, schedule: Schedule) -> Result<GraphPlan, GraphPlanError> {
+        graph.validate()?;
+        let index = Index::new(graph);
+        let borders = borders_of(graph, &index);
+        let stages = Stages::of(graph, &index, &borders, Crossing::Carried);
+        let (of_schedule, of_graph) = (schedule.stages(), stages.chain().stages.len());
+        if of_schedule != of_graph {
+            return Err(GraphPlanError::Stages {
+                of_schedule,
+                of_graph,
+            });
+        }
+        let found = Found::of(graph, &stages.program(graph, &schedule)?);
+        Ok(finish(GraphPlanner::Auto, found, Some(schedule)))
+    }
+
+    /// The plan that runs these operations.
+    ///
+    /// # Errors
+    /// The graph breaks a rule, or the operations do.
+    pub fn of_operations(
+        graph: &Graph,
+        operations: Vec<OperationId>,
+    ) -> Result<GraphPlan, GraphPlanError> {
+        graph.validate()?;
+        let program = Program::new(graph, operations)?;
+        let found = Found::of(graph, &program);
+        Ok(finish(GraphPlanner::Graph, found, None))
+    }
+}
+
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GraphPlanError {
@@ -118,6 +155,14 @@ pub enum GraphPlanError {
         budget: Bytes,
         /// The smallest peak that the planner found.
         smallest: Bytes,
+    },
+    /// A schedule was made for another number of stages.
+    #[error("the schedule is for {of_schedule} stages, the recorded step has {of_graph}")]
+    Stages {
+        /// What it was made for.
+        of_schedule: usize,
+        /// What there is.
+        of_graph: usize,
     },
     /// The graph breaks a rule.
     #[error(transparent)]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Graph, Operation, Program, TensorId};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
+use crate::simulator::Parts;
 
 /// What a program costs on its graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,14 +29,38 @@ pub struct Simulated {
     pub peaks: Vec<Bytes>,
 }
 
+/// What a step holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// At its peak. A forward pass's tensors are `activations`, those that were made again in the backward pass
+    /// `graphs`, the backward's `gradients`, its outputs `parameter_gradients`.
+    pub at_peak: Parts,
+    /// When it is done.
+    pub after: Parts,
+}
+
+/// Which part of the memory a storage belongs to.
+type Part = fn(&mut Parts) -> &mut Bytes;
+
+#[derive(Clone, Copy)]
+struct Storage {
+    bytes: Bytes,
+    /// Live tensors in it.
+    live: usize,
+    part: Part,
+}
+
 /// Where the live tensors are stored.
 struct Memory<'a> {
     graph: &'a Graph,
     /// The storage of each live tensor.
     of: Vec<Option<usize>>,
-    /// Each storage's size and number of live tensors.
-    storages: Vec<(Bytes, usize)>,
+    storages: Vec<Storage>,
     resident: Bytes,
+    /// The same, part by part.
+    parts: Parts,
+    /// Whether the backward pass has begun.
+    backward: bool,
 }
 
 /// The storage of given tensors: never freed, counted in the fixed bytes.
@@ -48,23 +73,46 @@ impl<'a> Memory<'a> {
             graph,
             of: graph.tensors.iter().map(given).collect(),
             // One more than can ever be released.
-            storages: vec![(Bytes::ZERO, usize::MAX / 2)],
+            storages: vec![Storage {
+                bytes: Bytes::ZERO,
+                live: usize::MAX / 2,
+                part: |parts| &mut parts.fixed,
+            }],
             resident: graph.fixed_bytes,
+            parts: Parts {
+                fixed: graph.fixed_bytes,
+                ..Parts::default()
+            },
+            backward: false,
+        }
+    }
+
+    /// The part that what an operation makes now belongs to.
+    fn part(&self, operation: &Operation, output: TensorId) -> Part {
+        if operation.backward && self.graph.tensor(output).output {
+            |parts| &mut parts.parameter_gradients
+        } else if operation.backward {
+            |parts| &mut parts.gradients
+        } else if self.backward {
+            |parts| &mut parts.graphs
+        } else {
+            |parts| &mut parts.activations
         }
     }
 
     /// Puts a tensor in a storage, where an older value of it may still be listed.
     fn place(&mut self, tensor: TensorId, storage: usize) {
-        self.storages[storage].1 += 1;
+        self.storages[storage].live += 1;
         self.of[tensor.index()] = Some(storage);
     }
 
     fn release(&mut self, tensor: TensorId) {
         if let Some(storage) = self.of[tensor.index()].take() {
-            let (bytes, live) = &mut self.storages[storage];
+            let Storage { bytes, live, part } = &mut self.storages[storage];
             *live -= 1;
             if *live == 0 {
                 self.resident -= *bytes;
+                *part(&mut self.parts) -= *bytes;
             }
         }
     }
@@ -74,7 +122,7 @@ impl<'a> Memory<'a> {
         let input = *operation.inputs.get(operation.in_place?)?;
         let output = *operation.outputs.first()?;
         let storage = self.of[input.index()]?;
-        let (bytes, live) = self.storages[storage];
+        let Storage { bytes, live, .. } = self.storages[storage];
         let once = operation.inputs.iter().filter(|&&t| t == input).count() == 1;
         let allowed = once
             && storage != GIVEN
@@ -85,6 +133,7 @@ impl<'a> Memory<'a> {
     }
 
     fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
+        self.backward |= operation.backward;
         if operation.view {
             let base = operation
                 .inputs
@@ -97,12 +146,25 @@ impl<'a> Memory<'a> {
         }
         let mut taken = self.taken_over(operation, frees);
         for &output in &operation.outputs {
-            let storage = taken.take().unwrap_or_else(|| {
-                let bytes = self.graph.tensor(output).bytes;
-                self.resident += bytes;
-                self.storages.push((bytes, 0));
-                self.storages.len() - 1
-            });
+            let part = self.part(operation, output);
+            let bytes = self.graph.tensor(output).bytes;
+            let storage = match taken.take() {
+                Some(storage) => {
+                    let before = std::mem::replace(&mut self.storages[storage].part, part);
+                    *before(&mut self.parts) -= bytes;
+                    storage
+                }
+                None => {
+                    self.resident += bytes;
+                    self.storages.push(Storage {
+                        bytes,
+                        live: 0,
+                        part,
+                    });
+                    self.storages.len() - 1
+                }
+            };
+            *part(&mut self.parts) += bytes;
             self.place(output, storage);
         }
     }
@@ -140,6 +202,18 @@ impl<'a> Memory<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
+    simulate_watched(graph, program, |_, _| {})
+}
+
+/// As [`simulate`]; `watch` is told what each step holds.
+///
+/// # Panics
+/// If the program was made for another graph.
+pub fn simulate_watched(
+    graph: &Graph,
+    program: &Program,
+    mut watch: impl FnMut(usize, Moment),
+) -> Simulated {
     let mut memory = Memory::new(graph);
     let mut ran = vec![false; graph.operations.len()];
     let mut run = Simulated {
@@ -155,6 +229,10 @@ pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
         let frees = program.frees(step);
         memory.run(operation, frees);
         let peak = memory.resident + operation.temp_bytes;
+        let at_peak = Parts {
+            temporary: operation.temp_bytes,
+            ..memory.parts
+        };
         for &tensor in frees {
             memory.release(tensor);
         }
@@ -166,6 +244,13 @@ pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
         run.repeated += usize::from(std::mem::replace(&mut ran[id.index()], true));
         run.resident.push(memory.resident);
         run.peaks.push(peak);
+        watch(
+            step,
+            Moment {
+                at_peak,
+                after: memory.parts,
+            },
+        );
     }
     run
 }

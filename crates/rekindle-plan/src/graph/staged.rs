@@ -10,6 +10,7 @@ use super::found::Found;
 use super::index::Index;
 use super::stages::{Crossing, Stages};
 use super::{Graph, GraphPlanError, GraphPlanner};
+use crate::bytes::Bytes;
 use crate::plan::PlannerKind;
 use crate::planner::{self, PlanError};
 use crate::schedule::Schedule;
@@ -56,10 +57,20 @@ fn schedules(
     let chain = stages.chain();
     let kind = match planner {
         GraphPlanner::Uniform(segments) => {
-            return Ok(vec![planner::uniform(chain.stages.len(), segments)?]);
+            let stages = chain.stages.len();
+            let counts = segments.map_or(1..=stages, |segments| segments..=segments);
+            return counts
+                .map(|segments| planner::uniform(stages, segments))
+                .collect();
+        }
+        GraphPlanner::Segments(Some(segments)) => {
+            let leanest = planner::smallest_segments_peak(chain, Some(segments))?;
+            let cuts = [Bytes::MAX, leanest]
+                .map(|budget| planner::segments(chain, budget, Some(segments)));
+            return cuts.into_iter().filter_map(Result::transpose).collect();
         }
         GraphPlanner::Sqrt => PlannerKind::Sqrt,
-        GraphPlanner::Segments => PlannerKind::Segments,
+        GraphPlanner::Segments(None) => PlannerKind::Segments,
         GraphPlanner::Revolve => PlannerKind::Revolve,
         GraphPlanner::Optimal => PlannerKind::Optimal,
         GraphPlanner::None | GraphPlanner::Graph | GraphPlanner::Auto => return Ok(Vec::new()),

@@ -141,7 +141,7 @@ where
     let mut planned = recorded().plain().expect("plain");
     let plain_plan = run("plain", Bytes::MAX, &planned);
     assert_eq!(plain_plan.repeated, 0);
-    let segments = GraphPlanner::Uniform(2);
+    let segments = GraphPlanner::Uniform(Some(2));
     planned.set_budget(Bytes::MAX, segments).expect("segments");
     plans += usize::from(run("2 segments", Bytes::MAX, &planned).repeated > 0);
     let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {

@@ -1,0 +1,104 @@
+//! A program told in terms of stages: which pass of which stage runs when, and what is held meanwhile.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::simulator::{Moment, simulate_watched};
+use super::stages::Stages;
+use super::{Graph, Program};
+use crate::action::StageId;
+use crate::simulator::Parts;
+
+/// What steps of a program are there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpanPass {
+    /// A stage's first forward.
+    Forward,
+    /// Some or all of a stage's forward operations again, or late.
+    Recompute,
+    /// The loss and its backward.
+    Loss,
+    /// A stage's backward.
+    Backward,
+}
+
+/// Consecutive steps of a program that belong to one pass of one stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// What they are there for.
+    pub pass: SpanPass,
+    /// The stage; of the loss, the number of stages.
+    pub stage: StageId,
+    /// Their places in the program.
+    pub steps: Range<usize>,
+}
+
+impl Stages {
+    /// The spans of a program, in order: together they are all its steps.
+    ///
+    /// # Panics
+    /// If the program was made for another graph than the one that was cut.
+    pub fn spans(&self, graph: &Graph, program: &Program) -> Vec<Span> {
+        let loss = self.chain().stages.len();
+        let mut places = vec![(loss, false); graph.operations.len()];
+        for stage in 0..=loss {
+            for id in self.forward(StageId(stage)) {
+                places[id.index()] = (stage, false);
+            }
+            for id in self.backward(StageId(stage)) {
+                places[id.index()] = (stage, true);
+            }
+        }
+        let mut ran = vec![false; graph.operations.len()];
+        let mut after_loss = false;
+        let mut spans: Vec<Span> = Vec::new();
+        for (step, id) in program.operations().iter().enumerate() {
+            let (stage, backward) = places[id.index()];
+            after_loss |= stage == loss;
+            let again = std::mem::replace(&mut ran[id.index()], true);
+            let pass = match (stage == loss, backward) {
+                (true, _) => SpanPass::Loss,
+                (_, true) => SpanPass::Backward,
+                _ if again || after_loss => SpanPass::Recompute,
+                _ => SpanPass::Forward,
+            };
+            match spans.last_mut() {
+                Some(last) if (last.pass, last.stage.0) == (pass, stage) => {
+                    last.steps.end = step + 1;
+                }
+                _ => spans.push(Span {
+                    pass,
+                    stage: StageId(stage),
+                    steps: step..step + 1,
+                }),
+            }
+        }
+        spans
+    }
+}
+
+/// What each span of a program holds: at its peak, and when it is done.
+///
+/// # Panics
+/// If the program was made for another graph.
+pub fn held(graph: &Graph, program: &Program, spans: &[Span]) -> Vec<Moment> {
+    let mut held: Vec<Moment> = Vec::with_capacity(spans.len());
+    let nothing = Moment {
+        at_peak: Parts::default(),
+        after: Parts::default(),
+    };
+    simulate_watched(graph, program, |step, moment| {
+        while held.len() < spans.len() && spans[held.len()].steps.start <= step {
+            held.push(nothing);
+        }
+        if let Some(span) = held.last_mut() {
+            if moment.at_peak.total() > span.at_peak.total() {
+                span.at_peak = moment.at_peak;
+            }
+            span.after = moment.after;
+        }
+    });
+    held
+}
