@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{Dtype, device::DeviceId, executor::Recheck, meter::Count};
+use rekindle::{Dtype, device::DeviceId, executor::Recheck, meter::Count, train::ExecutorKind};
 use rekindle_plan::PlannerKind;
 use serde::{Deserialize, Serialize};
 
@@ -199,6 +199,9 @@ pub struct MeasureArgs {
     /// auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D")]
     pub device: Option<DeviceChoice>,
+    /// What runs the steps: recorded (operations, the default) or modules (stage by stage)
+    #[arg(long, value_name = "WHAT")]
+    pub executor: Option<ExecutorKind>,
     /// Measure again what an earlier command has measured (the folder in REKINDLE_CACHE, or the user's cache folder)
     #[arg(long)]
     pub fresh: bool,

@@ -6,7 +6,8 @@ use miette::{Report, miette};
 use rekindle::{
     data::{DataError, error::Blame},
     device::DeviceError,
-    train::{RunDirError, session::RunError},
+    record::RecordError,
+    train::{RunDirError, TrainError, session::RunError},
 };
 use rekindle_plan::PlanError;
 
@@ -117,6 +118,33 @@ impl From<DeviceError> for Failure {
     }
 }
 
+impl From<RecordError> for Failure {
+    fn from(error: RecordError) -> Self {
+        match &error {
+            RecordError::Infeasible { smallest, .. } => Self::with_help(
+                exit::NO_PLAN,
+                &error,
+                format!("`--budget {}B` is the smallest that works now", smallest.0),
+            ),
+            RecordError::Device(message) if speaks_of_memory(message) => Self::with_help(
+                exit::OUT_OF_MEMORY,
+                format!("the device ran out of memory ({message})"),
+                SMALLER,
+            ),
+            RecordError::NotFinite { .. } => Self::with_help(
+                exit::OTHER,
+                &error,
+                "try a smaller learning rate or `clip`; the last snapshot is from before",
+            ),
+            _ => Self::other(error),
+        }
+    }
+}
+
+/// What to do where memory runs out.
+const SMALLER: &str =
+    "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do";
+
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
@@ -131,6 +159,9 @@ impl From<RunError> for Failure {
                 Self::usage(error)
             }
             RunError::RunDir(error) => error.into(),
+            RunError::Train(TrainError::Recorded(error)) | RunError::Recorded(error) => {
+                error.into()
+            }
             RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
         }
     }
@@ -161,10 +192,7 @@ pub fn report_panics_as_bugs() {
         let message = panic.payload_as_str().unwrap_or("no message");
         let first_line = message.lines().next().unwrap_or_default();
         if speaks_of_memory(message) {
-            note!(
-                "rekindle: the device ran out of memory ({first_line}); a smaller `--batch`, more `--segments` or a \
-                 `--budget` below what is free may do"
-            );
+            note!("rekindle: the device ran out of memory ({first_line}); {SMALLER}");
             std::process::exit(exit::OUT_OF_MEMORY);
         }
         let place = panic

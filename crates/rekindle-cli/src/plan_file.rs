@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use rekindle_plan::{Bytes, Chain, Plan, Schedule, Seconds};
+use rekindle::train::session::{Order, Planned};
+use rekindle_plan::{Bytes, Chain, Schedule, Seconds, graph::OperationId};
 use serde::{Deserialize, Serialize};
 
 use crate::{exit, failure::Failure};
@@ -27,7 +28,21 @@ pub struct PlanFile {
     pub predicted_step_s: Seconds,
     /// First and last stage of each segment; null for nested schedules.
     pub segments: Option<Vec<[usize; 2]>>,
+    /// The step as actions on stages.
     schedule: Vec<rekindle_plan::Action>,
+    /// Where the plan is one of single operations: what runs, in order, by the operations' places in the recorded step.
+    /// The actions tell it stage by stage then: a `forward` that comes again recomputes some of a stage's operations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    operations: Option<Operations>,
+}
+
+/// A program of a recorded step.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Operations {
+    /// Says which recording, in hexadecimal.
+    recording: String,
+    order: Vec<OperationId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,29 +54,37 @@ struct StageSizes {
 }
 
 impl PlanFile {
-    /// A plan and the chain that it was made for.
-    pub fn new(plan: &Plan, chain: &Chain, budget: Option<Bytes>) -> Self {
-        let segments = plan.schedule.segments();
+    /// A plan and the sizes of the stages that it was made for.
+    pub fn new(plan: &Planned) -> Self {
+        let (schedule, operations) = match &plan.order {
+            Order::Schedule(schedule) => (schedule.actions().to_vec(), None),
+            Order::Operations {
+                operations,
+                recording,
+            } => (
+                plan.actions.clone(),
+                Some(Operations {
+                    recording: format!("{recording:016x}"),
+                    order: operations.clone(),
+                }),
+            ),
+        };
         Self {
             format: FORMAT.into(),
-            chain: sizes(chain),
-            planner: plan.planner.to_string(),
+            chain: sizes(&plan.chain),
+            planner: plan.planner.clone(),
             feasible: true,
-            budget_bytes: budget,
+            budget_bytes: plan.budget,
             predicted_peak_bytes: plan.peak,
             predicted_step_s: plan.step,
-            segments: segments.map(|segments| {
-                segments
-                    .iter()
-                    .map(|(first, last)| [first.0, last.0])
-                    .collect()
-            }),
-            schedule: plan.schedule.actions().to_vec(),
+            segments: plan.segments.clone(),
+            schedule,
+            operations,
         }
     }
 
-    /// Reads a plan; the schedule in it breaks no rule.
-    pub fn read(path: &Path) -> Result<(Self, Schedule), Failure> {
+    /// Reads a plan; a schedule in it breaks no rule.
+    pub fn read(path: &Path) -> Result<(Self, Order), Failure> {
         let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
         let wrong = |message: String| Failure::usage(format!("{}: {message}", path.display()));
         let file: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -71,9 +94,17 @@ impl PlanFile {
                 file.format
             )));
         }
-        let schedule = Schedule::new(file.chain.len(), file.schedule.clone())
-            .map_err(|error| wrong(error.to_string()))?;
-        Ok((file, schedule))
+        let order = match &file.operations {
+            Some(operations) => Order::Operations {
+                operations: operations.order.clone(),
+                recording: u64::from_str_radix(&operations.recording, 16)
+                    .map_err(|error| wrong(format!("`recording`: {error}")))?,
+            },
+            None => Schedule::new(file.chain.len(), file.schedule.clone())
+                .map(Order::Schedule)
+                .map_err(|error| wrong(error.to_string()))?,
+        };
+        Ok((file, order))
     }
 
     /// Refuses a plan that was made for another model or batch.

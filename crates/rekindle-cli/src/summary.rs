@@ -18,14 +18,16 @@ use crate::{table, terminal};
 
 /// One line on the plan, before the first step.
 pub fn plan_line(planned: &Planned) -> String {
-    let plan = &planned.plan;
     let stages = planned.chain.stages.len();
-    let shape = match plan.schedule.segments() {
-        Some(segments) if segments.len() > 1 => {
+    let shape = match (&planned.segments, planned.operations) {
+        (Some(segments), _) if segments.len() > 1 => {
             format!("{} segments of {stages} stages", segments.len())
         }
-        Some(_) => format!("all {stages} stages kept"),
-        None => format!("nested recomputes of {stages} stages"),
+        (Some(_), _) => "nothing is recomputed".into(),
+        (None, Some((again, operations))) => {
+            format!("{again} of {operations} operations run again")
+        }
+        (None, None) => format!("nested recomputes of {stages} stages"),
     };
     let budget = planned
         .budget
@@ -33,14 +35,13 @@ pub fn plan_line(planned: &Planned) -> String {
         .unwrap_or_default();
     format!(
         "plan `{}`: {shape}; predicted peak {}{budget}, step {} (plain: {}, {})",
-        planned.planner, planned.peak, plan.step, planned.plain_peak, planned.plain_step
+        planned.planner, planned.peak, planned.step, planned.plain_peak, planned.plain_step
     )
 }
 
 /// What is odd about a plan.
 pub fn warnings(planned: &Planned) -> Vec<String> {
-    let counts = planned.plan.schedule.forward_counts();
-    let recomputes = counts.iter().any(|&count| count > 1);
+    let recomputes = planned.recomputes();
     let mut warnings = Vec::new();
     match planned.budget {
         Some(budget) if recomputes && planned.plain_peak <= budget => warnings.push(format!(

@@ -79,6 +79,7 @@
 //! | `planning.rs` | from a recording to a plan |
 //! | `program.rs` | a program, ready to run |
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
+//! | `staged.rs` | the plan in terms of the model's stages |
 //! | `step.rs` | [`Step`]: runs, and notices a changed step |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
 
@@ -95,17 +96,18 @@ mod planning;
 mod program;
 mod rank;
 mod recording;
+mod staged;
 mod step;
 
 use std::{rc::Rc, str::FromStr, sync::Arc, time::Instant};
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, OptimizerCost, graph::GraphPlanner};
+use rekindle_plan::{Bytes, OptimizerCost, PlanRequest, graph::GraphPlanner};
 
 use crate::{
     activation::Activation,
     executor::machine::device_of,
-    meter::{HostMeter, Meter},
+    meter::{Count, HostMeter, Meter},
     size::Size,
 };
 use bridge::Taken;
@@ -118,7 +120,9 @@ pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate};
 pub use optimizer::Optimizer;
 pub use output::Output;
-pub use step::{Step, StepPlan};
+pub use planning::Wanted;
+pub use staged::{StagedPlan, action};
+pub use step::{SpanReading, Step, StepPlan};
 
 /// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
 /// that it returns. Nothing is computed.
@@ -173,6 +177,9 @@ struct Options<M> {
     meter: Option<Arc<dyn Meter>>,
     input_gradients: bool,
     check: bool,
+    count: Count,
+    slots: usize,
+    later: Bytes,
 }
 
 impl<M> Default for Options<M> {
@@ -182,6 +189,9 @@ impl<M> Default for Options<M> {
             meter: None,
             input_gradients: false,
             check: true,
+            count: Count::default(),
+            slots: PlanRequest::SLOTS,
+            later: Bytes::ZERO,
         }
     }
 }
@@ -219,6 +229,28 @@ where
         self
     }
 
+    /// Which bytes the budget bounds on a GPU: what the device loses (the default), or live buffers.
+    #[must_use]
+    pub fn with_count(mut self, count: Count) -> Self {
+        self.options.count = count;
+        self
+    }
+
+    /// Counts bytes that will be held while the step runs and are not there when it is planned, such as the sum of
+    /// gradients where a batch runs in parts.
+    #[must_use]
+    pub fn with_held(mut self, bytes: Bytes) -> Self {
+        self.options.later = bytes;
+        self
+    }
+
+    /// Into how many slots the planner `optimal` cuts the memory.
+    #[must_use]
+    pub fn with_slots(mut self, slots: usize) -> Self {
+        self.options.slots = slots;
+        self
+    }
+
     /// Asks for the gradients of the batch's float tensors as well.
     ///
     /// # Errors
@@ -248,7 +280,7 @@ where
     /// backend is not one that recordings run on.
     pub fn within(self, budget: impl IntoBudget) -> Result<Step<M, I, R, F>, RecordError> {
         let budget = budget.into_budget()?;
-        self.planned(Some(budget), GraphPlanner::Auto)
+        self.planned(Some(budget), GraphPlanner::Auto.into())
     }
 
     /// As [`within`](Self::within), with one planner.
@@ -262,7 +294,7 @@ where
         planner: GraphPlanner,
     ) -> Result<Step<M, I, R, F>, RecordError> {
         let budget = budget.into_budget()?;
-        self.planned(Some(budget), planner)
+        self.planned(Some(budget), planner.into())
     }
 
     /// Nothing is recomputed: the plain step, run by the same interpreter.
@@ -271,7 +303,7 @@ where
     ///
     /// As [`within`](Self::within), but for budgets.
     pub fn plain(self) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned(None, GraphPlanner::None)
+        self.planned(None, GraphPlanner::None.into())
     }
 
     /// Stages cut into `segments` equal segments, as PyTorch's `checkpoint_sequential` does: the last is not run again.
@@ -283,13 +315,29 @@ where
     ///
     /// As [`within`](Self::within), but for budgets.
     pub fn segments(self, segments: usize) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned(None, GraphPlanner::Uniform(Some(segments)))
+        self.planned(None, GraphPlanner::Uniform(Some(segments)).into())
     }
 
-    pub(crate) fn planned(
+    fn planned(
         self,
         budget: Option<Bytes>,
-        planner: GraphPlanner,
+        wanted: Wanted,
+    ) -> Result<Step<M, I, R, F>, RecordError> {
+        self.planned_with(budget, budget, wanted, &mut |_, _| {})
+    }
+
+    /// Measures the step within `limit` bytes and plans it within `budget`. `progress` is told how many of how many
+    /// operations are measured.
+    ///
+    /// # Errors
+    ///
+    /// As [`within`](Self::within).
+    pub fn planned_with(
+        self,
+        limit: Option<Bytes>,
+        budget: Option<Bytes>,
+        wanted: Wanted,
+        progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
         let device = device_of(self.batch, self.model).ok_or(RecordError::Backend)?;
         let meter = match &self.options.meter {
@@ -300,7 +348,10 @@ where
         let optimizer = optimizer.map(|measure| measure(self.model, &*meter));
         let planning = Planning {
             budget: None,
-            planner,
+            wanted: wanted.clone(),
+            slots: self.options.slots,
+            later: self.options.later,
+            count: self.options.count,
             input_gradients: self.options.input_gradients,
             optimizer: optimizer.unwrap_or_default(),
             meter,
@@ -308,16 +359,18 @@ where
             check: self.options.check,
             room: None,
         };
-        let planning = planning.with_budget(budget, planner);
+        let measuring = planning.with_budget(limit, wanted.clone());
         let given = given::given(&self.recording, self.model, self.batch)?;
         let measured = Measured::new(
-            &planning,
+            &measuring,
             given,
             self.taken,
             self.recording,
             given::shapes(self.batch),
             self.record_time,
+            progress,
         )?;
+        let planning = planning.with_budget(budget, wanted);
         let first = planned(&planning, Rc::new(measured))?;
         Ok(Step::new(self.step, planning, first))
     }

@@ -44,6 +44,12 @@ impl StepSeed {
         mix(self.0 ^ mix(stage.0 as u64 + 1))
     }
 
+    /// What the generator is seeded with before a step that runs as one, like a recorded step.
+    #[must_use]
+    pub fn before(self) -> u64 {
+        mix(self.0 ^ u64::MAX)
+    }
+
     /// What the generator is seeded with when the step is over, so that later draws do not depend on the schedule.
     #[must_use]
     pub fn after(self) -> u64 {

@@ -1,5 +1,6 @@
 //! `rekindle estimate`: what a model is made of, where its memory goes and whether it fits, counted and not run.
 
+use rekindle::train::session::Order;
 use rekindle::{device::DeviceInfo, profile::Measured};
 use rekindle_plan::{Plan, PlanRequest, Seconds, Source};
 
@@ -90,10 +91,16 @@ fn made_before(args: &EstimateArgs, config: &Config) -> Result<Option<Plan>, Fai
     let Some(path) = config.run.plan.as_ref().filter(|_| !typed(args)) else {
         return Ok(None);
     };
-    let (file, schedule) = PlanFile::read(path)?;
+    let (file, order) = PlanFile::read(path)?;
     let stages = rekindle::model::stages::StagePlan::new(&config.model, &config.shape)
         .stages
         .len();
+    let Order::Schedule(schedule) = order else {
+        return Err(Failure::usage(format!(
+            "{}: a plan of single operations says nothing of other sizes; `--budget` or `--segments` does",
+            path.display()
+        )));
+    };
     if schedule.stages() != stages {
         return Err(Failure::with_help(
             exit::USAGE,

@@ -1,14 +1,10 @@
 //! `rekindle plan`: the fastest schedule that fits, explained.
 
-use std::fmt::Write;
+use std::{fmt::Write, path::Path};
 
-use rekindle::{
-    profile::{Measured, with_reserve},
-    train::session::Job,
-};
+use rekindle::train::session::{Job, Order, Planned, RunError, ScheduleRequest};
 use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Seconds, frontier, plan,
-    simulate,
+    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, frontier, plan,
 };
 use serde_json::json;
 
@@ -32,28 +28,84 @@ const FRONTIER_ROWS: usize = 24;
 
 /// Plans.
 pub fn run(args: &PlanArgs) -> Outcome {
-    let planner = train::planner(args.planner, args.segments);
     let request = PlanRequest {
-        planner,
+        planner: train::planner(args.planner, args.segments),
         budget: budget(args)?,
         segments: args.segments,
         slots: args.slots,
     };
-    let subject = Subject::new(args)?;
-    if args.frontier {
-        return frontier_of(args, &subject, planner);
+    if let Some(path) = &args.chain {
+        return of_chain(args, path, &request);
     }
-    let plan = match subject.plan(&request) {
-        Ok(plan) => plan,
-        Err(error) => {
-            if args.json {
-                Infeasible::report(&error)?;
-            }
-            return Err(error.into());
-        }
+    let Some(config) = &args.config else {
+        return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
     };
-    let chain = subject.under(&plan);
-    let file = PlanFile::new(&plan, subject.chain(), request.budget);
+    let config = config::load(config, &Overrides::from(&args.replace))?;
+    let device = args.measure.device.unwrap_or_default().resolve()?;
+    let count = config.count(args.count);
+    let schedule = ScheduleRequest::Plan(request);
+    profile::measured(
+        &args.measure,
+        &config,
+        &device,
+        |job| Job {
+            count,
+            schedule,
+            ..job
+        },
+        |job, mut subject| {
+            if args.frontier {
+                let points = subject.frontier(job, request)?;
+                return frontier_of(args, request.planner, &points);
+            }
+            match subject.plan(job, &job.schedule) {
+                Ok(planned) => show(args, &planned),
+                Err(RunError::Plan(error)) => Err(refused(args, error)),
+                Err(error) => Err(error.into()),
+            }
+        },
+    )
+}
+
+/// Plans for a chain from a file, which is taken at its word: nothing is held back.
+fn of_chain(args: &PlanArgs, path: &Path, request: &PlanRequest) -> Outcome {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+    let chain = Chain::from_json(&text)
+        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    let plain = PlanRequest {
+        planner: PlannerKind::None,
+        ..PlanRequest::default()
+    };
+    let plain = plan(&chain, &plain)?;
+    let planned = |plan: Plan, budget| {
+        Planned::of_chain(chain.clone(), plan, &plain, budget).map_err(Failure::usage)
+    };
+    if args.frontier {
+        let points = frontier(&chain, request.planner, request.slots)?.into_iter();
+        let points = points.map(|plan| Ok::<_, Failure>((plan.peak, planned(plan, None)?)));
+        return frontier_of(
+            args,
+            request.planner,
+            &points.collect::<Result<Vec<_>, _>>()?,
+        );
+    }
+    match plan(&chain, request) {
+        Ok(plan) => show(args, &planned(plan, request.budget)?),
+        Err(error) => Err(refused(args, error)),
+    }
+}
+
+fn refused(args: &PlanArgs, error: PlanError) -> Failure {
+    let reported = if args.json {
+        Infeasible::report(&error)
+    } else {
+        Ok(())
+    };
+    reported.err().unwrap_or_else(|| error.into())
+}
+
+fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
+    let file = PlanFile::new(plan);
     if let Some(path) = &args.output {
         let text = serde_json::to_string_pretty(&file).map_err(Failure::other)?;
         output::file(path, &text)?;
@@ -61,109 +113,28 @@ pub fn run(args: &PlanArgs) -> Outcome {
     if args.json {
         return output::json(&file);
     }
-    let plain = subject.plain()?;
     let mut text = String::new();
     let _ = writeln!(text, "planner    {} ({})", plan.planner, plan.source);
-    if let Some(budget) = request.budget {
+    if let Some(budget) = plan.budget {
         let _ = writeln!(text, "budget     {budget}");
     }
-    let _ = writeln!(text, "peak       {} (plain run {})", plan.peak, plain.peak);
+    let _ = writeln!(
+        text,
+        "peak       {} (plain run {})",
+        plan.peak, plan.plain_peak
+    );
     let _ = writeln!(
         text,
         "step       {} ({:.2}x the plain run's {})",
         plan.step,
-        plan.step.0 / plain.step.0,
-        plain.step
+        plan.step.0 / plan.plain_step.0,
+        plan.plain_step
     );
-    let _ = writeln!(text, "schedule   {}", shape(&plan));
+    let _ = writeln!(text, "schedule   {}", shape(plan));
     if args.explain {
-        explain(&chain, &plan, &mut text)?;
+        explain(plan, &mut text);
     }
     output::text(&text)
-}
-
-/// What is planned: a model that was measured, or a chain from a file.
-struct Subject {
-    measured: Measured,
-    /// A chain from a file is taken at its word: it says nothing of what graphs hold, and nothing is held back.
-    from_file: bool,
-}
-
-impl Subject {
-    fn new(args: &PlanArgs) -> Result<Self, Failure> {
-        if let Some(path) = &args.chain {
-            let text =
-                std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
-            let chain = Chain::from_json(&text)
-                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-            return Ok(Self {
-                measured: Measured {
-                    chain,
-                    holds: Vec::new(),
-                    sweep_s: Seconds::ZERO,
-                },
-                from_file: true,
-            });
-        }
-        let Some(config) = &args.config else {
-            return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
-        };
-        let config = config::load(config, &Overrides::from(&args.replace))?;
-        let device = args.measure.device.unwrap_or_default().resolve()?;
-        let count = config.count(args.count);
-        let measured =
-            profile::measure(&args.measure, &config, &device, |job| Job { count, ..job })?;
-        Ok(Self {
-            measured,
-            from_file: false,
-        })
-    }
-
-    fn chain(&self) -> &Chain {
-        &self.measured.chain
-    }
-
-    fn plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
-        if self.from_file {
-            plan(self.chain(), request)
-        } else {
-            self.measured.plan(request)
-        }
-    }
-
-    fn frontier(&self, planner: PlannerKind, slots: usize) -> Result<Vec<Plan>, PlanError> {
-        if self.from_file {
-            frontier(self.chain(), planner, slots)
-        } else {
-            self.measured.frontier(planner, slots)
-        }
-    }
-
-    /// The smallest budget that a plan of this peak is made for.
-    fn budget_for(&self, peak: Bytes) -> Bytes {
-        if self.from_file {
-            peak
-        } else {
-            with_reserve(peak)
-        }
-    }
-
-    /// The run without recomputing.
-    fn plain(&self) -> Result<Plan, PlanError> {
-        self.plan(&PlanRequest {
-            planner: PlannerKind::None,
-            ..PlanRequest::default()
-        })
-    }
-
-    /// The chain as a plan meets it.
-    fn under(&self, plan: &Plan) -> Chain {
-        if self.from_file {
-            self.chain().clone()
-        } else {
-            self.measured.under(&plan.schedule)
-        }
-    }
 }
 
 fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
@@ -183,40 +154,43 @@ fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
     }
 }
 
-fn shape(plan: &Plan) -> String {
-    let counts = plan.schedule.forward_counts();
-    let again = counts.iter().filter(|&&count| count > 1).count();
-    let most = counts.iter().max().copied().unwrap_or(0);
-    match plan.schedule.segments() {
-        Some(segments) if segments.len() > 1 => format!(
-            "{} segments of {} stages; {again} stages run forward twice",
+fn shape(plan: &Planned) -> String {
+    let stages = plan.forwards.len();
+    let again = plan.forwards.iter().filter(|&&count| count > 1).count();
+    let most = plan.forwards.iter().max().copied().unwrap_or(0);
+    match (&plan.segments, plan.operations) {
+        (Some(segments), _) if segments.len() > 1 => format!(
+            "{} segments of {stages} stages; {again} stages run forward twice",
             segments.len(),
-            counts.len()
         ),
-        Some(_) => format!("all {} stages kept, nothing recomputed", counts.len()),
-        None => format!(
-            "nested: {again} of {} stages run again, up to {most} times",
-            counts.len()
+        (Some(_), _) => format!("all {stages} stages kept, nothing recomputed"),
+        (None, Some((repeated, operations))) => format!(
+            "{repeated} of {operations} operations run again, in {again} of {stages} stages"
         ),
+        (None, None) => {
+            format!("nested: {again} of {stages} stages run again, up to {most} times")
+        }
     }
 }
 
-fn frontier_of(args: &PlanArgs, subject: &Subject, planner: PlannerKind) -> Outcome {
-    let points = subject.frontier(planner, args.slots)?;
-    let plain = subject.plain()?;
+fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)]) -> Outcome {
+    let (plain_peak, plain_step) = points
+        .first()
+        .map(|(_, plan)| (plan.plain_peak, plan.plain_step))
+        .unwrap_or_default();
     if args.json {
         let points: Vec<_> = points
             .iter()
-            .map(|plan| {
+            .map(|(budget, plan)| {
                 json!({
-                    "budget_bytes": subject.budget_for(plan.peak), "predicted_peak_bytes": plan.peak,
+                    "budget_bytes": budget, "predicted_peak_bytes": plan.peak,
                     "predicted_step_s": plan.step, "planner": plan.planner,
-                    "segments": plan.schedule.segments().map(|segments| segments.len()),
+                    "segments": plan.segments.as_ref().map(Vec::len),
                 })
             })
             .collect();
         return output::json(&json!({
-            "format": FRONTIER_FORMAT, "planner": planner, "plain_peak_bytes": plain.peak, "plain_step_s": plain.step, "points": points,
+            "format": FRONTIER_FORMAT, "planner": planner, "plain_peak_bytes": plain_peak, "plain_step_s": plain_step, "points": points,
         }));
     }
     let mut table = table::table(
@@ -224,16 +198,17 @@ fn frontier_of(args: &PlanArgs, subject: &Subject, planner: PlannerKind) -> Outc
         0..5,
     );
     let shown = spread(points.len());
-    for plan in shown.iter().map(|&index| &points[index]) {
+    for (budget, plan) in shown.iter().map(|&index| &points[index]) {
         table.add_row([
-            subject.budget_for(plan.peak).to_string(),
+            budget.to_string(),
             plan.peak.to_string(),
-            format!("{:.0}%", 100.0 * plan.peak.0 as f64 / plain.peak.0 as f64),
+            format!("{:.0}%", 100.0 * plan.peak.0 as f64 / plain_peak.0 as f64),
             plan.step.to_string(),
-            format!("{:.2}x", plan.step.0 / plain.step.0),
-            match plan.schedule.segments() {
-                Some(segments) => several(segments.len(), "segment"),
-                None => "nested".into(),
+            format!("{:.2}x", plan.step.0 / plain_step.0),
+            match (&plan.segments, plan.operations) {
+                (Some(segments), _) => several(segments.len(), "segment"),
+                (None, Some((again, _))) => format!("{again} operations again"),
+                (None, None) => "nested".into(),
             },
         ]);
     }
@@ -266,23 +241,21 @@ fn spread(count: usize) -> Vec<usize> {
 }
 
 /// What is kept, from when to when, how often stages run, and what the peak is made of.
-fn explain(chain: &Chain, plan: &Plan, text: &mut String) -> Outcome {
-    let simulation = simulate(chain, &plan.schedule).map_err(Failure::usage)?;
-    let actions = plan.schedule.actions();
-    let parts = simulation.at_peak;
+fn explain(plan: &Planned, text: &mut String) {
+    let (place, parts) = plan.at_peak;
     let _ = writeln!(
         text,
         "\nThe peak of {} comes at action {} of {}, `{}`:",
-        simulation.peak,
-        simulation.peak_action + 1,
-        actions.len(),
-        actions[simulation.peak_action]
+        plan.peak,
+        place + 1,
+        plan.actions.len(),
+        plan.actions[place]
     );
     for (name, bytes) in [
         ("parameters, data, optimizer state", parts.fixed),
         ("input", parts.input),
-        ("kept boundaries", parts.activations),
-        ("recorded graphs", parts.graphs),
+        ("kept activations", parts.activations),
+        ("live segment", parts.graphs),
         ("gradients of activations", parts.gradients),
         ("gradients of parameters", parts.parameter_gradients),
         ("temporaries of the action", parts.temporary),
@@ -291,22 +264,31 @@ fn explain(chain: &Chain, plan: &Plan, text: &mut String) -> Outcome {
             let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
         }
     }
-    let _ = writeln!(
-        text,
-        "\nKept boundaries (the input of a stage, held apart from any graph):"
+    let (chain, actions) = (
+        &plan.chain,
+        match &plan.order {
+            Order::Schedule(schedule) => schedule.actions(),
+            Order::Operations { .. } => &[],
+        },
     );
-    let mut table = table::table(["before stage", "bytes", "from action", "to action"], 1..4);
-    for (stage, from, to) in boundaries(actions) {
-        table.add_row([
-            format!("{stage} {}", chain.stages[stage].name),
-            chain.activation_bytes(stage).to_string(),
-            (from + 1).to_string(),
-            (to + 1).to_string(),
-        ]);
+    if !actions.is_empty() {
+        let _ = writeln!(
+            text,
+            "\nKept boundaries (the input of a stage, held apart from any graph):"
+        );
+        let mut table = table::table(["before stage", "bytes", "from action", "to action"], 1..4);
+        for (stage, from, to) in boundaries(actions) {
+            table.add_row([
+                format!("{stage} {}", chain.stages[stage].name),
+                chain.activation_bytes(stage).to_string(),
+                (from + 1).to_string(),
+                (to + 1).to_string(),
+            ]);
+        }
+        let _ = writeln!(text, "{table}");
     }
-    let _ = writeln!(text, "{table}");
     let mut times: Vec<(usize, usize)> = Vec::new();
-    for count in &simulation.forward_counts {
+    for count in &plan.forwards {
         match times.iter_mut().find(|(times, _)| times == count) {
             Some((_, stages)) => *stages += 1,
             None => times.push((*count, 1)),
@@ -328,7 +310,6 @@ fn explain(chain: &Chain, plan: &Plan, text: &mut String) -> Outcome {
             "{balanced} stages are recorded by burn's balanced strategy, which keeps less."
         );
     }
-    Ok(())
 }
 
 /// Inputs that `forward_keep` leaves standing: the stage, the action that first keeps it, the backward that frees it.

@@ -2,8 +2,7 @@
 
 use rekindle::{
     device::DeviceInfo,
-    profile::Measured,
-    train::session::{self, Job, ScheduleRequest},
+    train::session::{self, Job, ScheduleRequest, Subject},
 };
 use rekindle_plan::{Bytes, Chain, PlanRequest};
 
@@ -21,7 +20,13 @@ use crate::{
 pub fn run(args: &ProfileArgs) -> Outcome {
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = args.measure.device.unwrap_or_default().resolve()?;
-    let Measured { chain, .. } = measure(&args.measure, &config, &device, |job| job)?;
+    let chain = measured(
+        &args.measure,
+        &config,
+        &device,
+        |job| job,
+        |_, subject| Ok(subject.chain()),
+    )?;
     let text = chain.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
         output::file(path, &text)?;
@@ -33,26 +38,28 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     }
 }
 
-/// Measures the chain of a config on a device, for the job that `complete` makes of it.
-pub fn measure(
+/// Measures the training step of a config on a device, for the job that `complete` makes of it, and hands both to `then`.
+pub fn measured<T>(
     args: &MeasureArgs,
     config: &Config,
     device: &DeviceInfo,
     complete: impl for<'a> FnOnce(Job<'a>) -> Job<'a>,
-) -> Result<Measured, Failure> {
+    then: impl FnOnce(&Job<'_>, Subject) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
         eval: data.eval.as_deref(),
+        executor: args.executor.unwrap_or_default(),
         profiles: profiles(args.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
     let job = complete(job.on(device));
     note!("on {} ({})", device.device, device.name);
     let mut progress = Progress::new(0, config.training.batch);
-    let measured = session::measure(&job, device.device, &mut progress);
+    let subject = session::measure(&job, device.device, &mut progress);
     progress.finish()?;
-    Ok(measured?)
+    then(&job, subject?)
 }
 
 fn table(chain: &Chain) -> String {

@@ -6,6 +6,7 @@ use rekindle::{
     device::{DeviceId, DeviceInfo},
     size::Size,
     train::{
+        ExecutorKind,
         record::RunRecord,
         run_dir::RunDir,
         session::{self, Job, PlanElsewhere, RunError, ScheduleRequest},
@@ -62,6 +63,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
             .unwrap_or_default(),
         planner: (device.device == DeviceId::Cpu)
             .then_some(&(plan_measured::elsewhere as fn(&_, &_) -> _) as &PlanElsewhere),
+        executor: executor(args, &config),
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
@@ -115,6 +117,15 @@ fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
     )
 }
 
+/// What runs the steps: comparing what is recomputed is the modules' executor's.
+fn executor(args: &TrainArgs, config: &Config) -> ExecutorKind {
+    let compares = args.verify.is_some() || config.run.verify.is_some();
+    args.measure.executor.unwrap_or(match compares {
+        true => ExecutorKind::Modules,
+        false => ExecutorKind::default(),
+    })
+}
+
 /// Where the run leaves its files.
 fn run_dir(args: &TrainArgs) -> Option<RunDir> {
     match (&args.output, &args.resume) {
@@ -153,9 +164,9 @@ fn schedule(
         (run.segments, run.budget, run.planner, &run.plan)
     };
     if let Some(path) = plan {
-        let (file, schedule) = PlanFile::read(path)?;
+        let (file, order) = PlanFile::read(path)?;
         return Ok(ScheduleRequest::Given {
-            schedule,
+            order,
             planner: file.planner.clone(),
             budget: file.budget_bytes,
             check: Box::new(move |chain| {

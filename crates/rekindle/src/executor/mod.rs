@@ -57,6 +57,7 @@ use watch::Watch;
 
 pub use recheck::Recheck;
 pub use room::Room;
+pub(crate) use room::{needed, needed_by_update};
 pub use scalar::StepLoss;
 pub use watch::{ActionHook, TraceEntry, Tracing};
 

@@ -23,8 +23,6 @@ pub struct Room {
     meter: Arc<dyn Meter>,
     budget: u64,
     chain: Chain,
-    /// All gradients of parameters.
-    grad_bytes: Bytes,
     /// What the pools may have reserved by now, at most.
     bound: Mutex<u64>,
     trims: AtomicU64,
@@ -37,7 +35,6 @@ impl Room {
         Self {
             meter,
             budget: budget.0,
-            grad_bytes: chain.grad_bytes(),
             chain,
             bound: Mutex::new(u64::MAX),
             trims: AtomicU64::new(0),
@@ -52,23 +49,12 @@ impl Room {
 
     /// Makes room for what an action allocates: to be called right before it.
     pub fn make_for(&self, action: Action) {
-        self.make(self.need(action));
+        self.make(needed(&self.chain, action));
     }
 
     /// Makes room for the update of one stage's parameters; the optimizer's state appears in the first.
     pub fn make_for_update(&self, stage: usize, first_step: bool) {
-        let optimizer = &self.chain.optimizer;
-        let own = self.chain.stages[stage].grad_bytes;
-        if own == Bytes::ZERO {
-            return;
-        }
-        let state = if first_step {
-            let share = own.0 as f64 / self.grad_bytes.0 as f64;
-            Bytes((optimizer.state_bytes.0 as f64 * share) as u64)
-        } else {
-            Bytes::ZERO
-        };
-        self.make(optimizer.temp_bytes + state);
+        self.make(needed_by_update(&self.chain, stage, first_step));
     }
 
     /// How often the pools were trimmed.
@@ -94,31 +80,46 @@ impl Room {
     fn reserved(&self) -> u64 {
         self.meter.read().reserved_bytes.unwrap_or_default().0
     }
+}
 
-    /// What an action allocates at most: its outputs and its temporary bytes.
-    fn need(&self, action: Action) -> Bytes {
-        let chain = &self.chain;
-        match action {
-            Action::Forward(StageId(stage)) | Action::ForwardKeep(StageId(stage)) => {
-                let stage = &chain.stages[stage];
-                stage.output_bytes + stage.forward_temp_bytes
-            }
-            Action::ForwardTracked { stage, alternative } => {
-                let stage = &chain.stages[stage.0];
-                let way = stage.tracked(alternative).unwrap_or_default();
-                way.saved_bytes + way.tracked_temp_bytes
-            }
-            Action::Loss => {
-                let temp = chain.loss.forward_temp_bytes + chain.loss.backward_temp_bytes;
-                chain.gradient_bytes(chain.stages.len()) + temp
-            }
-            Action::Backward(StageId(index)) => {
-                let stage = &chain.stages[index];
-                let temps = stage.ways().map(|way| way.backward_temp_bytes);
-                chain.gradient_bytes(index) + stage.grad_bytes + temps.max().unwrap_or_default()
-            }
-            Action::Optimize => chain.optimizer.temp_bytes,
+/// What the update of a stage's parameters allocates at most, one parameter after the other.
+pub(crate) fn needed_by_update(chain: &Chain, stage: usize, first_step: bool) -> Bytes {
+    let optimizer = &chain.optimizer;
+    let own = chain.stages[stage].grad_bytes;
+    if own == Bytes::ZERO {
+        return Bytes::ZERO;
+    }
+    let state = if first_step {
+        let share = own.0 as f64 / chain.grad_bytes().0 as f64;
+        Bytes((optimizer.state_bytes.0 as f64 * share) as u64)
+    } else {
+        Bytes::ZERO
+    };
+    optimizer.temp_bytes + state
+}
+
+/// What an action allocates at most: its outputs and its temporary bytes.
+pub(crate) fn needed(chain: &Chain, action: Action) -> Bytes {
+    match action {
+        Action::Forward(StageId(stage)) | Action::ForwardKeep(StageId(stage)) => {
+            let stage = &chain.stages[stage];
+            stage.output_bytes + stage.forward_temp_bytes
         }
+        Action::ForwardTracked { stage, alternative } => {
+            let stage = &chain.stages[stage.0];
+            let way = stage.tracked(alternative).unwrap_or_default();
+            way.saved_bytes + way.tracked_temp_bytes
+        }
+        Action::Loss => {
+            let temp = chain.loss.forward_temp_bytes + chain.loss.backward_temp_bytes;
+            chain.gradient_bytes(chain.stages.len()) + temp
+        }
+        Action::Backward(StageId(index)) => {
+            let stage = &chain.stages[index];
+            let temps = stage.ways().map(|way| way.backward_temp_bytes);
+            chain.gradient_bytes(index) + stage.grad_bytes + temps.max().unwrap_or_default()
+        }
+        Action::Optimize => chain.optimizer.temp_bytes,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use burn_ir::OperationIr;
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, graph::GraphPlanError};
 use thiserror::Error;
 
 use super::{bridge::FOREIGN, operation::name_of};
@@ -83,6 +83,9 @@ pub enum RecordError {
         /// What would do.
         smallest: Bytes,
     },
+    /// The plan that was asked for cannot be made.
+    #[error(transparent)]
+    Plan(#[from] GraphPlanError),
     /// A budget that is no size.
     #[error("`{text}` is not a size: {problem}. Write `512MiB`, `2GiB` or `1.5GB`")]
     Size {

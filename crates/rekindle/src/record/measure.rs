@@ -90,6 +90,7 @@ impl Costs {
         start: impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
         device: &Device,
         meter: &dyn Meter,
+        progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
         let keys = keys(recording);
         let names: Vec<String> = recording
@@ -106,7 +107,12 @@ impl Costs {
         while pass < passes {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
-            for step in &prepared {
+            for (place, step) in prepared.iter().enumerate() {
+                // Passes count alike, though a third may come.
+                progress(
+                    pass.min(1) * prepared.len() + place,
+                    LEAST_PASSES * prepared.len(),
+                );
                 let kind = kinds.entry(keys[step.number]).or_default();
                 let look = kind.runs.len() < pass + 1;
                 let operation = without_draw(&step.operation);
@@ -136,6 +142,7 @@ impl Costs {
                 passes = MOST_PASSES;
             }
         }
+        progress(1, 1);
         let mut costs = Self::from_shapes(recording);
         for (number, cost) in costs.0.iter_mut().enumerate() {
             if let Some(kind) = kinds.get(&keys[number]) {

@@ -14,10 +14,11 @@ use super::{
     planning::Measured,
     rank::of_rank,
     recording::{Parameter, Recording},
+    step::{Seen, SpanReading},
 };
 use crate::{
     activation::{Activation, ActivationMapper},
-    meter::MemoryReading,
+    meter::{MemoryReading, PhaseReading},
 };
 
 /// What a step leaves.
@@ -33,6 +34,10 @@ pub struct Output<A, I> {
     pub input_gradients: Option<I>,
     /// Memory at the step's end, and its peak since the step began; the optimizer's update comes later.
     pub memory: MemoryReading,
+    /// Memory and time of forward, loss and backward.
+    pub phases: Vec<PhaseReading>,
+    /// Memory after every span of the program, where the step was [watched](super::Step::run_watched).
+    pub spans: Vec<SpanReading>,
     /// The peak that the plan predicts, with what is in use now beside the step.
     pub predicted_peak: Bytes,
 }
@@ -56,8 +61,7 @@ impl Done {
         measured: &Measured<A>,
         model: &M,
         batch: I,
-        memory: MemoryReading,
-        predicted_peak: Bytes,
+        seen: Seen,
     ) -> Result<Output<A, I>, RecordError> {
         let recording = &measured.recording;
         let loss = self.loss(recording)?;
@@ -88,8 +92,10 @@ impl Done {
             auxiliary,
             gradients,
             input_gradients,
-            memory,
-            predicted_peak,
+            memory: whole(&seen.phases),
+            phases: seen.phases,
+            spans: seen.spans,
+            predicted_peak: seen.predicted_peak,
         })
     }
 
@@ -105,6 +111,22 @@ impl Done {
     ) -> impl Iterator<Item = (&'a Parameter, &'a DispatchTensor)> {
         let parameters = recording.parameters.iter();
         parameters.filter_map(|one| Some((one, self.tensors.get(&one.gradient?)?)))
+    }
+}
+
+/// Memory at the end of the last phase, and its peaks in all.
+fn whole(phases: &[PhaseReading]) -> MemoryReading {
+    let last = phases.last().map(|phase| phase.memory).unwrap_or_default();
+    let memories = || phases.iter().map(|phase| phase.memory);
+    MemoryReading {
+        peak_in_use_bytes: memories()
+            .map(|memory| memory.peak_in_use_bytes)
+            .max()
+            .unwrap_or_default(),
+        peak_reserved_bytes: memories()
+            .filter_map(|memory| memory.peak_reserved_bytes)
+            .max(),
+        ..last
     }
 }
 

@@ -9,8 +9,8 @@ use std::{
 
 use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::{
-    Bytes, Seconds,
-    graph::{Graph, GraphPlanner, Program, Simulated},
+    Bytes, OptimizerCost, Schedule, Seconds,
+    graph::{Graph, GraphPlanner, Program, Simulated, Span, SpanPass},
 };
 
 use super::{
@@ -18,11 +18,17 @@ use super::{
     bridge::{self, StepResult},
     given::{given, shapes, started},
     output::{Done, Output},
-    planning::{Measured, Planning, planned},
+    planning::{Measured, Planning, Wanted, planned},
     program::Prepared,
     recording::Recording,
+    staged::StagedPlan,
 };
-use crate::{activation::Activation, meter::Meter, quiet};
+use crate::{
+    activation::Activation,
+    executor::Room,
+    meter::{MemoryReading, Meter, Phase, PhaseReading, PhaseRecorder, halves},
+    quiet,
+};
 
 /// Recordings with their plans that are kept, for batches of several shapes.
 const KEPT: usize = 8;
@@ -61,10 +67,16 @@ pub(super) struct Planned<A> {
     pub(super) program: Program,
     pub(super) simulated: Simulated,
     pub(super) planner: GraphPlanner,
+    /// The schedule over stages that the program comes from, where it comes from one.
+    pub(super) schedule: Option<Schedule>,
+    /// The program in passes of stages.
+    pub(super) spans: Vec<Span>,
     /// What each operation takes.
     pub(super) needs: Vec<Bytes>,
     /// What is in use beside the step's own tensors when it was planned, without the optimizer's state.
     pub(super) base: Bytes,
+    /// Counted, but no live buffers: the driver's context, and what pools add.
+    pub(super) beside: Bytes,
     pub(super) optimizer_state: Bytes,
     pub(super) predicted_peak: Bytes,
     pub(super) plain_peak: Bytes,
@@ -113,19 +125,62 @@ where
     /// If the step cannot be recorded or fits no plan, a value is not finite, or the device fails. Then nothing is
     /// handed out, and the model is as it was.
     pub fn run(&self, model: &M, batch: I) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        self.run_with(model, batch, None)
+    }
+
+    /// As [`run`](Self::run). Memory is read after every [`Span`] of the program, which takes longer, and `watch` is
+    /// told of each one that is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn run_watched(
+        &self,
+        model: &M,
+        batch: I,
+        mut watch: impl FnMut(&Span),
+    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        self.run_with(model, batch, Some(&mut watch))
+    }
+
+    fn run_with(
+        &self,
+        model: &M,
+        batch: I,
+        watch: Option<&mut dyn FnMut(&Span)>,
+    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         let (planned, predicted_peak) = self.plan_for(model, &batch)?;
-        let meter = &*self.planning.meter;
-        meter.start_interval();
         let started = Instant::now();
-        let done = quiet::catch(|| self.interpret(&planned, model, &batch))
+        let [phases, spans] = halves(&self.planning.meter);
+        let mut readings = Readings {
+            phases: PhaseRecorder::start(Some(&phases)),
+            phase: Phase::Forward,
+            watch: watch.map(|tell| Watch {
+                tell,
+                meter: &spans,
+                started,
+                spans: Vec::new(),
+            }),
+        };
+        if let Some(watch) = &readings.watch {
+            watch.meter.start_interval();
+        }
+        let done = quiet::catch(|| self.interpret(&planned, model, &batch, &mut readings))
             .map_err(RecordError::Device)??;
-        let memory = meter.read();
+        readings.phases.end(readings.phase);
+        let phases = readings.phases.finish();
+        let spans = readings.watch.map_or(Vec::new(), |watch| watch.spans);
         self.schedule_comparison(&planned, started.elapsed());
         if self.planning.check {
             done.check(&planned.measured.recording)?;
         }
         let measured = &planned.measured;
-        done.finish(measured, model, batch, memory, predicted_peak)
+        let seen = Seen {
+            phases,
+            spans,
+            predicted_peak,
+        };
+        done.finish(measured, model, batch, seen)
     }
 
     /// Plans the step again for another budget, without measuring it again: to look at several.
@@ -138,15 +193,41 @@ where
         budget: impl IntoBudget,
         planner: GraphPlanner,
     ) -> Result<(), RecordError> {
-        let planning = self
-            .planning
-            .with_budget(Some(budget.into_budget()?), planner);
+        self.plan_again(Some(budget.into_budget()?), planner)
+    }
+
+    /// As [`set_budget`](Self::set_budget), for any plan, and with no budget where there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`within`](super::Recorded::within); then the step is as it was.
+    pub fn plan_again(
+        &mut self,
+        budget: Option<Bytes>,
+        wanted: impl Into<Wanted>,
+    ) -> Result<(), RecordError> {
+        let planning = self.planning.with_budget(budget, wanted.into());
         let state = self.state.get_mut();
         let measured = state.plans[0].measured.clone();
-        let plan = planned(&planning, measured)?;
-        state.plans = vec![Rc::new(plan)];
-        self.planning = planning;
-        Ok(())
+        // The old plan takes memory, which the new one is not to count.
+        state.plans.clear();
+        match planned(&planning, measured.clone()) {
+            Ok(plan) => {
+                state.plans.push(Rc::new(plan));
+                self.planning = planning;
+                Ok(())
+            }
+            Err(error) => {
+                let before = planned(&self.planning, measured.clone()).or_else(|_| {
+                    planned(
+                        &self.planning.with_budget(None, GraphPlanner::None.into()),
+                        measured,
+                    )
+                })?;
+                state.plans.push(Rc::new(before));
+                Err(error)
+            }
+        }
     }
 
     /// How many recordings are kept, and how often a step differed from its recording though its batch had the same
@@ -169,6 +250,34 @@ where
             operations: planned.measured.recording.operations.len(),
             repeated: planned.simulated.repeated,
         }
+    }
+
+    /// Into how many slots the planner `optimal` cuts the memory from now on.
+    pub fn set_slots(&mut self, slots: usize) {
+        self.planning.slots = slots;
+    }
+
+    /// The plan of the last step, or of the first if none ran, in terms of the model's stages.
+    pub fn staged_plan(&self) -> StagedPlan {
+        StagedPlan::new(&self.state.borrow().plans[0])
+    }
+
+    /// What the optimizer's step takes, as it was measured.
+    pub fn optimizer_cost(&self) -> OptimizerCost {
+        self.planning.optimizer
+    }
+
+    /// Makes room in a GPU's pools for bytes that the program is about to allocate beside the step, such as a batch:
+    /// pools that might grow past the budget are trimmed. Nothing where there is no budget or are no pools.
+    pub fn make_room(&self, bytes: Bytes) {
+        if let Some(room) = self.planning.room() {
+            room.make(bytes);
+        }
+    }
+
+    /// How often the pools were trimmed so that they stayed within the budget.
+    pub fn trims(&self) -> u64 {
+        self.planning.room().map_or(0, Room::trims)
     }
 
     /// The measured graph and the program of the last step, for looking at and for planning again.
@@ -213,8 +322,15 @@ where
                         let planning = &self.planning;
                         let elapsed = started.elapsed();
                         state.plans.truncate(KEPT - 1);
-                        let measured =
-                            Measured::new(planning, given, taken, recording, shapes, elapsed)?;
+                        let measured = Measured::new(
+                            planning,
+                            given,
+                            taken,
+                            recording,
+                            shapes,
+                            elapsed,
+                            &mut |_, _| {},
+                        )?;
                         let plan = planned(planning, Rc::new(measured))?;
                         state.plans.insert(0, Rc::new(plan));
                         0
@@ -235,7 +351,7 @@ where
         let measured = state.plans.remove(0).measured.clone();
         let again = planned(&self.planning, measured.clone()).or_else(|error| {
             // The plain order stands for the step until memory is there: it is planned again before it runs.
-            let plain = self.planning.with_budget(None, GraphPlanner::None);
+            let plain = self.planning.with_budget(None, GraphPlanner::None.into());
             state.plans.insert(0, Rc::new(planned(&plain, measured)?));
             Err(error)
         })?;
@@ -265,6 +381,7 @@ where
         planned: &Planned<R::Auxiliary>,
         model: &M,
         batch: &I,
+        readings: &mut Readings<'_>,
     ) -> Result<Done, RecordError> {
         let recording = &planned.measured.recording;
         let given = given(recording, model, batch)?;
@@ -275,16 +392,79 @@ where
         let mut tensors: HashMap<usize, DispatchTensor> = returned.cloned().collect();
         let mut interpreter = started(recording, given)?;
         let room = self.planning.room();
-        for (step, need) in planned.prepared.iter().zip(&planned.needs) {
-            if let Some(room) = &room {
-                room.make(*need);
+        for span in &planned.spans {
+            readings.begin(span);
+            for step in span.steps.clone() {
+                if let Some(room) = &room {
+                    room.make(planned.needs[step]);
+                }
+                planned.prepared[step].run(interpreter.as_mut(), &mut |tensor, value| {
+                    tensors.insert(tensor, value);
+                });
             }
-            step.run(interpreter.as_mut(), &mut |tensor, value| {
-                tensors.insert(tensor, value);
-            });
+            readings.end(span);
         }
         Ok(Done { tensors })
     }
+}
+
+/// What is read while a step runs.
+struct Readings<'a> {
+    phases: PhaseRecorder<'a>,
+    /// The phase that is under way.
+    phase: Phase,
+    watch: Option<Watch<'a>>,
+}
+
+struct Watch<'a> {
+    tell: &'a mut dyn FnMut(&Span),
+    meter: &'a dyn Meter,
+    started: Instant,
+    spans: Vec<SpanReading>,
+}
+
+impl Readings<'_> {
+    fn begin(&mut self, span: &Span) {
+        let phase = match (span.pass, self.phase) {
+            (SpanPass::Forward, phase) => phase,
+            // Parts of the loss may run again in the backward.
+            (SpanPass::Loss, Phase::Forward) => Phase::Loss,
+            (SpanPass::Loss, phase) => phase,
+            (SpanPass::Recompute | SpanPass::Backward, _) => Phase::Backward,
+        };
+        if phase != self.phase {
+            self.phases.end(self.phase);
+            self.phase = phase;
+        }
+    }
+
+    fn end(&mut self, span: &Span) {
+        if let Some(watch) = &mut self.watch {
+            let memory = watch.meter.read();
+            watch.spans.push(SpanReading {
+                memory,
+                done_at: watch.started.elapsed(),
+            });
+            (watch.tell)(span);
+            watch.meter.start_interval();
+        }
+    }
+}
+
+/// Memory after one span of a step's program, and its peak within the span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanReading {
+    /// The memory.
+    pub memory: MemoryReading,
+    /// When the span was done, from the start of the step on.
+    pub done_at: Duration,
+}
+
+/// What was seen of a step while it ran.
+pub(super) struct Seen {
+    pub(super) phases: Vec<PhaseReading>,
+    pub(super) spans: Vec<SpanReading>,
+    pub(super) predicted_peak: Bytes,
 }
 
 /// A plan in numbers.

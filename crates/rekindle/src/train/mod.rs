@@ -1,5 +1,6 @@
 //! Training: settings, optimizers, learning rates, the loop, what it records, and how it is resumed.
 
+mod engine;
 mod fingerprint;
 mod learning_rate;
 pub mod loss;
@@ -16,5 +17,6 @@ pub mod tracker;
 mod trainer;
 pub mod verify;
 
+pub use engine::ExecutorKind;
 pub use run_dir_error::RunDirError;
 pub use trainer::{StepReport, TrainError, Trainer, to_device};

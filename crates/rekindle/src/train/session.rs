@@ -2,29 +2,38 @@
 //!
 //! This is where a device is opened.
 
+mod modules;
 mod prepare;
+mod recorded;
 mod run;
+mod subject;
 
 use std::{io, ops::ControlFlow, path::Path};
 
-use rekindle_plan::{Bytes, Chain, Plan, PlanError, PlanRequest, Schedule, Seconds};
+use rekindle_plan::{
+    Action, Bytes, Chain, Parts, Plan, PlanError, PlanRequest, Schedule, Seconds, Violation,
+    graph::OperationId, simulate,
+};
 use thiserror::Error;
 
 use super::{
-    RunDirError,
+    ExecutorKind, RunDirError,
     record::{EvalRecord, RunRecord, StepRecord},
     run_dir::RunDir,
     settings::TrainSettings,
     tracker::TrackedMoment,
     trainer::TrainError,
 };
+pub use subject::Subject;
+
 use crate::{
     data::{DataError, Dataset, error::Blame},
-    device::{DeviceError, DeviceId, DeviceInfo, OpenDevice, open},
+    device::{DeviceError, DeviceId, DeviceInfo, open},
     executor::{Recheck, StepError},
     meter::{Count, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
     profile::{Measured, ProfileStore},
+    record::RecordError,
 };
 
 /// What is to be trained, on what, and how.
@@ -41,6 +50,8 @@ pub struct Job<'a> {
     pub settings: &'a TrainSettings,
     /// Where the schedule comes from.
     pub schedule: ScheduleRequest,
+    /// What runs the steps. The executor of modules alone compares recomputed values and runs plans made elsewhere.
+    pub executor: ExecutorKind,
     /// Whether one plain step is run and measured after the training, for comparison.
     pub compare: bool,
     /// What the device is called: profiles of one are not those of another.
@@ -81,6 +92,7 @@ impl<'a> Job<'a> {
             eval: None,
             settings,
             schedule,
+            executor: ExecutorKind::default(),
             compare: false,
             hardware: "",
             profiles: None,
@@ -107,10 +119,7 @@ impl<'a> Job<'a> {
     /// The budget, if there is one.
     #[must_use]
     pub fn budget(&self) -> Option<Bytes> {
-        match &self.schedule {
-            ScheduleRequest::Plan(request) => request.budget,
-            ScheduleRequest::Given { budget, .. } => *budget,
-        }
+        self.schedule.budget()
     }
 }
 
@@ -126,8 +135,8 @@ pub enum ScheduleRequest {
     Plan(PlanRequest),
     /// It was made before.
     Given {
-        /// The schedule.
-        schedule: Schedule,
+        /// The schedule, or the operations of a recorded step.
+        order: Order,
         /// Who made it.
         planner: String,
         /// The budget that it was made for.
@@ -137,20 +146,60 @@ pub enum ScheduleRequest {
     },
 }
 
+/// In which order a step runs what.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Order {
+    /// Stages, by a schedule.
+    Schedule(Schedule),
+    /// Operations of a recorded step.
+    Operations {
+        /// Their places in the recording.
+        operations: Vec<OperationId>,
+        /// The [recording's](crate::record::StagedPlan::recording).
+        recording: u64,
+    },
+}
+
+impl ScheduleRequest {
+    /// The budget, if there is one.
+    #[must_use]
+    pub fn budget(&self) -> Option<Bytes> {
+        match self {
+            Self::Plan(request) => request.budget,
+            Self::Given { budget, .. } => *budget,
+        }
+    }
+}
+
 /// What is known before the first step.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// The measured chain as the schedule meets it, fixed bytes included.
+    /// The chain as the plan meets it, fixed bytes included.
     pub chain: Chain,
-    /// The schedule and what it should cost.
-    pub plan: Plan,
+    /// How often each stage's forward runs; of a recorded step, the most often that one of its operations does.
+    pub forwards: Vec<usize>,
+    /// First and last stage of each segment; `None` where stages run again in another way.
+    pub segments: Option<Vec<[usize; 2]>>,
+    /// The step as actions on stages. Of a plan of single operations, a `forward` that comes again recomputes some of
+    /// the stage's operations.
+    pub actions: Vec<Action>,
+    /// What runs.
+    pub order: Order,
+    /// The moment of the predicted peak: the place of its action, and what the bytes are.
+    pub at_peak: (usize, Parts),
+    /// Predicted time of a step, all parts of its batch and the update included.
+    pub step: Seconds,
+    /// How the planner came to it.
+    pub source: String,
+    /// Operations that run again in a recorded step, and how many there are.
+    pub operations: Option<(usize, usize)>,
     /// Its name, as records show it.
     pub planner: String,
     /// The budget, and which bytes it bounds.
     pub budget: Option<Bytes>,
     /// Which bytes peaks count.
     pub count: Count,
-    /// The predicted peak of the bytes that count. What the plan holds at once is in the plan.
+    /// The predicted peak of the bytes that count.
     pub peak: Bytes,
     /// The predicted peak in use as a meter sees it: everywhere on the processor, between instructions on a GPU.
     pub peak_in_use: Bytes,
@@ -160,6 +209,51 @@ pub struct Planned {
     pub plain_step: Seconds,
     /// Values that training changes.
     pub param_count: u64,
+}
+
+impl Planned {
+    /// A plan for a chain that nothing else is known of.
+    ///
+    /// # Errors
+    ///
+    /// If the plan was made for another chain.
+    pub fn of_chain(
+        chain: Chain,
+        plan: Plan,
+        plain: &Plan,
+        budget: Option<Bytes>,
+    ) -> Result<Self, Violation> {
+        let simulation = simulate(&chain, &plan.schedule)?;
+        let segments = plan.schedule.segments();
+        Ok(Self {
+            forwards: plan.schedule.forward_counts(),
+            segments: segments.map(|segments| {
+                let segments = segments.iter();
+                segments.map(|(first, last)| [first.0, last.0]).collect()
+            }),
+            actions: plan.schedule.actions().to_vec(),
+            at_peak: (simulation.peak_action, simulation.at_peak),
+            peak: plan.peak,
+            peak_in_use: plan.peak,
+            plain_peak: plain.peak,
+            plain_step: plain.step,
+            step: plan.step,
+            count: Count::default(),
+            param_count: 0,
+            source: plan.source.to_string(),
+            operations: None,
+            planner: plan.planner.to_string(),
+            order: Order::Schedule(plan.schedule),
+            budget,
+            chain,
+        })
+    }
+
+    /// Whether anything runs again.
+    #[must_use]
+    pub fn recomputes(&self) -> bool {
+        self.forwards.iter().any(|&count| count > 1)
+    }
 }
 
 /// Memory while a run goes on.
@@ -173,7 +267,7 @@ pub struct MemoryNow {
 
 /// Is told what a run does, and may stop it. What it does not care for it need not take; `()` takes nothing.
 pub trait Observer {
-    /// `done` of `of` stages are measured.
+    /// `done` of `of` stages, or operations of a recorded step, are measured.
     fn profiling(&mut self, _done: usize, _of: usize) {}
     /// Nothing is measured: the profile was found in this folder.
     fn profile_found(&mut self, _folder: &Path) {}
@@ -202,6 +296,9 @@ pub enum RunError {
     /// The model cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The step cannot be recorded.
+    #[error(transparent)]
+    Recorded(#[from] RecordError),
     /// The data cannot fill a batch.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -210,7 +307,7 @@ pub enum RunError {
     Plan(#[from] PlanError),
     /// The schedule that was given does not fit the model.
     #[error("the schedule does not fit the model: {0}")]
-    Schedule(#[from] rekindle_plan::Violation),
+    Schedule(#[from] Violation),
     /// The schedule that was given was made for another model.
     #[error("{0}")]
     OtherModel(String),
@@ -271,7 +368,7 @@ pub fn run(
     run::Session::prepare(job, device, opened, observer)?.run(observer)
 }
 
-/// The chain that [`run`] would plan on, measured or found among the job's profiles. Trains nothing.
+/// What [`run`] would plan, measured or found among the job's profiles. Trains nothing.
 ///
 /// # Errors
 ///
@@ -280,9 +377,7 @@ pub fn measure(
     job: &Job<'_>,
     device: DeviceId,
     observer: &mut dyn Observer,
-) -> Result<Measured, RunError> {
-    let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
-    let built = prepare::Built::new(job, &device)?;
-    let (_, measured) = built.measure(job, &device, &*meter, observer)?;
-    Ok(measured)
+) -> Result<Subject, RunError> {
+    let opened = open(device, job.settings.dtype)?;
+    Subject::new(job, opened, observer)
 }

@@ -4,10 +4,13 @@
 //! without the driver's beside_buffers_bytes. On a GPU a meter sees memory between actions alone, so measured peaks there lack
 //! what an action takes and gives back itself.
 
-use rekindle_plan::{Action, Bytes, Chain, Parts, Schedule, Seconds, Violation, simulate_watched};
+use rekindle_plan::{
+    Action, Bytes, Chain, OptimizerCost, Parts, Schedule, Seconds, Violation, graph::SpanPass,
+    simulate_watched,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::executor::TraceEntry;
+use crate::{executor::TraceEntry, record::StagedPlan};
 
 /// One traced step. Where a batch runs in parts, its last part and the update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,6 +115,58 @@ impl Timeline {
             beside_buffers_bytes,
             actions,
         })
+    }
+
+    /// The timeline of a traced step of a recorded plan and the update after it.
+    pub(super) fn of_recorded(
+        step: usize,
+        plan: &StagedPlan,
+        optimizer: &OptimizerCost,
+        trace: &[TraceEntry],
+    ) -> Self {
+        let beside = plan.beside_buffers;
+        let live = |parts: Parts| Parts {
+            fixed: parts.fixed - beside,
+            ..parts
+        };
+        let spans = plan.spans.iter().zip(&plan.held);
+        let predicted = spans.map(|(span, held)| {
+            let pass = match span.pass {
+                SpanPass::Forward => Pass::Forward,
+                SpanPass::Recompute => Pass::Recompute,
+                SpanPass::Loss => Pass::Loss,
+                SpanPass::Backward => Pass::Backward,
+            };
+            (pass, live(held.at_peak), live(held.after).total())
+        });
+        let gradients = plan.held.last().map(|held| held.after).unwrap_or_default();
+        let update = Parts {
+            temporary: optimizer.temp_bytes,
+            ..live(gradients)
+        };
+        let update = (Pass::Optimizer, update, update.fixed);
+        let mut start_s = 0.0;
+        let actions = predicted.chain([update]).zip(trace);
+        let actions = actions.map(|((pass, at_peak, after), entry)| {
+            let done_s = entry.done_at.as_secs_f64();
+            let start_s = std::mem::replace(&mut start_s, done_s);
+            TimedAction {
+                action: entry.action,
+                pass,
+                start_s: Seconds(start_s),
+                duration_s: Seconds(done_s - start_s),
+                predicted_at_peak: at_peak,
+                predicted_after_bytes: after,
+                measured_peak_bytes: entry.peak_bytes,
+                measured_after_bytes: entry.in_use_bytes,
+                reserved_bytes: entry.reserved_bytes,
+            }
+        });
+        Self {
+            step,
+            beside_buffers_bytes: beside,
+            actions: actions.collect(),
+        }
     }
 
     /// Its time.

@@ -11,9 +11,10 @@ use burn::{
     optim::GradientsAccumulator,
     tensor::{Device, Int, Tensor},
 };
-use rekindle_plan::{Action, Bytes, Schedule, Seconds, StageId};
+use rekindle_plan::{Action, Bytes, PlanError, Seconds};
 
 use super::{
+    engine::{Engine, Part},
     loss::TargetTensor,
     optimizer::AnyOptimizer,
     record::{EvalRecord, StepRecord},
@@ -25,7 +26,7 @@ use super::{
 use crate::{
     data::batch::{Batch, Inputs, Targets},
     dtype::Dtype,
-    executor::{Executor, Room, StepError, StepOutput, TraceEntry, Tracing},
+    executor::{StepError, TraceEntry},
     layer::Layer,
     meter::{Meter, Phase, PhaseReading, PhaseRecorder},
     model::{
@@ -33,20 +34,16 @@ use crate::{
         stage::Stage,
         value::{Value, ValueError},
     },
-    record::Optimizer as _,
+    record::RecordError,
     seed::StepSeed,
     sequential::Sequential,
 };
-
-/// What a part of a batch gives, the number of samples classified right included where there are classes, and the
-/// memory of its phases.
-type PartOutput = (StepOutput<Option<Tensor<1, Int>>>, Vec<PhaseReading>);
 
 /// A model, its optimizer and its schedule.
 pub struct Trainer {
     model: Sequential<Stage>,
     optimizer: AnyOptimizer,
-    executor: Executor,
+    engine: Engine,
     settings: TrainSettings,
     meter: Arc<dyn Meter>,
     device: Device,
@@ -84,6 +81,12 @@ pub enum TrainError {
     /// The schedule does not fit the model.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The recorded step could not run.
+    #[error(transparent)]
+    Recorded(#[from] RecordError),
 }
 
 impl Trainer {
@@ -92,10 +95,10 @@ impl Trainer {
     /// # Errors
     ///
     /// If the output is not one row of numbers, which every loss here wants.
-    pub fn new(
+    pub(super) fn new(
         model: Sequential<Stage>,
         output: &SampleShape,
-        executor: Executor,
+        engine: Engine,
         settings: TrainSettings,
         meter: Arc<dyn Meter>,
         device: Device,
@@ -107,7 +110,7 @@ impl Trainer {
         }
         Ok(Self {
             optimizer: AnyOptimizer::new(settings.optimizer, settings.clip),
-            executor: executor.with_meter(Arc::clone(&meter)),
+            engine,
             model,
             settings,
             meter,
@@ -145,30 +148,19 @@ impl Trainer {
         self.steps_done
     }
 
-    /// The actions that the executor has done in the last step.
-    pub(super) fn done(&self) -> Arc<[Action]> {
-        self.executor.done()
+    /// What runs the steps.
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Traces the next step, which takes longer for it.
     pub fn trace_next_step(&mut self) {
-        // On the processor whatever is kept is measured as well.
-        let in_pools = self.meter.read().reserved_bytes.is_some();
-        self.executor.trace(Some(if in_pools {
-            Tracing::EVERY_ACTION
-        } else {
-            Tracing::beside(
-                self.meter.lifetime_peak().in_use_bytes,
-                self.executor.schedule(),
-            )
-        }));
+        self.engine.trace(true, &*self.meter);
     }
 
     /// Notes in the next step which blocks come and go, action by action.
     pub(super) fn track_next_step(&mut self, tracker: Arc<Tracker>) {
-        let hooked = Arc::clone(&tracker);
-        self.executor
-            .set_hook(Some(Arc::new(move |action| hooked.done(action))));
+        self.engine.track(Some(Arc::clone(&tracker)));
         self.tracker = Some(tracker);
     }
 
@@ -193,16 +185,16 @@ impl Trainer {
         for (part, batch) in parts.enumerate() {
             samples += batch.targets.len();
             let run = self.steps_done * count + part;
-            let (output, of_part) = self.run_part(batch, run as u64, count)?;
-            sum.accumulate(&self.model, output.gradients);
-            loss += scalar(output.loss);
-            if let Some(right) = output.extra {
+            let part = self.run_part(batch, run as u64, count)?;
+            sum.accumulate(&self.model, part.gradients);
+            loss += scalar(part.loss);
+            if let Some(right) = part.correct {
                 *correct.get_or_insert(0) += self::count(right);
             }
-            phases = of_part;
-            trace = output.trace;
+            phases = part.phases;
+            trace = part.trace;
         }
-        self.executor.trace(None);
+        self.engine.trace(false, &*self.meter);
 
         let mut after = PhaseRecorder::start(Some(&*self.meter));
         let rate = self
@@ -212,17 +204,15 @@ impl Trainer {
         // The optimizer consumes the model, so that it can update parameters in place.
         let model = std::mem::replace(&mut self.model, Sequential::new(Vec::new()));
         let first_step = self.steps_done == 0;
-        self.model = match self.executor.room() {
-            Some(room) => self
-                .optimizer
-                .step_by_layer(rate, model, sum.grads(), |stage| {
-                    room.make_for_update(stage, first_step);
-                }),
-            None => self.optimizer.step(rate, model, sum.grads()),
-        };
+        let engine = &self.engine;
+        self.model = self
+            .optimizer
+            .step_by_layer(rate, model, sum.grads(), |stage| {
+                engine.make_room_for_update(stage, first_step);
+            });
         after.end(Phase::Optimizer);
         let moments = self.tracker.take().map_or(Vec::new(), |tracker| {
-            self.executor.set_hook(None);
+            self.engine.track(None);
             tracker.done(Action::Optimize);
             tracker.end()
         });
@@ -253,9 +243,8 @@ impl Trainer {
     /// The schedule's `optimize`, which the executor leaves to the trainer, after what the executor has traced.
     fn traced_update(&self, trace: &[TraceEntry], update: &PhaseReading) -> Option<TraceEntry> {
         let before = trace.last()?;
-        let action = *self.executor.schedule().actions().last()?;
-        (action == Action::Optimize).then(|| TraceEntry {
-            action,
+        self.engine.updates().then(|| TraceEntry {
+            action: Action::Optimize,
             index: before.index + 1,
             in_use_bytes: update.memory.in_use_bytes,
             peak_bytes: update.memory.peak_in_use_bytes,
@@ -266,60 +255,49 @@ impl Trainer {
 
     /// Forward, loss and backward of one of `count` equal parts of a batch, and the memory of its phases. Losses and
     /// gradients of the parts add up to those of the whole batch's mean.
-    fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<PartOutput, TrainError> {
+    fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<Part, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
-        if let Some(room) = self.executor.room() {
-            room.make(batch.bytes(self.settings.dtype));
-        }
-        let (input, targets) = to_device(batch, self.settings.dtype, &self.device)?;
+        self.engine.make_room(batch.bytes(self.settings.dtype));
+        let batch = to_device(batch, self.settings.dtype, &self.device)?;
         if let Some(tracker) = &self.tracker {
             tracker.batch();
         }
         before.end(Phase::ZeroGrad);
         let seed = StepSeed::new(self.settings.seed, run);
-        let mut output = self.executor.step(&self.model, input, seed, |output| {
-            let output = rows(output);
-            let loss = targets.loss(output.clone());
-            let loss = match count {
-                1 => loss,
-                _ => loss / count as f64,
-            };
-            (loss, targets.correct(output))
-        })?;
-        let mut phases = before.finish();
-        phases.append(&mut output.phases);
-        Ok((output, phases))
+        let mut part = self
+            .engine
+            .run(&self.model, batch, seed, count, &self.device)?;
+        part.phases.splice(0..0, before.finish());
+        Ok(part)
     }
 
-    /// Peak of the device and seconds of forward, loss and backward under another schedule, on a copy of the model:
-    /// parameters and statistics stay as they are. Runs twice; the second run counts.
+    /// Peak of the device and seconds of forward, loss and backward without recomputing, on a copy of the model:
+    /// parameters and statistics stay as they are. Runs twice; the second run counts. Steps after it recompute nothing.
     ///
     /// # Errors
     ///
-    /// If the schedule or the batch does not fit the model.
-    pub fn trial(
-        &self,
-        schedule: Schedule,
-        batch: impl Fn() -> Batch,
-    ) -> Result<(Bytes, f64), TrainError> {
-        let executor = Executor::new(schedule);
+    /// If the batch does not fit the model.
+    pub fn plain_trial(&mut self, batch: impl Fn() -> Batch) -> Result<(Bytes, f64), TrainError> {
+        self.engine
+            .recompute_nothing(self.model.len(), &self.meter)?;
         let mut result = (Bytes(0), 0.0);
         for _ in 0..2 {
             // Leaves are new in every run, as they are after every optimizer step: burn's first pass over new leaves
             // is slower.
             let model = self.model.valid().train();
-            let (input, targets) = to_device(batch(), self.settings.dtype, &self.device)?;
-            self.meter.start_interval();
+            let batch = to_device(batch(), self.settings.dtype, &self.device)?;
             let started = Instant::now();
-            let output = executor.step(&model, input, StepSeed::new(0, 0), |output| {
-                targets.loss(rows(output))
-            })?;
-            let memory = self.meter.read();
-            let peak = memory
-                .peak_reserved_bytes
-                .unwrap_or(memory.peak_in_use_bytes);
+            let part = self
+                .engine
+                .run(&model, batch, StepSeed::new(0, 0), 1, &self.device)?;
+            let peak = |phase: &PhaseReading| {
+                let memory = phase.memory;
+                memory
+                    .peak_reserved_bytes
+                    .unwrap_or(memory.peak_in_use_bytes)
+            };
+            let peak = part.phases.iter().map(peak).max().unwrap_or_default();
             result = (peak, started.elapsed().as_secs_f64());
-            drop(output);
         }
         Ok(result)
     }
@@ -327,16 +305,14 @@ impl Trainer {
     /// How often pools were trimmed so that they stayed within the budget.
     #[must_use]
     pub fn trims(&self) -> u64 {
-        self.executor.room().map_or(0, Room::trims)
+        self.engine.trims()
     }
 
     /// The model's output, with room for each stage.
     fn evaluation_forward(&self, model: &Sequential<Stage>, input: Value) -> Value {
         let mut value = input;
         for (stage, layer) in model.layers().iter().enumerate() {
-            if let Some(room) = self.executor.room() {
-                room.make_for(Action::Forward(StageId(stage)));
-            }
+            self.engine.make_room_for_forward(stage);
             value = layer.forward(value);
         }
         value

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use rekindle_plan::{Bytes, Seconds, planner};
+use rekindle_plan::{Bytes, Seconds};
 
-use super::{
-    Job, MemoryNow, Observer, Planned, RunError,
-    prepare::{Built, beside_buffers, keeps_room, make_plan},
-};
+use super::{Job, MemoryNow, Observer, Planned, RunError, prepare::Built, subject::Subject};
 use crate::{
     data::{Shuffled, in_order},
     device::{DeviceId, OpenDevice},
-    executor::{Executor, Room, TraceEntry},
+    executor::TraceEntry,
     meter::Meter,
     train::{
         fingerprint::fingerprint,
@@ -75,35 +72,20 @@ impl<'a> Session<'a> {
         let tracker = job
             .track
             .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
-        let (built, measured) = built.measure(job, &device, &*meter, observer)?;
+        let (built, mut subject) = Subject::of(job, built, &device, &meter, observer)?;
+        let planned = subject.plan(job, &job.schedule)?;
+        observer.planned(&planned);
+        let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
         let Built {
             model,
             shape,
             batches,
             ..
         } = built;
-        let planned = make_plan(job, &measured, &*meter, shape.param_count())?;
-        observer.planned(&planned);
-
-        let mut executor = Executor::new(planned.plan.schedule.clone()).rechecking(job.recheck);
-        let room = planned
-            .budget
-            .filter(|_| keeps_room(job, &*meter))
-            .map(|budget| {
-                let for_pools = Bytes(budget.0.saturating_sub(meter.context_bytes().0));
-                Arc::new(Room::new(
-                    Arc::clone(&meter),
-                    for_pools,
-                    planned.chain.clone(),
-                ))
-            });
-        if let Some(room) = &room {
-            executor = executor.with_room(Arc::clone(room));
-        }
         let mut trainer = Trainer::new(
             model,
             shape.output(),
-            executor,
+            engine,
             settings.clone(),
             Arc::clone(&meter),
             device,
@@ -254,7 +236,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn finish(self, interrupted: bool) -> Result<RunRecord, RunError> {
+    fn finish(mut self, interrupted: bool) -> Result<RunRecord, RunError> {
         // Taken before the comparison, which is no part of the run.
         let mut record = self.record(self.predicted_plain(), interrupted)?;
         record.plain = self.plain()?;
@@ -267,7 +249,6 @@ impl<'a> Session<'a> {
     fn record(&self, plain: PlainRun, interrupted: bool) -> Result<RunRecord, RunError> {
         let planned = &self.planned;
         let history = &self.progress.history;
-        let segments = planned.plan.schedule.segments();
         // Before the peak is read: on the processor a record counts too.
         let timeline = self.timeline()?;
         let traced = timeline.as_ref().map(|timeline| timeline.step);
@@ -281,12 +262,7 @@ impl<'a> Session<'a> {
             param_count: planned.param_count,
             stages: stages(planned),
             planner: planned.planner.clone(),
-            segments: segments.map(|segments| {
-                segments
-                    .iter()
-                    .map(|(first, last)| [first.0, last.0])
-                    .collect()
-            }),
+            segments: planned.segments.clone(),
             budget_bytes: planned.budget,
             count: planned.count,
             predicted_peak_bytes: planned.peak,
@@ -299,7 +275,7 @@ impl<'a> Session<'a> {
                 trims: self.trainer.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.device),
-            predicted_step_s: planned.plan.step,
+            predicted_step_s: planned.step,
             measured_step_s: median_step_time(history, traced),
             plain,
             first_loss: history.first().map_or(f64::NAN, |step| step.loss),
@@ -320,11 +296,7 @@ impl<'a> Session<'a> {
         let Some(step) = self.traced.filter(|_| !self.trace.is_empty()) else {
             return Ok(None);
         };
-        let (chain, schedule) = (&self.planned.chain, &self.planned.plan.schedule);
-        let beside_buffers = beside_buffers(self.job, &*self.meter, chain);
-        let done = self.trainer.done();
-        let timeline = Timeline::new(step, chain, schedule, &done, &self.trace, beside_buffers)?;
-        Ok(Some(timeline))
+        Ok(Some(self.trainer.engine().timeline(step, &self.trace)?))
     }
 
     fn predicted_plain(&self) -> PlainRun {
@@ -336,7 +308,7 @@ impl<'a> Session<'a> {
     }
 
     /// The plain run's cost: measured where that was asked for and fits, else predicted.
-    fn plain(&self) -> Result<PlainRun, RunError> {
+    fn plain(&mut self) -> Result<PlainRun, RunError> {
         let predicted = self.predicted_plain();
         let fits = self
             .job
@@ -345,11 +317,11 @@ impl<'a> Session<'a> {
         if !self.job.compare || !fits {
             return Ok(predicted);
         }
-        let stages = self.planned.chain.stages.len();
         let samples = self.batches.step(0);
         let micro_batch = self.job.settings.micro_batch();
-        let batch = || self.job.train.batch(&samples[..micro_batch]);
-        let (peak_bytes, seconds) = self.trainer.trial(planner::none(stages)?, batch)?;
+        let data = self.job.train;
+        let batch = || data.batch(&samples[..micro_batch]);
+        let (peak_bytes, seconds) = self.trainer.plain_trial(batch)?;
         Ok(PlainRun {
             peak_bytes,
             step_s: Seconds(seconds * self.job.settings.accumulate as f64)
@@ -359,9 +331,12 @@ impl<'a> Session<'a> {
     }
 }
 
+fn other_executor() -> RunError {
+    RunError::OtherModel("the plan is for the other executor".into())
+}
+
 fn stages(planned: &Planned) -> Vec<StageRecord> {
-    let forwards = planned.plan.schedule.forward_counts();
-    let stages = planned.chain.stages.iter().zip(forwards);
+    let stages = planned.chain.stages.iter().zip(planned.forwards.clone());
     let records = stages.map(|(stage, forwards)| StageRecord {
         name: stage.name.clone(),
         forwards,

@@ -1,0 +1,150 @@
+//! A plan in terms of the model's stages: what tables and timelines show.
+
+use rekindle_plan::{
+    Action, Bytes, Chain, Schedule, StageId,
+    graph::{Crossing, Graph, Moment, OperationId, Program, Span, SpanPass, Stages, borders, held},
+};
+
+use super::{recording::Recording, step::Planned};
+
+/// A plan as its stages meet it. Stages are those between the layers of a [`Sequential`](crate::Sequential), or where
+/// the recorded forward pass is narrow.
+#[derive(Debug, Clone)]
+pub struct StagedPlan {
+    /// What each stage costs, as measured: a stage is named by the parameters that it reads. Fixed bytes are all that
+    /// the process holds besides.
+    pub chain: Chain,
+    /// Of each stage, its place among the marks of a [`Sequential`](crate::Sequential)'s layers.
+    pub marks: Vec<Option<usize>>,
+    /// The program, in order.
+    pub spans: Vec<Span>,
+    /// What each span should hold.
+    pub held: Vec<Moment>,
+    /// How often each stage's forward runs: the most often that one of its operations does.
+    pub forwards: Vec<usize>,
+    /// Of these, the bytes that no live buffer holds: the driver's context, and what pools add.
+    pub beside_buffers: Bytes,
+    /// The schedule over stages that the program comes from, where it comes from one.
+    pub schedule: Option<Schedule>,
+    /// The program's operations, by their places in the recording.
+    pub operations: Vec<OperationId>,
+    /// Equal for recordings of equal steps.
+    pub recording: u64,
+}
+
+impl StagedPlan {
+    pub(super) fn new<A>(planned: &Planned<A>) -> Self {
+        let (graph, program) = (&planned.graph, &planned.program);
+        let recording = &planned.measured.recording;
+        let stages = stages(graph);
+        let spans = stages.spans(graph, program);
+        Self {
+            held: held(graph, program, &spans),
+            forwards: forwards(graph, program, &stages),
+            marks: marks(graph, &stages),
+            chain: chain(graph, recording, &stages),
+            spans,
+            beside_buffers: planned.beside,
+            schedule: planned.schedule.clone(),
+            operations: program.operations().to_vec(),
+            recording: recording.hash,
+        }
+    }
+
+    /// The spans as actions: a recompute is a `forward` that comes again.
+    pub fn actions(&self) -> Vec<Action> {
+        self.spans.iter().map(action).collect()
+    }
+
+    /// First and last stage of each segment of stages that are recomputed together; `None` for other plans.
+    pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
+        let stages = self.chain.stages.len();
+        match &self.schedule {
+            Some(schedule) => schedule.segments(),
+            None if stages > 0 && self.forwards.iter().all(|&count| count == 1) => {
+                Some(vec![(StageId(0), StageId(stages - 1))])
+            }
+            None => None,
+        }
+    }
+}
+
+/// What a span is in a schedule.
+pub fn action(span: &Span) -> Action {
+    match span.pass {
+        SpanPass::Forward | SpanPass::Recompute => Action::Forward(span.stage),
+        SpanPass::Loss => Action::Loss,
+        SpanPass::Backward => Action::Backward(span.stage),
+    }
+}
+
+pub(super) fn stages(graph: &Graph) -> Stages {
+    Stages::new(graph, &borders(graph), Crossing::Carried)
+}
+
+fn forwards(graph: &Graph, program: &Program, stages: &Stages) -> Vec<usize> {
+    let mut runs = vec![0; graph.operations.len()];
+    for id in program.operations() {
+        runs[id.index()] += 1;
+    }
+    let most = |stage| {
+        stages
+            .forward(StageId(stage))
+            .map(|id| runs[id.index()])
+            .max()
+    };
+    let stages = 0..stages.chain().stages.len();
+    stages.map(|stage| most(stage).unwrap_or(1)).collect()
+}
+
+fn marks(graph: &Graph, stages: &Stages) -> Vec<Option<usize>> {
+    let mark = |stage| {
+        let mut marks = stages
+            .forward(StageId(stage))
+            .filter_map(|id| graph.operation(id).stage);
+        marks.next().map(|mark| mark as usize)
+    };
+    (0..stages.chain().stages.len()).map(mark).collect()
+}
+
+/// The chain with names, and the bytes of the parameters that each stage reads.
+fn chain(graph: &Graph, recording: &Recording, stages: &Stages) -> Chain {
+    let mut chain = stages.chain().clone();
+    let mut parameters: Vec<Option<usize>> = vec![None; recording.tensors.len()];
+    for (place, parameter) in recording.parameters.iter().enumerate() {
+        parameters[parameter.tensor] = Some(place);
+    }
+    for (index, stage) in chain.stages.iter_mut().enumerate() {
+        let reads = stages.forward(StageId(index)).flat_map(|id| {
+            let inputs = graph.operation(id).inputs.iter();
+            inputs.filter_map(|tensor| *parameters.get(tensor.index())?)
+        });
+        let mut read: Vec<usize> = reads.collect();
+        read.sort_unstable();
+        read.dedup();
+        let read = || read.iter().map(|&place| &recording.parameters[place]);
+        stage.param_bytes = read()
+            .filter(|parameter| parameter.trains)
+            .map(|parameter| Bytes(recording.value_bytes(parameter.tensor)))
+            .sum();
+        stage.name = match common(read().map(|parameter| parameter.path.as_str())) {
+            Some(name) => name,
+            None => format!("stage {index}"),
+        };
+    }
+    chain
+}
+
+/// The longest path that all paths begin with, at the level of modules.
+fn common<'a>(mut paths: impl Iterator<Item = &'a str>) -> Option<String> {
+    let (module, _) = paths.next()?.rsplit_once('.')?;
+    let mut shared: Vec<&str> = module.split('.').collect();
+    for path in paths {
+        let equal = shared
+            .iter()
+            .zip(path.split('.'))
+            .take_while(|(a, b)| *a == b);
+        shared.truncate(equal.count());
+    }
+    (!shared.is_empty()).then(|| shared.join("."))
+}

@@ -1,0 +1,181 @@
+//! What is planned: a training step that was measured.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use rekindle_plan::{Bytes, Chain, PlanRequest, PlannerKind};
+
+use super::{Job, Observer, Planned, RunError, ScheduleRequest, modules, prepare::Built, recorded};
+use crate::{
+    device::OpenDevice,
+    meter::Meter,
+    profile::{Measured, StageLabel, with_reserve},
+    train::{
+        ExecutorKind,
+        engine::{Engine, RecordedStep},
+    },
+};
+
+/// Budgets between the smallest and the plain run's at which a frontier of a recorded step is planned.
+const FRONTIER_BUDGETS: u64 = 12;
+
+/// A training step that was measured, to be planned as often as one likes.
+pub struct Subject {
+    meter: Arc<dyn Meter>,
+    param_count: u64,
+    kind: Kind,
+}
+
+enum Kind {
+    Modules(Measured),
+    Recorded {
+        step: RecordedStep,
+        labels: Vec<StageLabel>,
+    },
+}
+
+impl Subject {
+    pub(super) fn new(
+        job: &Job<'_>,
+        OpenDevice { device, meter }: OpenDevice,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, RunError> {
+        let built = Built::new(job, &device)?;
+        Ok(Self::of(job, built, &device, &meter, observer)?.1)
+    }
+
+    /// Measures a model, which comes back with the values it had.
+    pub(super) fn of(
+        job: &Job<'_>,
+        built: Built,
+        device: &Device,
+        meter: &Arc<dyn Meter>,
+        observer: &mut dyn Observer,
+    ) -> Result<(Built, Self), RunError> {
+        let (built, kind) = match job.executor {
+            ExecutorKind::Modules => {
+                let (built, measured) = built.measure(job, device, &**meter, observer)?;
+                (built, Kind::Modules(measured))
+            }
+            ExecutorKind::Recorded => {
+                let step = built.record(job, device, meter, observer)?;
+                let labels = built.labels.clone();
+                (built, Kind::Recorded { step, labels })
+            }
+        };
+        let subject = Self {
+            meter: Arc::clone(meter),
+            param_count: built.shape.param_count(),
+            kind,
+        };
+        Ok((built, subject))
+    }
+
+    /// What each stage costs. Of a recorded step: what its operations do together, at most.
+    #[must_use]
+    pub fn chain(&self) -> Chain {
+        match &self.kind {
+            Kind::Modules(measured) => measured.chain.clone(),
+            Kind::Recorded { step, labels } => {
+                let staged = step.staged_plan();
+                let mut chain = recorded::named(staged.chain, &staged.marks, labels);
+                chain.optimizer = step.optimizer_cost();
+                // Counted there.
+                chain.fixed_bytes -= chain.optimizer.state_bytes;
+                chain
+            }
+        }
+    }
+
+    /// Plans as the schedule asks.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such plan, or a given one is for another model.
+    pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
+        match &mut self.kind {
+            Kind::Modules(measured) => {
+                modules::make_plan(job, asked, measured, &*self.meter, self.param_count)
+            }
+            Kind::Recorded { step, labels } => {
+                recorded::make_plan(job, asked, step, labels, self.param_count)
+            }
+        }
+    }
+
+    /// The useful plans of a planner, from the smallest peak to the largest, each larger one faster, with the smallest
+    /// budget that each is made for.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan).
+    pub fn frontier(
+        &mut self,
+        job: &Job<'_>,
+        request: PlanRequest,
+    ) -> Result<Vec<(Bytes, Planned)>, RunError> {
+        let mut plans = Vec::new();
+        match &self.kind {
+            Kind::Modules(measured) => {
+                for plan in measured.frontier(request.planner, request.slots)? {
+                    let name = plan.planner.to_string();
+                    let planned = modules::planned(
+                        job,
+                        plan,
+                        name,
+                        None,
+                        measured,
+                        &*self.meter,
+                        self.param_count,
+                    )?;
+                    plans.push((with_reserve(planned.peak), planned));
+                }
+            }
+            Kind::Recorded { .. } => {
+                let mut plan = |budget, planner| {
+                    let request = PlanRequest {
+                        budget,
+                        planner,
+                        ..request
+                    };
+                    self.plan(job, &ScheduleRequest::Plan(request))
+                };
+                let plain = plan(None, PlannerKind::None)?;
+                let smallest = match plan(Some(Bytes(1)), request.planner) {
+                    Err(RunError::Plan(rekindle_plan::PlanError::Infeasible {
+                        smallest, ..
+                    })) => smallest,
+                    Err(error) => return Err(error),
+                    Ok(planned) => planned.peak,
+                };
+                let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
+                for place in 0..=FRONTIER_BUDGETS {
+                    let budget = Bytes(smallest.0 + room * place / FRONTIER_BUDGETS);
+                    // The smallest was found with what another plan took.
+                    if let Ok(planned) = plan(Some(budget), request.planner) {
+                        plans.push((budget, planned));
+                    }
+                }
+                plans.sort_by(|(_, a), (_, b)| {
+                    let by_peak = a.peak.cmp(&b.peak);
+                    by_peak.then(a.step.0.total_cmp(&b.step.0))
+                });
+                let mut fastest = f64::INFINITY;
+                plans.retain(|(_, plan)| {
+                    let faster = plan.step.0 < fastest;
+                    fastest = fastest.min(plan.step.0);
+                    faster
+                });
+            }
+        }
+        Ok(plans)
+    }
+
+    /// What runs the plan that was made last.
+    pub(super) fn engine(self, job: &Job<'_>, planned: &Planned) -> Option<Engine> {
+        match self.kind {
+            Kind::Modules(_) => modules::engine(job, planned, &self.meter),
+            Kind::Recorded { step, .. } => Some(Engine::recorded(step)),
+        }
+    }
+}
