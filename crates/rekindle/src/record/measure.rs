@@ -142,7 +142,7 @@ impl Costs {
                 passes = MOST_PASSES;
             }
         }
-        progress(1, 1);
+        progress(LEAST_PASSES * prepared.len(), LEAST_PASSES * prepared.len());
         let mut costs = Self::from_shapes(recording);
         for (number, cost) in costs.0.iter_mut().enumerate() {
             if let Some(kind) = kinds.get(&keys[number]) {

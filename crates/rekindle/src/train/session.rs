@@ -267,8 +267,10 @@ pub struct MemoryNow {
 
 /// Is told what a run does, and may stop it. What it does not care for it need not take; `()` takes nothing.
 pub trait Observer {
-    /// `done` of `of` stages, or operations of a recorded step, are measured.
+    /// `done` of `of` stages are measured.
     fn profiling(&mut self, _done: usize, _of: usize) {}
+    /// A recorded step's operations run and are measured: `done` of `of` runs are over.
+    fn measuring(&mut self, _done: usize, _of: usize) {}
     /// Nothing is measured: the profile was found in this folder.
     fn profile_found(&mut self, _folder: &Path) {}
     /// The profile could not be kept, and will be measured again next time.

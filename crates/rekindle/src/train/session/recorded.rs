@@ -48,7 +48,7 @@ impl Built {
                 job.budget(),
                 None,
                 GraphPlanner::None.into(),
-                &mut |done, of| observer.profiling(done, of),
+                &mut |done, of| observer.measuring(done, of),
             )?;
         Ok(step)
     }
