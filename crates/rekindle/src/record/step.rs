@@ -10,7 +10,7 @@ use std::{
 use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{Graph, GraphPlanner, Program, Simulated},
+    graph::{Graph, GraphPlanner, Program},
 };
 
 use super::{
@@ -56,17 +56,17 @@ struct State<A> {
 /// A recording that is ready to run.
 pub(super) struct Planned<A> {
     pub(super) measured: Rc<Measured<A>>,
-    pub(super) prepared: Vec<Prepared>,
-    pub(super) graph: Graph,
-    pub(super) program: Program,
-    pub(super) simulated: Simulated,
+    pub(super) prepared: Prepared,
     pub(super) planner: GraphPlanner,
-    /// What each operation takes.
-    pub(super) needs: Vec<Bytes>,
+    /// Resident all along, as it was planned.
+    pub(super) fixed_bytes: Bytes,
     /// What is in use beside the step's own tensors when it was planned, without the optimizer's state.
     pub(super) base: Bytes,
     pub(super) optimizer_state: Bytes,
     pub(super) predicted_peak: Bytes,
+    pub(super) predicted_time: Seconds,
+    /// Operations that run again.
+    pub(super) repeated: usize,
     pub(super) plain_peak: Bytes,
     pub(super) plain_time: Seconds,
 }
@@ -163,18 +163,23 @@ where
         StepPlan {
             planner: planned.planner,
             predicted_peak: planned.predicted_peak,
-            predicted_time: planned.simulated.time,
+            predicted_time: planned.predicted_time,
             plain_peak: planned.plain_peak,
             plain_time: planned.plain_time,
             operations: planned.measured.recording.operations.len(),
-            repeated: planned.simulated.repeated,
+            repeated: planned.repeated,
         }
     }
 
     /// The measured graph and the program of the last step, for looking at and for planning again.
     pub fn graph(&self) -> (Graph, Program) {
         let state = self.state.borrow();
-        (state.plans[0].graph.clone(), state.plans[0].program.clone())
+        let planned = &state.plans[0];
+        let measured = &planned.measured;
+        let graph = measured
+            .costs
+            .graph(&measured.recording, planned.fixed_bytes);
+        (graph, planned.prepared.program().clone())
     }
 
     /// The plan for this batch, a kept one or a new one, and its peak with what is in use now.
@@ -191,7 +196,7 @@ where
             _ => {
                 let started = Instant::now();
                 let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
-                let recording = Recording::new(&taken);
+                let (recording, auxiliary) = Recording::new(taken);
                 let same = |plan: &Rc<Planned<_>>| {
                     plan.measured.shapes == shapes && plan.measured.recording.hash == recording.hash
                 };
@@ -214,7 +219,7 @@ where
                         let elapsed = started.elapsed();
                         state.plans.truncate(KEPT - 1);
                         let measured =
-                            Measured::new(planning, given, taken, recording, shapes, elapsed)?;
+                            Measured::new(planning, given, (recording, auxiliary), shapes, elapsed)?;
                         let plan = planned(planning, Rc::new(measured))?;
                         state.plans.insert(0, Rc::new(plan));
                         0
@@ -275,11 +280,11 @@ where
         let mut tensors: HashMap<usize, DispatchTensor> = returned.cloned().collect();
         let mut interpreter = started(recording, given)?;
         let room = self.planning.room();
-        for (step, need) in planned.prepared.iter().zip(&planned.needs) {
+        for run in planned.prepared.runs(recording) {
             if let Some(room) = &room {
-                room.make(*need);
+                room.make(planned.measured.costs.taken_by(recording, run.number));
             }
-            step.run(interpreter.as_mut(), &mut |tensor, value| {
+            run.run(interpreter.as_mut(), &mut |tensor, value| {
                 tensors.insert(tensor, value);
             });
         }
