@@ -125,7 +125,9 @@ impl Estimate {
         let (_, smallest) = smallest_program(&graph).map_err(|error| wrong(&error))?;
         let at = recording.operations.iter().nth(plain.peak_step);
         let kinds = recording.operations.kinds().iter();
-        let work_of: Vec<f64> = kinds.map(|kind| flops(&kind.name, &kind.operation)).collect();
+        let work_of: Vec<f64> = kinds
+            .map(|kind| flops(&kind.name, &kind.operation))
+            .collect();
         let kinds = recording.operations.kind_numbers();
         let work: Vec<f64> = kinds.map(|kind| work_of[kind as usize]).collect();
         Ok(Self {

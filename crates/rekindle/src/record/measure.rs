@@ -264,9 +264,8 @@ fn values(recording: &Recording, operation: Recorded) -> u64 {
 fn may_take_over(recording: &Recording, run: Run) -> Option<usize> {
     let numbers = values(recording, run.recorded);
     let inputs = run.recorded.inputs().enumerate();
-    let mut large = inputs.filter(|&(_, input)| {
-        run.takes(input) && recording.tensors.value_bytes(input) >= numbers
-    });
+    let mut large = inputs
+        .filter(|&(_, input)| run.takes(input) && recording.tensors.value_bytes(input) >= numbers);
     let (place, _) = large.next()?;
     large.next().is_none().then_some(place)
 }

@@ -17,7 +17,8 @@ use std::{
 };
 
 use burn_ir::{
-    FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
+    FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, TensorId, TensorIr,
+    TensorStatus,
 };
 
 use super::{

@@ -10,8 +10,8 @@ use burn::tensor::{DType, Device, DispatchTensor, Shape};
 use rekindle_plan::{
     Bytes, OptimizerCost,
     graph::{
-        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Program,
-        plan_graph, simulate, smallest_program,
+        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Program, plan_graph,
+        simulate, smallest_program,
     },
 };
 

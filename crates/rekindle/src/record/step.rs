@@ -218,8 +218,13 @@ where
                         let planning = &self.planning;
                         let elapsed = started.elapsed();
                         state.plans.truncate(KEPT - 1);
-                        let measured =
-                            Measured::new(planning, given, (recording, auxiliary), shapes, elapsed)?;
+                        let measured = Measured::new(
+                            planning,
+                            given,
+                            (recording, auxiliary),
+                            shapes,
+                            elapsed,
+                        )?;
                         let plan = planned(planning, Rc::new(measured))?;
                         state.plans.insert(0, Rc::new(plan));
                         0
