@@ -74,8 +74,10 @@
 //! |---|---|
 //! | `bridge.rs` | all that leans on burn's conversions: recording, and burn's interpreter |
 //! | `recording.rs` | `Recording`: the step as a list of operations |
+//! | `operations.rs`, `tensors.rs` | its operations and tensors, packed: what equal ones have in common is stored once |
 //! | `operation.rs` | names, work from shapes, what draws |
 //! | `measure.rs` | what each operation costs |
+//! | `layout.rs` | which operations cost the same |
 //! | `planning.rs` | from a recording to a plan |
 //! | `program.rs` | a program, ready to run |
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
@@ -88,8 +90,10 @@ mod error;
 mod estimate;
 mod finite;
 mod given;
+mod layout;
 mod measure;
 mod operation;
+mod operations;
 mod optimizer;
 mod output;
 mod planning;
@@ -98,6 +102,7 @@ mod rank;
 mod recording;
 mod staged;
 mod step;
+mod tensors;
 
 use std::{rc::Rc, str::FromStr, sync::Arc, time::Instant};
 
@@ -110,7 +115,6 @@ use crate::{
     meter::{Count, HostMeter, Meter},
     size::Size,
 };
-use bridge::Taken;
 pub(crate) use bridge::marking;
 use planning::{Measured, Planning, planned};
 use recording::Recording;
@@ -146,13 +150,11 @@ where
 {
     let started = Instant::now();
     let taken = bridge::take(model, batch, false, &step)?;
-    let recording = Recording::new(&taken);
     Ok(Recorded {
         model,
         batch,
         step,
-        taken,
-        recording,
+        recorded: Recording::new(taken),
         record_time: started.elapsed(),
         options: Options::default(),
     })
@@ -163,8 +165,8 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
     model: &'a M,
     batch: &'a I,
     step: F,
-    taken: Taken<R::Auxiliary>,
-    recording: Recording,
+    /// With the auxiliary output on the recording device.
+    recorded: (Recording, R::Auxiliary),
     record_time: std::time::Duration,
     options: Options<M>,
 }
@@ -258,14 +260,14 @@ where
     /// As [`record`]: the step is recorded again.
     pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
         self.options.input_gradients = true;
-        self.taken = bridge::take(self.model, self.batch, true, &self.step)?;
-        self.recording = Recording::new(&self.taken);
+        let taken = bridge::take(self.model, self.batch, true, &self.step)?;
+        self.recorded = Recording::new(taken);
         Ok(self)
     }
 
     /// Number of operations of the step.
     pub fn operations(&self) -> usize {
-        self.recording.operations.len()
+        self.recorded.0.operations.len()
     }
 
     /// The fastest plan whose peak is within `budget`: a size such as `"2GiB"`, or [`Bytes`].
@@ -360,12 +362,11 @@ where
             room: None,
         };
         let measuring = planning.with_budget(limit, wanted.clone());
-        let given = given::given(&self.recording, self.model, self.batch)?;
+        let given = given::given(&self.recorded.0, self.model, self.batch)?;
         let measured = Measured::new(
             &measuring,
             given,
-            self.taken,
-            self.recording,
+            self.recorded,
             given::shapes(self.batch),
             self.record_time,
             progress,

@@ -6,12 +6,12 @@
 //! program takes its place. Between two rungs the time may still rise with the budget: by 1.6% at most where it was
 //! measured, at 8 of 205 budgets of five graphs.
 
+use super::Graph;
 use super::found::{Found, keep_better};
 use super::index::Index;
 use super::search::{Effort, Search};
 use super::smallest::smallest;
-use super::staged::Staged;
-use super::{Graph, OperationId};
+use super::staged::{AllStaged, Staged};
 use crate::bytes::Bytes;
 
 /// Two neighbouring rungs are this factor apart.
@@ -28,8 +28,8 @@ pub(crate) struct Ladder<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) index: &'a Index,
     pub(crate) recorded: &'a Found,
-    /// Programs over stages, the fastest first.
-    pub(crate) staged: &'a [Staged],
+    /// Programs over stages.
+    pub(crate) staged: &'a AllStaged<'a>,
 }
 
 impl Ladder<'_> {
@@ -58,22 +58,26 @@ impl Ladder<'_> {
 
     /// The leanest program found.
     pub(crate) fn smallest(&self) -> Found {
-        let mut outlines = vec![self.recorded];
-        let found = self.staged.iter().map(|staged| &staged.found);
-        outlines.extend(found.min_by_key(|found| found.peak()));
+        let leanest = self.staged.leanest();
+        let leanest = leanest.and_then(|staged| self.staged.program(staged).ok());
+        let outlines: Vec<&Found> = [self.recorded].into_iter().chain(&leanest).collect();
         smallest(self.graph, self.index, &outlines).unwrap_or_else(|| self.recorded.clone())
     }
 
     fn search(&self, budget: Bytes, effort: Effort, from: Option<&Found>) -> Option<Found> {
-        let mut outlines = vec![self.recorded];
-        outlines.extend(from);
         // Faster programs over stages that do not fit: the walks make room in them by evicting single tensors.
-        outlines.extend(LARGER.iter().filter_map(|factor| {
+        let larger = LARGER.iter().filter_map(|factor| {
             let larger = Bytes((budget.0 as f64 * factor) as u64);
-            let mut found = self.staged.iter().map(|staged| &staged.found);
-            found.find(|found| found.peak() <= larger)
-        }));
-        outlines.dedup_by_key(|found| -> *const [OperationId] { found.program.operations() });
+            self.staged.fastest_within(larger)
+        });
+        let mut staged: Vec<&Staged> = larger.collect();
+        staged.dedup_by_key(|staged| -> *const Staged { *staged });
+        let staged = staged.into_iter();
+        let staged: Vec<Found> = staged
+            .filter_map(|staged| self.staged.program(staged).ok())
+            .collect();
+        let outlines = [self.recorded].into_iter().chain(from).chain(&staged);
+        let outlines: Vec<&Found> = outlines.collect();
         Search::new(self.graph, self.index, effort).within(budget, &outlines)
     }
 }

@@ -8,7 +8,7 @@ use super::borders::{Border, borders_of};
 use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
-use super::staged::{Staged, staged};
+use super::staged::AllStaged;
 use super::stages::{Crossing, Stages};
 use super::{Graph, GraphError, OperationId, Program, ProgramError, Simulated};
 use crate::bytes::Bytes;
@@ -252,28 +252,30 @@ impl<'a> Planning<'a> {
         budget: Bytes,
         unlimited: bool,
     ) -> Result<Planned, GraphPlanError> {
-        let mut all = staged(self.graph, &self.index, &self.borders, planner, self.slots)?;
-        if planner == GraphPlanner::Sqrt && unlimited {
-            all.sort_by_key(|staged| staged.found.peak());
-        }
-        let smallest = all.iter().map(|staged| staged.found.peak()).min();
-        let fitting = all.into_iter().find(|staged| staged.found.peak() <= budget);
-        Ok(match fitting {
-            Some(Staged { schedule, found }) => Ok(finish(planner, found, Some(schedule))),
-            None => Err(smallest.unwrap_or(Bytes::MAX)),
+        let all = self.all_staged(planner)?;
+        let leanest = all.leanest();
+        let chosen = if planner == GraphPlanner::Sqrt && unlimited {
+            leanest
+        } else {
+            all.fastest_within(budget)
+        };
+        Ok(match chosen {
+            Some(staged) => {
+                let schedule = Some(staged.schedule.clone());
+                Ok(finish(planner, all.program(staged)?, schedule))
+            }
+            None => Err(leanest.map_or(Bytes::MAX, |staged| staged.peak)),
         })
     }
 
+    fn all_staged(&self, planner: GraphPlanner) -> Result<AllStaged<'a>, GraphPlanError> {
+        AllStaged::new(self.graph, &self.index, &self.borders, planner, self.slots)
+    }
+
     /// The programs of `optimal`; none where the chain's planners refuse its sizes.
-    fn optimal(&self) -> Result<Vec<Staged>, GraphPlanError> {
-        match staged(
-            self.graph,
-            &self.index,
-            &self.borders,
-            GraphPlanner::Optimal,
-            self.slots,
-        ) {
-            Err(GraphPlanError::Plan(PlanError::Chain(_))) => Ok(Vec::new()),
+    fn optimal(&self) -> Result<AllStaged<'a>, GraphPlanError> {
+        match self.all_staged(GraphPlanner::Optimal) {
+            Err(GraphPlanError::Plan(PlanError::Chain(_))) => Ok(AllStaged::none(self.graph)),
             staged => staged,
         }
     }
@@ -284,22 +286,19 @@ impl<'a> Planning<'a> {
             Ok(found) => found,
             Err(smallest) => return Ok(Err(smallest)),
         };
-        let over_stages = staged
-            .into_iter()
-            .find(|staged| staged.found.peak() <= budget);
-        Ok(Ok(match over_stages {
+        Ok(Ok(match staged.fastest_within(budget) {
             Some(over_stages)
-                if planner == GraphPlanner::Auto
-                    && over_stages.found.seconds() <= found.seconds() =>
+                if planner == GraphPlanner::Auto && over_stages.seconds <= found.seconds() =>
             {
-                let Staged { schedule, found } = over_stages;
-                finish(GraphPlanner::Optimal, found, Some(schedule))
+                let schedule = Some(over_stages.schedule.clone());
+                let found = staged.program(over_stages)?;
+                finish(GraphPlanner::Optimal, found, schedule)
             }
             _ => finish(GraphPlanner::Graph, found, None),
         }))
     }
 
-    fn ladder<'s>(&'s self, staged: &'s [Staged]) -> Ladder<'s> {
+    fn ladder<'s>(&'s self, staged: &'s AllStaged<'s>) -> Ladder<'s> {
         Ladder {
             graph: self.graph,
             index: &self.index,

@@ -4,49 +4,100 @@
 //! the one that the chain says fits: on the graph a schedule for a larger budget often fits a smaller one. Both ways
 //! to count what crosses several borders ([`Crossing`]) are tried. None of this depends on the budget, so a larger
 //! budget never makes the answer slower.
+//!
+//! Hundreds of programs take hundreds of times the memory of the graph: only their costs are kept, and a program is
+//! made again where it is wanted.
 
 use super::borders::Border;
 use super::found::Found;
 use super::index::Index;
 use super::stages::{Crossing, Stages};
-use super::{Graph, GraphPlanError, GraphPlanner};
+use super::{Graph, GraphPlanError, GraphPlanner, ProgramError};
 use crate::bytes::Bytes;
 use crate::plan::PlannerKind;
 use crate::planner::{self, PlanError};
 use crate::schedule::Schedule;
 
-/// A schedule over stages and its program.
+/// A schedule over stages, and what its program costs.
 #[derive(Clone, Debug)]
 pub(crate) struct Staged {
     pub(crate) schedule: Schedule,
-    pub(crate) found: Found,
+    pub(crate) peak: Bytes,
+    pub(crate) seconds: f64,
+    /// The place of its stages among those of [`AllStaged`].
+    stages: usize,
 }
 
-/// All programs of a planner of chains, the fastest first; none for planners of other kinds.
-pub(crate) fn staged(
-    graph: &Graph,
-    index: &Index,
-    borders: &[Border],
-    planner: GraphPlanner,
-    slots: usize,
-) -> Result<Vec<Staged>, GraphPlanError> {
-    let mut all = Vec::new();
-    let crosses = borders.iter().any(|border| border.live.len() > 1);
-    // Equal segments are what was asked for: nothing is held that they would recompute.
-    let crosses = crosses && !matches!(planner, GraphPlanner::Uniform(_));
-    let held = crosses.then_some(Crossing::Held);
-    for crossing in [Crossing::Carried].into_iter().chain(held) {
-        let stages = Stages::of(graph, index, borders, crossing);
-        for schedule in schedules(&stages, planner, slots)? {
-            let found = Found::of(graph, &stages.program(graph, &schedule)?);
-            all.push(Staged { schedule, found });
+/// All programs of a planner of chains.
+pub(crate) struct AllStaged<'a> {
+    graph: &'a Graph,
+    /// By how they count what crosses several borders.
+    stages: Vec<Stages>,
+    /// The fastest first.
+    programs: Vec<Staged>,
+}
+
+impl<'a> AllStaged<'a> {
+    /// None where the planner is not one of chains.
+    pub(crate) fn new(
+        graph: &'a Graph,
+        index: &Index,
+        borders: &[Border],
+        planner: GraphPlanner,
+        slots: usize,
+    ) -> Result<AllStaged<'a>, GraphPlanError> {
+        let mut all = AllStaged::none(graph);
+        let crosses = borders.iter().any(|border| border.live.len() > 1);
+        // Equal segments are what was asked for: nothing is held that they would recompute.
+        let crosses = crosses && !matches!(planner, GraphPlanner::Uniform(_));
+        let held = crosses.then_some(Crossing::Held);
+        for crossing in [Crossing::Carried].into_iter().chain(held) {
+            let stages = Stages::of(graph, index, borders, crossing);
+            for schedule in schedules(&stages, planner, slots)? {
+                let found = Found::of(graph, &stages.program(graph, &schedule)?);
+                all.programs.push(Staged {
+                    schedule,
+                    peak: found.peak(),
+                    seconds: found.seconds(),
+                    stages: all.stages.len(),
+                });
+            }
+            all.stages.push(stages);
+        }
+        all.programs.sort_by(|a, b| {
+            let time = a.seconds.total_cmp(&b.seconds);
+            time.then(a.peak.cmp(&b.peak))
+        });
+        Ok(all)
+    }
+
+    /// No program at all.
+    pub(crate) fn none(graph: &'a Graph) -> AllStaged<'a> {
+        AllStaged {
+            graph,
+            stages: Vec::new(),
+            programs: Vec::new(),
         }
     }
-    all.sort_by(|a, b| {
-        let time = a.found.seconds().total_cmp(&b.found.seconds());
-        time.then(a.found.peak().cmp(&b.found.peak()))
-    });
-    Ok(all)
+
+    /// The fastest one whose peak is within a budget.
+    pub(crate) fn fastest_within(&self, budget: Bytes) -> Option<&Staged> {
+        self.programs.iter().find(|staged| staged.peak <= budget)
+    }
+
+    /// The fastest one of the smallest peak.
+    pub(crate) fn leanest(&self) -> Option<&Staged> {
+        self.programs.iter().min_by_key(|staged| staged.peak)
+    }
+
+    /// The program of one of them.
+    ///
+    /// # Errors
+    /// None for one of these: its program was made before.
+    pub(crate) fn program(&self, staged: &Staged) -> Result<Found, ProgramError> {
+        let program = self.stages[staged.stages].program(self.graph, &staged.schedule)?;
+        Ok(Found::of(self.graph, &program))
+    }
 }
 
 fn schedules(

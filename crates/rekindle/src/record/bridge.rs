@@ -46,7 +46,7 @@ pub(super) struct Taken<A> {
     /// All tensors that the module holds, running statistics too.
     pub(super) parameters: Vec<TakenParameter>,
     /// The batch's tensors.
-    pub(super) inputs: Vec<TensorId>,
+    pub(super) inputs: Vec<TakenInput>,
     /// The loss.
     pub(super) loss: TensorId,
     /// What else the step returned, on the recording device, and its tensors.
@@ -75,6 +75,13 @@ pub(super) struct TakenParameter {
     /// Its gradient, if it trains and the loss depends on it.
     pub(super) gradient: Option<TensorId>,
     pub(super) trains: bool,
+}
+
+/// A tensor of the batch.
+pub(super) struct TakenInput {
+    pub(super) tensor: TensorId,
+    pub(super) shape: Shape,
+    pub(super) dtype: DType,
 }
 
 /// What a step's closure returns: the loss, or the loss and more.
@@ -469,31 +476,40 @@ fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, B
 /// Puts a batch on the recording device.
 struct Inputs<'a> {
     map: &'a ToRecording,
-    tensors: Vec<TensorId>,
+    tensors: Vec<TakenInput>,
     /// Of the float tensors, in order.
     leaves: Vec<TrackedFloat>,
     trains: bool,
 }
 
+impl Inputs<'_> {
+    fn note(&mut self, tensor: TensorId, shape: Shape, dtype: DType) {
+        self.tensors.push(TakenInput {
+            tensor,
+            shape,
+            dtype,
+        });
+    }
+}
+
 impl ActivationMapper for Inputs<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        let leaf = self
-            .map
-            .float::<D>(tensor.shape(), tensor.dtype(), self.trains);
-        self.tensors.push(leaf.primitive().id());
+        let (shape, dtype) = (tensor.shape(), tensor.dtype());
+        let leaf = self.map.float::<D>(shape.clone(), dtype, self.trains);
+        self.note(leaf.primitive().id(), shape, dtype);
         self.leaves.push(leaf.clone());
         Tensor::from_primitive::<Tracked>(leaf)
     }
 
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
         let (recorded, id) = int(&self.map.device, &tensor);
-        self.tensors.push(id);
+        self.note(id, tensor.shape(), tensor.dtype());
         recorded
     }
 
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         let (recorded, id) = bool(&self.map.device, &tensor);
-        self.tensors.push(id);
+        self.note(id, tensor.shape(), tensor.dtype());
         recorded
     }
 }

@@ -14,7 +14,7 @@ use super::{
     RecordError,
     bridge::{self, StepResult},
     measure::Costs,
-    operation::{flops, name_of},
+    operation::flops,
     recording::Recording,
 };
 use crate::activation::Activation;
@@ -90,15 +90,15 @@ where
     I: Activation,
     R: StepResult,
 {
-    let taken = bridge::take_made(make, step)?;
-    Estimate::of(&Recording::new(&taken))
+    let (recording, _) = Recording::new(bridge::take_made(make, step)?);
+    Estimate::of(&recording)
 }
 
 impl Estimate {
     pub(super) fn of(recording: &Recording) -> Result<Self, RecordError> {
         let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
-        let numbers = |tensor: usize| recording.tensors[tensor].shape.num_elements() as u64;
-        let bytes = |tensor: usize| Bytes(recording.value_bytes(tensor));
+        let numbers = |tensor: usize| recording.tensors.shape(tensor).num_elements() as u64;
+        let bytes = |tensor: usize| Bytes(recording.tensors.value_bytes(tensor));
         let of = |trains: bool| {
             let parameters = recording.parameters.iter();
             let parameters = parameters.filter(move |one| one.trains == trains);
@@ -123,12 +123,13 @@ impl Estimate {
         let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
         let plain = simulate(&graph, &plain);
         let (_, smallest) = smallest_program(&graph).map_err(|error| wrong(&error))?;
-        let at = recording.operations.get(plain.peak_step);
-        let work: Vec<f64> = recording
-            .operations
-            .iter()
-            .map(|one| flops(&name_of(&one.operation), &one.operation))
+        let at = recording.operations.iter().nth(plain.peak_step);
+        let kinds = recording.operations.kinds().iter();
+        let work_of: Vec<f64> = kinds
+            .map(|kind| flops(&kind.name, &kind.operation))
             .collect();
+        let kinds = recording.operations.kind_numbers();
+        let work: Vec<f64> = kinds.map(|kind| work_of[kind as usize]).collect();
         Ok(Self {
             trainable: of(true),
             frozen: of(false),
@@ -137,7 +138,7 @@ impl Estimate {
             input_bytes,
             plain_peak: plain.peak,
             peak_at: at.map_or_else(Default::default, |one| {
-                (name_of(&one.operation), one.backward)
+                (one.kind.name.clone(), one.backward)
             }),
             smallest_peak: smallest.peak,
             flops: work.iter().sum(),
@@ -186,7 +187,7 @@ fn layers(recording: &Recording) -> Vec<LayerEstimate> {
     let mut layers: Vec<LayerEstimate> = Vec::new();
     for parameter in &recording.parameters {
         let path = parameter.path.rsplit_once('.').map_or("", |(path, _)| path);
-        let numbers = recording.tensors[parameter.tensor].shape.num_elements() as u64;
+        let numbers = recording.tensors.shape(parameter.tensor).num_elements() as u64;
         match layers.last_mut() {
             Some(last) if last.path == path => {
                 last.parameters += numbers;

@@ -11,26 +11,25 @@
 //! An operation that draws random numbers is measured as one that fills its output: measuring leaves the generator as it
 //! is. Its time is that of filling.
 //!
-//! Equal operations on equal tensors are one kind: all runs of a kind count for each of them: the median
-//! of their outputs and times, and the most of their temporary bytes.
+//! Equal operations on tensors that lie alike in memory are one group: all runs of a group count for each of them: the
+//! median of their outputs and times, and the most of their temporary bytes. Costs are kept by group.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, DispatchTensor};
-use burn_ir::{OperationIr, TensorStatus};
+use burn_ir::OperationIr;
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{Graph, Operation, Program, Tensor, TensorId},
+    graph::{Graph, Operation, Tensor, TensorId},
 };
 
 use super::{
     RecordError,
     bridge::Interpreter,
-    operation::{draws, may_be_view, name_of, nominal_seconds, without_draw},
-    program::{keys, prepare},
+    layout::Alike,
+    operation::{may_be_view, nominal_seconds, without_draw},
+    operations::Recorded,
+    program::{Prepared, Run},
     recording::Recording,
 };
 use crate::{
@@ -52,7 +51,7 @@ const TENSOR_BYTES: u64 = 256;
 
 /// What one operation costs.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Cost {
+struct Cost {
     /// All its outputs together.
     output_bytes: u64,
     temp_bytes: u64,
@@ -62,44 +61,50 @@ pub(crate) struct Cost {
 }
 
 /// What the operations of a recording cost.
-pub(crate) struct Costs(Vec<Cost>);
+pub(crate) struct Costs {
+    /// Each operation's group.
+    group: Vec<u32>,
+    /// By group.
+    costs: Vec<Cost>,
+}
 
 impl Costs {
     /// From shapes alone.
     pub(crate) fn from_shapes(recording: &Recording) -> Self {
-        let cost = |operation: &OperationIr| {
-            let name = name_of(operation);
-            let view = may_be_view(&name) && name != "Slice";
-            let numbers: u64 = values(recording, operation);
+        Self::of_groups(recording, Alike::new(recording))
+    }
+
+    fn of_groups(recording: &Recording, alike: Alike) -> Self {
+        let cost = |&first: &usize| {
+            let operation = recording.operations.get(first);
+            let kind = operation.kind;
+            let view = may_be_view(&kind.name) && kind.name != "Slice";
+            let numbers = values(recording, operation);
             Cost {
                 output_bytes: if view { 0 } else { numbers } + TENSOR_BYTES,
                 temp_bytes: 0,
-                seconds: nominal_seconds(&name, operation).0,
+                seconds: nominal_seconds(&kind.name, &kind.operation).0,
                 view,
                 in_place: None,
             }
         };
-        let operations = recording.operations.iter();
-        Self(operations.map(|one| cost(&one.operation)).collect())
+        Self {
+            costs: alike.first.iter().map(cost).collect(),
+            group: alike.group,
+        }
     }
 
     /// Measured while `program` runs, once to warm up and then once or twice.
     pub(super) fn measured(
         recording: &Recording,
-        program: &Program,
+        program: &Prepared,
         start: impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
         device: &Device,
         meter: &dyn Meter,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
-        let keys = keys(recording);
-        let names: Vec<String> = recording
-            .operations
-            .iter()
-            .map(|one| name_of(&one.operation))
-            .collect();
-        let prepared = prepare(recording, program);
-        let mut kinds: HashMap<u64, Kind> = HashMap::new();
+        let alike = Alike::new(recording);
+        let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
         let probe = Probe { device, meter };
         let started = Instant::now();
         let mut passes = LEAST_PASSES;
@@ -107,63 +112,87 @@ impl Costs {
         while pass < passes {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
-            for (place, step) in prepared.iter().enumerate() {
+            for (place, run) in program.runs(recording).enumerate() {
                 // Passes count alike, though a third may come.
-                progress(
-                    pass.min(1) * prepared.len() + place,
-                    LEAST_PASSES * prepared.len(),
-                );
-                let kind = kinds.entry(keys[step.number]).or_default();
-                let look = kind.runs.len() < pass + 1;
-                let operation = without_draw(&step.operation);
+                let steps = program.program().len();
+                progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
+                let group = &mut groups[alike.group[run.number] as usize];
+                let look = group.runs.len() < pass + 1;
+                let operation = without_draw(run.operation());
                 if look {
                     // Once with its inputs kept: what more is in use is its outputs.
                     // Threads are held together: each needs scratch of its own, and all may need it at once.
                     meter.gather_threads(pass == GATHERED_PASS);
-                    let keeping = without_draw(&step.keeping_inputs());
+                    let keeping = without_draw(run.keeping_inputs());
                     let kept = probe.measure(interpreter.as_mut(), keeping);
                     meter.gather_threads(false);
-                    for output in step.operation.outputs() {
-                        let mut output = output.clone();
-                        output.status = TensorStatus::ReadWrite;
-                        interpreter.run(OperationIr::Drop(output));
+                    for output in run.recorded.outputs() {
+                        interpreter.run(OperationIr::Drop(recording.tensors.last_read(output)));
                     }
                     let taken = probe.measure(interpreter.as_mut(), operation);
-                    let over = may_take_over(recording, &step.operation);
-                    kind.note(pass, &kept, &taken, over);
+                    group.note(pass, &kept, &taken, may_take_over(recording, run));
                 } else {
                     let seconds = probe.time(interpreter.as_mut(), operation);
-                    kind.seconds.push(seconds);
+                    group.seconds.push(seconds);
                 }
-                step.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
             }
             pass += 1;
             if started.elapsed() < WORTH_ANOTHER {
                 passes = MOST_PASSES;
             }
         }
-        progress(LEAST_PASSES * prepared.len(), LEAST_PASSES * prepared.len());
-        let mut costs = Self::from_shapes(recording);
-        for (number, cost) in costs.0.iter_mut().enumerate() {
-            if let Some(kind) = kinds.get(&keys[number]) {
-                let numbers = values(recording, &recording.operations[number].operation);
-                *cost = kind.cost(&names[number], numbers);
+        let runs = LEAST_PASSES * program.program().len();
+        progress(runs, runs);
+        let firsts = alike.first.clone();
+        let mut costs = Self::of_groups(recording, alike);
+        for ((cost, group), first) in costs.costs.iter_mut().zip(&groups).zip(firsts) {
+            // What did not run keeps what its shapes say.
+            if !group.runs.is_empty() {
+                let operation = recording.operations.get(first);
+                *cost = group.cost(&operation.kind.name, values(recording, operation));
             }
         }
         Ok(costs)
     }
 
+    fn of(&self, number: usize) -> &Cost {
+        &self.costs[self.group[number] as usize]
+    }
+
     /// What all views take themselves, besides the storage that they share.
     pub(crate) fn view_bytes(&self) -> Bytes {
-        let views = self.0.iter().filter(|cost| cost.view);
+        let costs = (0..self.group.len()).map(|number| self.of(number));
+        let views = costs.filter(|cost| cost.view);
         views.map(|cost| Bytes(cost.output_bytes)).sum()
+    }
+
+    /// What an operation takes while it runs: its outputs and temporary bytes.
+    pub(crate) fn taken_by(&self, recording: &Recording, number: usize) -> Bytes {
+        let made = self.output_bytes(recording, number);
+        made.map(|(_, bytes)| bytes).sum::<Bytes>() + Bytes(self.of(number).temp_bytes)
+    }
+
+    /// The outputs of an operation with what each takes: their share of what all take together.
+    fn output_bytes<'a>(
+        &self,
+        recording: &'a Recording,
+        number: usize,
+    ) -> impl Iterator<Item = (usize, Bytes)> + use<'a> {
+        let operation = recording.operations.get(number);
+        let all = self.of(number).output_bytes as f64;
+        let numbers = values(recording, operation).max(1) as f64;
+        operation.outputs().map(move |output| {
+            let share = recording.tensors.value_bytes(output) as f64 / numbers;
+            (output, rounded((all * share).ceil() as u64))
+        })
     }
 
     /// What `rekindle_plan` plans with: `fixed` is resident all along.
     pub(crate) fn graph(&self, recording: &Recording, fixed: Bytes) -> Graph {
         let mut tensors: Vec<Tensor> = (0..recording.tensors.len())
             .map(|number| Tensor {
-                bytes: Bytes(recording.value_bytes(number)),
+                bytes: Bytes(recording.tensors.value_bytes(number)),
                 given: false,
                 output: false,
             })
@@ -175,17 +204,16 @@ impl Costs {
             tensors[output].output = true;
         }
         let mut last_draw: Option<TensorId> = None;
-        let operations = recording.operations.iter().zip(&self.0).map(|(one, cost)| {
-            let id = |tensor: &burn_ir::TensorIr| TensorId(tensor.id.value() as u32);
-            let mut outputs: Vec<TensorId> = one.operation.outputs().map(id).collect();
-            let numbers = values(recording, &one.operation).max(1);
-            for output in &outputs {
-                let place = output.0 as usize;
-                let share = recording.value_bytes(place) as f64 / numbers as f64;
-                tensors[place].bytes = rounded((cost.output_bytes as f64 * share).ceil() as u64);
+        let id = |tensor: usize| TensorId(tensor as u32);
+        let operations = recording.operations.iter().enumerate();
+        let operations = operations.map(|(number, one)| {
+            let cost = self.of(number);
+            for (output, bytes) in self.output_bytes(recording, number) {
+                tensors[output].bytes = bytes;
             }
-            let mut inputs: Vec<TensorId> = one.operation.inputs().map(id).collect();
-            let draws = draws(&one.operation);
+            let mut inputs: Vec<TensorId> = one.inputs().map(id).collect();
+            let mut outputs: Vec<TensorId> = one.outputs().map(id).collect();
+            let draws = one.kind.draws;
             if draws {
                 // The generator's state, of no bytes, from each draw to the next: they keep their order.
                 let state = TensorId(tensors.len() as u32);
@@ -231,25 +259,24 @@ fn rounded(bytes: u64) -> Bytes {
 }
 
 /// Bytes of the numbers of all outputs.
-fn values(recording: &Recording, operation: &OperationIr) -> u64 {
+fn values(recording: &Recording, operation: Recorded) -> u64 {
     let outputs = operation.outputs();
     outputs
-        .map(|output| recording.value_bytes(output.id.value() as usize))
+        .map(|output| recording.tensors.value_bytes(output))
         .sum()
 }
 
 /// The input whose storage the first output may take over: the only one that is freed here and large enough.
-fn may_take_over(recording: &Recording, operation: &OperationIr) -> Option<usize> {
-    let numbers = values(recording, operation);
-    let mut large = operation.inputs().enumerate().filter(|(_, input)| {
-        input.status == TensorStatus::ReadWrite
-            && recording.value_bytes(input.id.value() as usize) >= numbers
-    });
+fn may_take_over(recording: &Recording, run: Run) -> Option<usize> {
+    let numbers = values(recording, run.recorded);
+    let inputs = run.recorded.inputs().enumerate();
+    let mut large = inputs
+        .filter(|&(_, input)| run.takes(input) && recording.tensors.value_bytes(input) >= numbers);
     let (place, _) = large.next()?;
     large.next().is_none().then_some(place)
 }
 
-/// One run of an operation.
+/// What one run of an operation took.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     seconds: f64,
@@ -294,9 +321,9 @@ impl Probe<'_> {
     }
 }
 
-/// What was seen of one kind of operation.
+/// What was seen of a group of operations.
 #[derive(Default)]
-struct Kind {
+struct Group {
     seconds: Vec<f64>,
     runs: Vec<Look>,
 }
@@ -309,7 +336,7 @@ struct Look {
     took_over: Option<usize>,
 }
 
-impl Kind {
+impl Group {
     fn note(&mut self, pass: usize, kept: &Reading, taken: &Reading, over: Option<usize>) {
         if pass == 0 {
             // Warming up: tables grow, kernels are compiled.

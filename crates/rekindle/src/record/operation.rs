@@ -50,21 +50,16 @@ pub(crate) fn draws(operation: &OperationIr) -> bool {
 }
 
 /// The operation; in the place of one that draws, one that fills: measuring must not move the generator.
-pub(crate) fn without_draw(operation: &OperationIr) -> OperationIr {
-    let full = |out: &TensorIr, value: ScalarIr| {
-        NumericOperationIr::Full(FullOpIr {
-            out: out.clone(),
-            value,
-        })
-    };
+pub(crate) fn without_draw(operation: OperationIr) -> OperationIr {
+    let full = |out: TensorIr, value: ScalarIr| NumericOperationIr::Full(FullOpIr { out, value });
     match operation {
         OperationIr::Float(dtype, FloatOperationIr::Random(random)) => {
-            OperationIr::NumericFloat(*dtype, full(&random.out, ScalarIr::Float(1.0)))
+            OperationIr::NumericFloat(dtype, full(random.out, ScalarIr::Float(1.0)))
         }
         OperationIr::NumericInt(dtype, NumericOperationIr::IntRandom(random)) => {
-            OperationIr::NumericInt(*dtype, full(&random.out, ScalarIr::Int(0)))
+            OperationIr::NumericInt(dtype, full(random.out, ScalarIr::Int(0)))
         }
-        other => other.clone(),
+        other => other,
     }
 }
 

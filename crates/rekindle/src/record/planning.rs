@@ -16,8 +16,8 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError, bridge::Taken, given::started, measure::Costs, program::prepare,
-    recording::Recording, step::Planned,
+    RecordError, given::started, measure::Costs, program::Prepared, recording::Recording,
+    step::Planned,
 };
 use crate::{
     executor::Room,
@@ -149,7 +149,7 @@ pub(super) struct Measured<A> {
     pub(super) recording: Recording,
     pub(super) auxiliary: A,
     pub(super) record_time: Duration,
-    costs: Costs,
+    pub(super) costs: Costs,
 }
 
 impl<A> Measured<A> {
@@ -157,8 +157,7 @@ impl<A> Measured<A> {
     pub(super) fn new(
         planning: &Planning,
         given: Vec<(usize, DispatchTensor)>,
-        taken: Taken<A>,
-        recording: Recording,
+        (recording, auxiliary): (Recording, A),
         shapes: Vec<(Shape, DType)>,
         record_time: Duration,
         progress: &mut dyn FnMut(usize, usize),
@@ -166,13 +165,14 @@ impl<A> Measured<A> {
         let meter = &*planning.meter;
         let budget = planning.budget.unwrap_or(Bytes::MAX);
         let first = first_program(&recording, planning.in_use(), budget)?;
+        let first = Prepared::new(&recording, first);
         let start = || started(&recording, given.clone());
         let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress)?;
         drop(given);
         Ok(Self {
             shapes,
             recording,
-            auxiliary: taken.auxiliary,
+            auxiliary,
             record_time,
             costs,
         })
@@ -182,7 +182,7 @@ impl<A> Measured<A> {
     fn own_bytes(&self) -> Bytes {
         let constants = self.recording.constants.iter();
         let constants: u64 = constants
-            .map(|(tensor, _)| self.recording.value_bytes(*tensor))
+            .map(|(tensor, _)| self.recording.tensors.value_bytes(*tensor))
             .sum();
         let given = self.recording.given().count() as u64;
         let made = self.recording.tensors.len() as u64 - given;
@@ -264,19 +264,13 @@ fn planned_once<A>(
             planner,
             schedule,
         } = plan;
-        let need = |one: &OperationId| {
-            let operation = graph.operation(*one);
-            let outputs = operation
-                .outputs
-                .iter()
-                .map(|tensor| graph.tensor(*tensor).bytes);
-            outputs.sum::<Bytes>() + operation.temp_bytes
-        };
         let spans = super::staged::stages(&graph).spans(&graph, &program);
         let mut planned = Planned {
-            prepared: prepare(&measured.recording, &program),
-            needs: program.operations().iter().map(need).collect(),
+            prepared: Prepared::new(&measured.recording, program),
             predicted_peak: simulated.peak.max(updating),
+            predicted_time: simulated.time,
+            repeated: simulated.repeated,
+            fixed_bytes: graph.fixed_bytes,
             base,
             optimizer_state: optimizer.state_bytes,
             plain_peak,
@@ -285,11 +279,10 @@ fn planned_once<A>(
             schedule,
             spans,
             beside,
-            simulated,
-            program,
-            graph,
             measured: measured.clone(),
         };
+        // What is left is the plan.
+        drop((graph, simulated));
         let takes = planning.in_use() - before;
         let uncounted = takes - of_plan;
         planned.base += uncounted;

@@ -2,202 +2,126 @@
 //!
 //! A tensor is freed at its last use before it is made again: there the operation may take its storage over. A tensor
 //! that the step hands out is taken as soon as it is made for the last time and nothing reads it any more.
+//!
+//! Kept are the program, what each of its steps frees, and where tensors are handed out: some 20 bytes a step. burn's
+//! description of an operation is made when the operation runs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use burn::tensor::{DispatchTensor, Slice};
-use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
-use rekindle_plan::graph::Program;
+use burn::tensor::DispatchTensor;
+use burn_ir::OperationIr;
+use rekindle_plan::graph::{Program, TensorId};
 
-use super::{bridge::Interpreter, recording::Recording};
+use super::{bridge::Interpreter, operations::Recorded, recording::Recording};
 
-/// One operation of a program.
+/// A program of a recording.
 pub(super) struct Prepared {
+    program: Program,
+    /// Each tensor that is handed out, with the step after which it is: in the order of steps.
+    ready: Vec<(usize, usize)>,
+}
+
+/// One run of an operation in a program.
+#[derive(Clone, Copy)]
+pub(super) struct Run<'a> {
     /// Its number in the recording.
     pub(super) number: usize,
-    /// It, with the fate of its tensors.
-    pub(super) operation: OperationIr,
-    /// Freed after it: inputs that it reads twice, outputs that nobody reads.
-    drops: Vec<OperationIr>,
+    /// The operation.
+    pub(super) recorded: Recorded<'a>,
+    recording: &'a Recording,
+    /// Freed by it or after it. The graph has tensors of its own behind the recording's.
+    freed: &'a [TensorId],
     /// Handed out after it.
-    ready: Vec<TensorIr>,
-}
-
-/// The operations of `program`, which is one of `recording`.
-pub(super) fn prepare(recording: &Recording, program: &Program) -> Vec<Prepared> {
-    let order: Vec<usize> = program
-        .operations()
-        .iter()
-        .map(|one| one.0 as usize)
-        .collect();
-    let mut ready = last_places(recording, &order);
-    let steps = order.into_iter().enumerate();
-    steps
-        .map(|(step, number)| {
-            let mut operation = recording.operations[number].operation.clone();
-            // The graph has tensors of its own behind the recording's.
-            let freed = program.frees(step).iter().map(|tensor| u64::from(tensor.0));
-            let freed = freed.filter(|tensor| (*tensor as usize) < recording.tensors.len());
-            let freed: HashSet<u64> = freed.collect();
-            let mut uses: HashMap<u64, usize> = HashMap::new();
-            for input in operation.inputs() {
-                *uses.entry(input.id.value()).or_default() += 1;
-            }
-            let taken: HashSet<u64> = freed
-                .iter()
-                .copied()
-                .filter(|tensor| uses.get(tensor) == Some(&1))
-                .collect();
-            let outputs: HashSet<u64> = operation
-                .outputs()
-                .map(|output| output.id.value())
-                .collect();
-            operation.visit_mut(&mut Fates {
-                taken: &taken,
-                outputs: &outputs,
-            });
-            let drops = freed.difference(&taken).map(|&tensor| {
-                let mut tensor = recording.tensors[tensor as usize].clone();
-                tensor.status = TensorStatus::ReadWrite;
-                OperationIr::Drop(tensor)
-            });
-            let handed_out = ready
-                .remove(&step)
-                .unwrap_or_default()
-                .into_iter()
-                .map(|tensor| {
-                    let mut tensor = recording.tensors[tensor].clone();
-                    tensor.status = TensorStatus::ReadWrite;
-                    tensor
-                });
-            Prepared {
-                number,
-                drops: drops.collect(),
-                ready: handed_out.collect(),
-                operation,
-            }
-        })
-        .collect()
-}
-
-/// After which step each made output is made and read no more.
-fn last_places(recording: &Recording, order: &[usize]) -> HashMap<usize, Vec<usize>> {
-    let given: HashSet<usize> = recording.given().collect();
-    let mut wanted: HashSet<usize> = recording
-        .outputs()
-        .filter(|one| !given.contains(one))
-        .collect();
-    let mut places: HashMap<usize, Vec<usize>> = HashMap::new();
-    for (step, &number) in order.iter().enumerate().rev() {
-        for tensor in recording.operations[number].operation.nodes() {
-            if wanted.remove(&(tensor.id.value() as usize)) {
-                places
-                    .entry(step)
-                    .or_default()
-                    .push(tensor.id.value() as usize);
-            }
-        }
-    }
-    places
+    ready: &'a [(usize, usize)],
 }
 
 impl Prepared {
+    /// Prepares `program`, which is one of `recording`.
+    pub(super) fn new(recording: &Recording, program: Program) -> Self {
+        let given: HashSet<usize> = recording.given().collect();
+        let mut wanted: HashSet<usize> = recording
+            .outputs()
+            .filter(|one| !given.contains(one))
+            .collect();
+        let mut ready = Vec::with_capacity(wanted.len());
+        for (step, operation) in program.operations().iter().enumerate().rev() {
+            let tensors = recording.operations.get(operation.index()).tensors();
+            let last_here = tensors.filter(|tensor| wanted.remove(tensor));
+            ready.extend(last_here.map(|tensor| (step, tensor)));
+        }
+        ready.reverse();
+        Self { program, ready }
+    }
+
+    /// The program.
+    pub(super) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Its runs in order.
+    pub(super) fn runs<'a>(&'a self, recording: &'a Recording) -> impl Iterator<Item = Run<'a>> {
+        let mut later = self.ready.as_slice();
+        let operations = self.program.operations().iter().enumerate();
+        operations.map(move |(step, operation)| {
+            let here = later.iter().take_while(|(at, _)| *at == step).count();
+            let (ready, rest) = later.split_at(here);
+            later = rest;
+            Run {
+                number: operation.index(),
+                recorded: recording.operations.get(operation.index()),
+                recording,
+                freed: self.program.frees(step),
+                ready,
+            }
+        })
+    }
+}
+
+impl Run<'_> {
     /// Runs it and frees what it was the last to read. `ready` is told what the step hands out.
     pub(super) fn run(
-        &self,
+        self,
         interpreter: &mut dyn Interpreter,
         ready: &mut dyn FnMut(usize, DispatchTensor),
     ) {
-        interpreter.run(self.operation.clone());
+        interpreter.run(self.operation());
         self.finish(interpreter, ready);
     }
 
-    /// What follows after the operation itself.
+    /// What follows after the operation itself: inputs that it reads twice and outputs that nobody reads are freed.
     pub(super) fn finish(
-        &self,
+        self,
         interpreter: &mut dyn Interpreter,
         ready: &mut dyn FnMut(usize, DispatchTensor),
     ) {
-        for drop in &self.drops {
-            interpreter.run(drop.clone());
+        let tensors = &self.recording.tensors;
+        let freed = self.freed.iter().map(|tensor| tensor.index());
+        for tensor in freed.filter(|&tensor| tensor < tensors.len()) {
+            if !self.recorded.can_free(tensor) {
+                interpreter.run(OperationIr::Drop(tensors.last_read(tensor)));
+            }
         }
-        for tensor in &self.ready {
-            ready(tensor.id.value() as usize, interpreter.hand_out(tensor));
+        for &(_, tensor) in self.ready {
+            ready(tensor, interpreter.hand_out(&tensors.last_read(tensor)));
         }
+    }
+
+    /// The operation as burn describes it. It frees what it reads once and nobody reads later.
+    pub(super) fn operation(self) -> OperationIr {
+        self.recorded.filled(|tensor| self.frees(tensor))
     }
 
     /// The operation, with all its inputs kept.
-    pub(super) fn keeping_inputs(&self) -> OperationIr {
-        let outputs = self
-            .operation
-            .outputs()
-            .map(|output| output.id.value())
-            .collect();
-        let mut operation = self.operation.clone();
-        operation.visit_mut(&mut Fates {
-            taken: &HashSet::new(),
-            outputs: &outputs,
-        });
-        operation
-    }
-}
-
-/// Says of each tensor of an operation what becomes of it.
-struct Fates<'a> {
-    taken: &'a HashSet<u64>,
-    outputs: &'a HashSet<u64>,
-}
-
-impl IrVisitorMut for Fates<'_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let id = tensor.id.value();
-        tensor.status = if self.outputs.contains(&id) {
-            TensorStatus::NotInit
-        } else if self.taken.contains(&id) {
-            TensorStatus::ReadWrite
-        } else {
-            TensorStatus::ReadOnly
-        };
+    pub(super) fn keeping_inputs(self) -> OperationIr {
+        self.recorded.filled(|_| false)
     }
 
-    fn visit_scalar_mut(&mut self, _scalar: &mut ScalarIr) {}
-
-    fn visit_range_mut(&mut self, _range: &mut Slice) {}
-}
-
-/// A key under which equal operations on equal tensors are found again, whatever their tensors' numbers. Inputs that
-/// are views of others count as such: a product with a transposed matrix is another kernel.
-pub(super) fn keys(recording: &Recording) -> Vec<u64> {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-
-    struct Places(HashMap<u64, u64>);
-    impl IrVisitorMut for Places {
-        fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-            let next = self.0.len() as u64;
-            let place = *self.0.entry(tensor.id.value()).or_insert(next);
-            tensor.id = TensorId::new(place);
-        }
-        fn visit_scalar_mut(&mut self, _scalar: &mut ScalarIr) {}
-        fn visit_range_mut(&mut self, _range: &mut Slice) {}
+    /// Whether the operation itself frees a tensor.
+    pub(super) fn takes(self, tensor: usize) -> bool {
+        self.frees(tensor) && self.recorded.can_free(tensor)
     }
 
-    // How each tensor lies in memory: 0 as it was made, else by which views it came to be.
-    let mut layouts: Vec<u64> = vec![0; recording.tensors.len()];
-    let operations = recording.operations.iter().map(|recorded| {
-        let mut operation = recorded.operation.clone();
-        operation.visit_mut(&mut Places(HashMap::new()));
-        let mut hasher = DefaultHasher::new();
-        operation.hash(&mut hasher);
-        for input in recorded.operation.inputs() {
-            layouts[input.id.value() as usize].hash(&mut hasher);
-        }
-        let key = hasher.finish();
-        if super::operation::may_be_view(&super::operation::name_of(&recorded.operation)) {
-            for output in recorded.operation.outputs() {
-                layouts[output.id.value() as usize] = key;
-            }
-        }
-        key
-    });
-    operations.collect()
+    fn frees(self, tensor: usize) -> bool {
+        self.freed.iter().any(|one| one.index() == tensor)
+    }
 }

@@ -10,21 +10,23 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use burn::{
-    module::ParamId,
-    tensor::{DType, Shape, Slice, TensorData},
-};
-use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
+use burn::{module::ParamId, tensor::TensorData};
+use burn_ir::{OperationIr, TensorId};
 
-use super::{bridge::Taken, operation::draws};
+use super::{
+    bridge::Taken,
+    operation::draws,
+    operations::{Operations, Packing},
+    tensors::{Numbering, Tensors},
+};
 
 /// A recorded step.
 #[derive(Debug, Clone)]
 pub(crate) struct Recording {
-    /// In recorded order; tensors by their number, as yet without a status.
-    pub(crate) operations: Vec<Recorded>,
+    /// In recorded order.
+    pub(crate) operations: Operations,
     /// All tensors, by number.
-    pub(crate) tensors: Vec<TensorIr>,
+    pub(crate) tensors: Tensors,
     /// What the module holds.
     pub(crate) parameters: Vec<Parameter>,
     /// The batch's tensors.
@@ -43,17 +45,6 @@ pub(crate) struct Recording {
     pub(crate) hash: u64,
 }
 
-/// One operation.
-#[derive(Debug, Clone)]
-pub(crate) struct Recorded {
-    /// What runs.
-    pub(crate) operation: OperationIr,
-    /// The marked stage that it belongs to, in the forward pass of a marked model.
-    pub(crate) stage: Option<u32>,
-    /// Recorded after the loss.
-    pub(crate) backward: bool,
-}
-
 /// A tensor of the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameter {
@@ -70,15 +61,12 @@ pub(crate) struct Parameter {
 }
 
 impl Recording {
-    /// Brings what was recorded into its own form.
-    pub(super) fn new<A>(taken: &Taken<A>) -> Self {
-        let given: HashSet<TensorId> = taken
-            .parameters
-            .iter()
-            .map(|parameter| parameter.tensor)
-            .chain(taken.inputs.iter().copied())
-            .chain(taken.constants.iter().map(|(id, _)| *id))
-            .collect();
+    /// Brings what was recorded into its own form. What burn took down is dropped; left is the auxiliary output.
+    pub(super) fn new<A>(taken: Taken<A>) -> (Self, A) {
+        let given = taken.parameters.iter().map(|parameter| parameter.tensor);
+        let given = given
+            .chain(taken.inputs.iter().map(|input| input.tensor))
+            .chain(taken.constants.iter().map(|(id, _)| *id));
         let gradients = taken.parameters.iter().filter_map(|one| one.gradient);
         let outputs = gradients
             .chain(taken.auxiliary_tensors.iter().copied())
@@ -88,82 +76,60 @@ impl Recording {
         let needed = needed(
             &taken.operations,
             outputs.collect(),
-            &given,
+            &given.collect(),
             taken.start_mark,
         );
 
-        let mut numbers = Numbers::default();
+        let mut numbering = Numbering::default();
         for parameter in &taken.parameters {
-            numbers.add(parameter.tensor, parameter.shape.clone(), parameter.dtype);
+            numbering.add(parameter.tensor, &parameter.shape, parameter.dtype);
         }
-        let mut inputs = HashMap::new();
-        for operation in &taken.operations {
-            for tensor in operation.nodes() {
-                inputs.entry(tensor.id).or_insert_with(|| tensor.clone());
-            }
-        }
-        for id in &taken.inputs {
-            if let Some(tensor) = inputs.get(id) {
-                numbers.add(*id, tensor.shape.clone(), tensor.dtype);
-            }
+        for input in &taken.inputs {
+            numbering.add(input.tensor, &input.shape, input.dtype);
         }
         for (id, data) in &taken.constants {
-            numbers.add(*id, data.shape().clone(), data.dtype());
+            numbering.add(*id, data.shape(), data.dtype());
         }
-        let operations = places(taken, &needed)
-            .map(|(place, stage, backward)| {
-                let mut operation = taken.operations[place].clone();
-                operation.visit_mut(&mut numbers);
-                Recorded {
-                    operation,
-                    stage,
-                    backward,
-                }
-            })
-            .collect();
-        let number = |id: TensorId| numbers.known[&id];
+        let mut packing = Packing::new(needed.operations.iter().filter(|one| **one).count());
+        let mut parts = Parts::new(&taken.marks, taken.backward_mark);
+        for (operation, wanted) in taken.operations.into_iter().zip(needed.operations) {
+            parts.pass(&operation);
+            if wanted {
+                packing.add(operation, parts.stage, parts.backward, &mut numbering);
+            }
+        }
+        let number = |id: TensorId| numbering.number(id);
+        let parameters = taken.parameters.into_iter().map(|one| Parameter {
+            id: one.id,
+            path: one.path,
+            tensor: number(one.tensor),
+            gradient: one.gradient.map(number),
+            trains: one.trains,
+        });
+        let mut parameters: Vec<Parameter> = parameters.collect();
+        parameters.shrink_to_fit();
+        let constants = taken.constants.into_iter();
+        let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
+        let inputs = taken.inputs.iter().map(|input| number(input.tensor));
+        let auxiliary = taken.auxiliary_tensors.into_iter().map(number);
+        let input_gradients = taken.input_gradients.iter();
+        let statistics = taken.statistics.into_iter();
         let mut recording = Self {
-            operations,
-            parameters: taken
-                .parameters
-                .iter()
-                .map(|one| Parameter {
-                    id: one.id,
-                    path: one.path.clone(),
-                    tensor: number(one.tensor),
-                    gradient: one.gradient.map(number),
-                    trains: one.trains,
-                })
-                .collect(),
-            inputs: taken.inputs.iter().copied().map(number).collect(),
-            constants: taken
-                .constants
-                .iter()
-                .filter(|(id, _)| needed.tensors.contains(id))
-                .map(|(id, data)| (number(*id), data.clone()))
-                .collect(),
+            operations: packing.finish(),
+            parameters,
+            inputs: inputs.collect(),
+            constants: constants.map(|(id, data)| (number(id), data)).collect(),
             loss: number(taken.loss),
-            auxiliary: taken
-                .auxiliary_tensors
-                .iter()
-                .copied()
-                .map(number)
+            auxiliary: auxiliary.collect(),
+            input_gradients: input_gradients.map(|one| one.map(number)).collect(),
+            statistics: statistics
+                .map(|(id, tensor)| (id, number(tensor)))
                 .collect(),
-            input_gradients: taken
-                .input_gradients
-                .iter()
-                .map(|gradient| gradient.map(number))
-                .collect(),
-            statistics: taken
-                .statistics
-                .iter()
-                .map(|(id, tensor)| (*id, number(*tensor)))
-                .collect(),
-            tensors: numbers.tensors,
+            tensors: numbering.finish(),
             hash: 0,
         };
         recording.hash = recording.hashed();
-        recording
+        (recording, taken.auxiliary)
     }
 
     /// Tensors that are there before the first operation.
@@ -185,17 +151,9 @@ impl Recording {
             .chain([self.loss])
     }
 
-    /// Bytes of a tensor's numbers.
-    pub(crate) fn value_bytes(&self, tensor: usize) -> u64 {
-        let tensor = &self.tensors[tensor];
-        (tensor.shape.num_elements() * tensor.dtype.size()) as u64
-    }
-
     fn hashed(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        for recorded in &self.operations {
-            recorded.operation.hash(&mut hasher);
-        }
+        self.operations.hash(&mut hasher);
         for (tensor, data) in &self.constants {
             tensor.hash(&mut hasher);
             data.as_bytes().hash(&mut hasher);
@@ -242,58 +200,35 @@ fn needed(
     }
 }
 
-/// The needed operations' places, with the stage and the part of the step that each belongs to.
-fn places<'a, A>(
-    taken: &'a Taken<A>,
-    needed: &'a Needed,
-) -> impl Iterator<Item = (usize, Option<u32>, bool)> + 'a {
-    let marks: HashMap<TensorId, usize> = taken.marks.iter().copied().zip(0..).collect();
-    let (mut stage, mut backward) = (None, false);
-    taken
-        .operations
-        .iter()
-        .enumerate()
-        .filter_map(move |(place, operation)| {
-            for tensor in operation.outputs() {
-                if let Some(&mark) = marks.get(&tensor.id) {
-                    // A mark stands before each stage, and one after the last.
-                    stage = (mark + 1 < marks.len()).then_some(mark as u32);
-                }
-                if tensor.id == taken.backward_mark {
-                    (stage, backward) = (None, true);
-                }
-            }
-            needed.operations[place].then_some((place, stage, backward))
-        })
+/// Tells, operation by operation, to which stage and part of the step they belong.
+struct Parts {
+    /// The marks' places in the order in which they were made.
+    marks: HashMap<TensorId, usize>,
+    backward_mark: TensorId,
+    stage: Option<u32>,
+    backward: bool,
 }
 
-/// Numbers tensors in order of appearance.
-#[derive(Default)]
-struct Numbers {
-    known: HashMap<TensorId, usize>,
-    tensors: Vec<TensorIr>,
-}
-
-impl Numbers {
-    fn add(&mut self, id: TensorId, shape: Shape, dtype: DType) -> usize {
-        let next = self.tensors.len();
-        let number = *self.known.entry(id).or_insert(next);
-        if number == next {
-            let id = TensorId::new(number as u64);
-            self.tensors.push(TensorIr::uninit(id, shape, dtype));
+impl Parts {
+    fn new(marks: &[TensorId], backward_mark: TensorId) -> Self {
+        Self {
+            marks: marks.iter().copied().zip(0..).collect(),
+            backward_mark,
+            stage: None,
+            backward: false,
         }
-        number
-    }
-}
-
-impl IrVisitorMut for Numbers {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let number = self.add(tensor.id, tensor.shape.clone(), tensor.dtype);
-        tensor.id = TensorId::new(number as u64);
-        tensor.status = TensorStatus::NotInit;
     }
 
-    fn visit_scalar_mut(&mut self, _scalar: &mut ScalarIr) {}
-
-    fn visit_range_mut(&mut self, _range: &mut Slice) {}
+    /// Comes to the next operation, which may be a mark.
+    fn pass(&mut self, operation: &OperationIr) {
+        for tensor in operation.outputs() {
+            if let Some(&mark) = self.marks.get(&tensor.id) {
+                // A mark stands before each stage, and one after the last.
+                self.stage = (mark + 1 < self.marks.len()).then_some(mark as u32);
+            }
+            if tensor.id == self.backward_mark {
+                (self.stage, self.backward) = (None, true);
+            }
+        }
+    }
 }

@@ -34,10 +34,10 @@ pub struct StagedPlan {
 
 impl StagedPlan {
     pub(super) fn new<A>(planned: &Planned<A>) -> Self {
-        let (graph, program) = (&planned.graph, &planned.program);
+        let (graph, program) = (&planned.graph(), planned.prepared.program());
         let recording = &planned.measured.recording;
         let stages = stages(graph);
-        let spans = stages.spans(graph, program);
+        let spans = planned.spans.clone();
         Self {
             held: held(graph, program, &spans),
             forwards: forwards(graph, program, &stages),
@@ -125,7 +125,7 @@ fn chain(graph: &Graph, recording: &Recording, stages: &Stages) -> Chain {
         let read = || read.iter().map(|&place| &recording.parameters[place]);
         stage.param_bytes = read()
             .filter(|parameter| parameter.trains)
-            .map(|parameter| Bytes(recording.value_bytes(parameter.tensor)))
+            .map(|parameter| Bytes(recording.tensors.value_bytes(parameter.tensor)))
             .sum();
         stage.name = match common(read().map(|parameter| parameter.path.as_str())) {
             Some(name) => name,

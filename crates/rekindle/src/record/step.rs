@@ -10,7 +10,7 @@ use std::{
 use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::{
     Bytes, OptimizerCost, Schedule, Seconds,
-    graph::{Graph, GraphPlanner, Program, Simulated, Span, SpanPass},
+    graph::{Graph, GraphPlanner, Program, Span, SpanPass},
 };
 
 use super::{
@@ -62,23 +62,23 @@ struct State<A> {
 /// A recording that is ready to run.
 pub(super) struct Planned<A> {
     pub(super) measured: Rc<Measured<A>>,
-    pub(super) prepared: Vec<Prepared>,
-    pub(super) graph: Graph,
-    pub(super) program: Program,
-    pub(super) simulated: Simulated,
+    pub(super) prepared: Prepared,
     pub(super) planner: GraphPlanner,
     /// The schedule over stages that the program comes from, where it comes from one.
     pub(super) schedule: Option<Schedule>,
     /// The program in passes of stages.
     pub(super) spans: Vec<Span>,
-    /// What each operation takes.
-    pub(super) needs: Vec<Bytes>,
+    /// Resident all along, as it was planned.
+    pub(super) fixed_bytes: Bytes,
     /// What is in use beside the step's own tensors when it was planned, without the optimizer's state.
     pub(super) base: Bytes,
     /// Counted, but no live buffers: the driver's context, and what pools add.
     pub(super) beside: Bytes,
     pub(super) optimizer_state: Bytes,
     pub(super) predicted_peak: Bytes,
+    pub(super) predicted_time: Seconds,
+    /// Operations that run again.
+    pub(super) repeated: usize,
     pub(super) plain_peak: Bytes,
     pub(super) plain_time: Seconds,
 }
@@ -87,6 +87,14 @@ pub(super) struct Planned<A> {
 type Current<A> = (Rc<Planned<A>>, Bytes);
 
 impl<A> Planned<A> {
+    /// The measured graph that was planned.
+    pub(super) fn graph(&self) -> Graph {
+        let Measured {
+            costs, recording, ..
+        } = &*self.measured;
+        costs.graph(recording, self.fixed_bytes)
+    }
+
     /// How much more is in use beside the step than when it was planned, the optimizer's state apart.
     fn growth(&self, meter: &dyn Meter) -> Bytes {
         meter.read().in_use_bytes - (self.base + self.optimizer_state)
@@ -244,11 +252,11 @@ where
         StepPlan {
             planner: planned.planner,
             predicted_peak: planned.predicted_peak,
-            predicted_time: planned.simulated.time,
+            predicted_time: planned.predicted_time,
             plain_peak: planned.plain_peak,
             plain_time: planned.plain_time,
             operations: planned.measured.recording.operations.len(),
-            repeated: planned.simulated.repeated,
+            repeated: planned.repeated,
         }
     }
 
@@ -283,7 +291,8 @@ where
     /// The measured graph and the program of the last step, for looking at and for planning again.
     pub fn graph(&self) -> (Graph, Program) {
         let state = self.state.borrow();
-        (state.plans[0].graph.clone(), state.plans[0].program.clone())
+        let planned = &state.plans[0];
+        (planned.graph(), planned.prepared.program().clone())
     }
 
     /// The plan for this batch, a kept one or a new one, and its peak with what is in use now.
@@ -300,7 +309,7 @@ where
             _ => {
                 let started = Instant::now();
                 let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
-                let recording = Recording::new(&taken);
+                let (recording, auxiliary) = Recording::new(taken);
                 let same = |plan: &Rc<Planned<_>>| {
                     plan.measured.shapes == shapes && plan.measured.recording.hash == recording.hash
                 };
@@ -325,8 +334,7 @@ where
                         let measured = Measured::new(
                             planning,
                             given,
-                            taken,
-                            recording,
+                            (recording, auxiliary),
                             shapes,
                             elapsed,
                             &mut |_, _| {},
@@ -392,13 +400,14 @@ where
         let mut tensors: HashMap<usize, DispatchTensor> = returned.cloned().collect();
         let mut interpreter = started(recording, given)?;
         let room = self.planning.room();
+        let mut runs = planned.prepared.runs(recording);
         for span in &planned.spans {
             readings.begin(span);
-            for step in span.steps.clone() {
+            for run in runs.by_ref().take(span.steps.len()) {
                 if let Some(room) = &room {
-                    room.make(planned.needs[step]);
+                    room.make(planned.measured.costs.taken_by(recording, run.number));
                 }
-                planned.prepared[step].run(interpreter.as_mut(), &mut |tensor, value| {
+                run.run(interpreter.as_mut(), &mut |tensor, value| {
                     tensors.insert(tensor, value);
                 });
             }

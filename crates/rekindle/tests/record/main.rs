@@ -5,6 +5,7 @@ mod estimates;
 mod guards;
 mod limits;
 mod outputs;
+mod packing;
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;

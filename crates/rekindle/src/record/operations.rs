@@ -1,0 +1,313 @@
+//! The operations of a recording, packed. burn's description of an operation takes 616 bytes and more, and a step of
+//! a thousand equal layers has thousands of them: what equal operations have in common is stored once.
+//!
+//! | stored for each | what | bytes |
+//! |---|---|---|
+//! | distinct operation ([`Kind`]) | burn's description, its tensors numbered by their *place* in it | about 750 |
+//! | operation | its kind, stage, and part of the step | 20 |
+//! | tensor of an operation | its number in the recording | 4 |
+//!
+//! A tensor's place is its rank among the operation's distinct tensors in order of appearance, so `x * x` and `x * y`
+//! are of two kinds. Operations whose scalars differ are of different kinds too. [`Recorded::filled`] makes burn's
+//! description again, for the interpreter.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use burn_ir::{
+    FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, TensorId, TensorIr,
+    TensorStatus,
+};
+
+use super::{
+    operation::{draws, name_of},
+    tensors::Numbering,
+};
+
+/// What equal operations have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Kind {
+    /// burn's name: `Matmul`.
+    pub(crate) name: String,
+    /// Whether it draws random numbers.
+    pub(crate) draws: bool,
+    /// burn's description; a tensor's id is its place, its status says nothing.
+    pub(crate) operation: OperationIr,
+    /// The places of its inputs, in burn's order; a tensor that it reads twice occurs twice.
+    inputs: Box<[u32]>,
+    /// The places of its outputs.
+    outputs: Box<[u32]>,
+}
+
+impl Kind {
+    fn new(operation: OperationIr) -> Self {
+        let place = |tensor: &TensorIr| tensor.id.value() as u32;
+        Self {
+            name: name_of(&operation),
+            draws: draws(&operation),
+            inputs: operation.inputs().map(place).collect(),
+            outputs: operation.outputs().map(place).collect(),
+            operation,
+        }
+    }
+
+    /// Whether it makes the tensor in a place.
+    fn makes(&self, place: u32) -> bool {
+        self.outputs.contains(&place)
+    }
+
+    /// Whether it reads the tensor in a place, once: then it may free it.
+    fn reads_once(&self, place: u32) -> bool {
+        let reads = self.inputs.iter().filter(|&&input| input == place);
+        !self.makes(place) && reads.count() == 1
+    }
+}
+
+/// The operations, in recorded order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Operations {
+    kinds: Vec<Kind>,
+    entries: Vec<Entry>,
+    /// The tensors of all operations, one operation after the other, by place.
+    tensors: Vec<u32>,
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    kind: u32,
+    /// Where its tensors end; they begin where those of the operation before it end.
+    end: u32,
+    stage: Option<u32>,
+    backward: bool,
+}
+
+/// One operation of a recording.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recorded<'a> {
+    /// What it has in common with others.
+    pub(crate) kind: &'a Kind,
+    /// The marked stage that it belongs to, in the forward pass of a marked model.
+    pub(crate) stage: Option<u32>,
+    /// Recorded after the loss.
+    pub(crate) backward: bool,
+    /// Its tensors' numbers, by place.
+    tensors: &'a [u32],
+}
+
+impl Operations {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The distinct ones.
+    pub(crate) fn kinds(&self) -> &[Kind] {
+        &self.kinds
+    }
+
+    /// The place in [`kinds`](Self::kinds) of each operation's kind.
+    pub(crate) fn kind_numbers(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.entries.iter().map(|entry| entry.kind)
+    }
+
+    /// The operation of a number.
+    ///
+    /// # Panics
+    /// If there is no such operation.
+    pub(crate) fn get(&self, number: usize) -> Recorded<'_> {
+        let entry = self.entries[number];
+        let start = match number {
+            0 => 0,
+            _ => self.entries[number - 1].end,
+        };
+        Recorded {
+            kind: &self.kinds[entry.kind as usize],
+            stage: entry.stage,
+            backward: entry.backward,
+            tensors: &self.tensors[start as usize..entry.end as usize],
+        }
+    }
+
+    /// All, in recorded order.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Recorded<'_>> {
+        (0..self.len()).map(|number| self.get(number))
+    }
+}
+
+/// Kinds are numbered as they appear, so two lists of equal operations have equal hashes.
+impl Hash for Operations {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for kind in &self.kinds {
+            hash_of(&kind.operation).hash(state);
+        }
+        for entry in &self.entries {
+            (entry.kind, entry.end).hash(state);
+        }
+        self.tensors.hash(state);
+    }
+}
+
+impl<'a> Recorded<'a> {
+    /// The numbers of its inputs, in burn's order.
+    pub(crate) fn inputs(self) -> impl ExactSizeIterator<Item = usize> + use<'a> {
+        self.at(&self.kind.inputs)
+    }
+
+    /// The numbers of its outputs.
+    pub(crate) fn outputs(self) -> impl ExactSizeIterator<Item = usize> + use<'a> {
+        self.at(&self.kind.outputs)
+    }
+
+    /// The numbers of all its tensors, each once.
+    pub(crate) fn tensors(self) -> impl ExactSizeIterator<Item = usize> + use<'a> {
+        self.tensors.iter().map(|&tensor| tensor as usize)
+    }
+
+    fn at(self, places: &'a [u32]) -> impl ExactSizeIterator<Item = usize> + use<'a> {
+        let tensors = self.tensors;
+        places
+            .iter()
+            .map(move |&place| tensors[place as usize] as usize)
+    }
+
+    /// Whether burn's operation itself can free a tensor, or take its storage over: an input that it reads once.
+    pub(crate) fn can_free(self, tensor: usize) -> bool {
+        let place = self.tensors().position(|one| one == tensor);
+        place.is_some_and(|place| self.kind.reads_once(place as u32))
+    }
+
+    /// burn's description, with the tensors' numbers as ids; frees those that it [can free](Self::can_free) and that
+    /// `frees` names.
+    pub(crate) fn filled(self, frees: impl Fn(usize) -> bool) -> OperationIr {
+        struct Fill<'a, F> {
+            recorded: Recorded<'a>,
+            frees: F,
+        }
+        impl<F: Fn(usize) -> bool> IrVisitorMut for Fill<'_, F> {
+            fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+                let place = tensor.id.value() as u32;
+                let number = self.recorded.tensors[place as usize];
+                let kind = self.recorded.kind;
+                tensor.id = TensorId::new(u64::from(number));
+                tensor.status = if kind.makes(place) {
+                    TensorStatus::NotInit
+                } else if (self.frees)(number as usize) && kind.reads_once(place) {
+                    TensorStatus::ReadWrite
+                } else {
+                    TensorStatus::ReadOnly
+                };
+            }
+        }
+        let mut operation = self.kind.operation.clone();
+        operation.visit_mut(&mut Fill {
+            recorded: self,
+            frees,
+        });
+        operation
+    }
+}
+
+/// Packs operations, one after the other.
+pub(super) struct Packing {
+    packed: Operations,
+    /// The latest kind of each hash.
+    known: HashMap<u64, u32>,
+}
+
+impl Packing {
+    /// For so many operations.
+    pub(super) fn new(operations: usize) -> Self {
+        Self {
+            packed: Operations {
+                entries: Vec::with_capacity(operations),
+                ..Operations::default()
+            },
+            known: HashMap::new(),
+        }
+    }
+
+    /// Adds an operation, its tensors by burn's ids.
+    pub(super) fn add(
+        &mut self,
+        mut operation: OperationIr,
+        stage: Option<u32>,
+        backward: bool,
+        numbering: &mut Numbering,
+    ) {
+        let tensors = &mut self.packed.tensors;
+        operation.visit_mut(&mut ByPlace {
+            start: tensors.len(),
+            tensors,
+            numbering,
+        });
+        let end = self.packed.tensors.len() as u32;
+        let kind = self.kind(operation);
+        self.packed.entries.push(Entry {
+            kind,
+            end,
+            stage,
+            backward,
+        });
+    }
+
+    /// The kind of an operation whose tensors are numbered by place. An equal kind that is not found, because another
+    /// has its hash or a scalar is no number and equals nothing, is stored once more.
+    fn kind(&mut self, operation: OperationIr) -> u32 {
+        let kinds = &mut self.packed.kinds;
+        let hash = hash_of(&operation);
+        let known = self.known.get(&hash).copied();
+        if let Some(known) = known.filter(|&known| kinds[known as usize].operation == operation) {
+            return known;
+        }
+        let number = kinds.len() as u32;
+        kinds.push(Kind::new(operation));
+        self.known.insert(hash, number);
+        number
+    }
+
+    /// All that were added.
+    pub(super) fn finish(mut self) -> Operations {
+        self.packed.tensors.shrink_to_fit();
+        self.packed.kinds.shrink_to_fit();
+        self.packed
+    }
+}
+
+/// Gives an operation's tensors their places for ids, and lists their numbers.
+struct ByPlace<'a> {
+    numbering: &'a mut Numbering,
+    tensors: &'a mut Vec<u32>,
+    /// Where the operation's tensors begin in the list.
+    start: usize,
+}
+
+impl IrVisitorMut for ByPlace<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        let number = self.numbering.add(tensor.id, &tensor.shape, tensor.dtype);
+        let known = &self.tensors[self.start..];
+        let place = match known.iter().position(|&one| one == number) {
+            Some(place) => place,
+            None => {
+                self.tensors.push(number);
+                self.tensors.len() - 1 - self.start
+            }
+        };
+        tensor.id = TensorId::new(place as u64);
+        tensor.status = TensorStatus::NotInit;
+    }
+}
+
+/// burn's hash of an operation, and the numbers of a distribution, which burn leaves out.
+fn hash_of(operation: &OperationIr) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    operation.hash(&mut hasher);
+    if let OperationIr::Float(_, FloatOperationIr::Random(random))
+    | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) = operation
+    {
+        format!("{:?}", random.distribution).hash(&mut hasher);
+    }
+    hasher.finish()
+}
