@@ -26,6 +26,7 @@ use super::{
 use crate::{
     activation::Activation,
     executor::Room,
+    graph::lone_leaf,
     meter::{MemoryReading, Meter, Phase, PhaseReading, PhaseRecorder, halves},
     quiet,
 };
@@ -157,6 +158,8 @@ where
         batch: I,
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        // What the update before has left in burn's graph goes with the next backward, and the step has none.
+        drop(lone_leaf(&self.planning.device).backward());
         let (planned, predicted_peak) = self.plan_for(model, &batch)?;
         let started = Instant::now();
         let [phases, spans] = halves(&self.planning.meter);

@@ -61,6 +61,7 @@ pub(super) fn make_plan(
     step: &mut RecordedStep,
     labels: &[StageLabel],
     param_count: u64,
+    meter: &dyn Meter,
 ) -> Result<Planned, RunError> {
     let budget = asked.budget();
     let (wanted, planner) = match asked {
@@ -96,7 +97,7 @@ pub(super) fn make_plan(
     if let Err(error) = step.plan_again(budget, wanted) {
         return Err(match (error, asked) {
             (RecordError::Infeasible { budget, smallest }, ScheduleRequest::Plan(request)) => {
-                infeasible(step, request.planner, budget, smallest).into()
+                infeasible(step, request.planner, budget, smallest, meter).into()
             }
             (RecordError::Infeasible { budget, smallest }, _) => RunError::OverBudget {
                 peak: smallest,
@@ -106,7 +107,24 @@ pub(super) fn make_plan(
             (error, _) => error.into(),
         });
     }
-    Ok(planned(job, step, budget, planner, labels, param_count))
+    let mut planned = planned(job, step, budget, planner, labels, param_count);
+    let until_now = peak_until_now(meter);
+    planned.peak = planned.peak.max(until_now);
+    planned.peak_in_use = planned.peak_in_use.max(until_now);
+    match (budget, asked) {
+        (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
+            Err(infeasible(step, request.planner, budget, planned.peak, meter).into())
+        }
+        _ => Ok(planned),
+    }
+}
+
+/// On the processor recording and planning take memory too, more than the step of a tiny model.
+fn peak_until_now(meter: &dyn Meter) -> Bytes {
+    match meter.read().reserved_bytes {
+        None => meter.lifetime_peak().in_use_bytes,
+        Some(_) => Bytes::ZERO,
+    }
 }
 
 /// What no plan fits, with the smallest budget that any planner meets.
@@ -115,6 +133,7 @@ fn infeasible(
     planner: PlannerKind,
     budget: Bytes,
     smallest: Bytes,
+    meter: &dyn Meter,
 ) -> PlanError {
     let any = match planner {
         PlannerKind::Auto => None,
@@ -124,11 +143,12 @@ fn infeasible(
         Some(RecordError::Infeasible { smallest: any, .. }) => any.min(smallest),
         _ => smallest,
     };
+    let until_now = peak_until_now(meter);
     PlanError::Infeasible {
         planner,
         budget,
-        smallest,
-        smallest_of_all,
+        smallest: smallest.max(until_now),
+        smallest_of_all: smallest_of_all.max(until_now),
     }
 }
 

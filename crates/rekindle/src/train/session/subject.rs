@@ -98,7 +98,7 @@ impl Subject {
                 modules::make_plan(job, asked, measured, &*self.meter, self.param_count)
             }
             Kind::Recorded { step, labels } => {
-                recorded::make_plan(job, asked, step, labels, self.param_count)
+                recorded::make_plan(job, asked, step, labels, self.param_count, &*self.meter)
             }
         }
     }
