@@ -38,7 +38,9 @@ pub enum Command {
     /// Find the fastest schedule that fits a budget, and explain it
     Plan(PlanArgs),
     /// Plan what another process of this program has measured
-    #[command(name = crate::commands::plan_measured::NAME, hide = true)]
+    #[command(name = crate::commands::plan_elsewhere::GRAPH, hide = true)]
+    PlanGraph,
+    #[command(name = crate::commands::plan_elsewhere::MEASURED, hide = true)]
     PlanMeasured,
     /// Run a config under many schedules, and show what each takes: table, files, and a picture of the frontier
     Sweep(SweepArgs),

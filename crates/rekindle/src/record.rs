@@ -124,7 +124,7 @@ pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate};
 pub use optimizer::Optimizer;
 pub use output::Output;
-pub use planning::Wanted;
+pub use planning::{PlanElsewhere, Wanted};
 pub use staged::{StagedPlan, action};
 pub use step::{SpanReading, Step, StepPlan};
 
@@ -181,6 +181,7 @@ struct Options<M> {
     check: bool,
     count: Count,
     slots: usize,
+    elsewhere: Option<PlanElsewhere>,
     later: Bytes,
 }
 
@@ -193,6 +194,7 @@ impl<M> Default for Options<M> {
             check: true,
             count: Count::default(),
             slots: PlanRequest::SLOTS,
+            elsewhere: None,
             later: Bytes::ZERO,
         }
     }
@@ -235,6 +237,13 @@ where
     #[must_use]
     pub fn with_count(mut self, count: Count) -> Self {
         self.options.count = count;
+        self
+    }
+
+    /// Has plans made in another process, where `elsewhere` can.
+    #[must_use]
+    pub fn with_planner(mut self, elsewhere: Option<PlanElsewhere>) -> Self {
+        self.options.elsewhere = elsewhere;
         self
     }
 
@@ -352,6 +361,7 @@ where
             budget: None,
             wanted: wanted.clone(),
             slots: self.options.slots,
+            elsewhere: self.options.elsewhere,
             later: self.options.later,
             count: self.options.count,
             input_gradients: self.options.input_gradients,

@@ -4,7 +4,7 @@ pub mod devices;
 pub mod estimate;
 pub mod max;
 pub mod plan;
-pub mod plan_measured;
+pub mod plan_elsewhere;
 pub mod profile;
 pub mod report;
 pub mod sweep;

@@ -9,12 +9,12 @@ use rekindle::{
         ExecutorKind,
         record::RunRecord,
         run_dir::RunDir,
-        session::{self, Job, PlanElsewhere, RunError, ScheduleRequest},
+        session::{self, Job, RunError, ScheduleRequest},
     },
 };
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
-use super::plan_measured;
+use super::plan_elsewhere;
 use crate::{
     args::TrainArgs,
     config::{self, Config, Overrides},
@@ -61,8 +61,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
             .map(Into::into)
             .or(config.run.verify)
             .unwrap_or_default(),
-        planner: (device.device == DeviceId::Cpu)
-            .then_some(&(plan_measured::elsewhere as fn(&_, &_) -> _) as &PlanElsewhere),
+        planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere::PLANNERS),
         executor: executor(args, &config),
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),

@@ -35,6 +35,10 @@ const MADE_BYTES: u64 = 96;
 /// How often the plan is made again because it takes memory itself.
 const ROUNDS: usize = 3;
 
+/// Plans in another process, where that can be (`None` where not): planners take memory, which on the CPU backend is
+/// memory that a budget bounds.
+pub type PlanElsewhere = fn(&Graph, &GraphRequest) -> Option<Result<GraphPlan, GraphPlanError>>;
+
 /// Which program is wanted.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wanted {
@@ -59,6 +63,7 @@ impl Wanted {
         graph: &Graph,
         budget: Option<Bytes>,
         slots: usize,
+        elsewhere: Option<PlanElsewhere>,
     ) -> Result<GraphPlan, GraphPlanError> {
         let plan = match self {
             Self::Planner(planner) => {
@@ -67,7 +72,8 @@ impl Wanted {
                     planner: *planner,
                     slots,
                 };
-                return plan_graph(graph, &request);
+                let planned = elsewhere.and_then(|plan| plan(graph, &request));
+                return planned.unwrap_or_else(|| plan_graph(graph, &request));
             }
             Self::Schedule(schedule) => GraphPlan::of_schedule(graph, schedule.clone())?,
             Self::Operations(operations) => GraphPlan::of_operations(graph, operations.clone())?,
@@ -89,6 +95,7 @@ pub(super) struct Planning {
     pub(super) budget: Option<Bytes>,
     pub(super) wanted: Wanted,
     pub(super) slots: usize,
+    pub(super) elsewhere: Option<PlanElsewhere>,
     pub(super) count: Count,
     pub(super) input_gradients: bool,
     pub(super) optimizer: OptimizerCost,
@@ -164,7 +171,7 @@ impl<A> Measured<A> {
     ) -> Result<Self, RecordError> {
         let meter = &*planning.meter;
         let budget = planning.budget.unwrap_or(Bytes::MAX);
-        let first = first_program(&recording, planning.in_use(), budget)?;
+        let first = first_program(&recording, planning.in_use(), budget, planning.elsewhere)?;
         let first = Prepared::new(&recording, first);
         let start = || started(&recording, given.clone());
         let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress)?;
@@ -248,7 +255,10 @@ fn planned_once<A>(
             budget: asked,
             smallest: with_reserve(smallest.max(updating)),
         };
-        let plan = match planning.wanted.plan(&graph, within, planning.slots) {
+        let plan = match planning
+            .wanted
+            .plan(&graph, within, planning.slots, planning.elsewhere)
+        {
             Ok(plan) if updating <= budget => plan,
             Ok(plan) => return Err(infeasible(plan.simulated.peak)),
             Err(GraphPlanError::Infeasible { smallest, .. }) => return Err(infeasible(smallest)),
@@ -314,11 +324,21 @@ fn with_reserve(bytes: Bytes) -> Bytes {
     Bytes((bytes.0 as f64 / (1.0 - RESERVE)).ceil() as u64 + 1)
 }
 
+/// The leanest program from another process: asked for what cannot be, a planner says what can.
+fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
+    let within = |budget| plan(graph, &GraphRequest::within(budget));
+    match within(Bytes(1))? {
+        Err(GraphPlanError::Infeasible { smallest, .. }) => Some(within(smallest)?.ok()?.program),
+        _ => None,
+    }
+}
+
 /// What is measured: the plain order where it surely fits, else the leanest program.
 fn first_program(
     recording: &Recording,
     in_use: Bytes,
     budget: Bytes,
+    elsewhere: Option<PlanElsewhere>,
 ) -> Result<Program, RecordError> {
     let graph = Costs::from_shapes(recording).graph(recording, in_use);
     let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
@@ -326,6 +346,9 @@ fn first_program(
     let peak = simulate(&graph, &plain).peak;
     if (peak.0 as f64) <= budget.0 as f64 * SURELY {
         return Ok(plain);
+    }
+    if let Some(leanest) = elsewhere.and_then(|plan| leanest_elsewhere(&graph, plan)) {
+        return Ok(leanest);
     }
     let (leanest, _) = smallest_program(&graph).map_err(|error| wrong(&error))?;
     Ok(leanest)

@@ -33,7 +33,7 @@ use crate::{
     meter::{Count, PeakMemory},
     model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
     profile::{Measured, ProfileStore},
-    record::RecordError,
+    record::{PlanElsewhere, RecordError},
 };
 
 /// What is to be trained, on what, and how.
@@ -58,9 +58,9 @@ pub struct Job<'a> {
     pub hardware: &'a str,
     /// Where profiles are kept, if anywhere.
     pub profiles: Option<ProfileStore>,
-    /// Finds plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
+    /// Find plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
     /// the budget bounds. `None`, or an answer of `None`, plans here.
-    pub planner: Option<&'a PlanElsewhere>,
+    pub planner: Option<Planners>,
     /// Which bytes the budget bounds.
     pub count: Count,
     /// How closely recomputed outputs are compared with the first ones.
@@ -124,7 +124,13 @@ impl<'a> Job<'a> {
 }
 
 /// See [`Job::planner`].
-pub type PlanElsewhere = dyn Fn(&Measured, &PlanRequest) -> Option<Result<Plan, PlanError>>;
+#[derive(Debug, Clone, Copy)]
+pub struct Planners {
+    /// Of measured modules.
+    pub modules: fn(&Measured, &PlanRequest) -> Option<Result<Plan, PlanError>>,
+    /// Of recorded steps.
+    pub recorded: PlanElsewhere,
+}
 
 /// Says why a schedule does not belong to a chain, if it does not.
 pub type ChainCheck = Box<dyn Fn(&Chain) -> Result<(), String>>;

@@ -186,7 +186,9 @@ pub(super) fn make_plan(
     let budget = asked.budget();
     let (plan, planner) = match asked {
         ScheduleRequest::Plan(request) => {
-            let elsewhere = job.planner.and_then(|planner| planner(measured, request));
+            let elsewhere = job
+                .planner
+                .and_then(|planners| (planners.modules)(measured, request));
             let plan = match elsewhere {
                 Some(plan) => plan?,
                 None => measured.plan(request)?,

@@ -44,6 +44,7 @@ impl Built {
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
             .with_held(accumulated)
+            .with_planner(job.planner.map(|planners| planners.recorded))
             .planned_with(
                 job.budget(),
                 None,
@@ -111,6 +112,7 @@ pub(super) fn make_plan(
     let until_now = peak_until_now(meter);
     planned.peak = planned.peak.max(until_now);
     planned.peak_in_use = planned.peak_in_use.max(until_now);
+    planned.plain_peak = planned.plain_peak.max(until_now);
     match (budget, asked) {
         (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
             Err(infeasible(step, request.planner, budget, planned.peak, meter).into())
