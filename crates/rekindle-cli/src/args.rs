@@ -393,15 +393,24 @@ impl Lever {
 pub struct VerifyArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Segment counts to check; all powers of two up to the number of stages by default
+    /// Segment counts to check. Without any option: what the config trains, and all powers of two up to the number of
+    /// stages
     #[arg(long, value_name = "K,..", value_delimiter = ',')]
     pub segments: Vec<usize>,
+    /// Budgets whose plans to check (512MiB, 2GB, 80% of the device)
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
+    pub budgets: Vec<Size>,
+    /// How schedules within budgets are found: sqrt, segments, revolve, optimal, auto
+    #[arg(long, value_name = "NAME", requires = "budgets")]
+    pub planner: Option<PlannerKind>,
+    /// A plan to check, which `rekindle plan -o` wrote
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
     /// Optimizer steps of each check
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub steps: usize,
-    /// auto, cpu, cuda, cuda:N, wgpu or wgpu:N
-    #[arg(long, value_name = "D")]
-    pub device: Option<DeviceChoice>,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
     /// One JSON document on standard output
     #[arg(long)]
     pub json: bool,

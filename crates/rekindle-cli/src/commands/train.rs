@@ -162,6 +162,17 @@ fn schedule(
         let run = &config.run;
         (run.segments, run.budget, run.planner, &run.plan)
     };
+    request(segments, budget, planner, plan.as_deref(), device)
+}
+
+/// What is asked for by at most one of segments, a budget and a plan, and a planner.
+pub(super) fn request(
+    segments: Option<usize>,
+    budget: Option<Size>,
+    planner: Option<PlannerKind>,
+    plan: Option<&Path>,
+    device: &DeviceInfo,
+) -> Result<ScheduleRequest, Failure> {
     if let Some(path) = plan {
         let (file, order) = PlanFile::read(path)?;
         return Ok(ScheduleRequest::Given {

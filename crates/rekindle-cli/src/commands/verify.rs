@@ -2,17 +2,24 @@
 
 use rekindle::{
     Dtype,
-    device::DeviceId,
-    train::verify::{Comparison, Verification, VerifyError, verify},
+    device::{DeviceId, DeviceInfo},
+    train::{
+        session::{Job, ScheduleRequest},
+        verify::{Comparison, Verification, usual_segments, verify},
+    },
 };
+use rekindle_plan::PlanRequest;
 use serde_json::json;
 
+use super::train;
 use crate::{
     args::VerifyArgs,
-    config::{self, Overrides},
+    config::{self, Config, Overrides},
     exit,
     failure::{Failure, Outcome},
-    output, table,
+    output,
+    profiles::profiles,
+    table,
 };
 
 /// Format tag of the document that `--json` writes.
@@ -38,14 +45,16 @@ pub fn run(args: &VerifyArgs) -> Outcome {
             ..Overrides::from(&args.config.replace)
         },
     )?;
-    let device = args.device.unwrap_or_default().resolve()?;
+    let device = train::device(args.measure.device, &config)?.resolve()?;
     let data = config.open_data()?;
-    let verification = Verification {
-        model: &config.model,
-        data: &*data.train,
-        settings: &config.training,
-        segments: &args.segments,
-    };
+    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let job = Job {
+        count: config.count(None),
+        executor: args.measure.executor.unwrap_or_default(),
+        profiles: profiles(args.measure.fresh),
+        ..Job::new(&config.model, &*data.train, &config.training, schedule)
+    }
+    .on(&device);
     note!(
         "comparing {} steps with the plain run on {} ({})",
         args.steps,
@@ -56,12 +65,12 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         DeviceId::Cpu => 0.0,
         DeviceId::Cuda(_) | DeviceId::Wgpu(_) => gpu_tolerance(config.training.dtype),
     };
-    let comparisons = verify(&verification, device.device, &mut |comparison| {
-        note!(
-            "{} segments: {}",
-            comparison.segments,
-            verdict(comparison, tolerance)
-        );
+    let verification = Verification {
+        job: &job,
+        plans: plans(args, &config, &device)?,
+    };
+    let comparisons = verify(verification, device.device, &mut |comparison| {
+        note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
     })?;
     let failed = comparisons
         .iter()
@@ -91,6 +100,49 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     Ok(())
 }
 
+/// What is asked for, or else what the config trains and equal segments.
+fn plans(
+    args: &VerifyArgs,
+    config: &Config,
+    device: &DeviceInfo,
+) -> Result<Vec<(String, ScheduleRequest)>, Failure> {
+    let mut plans = Vec::new();
+    let mut segments = args.segments.clone();
+    let nothing_asked = segments.is_empty() && args.budgets.is_empty() && args.plan.is_none();
+    let run = &config.run;
+    if nothing_asked {
+        if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
+            let request = train::request(
+                run.segments,
+                run.budget,
+                run.planner,
+                run.plan.as_deref(),
+                device,
+            )?;
+            plans.push(("the config's plan".into(), request));
+        }
+        segments = usual_segments(&config.model, &config.shape);
+        segments.extend(run.segments.filter(|count| !segments.contains(count)));
+    }
+    if let Some(path) = &args.plan {
+        let request = train::request(None, None, None, Some(path), device)?;
+        plans.push((path.display().to_string(), request));
+    }
+    for &budget in &args.budgets {
+        let request = train::request(None, Some(budget), args.planner, None, device)?;
+        plans.push((format!("within {budget}"), request));
+    }
+    for count in segments {
+        let name = match count {
+            1 => "1 segment (plain)".to_owned(),
+            _ => format!("{count} segments"),
+        };
+        let request = train::request(Some(count), None, None, None, device)?;
+        plans.push((name, request));
+    }
+    Ok(plans)
+}
+
 fn passes(comparison: &Comparison, tolerance: f64) -> bool {
     let largest = comparison
         .loss
@@ -110,17 +162,19 @@ fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
 fn table(comparisons: &[Comparison], tolerance: f64) -> String {
     let mut table = table::table(
         [
-            "segments",
+            "plan",
+            "planner",
             "loss",
             "gradients",
             "parameters and statistics",
             "",
         ],
-        0..4,
+        2..5,
     );
     for comparison in comparisons {
         table.add_row([
-            comparison.segments.to_string(),
+            comparison.plan.clone(),
+            comparison.planner.clone(),
             format!("{:.1e}", comparison.loss),
             format!("{:.1e}", comparison.gradients),
             format!("{:.1e}", comparison.state),
@@ -128,15 +182,4 @@ fn table(comparisons: &[Comparison], tolerance: f64) -> String {
         ]);
     }
     format!("{table}\n")
-}
-
-impl From<VerifyError> for Failure {
-    fn from(error: VerifyError) -> Self {
-        match error {
-            VerifyError::Data(error) => error.into(),
-            VerifyError::Plan(error) => error.into(),
-            VerifyError::Device(error) => error.into(),
-            VerifyError::Build(_) | VerifyError::Train(_) => Self::other(error),
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! What runs a training's steps: the recorded step, or the executor of modules.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{cell::RefCell, fmt, rc::Rc, str::FromStr, sync::Arc};
 
 use burn::{
     optim::GradientsParams,
@@ -96,7 +96,7 @@ pub(super) struct Part {
 /// What runs the steps, with its plan.
 pub(super) enum Engine {
     Recorded {
-        step: RecordedStep,
+        step: Rc<RefCell<RecordedStep>>,
         /// What stages cost.
         chain: Chain,
         /// Reads memory after every span of the next step.
@@ -113,9 +113,9 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    pub(super) fn recorded(step: RecordedStep) -> Self {
-        let mut chain = step.staged_plan().chain;
-        chain.optimizer = step.optimizer_cost();
+    pub(super) fn recorded(step: Rc<RefCell<RecordedStep>>) -> Self {
+        let mut chain = step.borrow().staged_plan().chain;
+        chain.optimizer = step.borrow().optimizer_cost();
         Self::Recorded {
             step,
             chain,
@@ -152,6 +152,7 @@ impl Engine {
                 ..
             } => {
                 device.seed(seed.before());
+                let step = step.borrow();
                 let mut actions = Vec::new();
                 let output = if *watched {
                     step.run_watched(model, (input, targets), |span| {
@@ -224,7 +225,9 @@ impl Engine {
         meter: &Arc<dyn Meter>,
     ) -> Result<(), TrainError> {
         match self {
-            Self::Recorded { step, .. } => step.plan_again(None, GraphPlanner::None)?,
+            Self::Recorded { step, .. } => {
+                step.borrow_mut().plan_again(None, GraphPlanner::None)?;
+            }
             Self::Modules { executor, .. } => {
                 let plain = planner::none(stages)?;
                 *executor = Executor::new(plain).with_meter(Arc::clone(meter));
@@ -246,7 +249,7 @@ impl Engine {
     /// Makes room in the pools for bytes that the caller allocates.
     pub(super) fn make_room(&self, bytes: Bytes) {
         match self {
-            Self::Recorded { step, .. } => step.make_room(bytes),
+            Self::Recorded { step, .. } => step.borrow().make_room(bytes),
             Self::Modules { executor, .. } => {
                 if let Some(room) = executor.room() {
                     room.make(bytes);
@@ -283,7 +286,7 @@ impl Engine {
     /// How often pools were trimmed so that they stayed within the budget.
     pub(super) fn trims(&self) -> u64 {
         match self {
-            Self::Recorded { step, .. } => step.trims(),
+            Self::Recorded { step, .. } => step.borrow().trims(),
             Self::Modules { executor, .. } => executor.room().map_or(0, Room::trims),
         }
     }
@@ -300,7 +303,7 @@ impl Engine {
                 chain,
                 ..
             } => {
-                let plan = recorded.staged_plan();
+                let plan = recorded.borrow().staged_plan();
                 Ok(Timeline::of_recorded(step, &plan, &chain.optimizer, trace))
             }
             Self::Modules {

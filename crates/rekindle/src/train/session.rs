@@ -3,10 +3,10 @@
 //! This is where a device is opened.
 
 mod modules;
-mod prepare;
+pub(super) mod prepare;
 mod recorded;
 mod run;
-mod subject;
+pub(super) mod subject;
 
 use std::{io, ops::ControlFlow, path::Path};
 
@@ -346,6 +346,10 @@ pub enum RunError {
     /// The run's folder cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+}
+
+pub(super) fn other_executor() -> RunError {
+    RunError::OtherModel("the plan is for the other executor: see `--executor`".into())
 }
 
 impl RunError {

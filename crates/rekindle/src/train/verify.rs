@@ -1,31 +1,29 @@
-//! Shows on the spot that a schedule changes nothing: the same training by a hand-written burn loop and by the
-//! executor, compared value by value.
+//! Shows on the spot that a plan changes nothing: the same training by a hand-written burn loop and by the plan,
+//! compared value by value.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
     tensor::{Device, Tensor},
 };
-use rekindle_plan::{PlanError, StageId, planner};
+use rekindle_plan::StageId;
 use serde::Serialize;
-use thiserror::Error;
 
 use super::{
+    ExecutorKind,
+    engine::Engine,
+    loss::TargetTensor,
     optimizer::AnyOptimizer,
-    settings::TrainSettings,
+    session::{
+        Job, Planned, RunError, ScheduleRequest, other_executor, prepare::Built, subject::Subject,
+    },
     trainer::{TrainError, rows, to_device},
 };
 use crate::{
-    data::{DataError, Dataset, Shuffled},
-    device::{DeviceError, DeviceId, open},
-    executor::Executor,
+    data::Shuffled,
+    device::{DeviceId, OpenDevice, open},
     layer::Layer,
-    model::{
-        build::{BuildError, build},
-        spec::ModelSpec,
-        stage::Stage,
-        stages::StagePlan,
-    },
+    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, value::Value},
     record::Optimizer as _,
     seed::StepSeed,
     sequential::Sequential,
@@ -33,23 +31,23 @@ use crate::{
 
 /// What is verified.
 pub struct Verification<'a> {
-    /// The model.
-    pub model: &'a ModelSpec,
-    /// Its data.
-    pub data: &'a dyn Dataset,
-    /// Batch, seed, optimizer and so on; `steps` is how many steps are compared.
-    pub settings: &'a TrainSettings,
-    /// Segment counts to compare; all powers of two below the number of stages, and that number, where empty.
-    pub segments: &'a [usize],
+    /// The training; its settings' `steps` are compared.
+    pub job: &'a Job<'a>,
+    /// Plans to compare, each with its name; the plain loop is compared with each of them.
+    pub plans: Vec<(String, ScheduleRequest)>,
 }
 
-/// The largest differences between the plain run and one with so many segments.
+/// The largest differences between the plain run and one by a plan.
 ///
 /// A difference is relative to the largest value of its tensor, or absolute where that is below 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Number of segments.
-    pub segments: usize,
+    /// The plan's name.
+    pub plan: String,
+    /// The planner that found it.
+    pub planner: String,
+    /// Number of segments; null where stages are recomputed in another way.
+    pub segments: Option<usize>,
     /// Over the losses of all steps.
     pub loss: f64,
     /// Over all gradients of all steps.
@@ -60,67 +58,41 @@ pub struct Comparison {
     pub identical: bool,
 }
 
-/// A verification that could not be.
-#[derive(Debug, Error)]
-pub enum VerifyError {
-    /// The model cannot be built.
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    /// The data cannot fill a batch.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// So many segments there cannot be.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// A step could not run.
-    #[error(transparent)]
-    Train(#[from] TrainError),
-    /// The device cannot be opened.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
+/// The equal segments that are compared where nothing else is asked for: all powers of two below the number of stages,
+/// and that number.
+#[must_use]
+pub fn usual_segments(model: &ModelSpec, shape: &ModelShape) -> Vec<usize> {
+    let stages = StagePlan::new(model, shape).stages.len();
+    let powers = (0..).map(|power| 1 << power);
+    powers.take_while(|&k| k < stages).chain([stages]).collect()
 }
 
 /// Compares on a device that is known to answer. `done` is told of each comparison.
 ///
 /// # Errors
 ///
-/// A [`VerifyError`] where nothing could be compared; differences are no error here.
+/// A [`RunError`] where nothing could be compared; differences are no error here.
 pub fn verify(
-    verification: &Verification<'_>,
+    verification: Verification<'_>,
     device: DeviceId,
     done: &mut dyn FnMut(&Comparison),
-) -> Result<Vec<Comparison>, VerifyError> {
-    let Verification {
-        model,
-        data,
-        settings,
-        segments,
-    } = *verification;
-    let device = open(device, settings.dtype)?.device;
-    let shape = model.infer().map_err(BuildError::from)?;
-    let stages = StagePlan::new(model, &shape);
-    let batches = Shuffled::new(data.len(), settings.batch, settings.seed)?;
-    device.seed(settings.seed);
-    let model = Sequential::new(build(model, &stages, settings.dtype, &device)?);
+) -> Result<Vec<Comparison>, RunError> {
+    let Verification { job, plans } = verification;
+    let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
+    let built = Built::new(job, &device)?;
+    let (built, mut subject) = Subject::of(job, built, &device, &meter, &mut ())?;
     let trial = Trial {
-        model,
-        data,
-        batches,
-        settings,
+        model: built.model,
+        batches: built.batches,
+        job,
         device,
     };
-    let stages = trial.model.len();
-    let segments = if segments.is_empty() {
-        let powers = (0..).map(|power| 1 << power);
-        powers.take_while(|&k| k < stages).chain([stages]).collect()
-    } else {
-        segments.to_vec()
-    };
     let plain = trial.train(None)?;
-    let mut comparisons = Vec::with_capacity(segments.len());
-    for segments in segments {
-        let executor = Executor::new(planner::uniform(stages, segments)?);
-        let comparison = plain.compare(&trial.train(Some(&executor))?, segments);
+    let mut comparisons = Vec::with_capacity(plans.len());
+    for (name, plan) in plans {
+        let planned = subject.plan(job, &plan)?;
+        let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
+        let comparison = plain.compare(&trial.train(Some(&engine))?, name, &planned);
         done(&comparison);
         comparisons.push(comparison);
     }
@@ -129,9 +101,8 @@ pub fn verify(
 
 struct Trial<'a> {
     model: Sequential<Stage>,
-    data: &'a dyn Dataset,
     batches: Shuffled,
-    settings: &'a TrainSettings,
+    job: &'a Job<'a>,
     device: Device,
 }
 
@@ -144,51 +115,73 @@ struct Values {
 }
 
 impl Trial<'_> {
-    /// Trains a copy of the model: with an executor, or by the plain loop.
-    fn train(&self, executor: Option<&Executor>) -> Result<Values, TrainError> {
+    /// Trains a copy of the model: by a plan, or by the plain loop.
+    fn train(&self, engine: Option<&Engine>) -> Result<Values, TrainError> {
+        let Job {
+            settings, train, ..
+        } = self.job;
         let mut model = self.model.valid().train();
-        let mut optimizer = AnyOptimizer::new(self.settings.optimizer, self.settings.clip);
+        let mut optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
         let mut values = Values::default();
-        for step in 0..self.settings.steps {
-            let batch = self.data.batch(&self.batches.step(step));
-            let (input, targets) = to_device(batch, self.settings.dtype, &self.device)?;
-            let seed = StepSeed::new(self.settings.seed, step as u64);
-            let (loss, gradients) = match executor {
-                Some(executor) => {
-                    let output =
-                        executor.step(&model, input, seed, |output| targets.loss(rows(output)))?;
-                    (output.loss, output.gradients)
+        for step in 0..settings.steps {
+            let samples = self.batches.step(step);
+            let batch = train.batch(&samples[..settings.micro_batch()]);
+            let batch = to_device(batch, settings.dtype, &self.device)?;
+            let seed = StepSeed::new(settings.seed, step as u64);
+            let parts = settings.accumulate;
+            let (loss, gradients) = match engine {
+                Some(engine) => {
+                    let part = engine.run(&model, batch, seed, parts, &self.device)?;
+                    (part.loss, part.gradients)
                 }
-                None => {
-                    let mut value = input;
-                    for (stage, layer) in model.layers().iter().enumerate() {
-                        if layer.draws_random() {
-                            self.device.seed(seed.stage(StageId(stage)));
-                        }
-                        value = layer.forward(value);
-                    }
-                    let loss = targets.loss(rows(value));
-                    let gradients = GradientsParams::from_grads(loss.backward(), &model);
-                    (loss.inner(), gradients)
-                }
+                None => self.plain(&model, batch, seed),
             };
             values.losses.push(floats(loss));
             values.gradients.extend(gradients_of(&model, &gradients));
-            let rate = self.settings.learning_rate.at(step, self.settings.steps);
+            let rate = settings.learning_rate.at(step, settings.steps);
             model = optimizer.step(rate, model, gradients);
         }
         values.state = state_of(&model);
         Ok(values)
     }
+
+    /// One step as anybody would write it in burn, with the seeds of the executor that it is compared with.
+    fn plain(
+        &self,
+        model: &Sequential<Stage>,
+        (input, targets): (Value, TargetTensor),
+        seed: StepSeed,
+    ) -> (Tensor<1>, GradientsParams) {
+        let by_stage = self.job.executor == ExecutorKind::Modules;
+        if !by_stage {
+            self.device.seed(seed.before());
+        }
+        let mut value = input;
+        for (stage, layer) in model.layers().iter().enumerate() {
+            if by_stage && layer.draws_random() {
+                self.device.seed(seed.stage(StageId(stage)));
+            }
+            value = layer.forward(value);
+        }
+        let loss = targets.loss(rows(value));
+        let loss = match self.job.settings.accumulate {
+            1 => loss,
+            parts => loss / parts as f64,
+        };
+        let gradients = GradientsParams::from_grads(loss.backward(), model);
+        (loss.inner(), gradients)
+    }
 }
 
 impl Values {
-    fn compare(&self, other: &Self, segments: usize) -> Comparison {
+    fn compare(&self, other: &Self, plan: String, planned: &Planned) -> Comparison {
         let identical = self.losses == other.losses
             && self.gradients == other.gradients
             && self.state == other.state;
         Comparison {
-            segments,
+            plan,
+            planner: planned.planner.clone(),
+            segments: planned.segments.as_ref().map(Vec::len),
             loss: difference(&self.losses, &other.losses),
             gradients: difference(&self.gradients, &other.gradients),
             state: difference(&self.state, &other.state),

@@ -22,15 +22,15 @@ use crate::{
 };
 
 /// A job's model, its parameters drawn from the job's seed, and the order of its batches.
-pub(super) struct Built {
-    pub(super) model: Sequential<Stage>,
+pub(in crate::train) struct Built {
+    pub(in crate::train) model: Sequential<Stage>,
     pub(super) shape: ModelShape,
-    pub(super) batches: Shuffled,
+    pub(in crate::train) batches: Shuffled,
     pub(super) labels: Vec<StageLabel>,
 }
 
 impl Built {
-    pub(super) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
+    pub(in crate::train) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
         let shape = job.model.infer()?;
         let stages = StagePlan::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;

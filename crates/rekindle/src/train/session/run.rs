@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use rekindle_plan::{Bytes, Seconds};
 
-use super::{Job, MemoryNow, Observer, Planned, RunError, prepare::Built, subject::Subject};
+use super::{
+    Job, MemoryNow, Observer, Planned, RunError, other_executor, prepare::Built, subject::Subject,
+};
 use crate::{
     data::{Shuffled, in_order},
     device::{DeviceId, OpenDevice},
@@ -329,10 +331,6 @@ impl<'a> Session<'a> {
             measured: true,
         })
     }
-}
-
-fn other_executor() -> RunError {
-    RunError::OtherModel("the plan is for the other executor".into())
 }
 
 fn stages(planned: &Planned) -> Vec<StageRecord> {

@@ -1,6 +1,6 @@
 //! What is planned: a training step that was measured.
 
-use std::sync::Arc;
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Chain, PlanRequest, PlannerKind};
@@ -29,7 +29,7 @@ pub struct Subject {
 enum Kind {
     Modules(Measured),
     Recorded {
-        step: RecordedStep,
+        step: Rc<RefCell<RecordedStep>>,
         labels: Vec<StageLabel>,
     },
 }
@@ -45,7 +45,7 @@ impl Subject {
     }
 
     /// Measures a model, which comes back with the values it had.
-    pub(super) fn of(
+    pub(in crate::train) fn of(
         job: &Job<'_>,
         built: Built,
         device: &Device,
@@ -59,6 +59,7 @@ impl Subject {
             }
             ExecutorKind::Recorded => {
                 let step = built.record(job, device, meter, observer)?;
+                let step = Rc::new(RefCell::new(step));
                 let labels = built.labels.clone();
                 (built, Kind::Recorded { step, labels })
             }
@@ -77,6 +78,7 @@ impl Subject {
         match &self.kind {
             Kind::Modules(measured) => measured.chain.clone(),
             Kind::Recorded { step, labels } => {
+                let step = step.borrow();
                 let staged = step.staged_plan();
                 let mut chain = recorded::named(staged.chain, &staged.marks, labels);
                 chain.optimizer = step.optimizer_cost();
@@ -97,9 +99,14 @@ impl Subject {
             Kind::Modules(measured) => {
                 modules::make_plan(job, asked, measured, &*self.meter, self.param_count)
             }
-            Kind::Recorded { step, labels } => {
-                recorded::make_plan(job, asked, step, labels, self.param_count, &*self.meter)
-            }
+            Kind::Recorded { step, labels } => recorded::make_plan(
+                job,
+                asked,
+                &mut step.borrow_mut(),
+                labels,
+                self.param_count,
+                &*self.meter,
+            ),
         }
     }
 
@@ -172,10 +179,10 @@ impl Subject {
     }
 
     /// What runs the plan that was made last.
-    pub(super) fn engine(self, job: &Job<'_>, planned: &Planned) -> Option<Engine> {
-        match self.kind {
+    pub(in crate::train) fn engine(&self, job: &Job<'_>, planned: &Planned) -> Option<Engine> {
+        match &self.kind {
             Kind::Modules(_) => modules::engine(job, planned, &self.meter),
-            Kind::Recorded { step, .. } => Some(Engine::recorded(step)),
+            Kind::Recorded { step, .. } => Some(Engine::recorded(Rc::clone(step))),
         }
     }
 }
