@@ -171,7 +171,8 @@ pub struct Operation {
     pub temp_bytes: Bytes,
     /// Whether running it again makes the same outputs; false for random draws, which run once.
     pub repeatable: bool,
-    /// The marked stage of the model that recorded it. Does not fall in recorded order.
+    /// The marked stage of the model that recorded it. Does not fall in recorded order of the forward pass; in the
+    /// backward pass a few operations may have one.
     pub stage: Option<u32>,
     /// Whether it belongs to the backward pass, all of which is recorded after the forward pass.
     pub backward: bool,

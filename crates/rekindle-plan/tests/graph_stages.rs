@@ -189,3 +189,22 @@ fn a_schedule_for_other_stages_is_refused() {
     let error = GraphPlan::of_schedule(&graph, planner::none(7).unwrap()).unwrap_err();
     assert!(error.to_string().contains("for 7 stages"), "{error}");
 }
+
+#[test]
+fn a_marked_gradient_ends_its_stages_backward() {
+    let mut graph = three().graph;
+    for (place, stage) in [(0, 0), (1, 1), (2, 2)] {
+        graph.operations[place].stage = Some(stage);
+    }
+    let backward = |graph: &Graph| -> Vec<usize> {
+        let stages = Stages::new(graph, &borders(graph), Crossing::Carried);
+        let stages_of = 0..=stages.chain().stages.len();
+        stages_of
+            .map(|stage| stages.backward(StageId(stage)).count())
+            .collect()
+    };
+    // By what is read, each operation belongs to the stage whose output it reads; what is left is the first's.
+    assert_eq!(backward(&graph), [2, 1, 1]);
+    graph.operations[4].stage = Some(2);
+    assert_eq!(backward(&graph), [2, 0, 2]);
+}

@@ -16,6 +16,7 @@ use rekindle::{
         spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
     },
     train::{
+        ExecutorKind,
         session::{Job, ScheduleRequest, measure},
         settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
     },
@@ -170,8 +171,12 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         eval_every: None,
     };
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
-    let job = Job::new(&model, &*split.train, &settings, schedule);
-    let measured = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
+    let job = Job {
+        executor: ExecutorKind::Modules,
+        ..Job::new(&model, &*split.train, &settings, schedule)
+    };
+    let subject = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
+    let measured = subject.modules().unwrap();
     let counted = Counted {
         model: &model,
         shape: &model.infer().unwrap(),
@@ -194,7 +199,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
             let peak = measured.costed(plan).unwrap().peak;
             (peak.0 - measured.chain.fixed_bytes.0) as f64
         };
-        let (counted, measured) = (step(&counted), step(&measured));
+        let (counted, measured) = (step(&counted), step(measured));
         println!(
             "{}, {segments} segments: counted {counted}, measured {measured}, {:+.1}%",
             case.name,

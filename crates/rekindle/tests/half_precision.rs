@@ -25,15 +25,16 @@ use rekindle::{
         stages::StagePlan,
         value::Value,
     },
-    profile::{Measured, ProfileStore},
+    profile::ProfileStore,
     train::{
+        ExecutorKind,
         record::RunRecord,
         session::{Job, ScheduleRequest, measure, run},
         settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings},
-        verify::{Verification, verify},
+        verify::{Verification, usual_segments, verify},
     },
 };
-use rekindle_plan::{Action, PlanRequest, PlannerKind, Schedule, StageId};
+use rekindle_plan::{Action, Chain, PlanRequest, PlannerKind, Schedule, StageId};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
@@ -157,23 +158,35 @@ fn uniform(segments: usize) -> ScheduleRequest {
     })
 }
 
+fn equal_segments(model: &ModelSpec) -> Vec<(String, ScheduleRequest)> {
+    let counts = usual_segments(model, &model.infer().unwrap());
+    let plan = |count: usize| (count.to_string(), uniform(count));
+    counts.into_iter().map(plan).collect()
+}
+
 #[test]
 fn segments_compute_what_the_plain_run_computes_bit_for_bit() {
     let _alone = alone();
     for model in [images(), tokens()] {
         let data = data(&model);
         for dtype in HALVES {
-            let verification = Verification {
-                model: &model,
-                data: &*data.train,
-                settings: &settings(dtype),
-                segments: &[],
-            };
-            let comparisons = verify(&verification, DeviceId::Cpu, &mut |_| ()).unwrap();
-            assert!(
-                comparisons.iter().all(|comparison| comparison.identical),
-                "{dtype}: {comparisons:?}"
-            );
+            for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
+                let settings = settings(dtype);
+                let job = Job {
+                    executor,
+                    ..Job::new(&model, &*data.train, &settings, uniform(1))
+                };
+                let verification = Verification {
+                    job: &job,
+                    plans: equal_segments(&model),
+                };
+                let comparisons = verify(verification, DeviceId::Cpu, &mut |_| ()).unwrap();
+                assert!(comparisons.len() > 2);
+                assert!(
+                    comparisons.iter().all(|comparison| comparison.identical),
+                    "{executor}, {dtype}: {comparisons:?}"
+                );
+            }
         }
     }
 }
@@ -280,7 +293,7 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
     let folder = tempfile::tempdir().unwrap();
     let model = wide(WIDTH as usize);
     let data = data(&model);
-    let profile = |dtype| -> Measured {
+    let profile = |dtype| -> Chain {
         let settings = TrainSettings {
             batch: BATCH as usize,
             ..settings(dtype)
@@ -290,12 +303,13 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
                 folder: folder.path().to_owned(),
                 fresh: false,
             }),
+            executor: ExecutorKind::Modules,
             ..Job::new(&model, &*data.train, &settings, uniform(1))
         };
-        measure(&job, DeviceId::Cpu, &mut ()).unwrap()
+        measure(&job, DeviceId::Cpu, &mut ()).unwrap().chain()
     };
     for (dtype, width) in [(Dtype::F32, 4), (Dtype::F16, 2), (Dtype::Bf16, 2)] {
-        let chain = profile(dtype).chain;
+        let chain = profile(dtype);
         let (activation, weights) = (width * BATCH * WIDTH, width * (WIDTH * WIDTH + WIDTH));
         assert_eq!(chain.input_bytes.0, activation, "{dtype}");
         let near = |bytes: u64| (activation..activation + TABLES).contains(&bytes);
@@ -320,6 +334,10 @@ fn trained(settings: &TrainSettings, model: &ModelSpec, recheck: Recheck) -> Run
     let data = data(model);
     let job = Job {
         recheck,
+        executor: match recheck {
+            Recheck::Values => ExecutorKind::Modules,
+            Recheck::Shapes | Recheck::Off => ExecutorKind::Recorded,
+        },
         ..Job::new(model, &*data.train, settings, uniform(2))
     };
     run(&job, DeviceId::Cpu, &mut ()).unwrap()
@@ -389,7 +407,7 @@ const GPU_ULPS: f64 = 8.0;
 fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
     use rekindle::{
         device::{DeviceError, probe},
-        train::verify::VerifyError,
+        train::session::RunError,
     };
 
     let _alone = alone();
@@ -401,13 +419,13 @@ fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
     let model = wide(16);
     let data = data(&model);
     for dtype in HALVES {
+        let settings = settings(dtype);
+        let job = Job::new(&model, &*data.train, &settings, uniform(2));
         let verification = Verification {
-            model: &model,
-            data: &*data.train,
-            settings: &settings(dtype),
-            segments: &[2],
+            job: &job,
+            plans: vec![("2 segments".into(), uniform(2))],
         };
-        match verify(&verification, info.device, &mut |_| ()) {
+        match verify(verification, info.device, &mut |_| ()) {
             Ok(comparisons) => {
                 println!("{dtype} on {}: {comparisons:?}", info.name);
                 let tolerance = GPU_ULPS * dtype.epsilon();
@@ -417,7 +435,7 @@ fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
                     assert!(comparison.state <= tolerance);
                 }
             }
-            Err(VerifyError::Device(refusal)) => {
+            Err(RunError::Device(refusal)) => {
                 println!("{dtype} on {}: {refusal}", info.name);
                 let DeviceError::Dtype { supported, .. } = refusal else {
                     panic!("{refusal}");

@@ -444,7 +444,9 @@ fn a_run_with_a_folder_traces_one_step_and_leaves_its_phases_and_its_median_alon
         .actions
         .iter()
         .map(|action| action.predicted_at_peak.total());
-    assert_eq!(predicted.max(), Some(record.in_use.predicted_bytes));
+    // Recording and planning took more than a step of this tiny model: that is the predicted peak.
+    assert!(predicted.max() <= Some(record.in_use.predicted_bytes));
+    assert_eq!(record.in_use.predicted_bytes, record.in_use.measured_bytes);
     let mut counted: Vec<f64> = record
         .history
         .iter()

@@ -73,6 +73,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         param_count: 0,
         stages: Vec::new(),
         timeline: None,
+        executor: rekindle::train::ExecutorKind::Recorded,
         planner: segments.map_or("optimal", |_| "uniform").into(),
         segments: segments.map(|count| vec![[0, 0]; count]),
         budget_bytes: budget.map(Bytes),

@@ -1,7 +1,8 @@
 //! A graph seen as a chain: its forward pass cut at borders into stages, so that the planners of chains can plan it.
 //!
 //! Stage i has the forward operations between two borders; those behind the last border are the loss. Its backward
-//! ends at the last backward operation that reads anything made in stage i or later. With R(S) the bytes of the
+//! ends at the last backward operation that reads anything made in stage i or later, or is
+//! [marked](super::Operation::stage) as one of these. With R(S) the bytes of the
 //! storages of a set:
 //!
 //! | the chain's | is |

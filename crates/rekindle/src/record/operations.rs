@@ -89,7 +89,8 @@ struct Entry {
 pub(crate) struct Recorded<'a> {
     /// What it has in common with others.
     pub(crate) kind: &'a Kind,
-    /// The marked stage that it belongs to, in the forward pass of a marked model.
+    /// The marked stage that it belongs to, where the model has marks: of the backward pass, only of operations that make
+    /// a parameter's gradient.
     pub(crate) stage: Option<u32>,
     /// Recorded after the loss.
     pub(crate) backward: bool,
@@ -101,6 +102,11 @@ impl Operations {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Says to which stage an operation belongs.
+    pub(super) fn set_stage(&mut self, number: usize, stage: u32) {
+        self.entries[number].stage = Some(stage);
     }
 
     /// The distinct ones.

@@ -128,8 +128,37 @@ impl Recording {
             tensors: numbering.finish(),
             hash: 0,
         };
+        recording.place_gradients();
         recording.hash = recording.hashed();
         (recording, taken.auxiliary)
+    }
+
+    /// Puts what makes a parameter's gradient into the first stage that reads the parameter.
+    fn place_gradients(&mut self) {
+        let mut read_in: Vec<Option<u32>> = vec![None; self.parameters.len()];
+        let places = self.parameters.iter().zip(0..);
+        let places: HashMap<usize, usize> =
+            places.map(|(one, place)| (one.tensor, place)).collect();
+        for operation in self.operations.iter().filter(|one| !one.backward) {
+            let parameters = operation.inputs().filter_map(|input| places.get(&input));
+            for &parameter in parameters {
+                // In recorded order: the first is the lowest.
+                read_in[parameter] = read_in[parameter].or(operation.stage);
+            }
+        }
+        let gradients = self.parameters.iter().zip(read_in);
+        let gradients: HashMap<usize, u32> = gradients
+            .filter_map(|(one, stage)| Some((one.gradient?, stage?)))
+            .collect();
+        for number in 0..self.operations.len() {
+            let operation = self.operations.get(number);
+            let mut outputs = operation.outputs().filter(|_| operation.backward);
+            let stage = outputs.find_map(|output| gradients.get(&output).copied());
+            drop(outputs);
+            if let Some(stage) = stage {
+                self.operations.set_stage(number, stage);
+            }
+        }
     }
 
     /// Tensors that are there before the first operation.

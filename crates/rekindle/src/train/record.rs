@@ -3,7 +3,7 @@
 use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{settings::TrainSettings, timeline::Timeline};
+use super::{ExecutorKind, settings::TrainSettings, timeline::Timeline};
 use crate::{
     meter::{Count, PhaseReading},
     model::spec::ModelSpec,
@@ -83,7 +83,7 @@ pub struct PoolRecord {
 pub struct StageRecord {
     /// Its name.
     pub name: String,
-    /// How often the schedule runs it forward.
+    /// How often the plan runs it forward; of single operations, the most often that one of them runs.
     pub forwards: usize,
     /// Seconds of one forward, as measured before the run.
     pub forward_s: Seconds,
@@ -114,9 +114,11 @@ pub struct RunRecord {
     pub settings: TrainSettings,
     /// Values that training changes.
     pub param_count: u64,
+    /// What ran the steps.
+    pub executor: ExecutorKind,
     /// How the schedule was found.
     pub planner: String,
-    /// First and last stage of each segment; `None` for nested schedules.
+    /// First and last stage of each segment; `None` where stages are recomputed in another way.
     pub segments: Option<Vec<[usize; 2]>>,
     /// The stages that the schedule is for.
     pub stages: Vec<StageRecord>,

@@ -60,6 +60,7 @@ fn record(
             eval_every: None,
         },
         param_count: 10 * MIB / 4,
+        executor: rekindle::train::ExecutorKind::Recorded,
         planner: "uniform".into(),
         segments: None,
         stages: vec![StageRecord {

@@ -335,8 +335,20 @@ fn backward(graph: &Graph, index: &Index, forward: &[Range<usize>]) -> Vec<Range
     let first = forward.last().map_or(0, |range| range.end);
     let mut end = first;
     let mut ranges = Vec::new();
+    // Where the last operation is that a mark puts into each stage.
+    let mark = |range: &Range<usize>| {
+        let mut operations = graph.operations[range.clone()].iter();
+        operations.find_map(|operation| operation.stage)
+    };
+    let mut marked: HashMap<u32, usize> = HashMap::new();
+    for (place, operation) in graph.operations.iter().enumerate().skip(first) {
+        marked.extend(operation.stage.map(|stage| (stage, place)));
+    }
     for (i, range) in forward.iter().enumerate().rev() {
         let start = end;
+        if let Some(place) = mark(range).and_then(|mark| marked.get(&mark)) {
+            end = end.max(place + 1);
+        }
         for operation in &graph.operations[range.clone()] {
             for &output in &operation.outputs {
                 if let Some(reader) = index.readers(output).last() {

@@ -263,6 +263,7 @@ impl<'a> Session<'a> {
             settings: self.job.settings.clone(),
             param_count: planned.param_count,
             stages: stages(planned),
+            executor: self.job.executor,
             planner: planned.planner.clone(),
             segments: planned.segments.clone(),
             budget_bytes: planned.budget,

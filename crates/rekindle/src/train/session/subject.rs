@@ -72,6 +72,15 @@ impl Subject {
         Ok((built, subject))
     }
 
+    /// The measured stages, where modules run.
+    #[must_use]
+    pub fn modules(&self) -> Option<&Measured> {
+        match &self.kind {
+            Kind::Modules(measured) => Some(measured),
+            Kind::Recorded { .. } => None,
+        }
+    }
+
     /// What each stage costs. Of a recorded step: what its operations do together, at most.
     #[must_use]
     pub fn chain(&self) -> Chain {
