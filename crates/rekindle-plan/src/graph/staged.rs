@@ -10,8 +10,7 @@ use super::found::Found;
 use super::index::Index;
 use super::stages::{Crossing, Stages};
 use super::{Graph, GraphPlanError, GraphPlanner};
-use crate::plan::PlannerKind;
-use crate::planner::{self, PlanError};
+use crate::planner::{self, PlanError, PlannerKind};
 use crate::schedule::Schedule;
 
 /// A schedule over stages and its program.
