@@ -198,10 +198,13 @@ fn planned(
 
 /// The smallest budget of any planner here that takes so long a chain.
 fn smallest_of_all(chain: &Chain, smallest: Bytes) -> Result<Bytes, PlanError> {
-    match chain.stages.len() {
-        0..=MOST_STAGES_OF_WINDOWS => Ok(smallest_peak(chain)?.0),
-        0..=MOST_STAGES => Ok(smallest.min(smallest_segments_peak(chain, None)?)),
-        _ => Ok(smallest),
+    let stages = chain.stages.len();
+    if stages <= MOST_STAGES_OF_WINDOWS {
+        Ok(smallest_peak(chain)?.0)
+    } else if stages <= MOST_STAGES {
+        Ok(smallest.min(smallest_segments_peak(chain, None)?))
+    } else {
+        Ok(smallest)
     }
 }
 

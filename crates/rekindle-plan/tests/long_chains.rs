@@ -6,8 +6,9 @@ use rekindle_plan::{
     Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, frontier, plan, planner, simulate,
 };
 
-mod support;
-use support::deep_linear;
+#[path = "support/deep_linear.rs"]
+mod deep_linear;
+use deep_linear::deep_linear;
 
 const LONG: usize = 10_000;
 

@@ -10,8 +10,11 @@ use rekindle_plan::{
     planner, simulate, smallest_peak,
 };
 
+#[path = "support/deep_linear.rs"]
+mod deep_linear;
 mod support;
-use support::{Shape, cases, deep_linear, random_chain};
+use deep_linear::deep_linear;
+use support::{Shape, cases, random_chain};
 
 /// Times are sums of small whole numbers here.
 const RANDOM: Shape = Shape {
@@ -172,4 +175,36 @@ fn more_slots_are_not_slower_beyond_one_slot() {
             }
         }
     }
+}
+
+/// Above some terabytes a need within a slot does not fit 32 bits: sizes are rounded up to larger units.
+#[test]
+fn petabytes_are_planned_too() {
+    const TIMES: u64 = 1 << 27;
+    let mut chain = deep_linear(66);
+    for stage in &mut chain.stages {
+        for size in [
+            &mut stage.output_bytes,
+            &mut stage.saved_bytes,
+            &mut stage.forward_temp_bytes,
+            &mut stage.tracked_temp_bytes,
+            &mut stage.backward_temp_bytes,
+            &mut stage.grad_bytes,
+        ] {
+            size.0 = size.0 * TIMES + 1;
+        }
+    }
+    let (low, high) = ends(&chain);
+    let mut least = None;
+    for k in 1..=20 {
+        let budget = Bytes(low + 1 + (high - low) * k / 20);
+        let planned = time(&chain, PlannerKind::Optimal, budget, 500);
+        assert!(least.is_none_or(|least| planned.is_some_and(|planned| planned <= least)));
+        least = planned;
+    }
+    assert_eq!(
+        least,
+        time(&chain, PlannerKind::None, Bytes(u64::MAX), 500),
+        "with enough memory nothing is recomputed"
+    );
 }

@@ -18,11 +18,8 @@ pub(super) const LANES: usize = 16;
 /// In place of a need: the schedule is that of the slot below.
 const CARRIED: u32 = u32::MAX;
 
-/// In place of a need: the time is reached by some schedule, but not by one that can be found again.
-const PROVISIONAL: u32 = u32::MAX - 1;
-
-/// The widest slot: needs within it are told from the words above.
-pub(super) const WIDEST: u64 = PROVISIONAL as u64;
+/// The widest slot: a need within it is told from the word above.
+pub(super) const WIDEST: u64 = CARRIED as u64;
 
 /// The schedules of a window, from the slot below the first feasible one (where there is none) to the saturated one, and
 /// [`LANES`] more slots without a schedule of their own.
@@ -34,13 +31,12 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// Only the saturated schedule is known.
+    /// No schedule is known, but that nothing is faster from the saturated slot on.
     pub(super) fn unknown(outline: &Outline) -> Cells {
         let saturated = (outline.saturated.slot - outline.first.slot) as usize + 1;
         let mut times = vec![INFINITE; saturated + 1 + LANES];
-        let mut rests = vec![CARRIED; saturated + 1 + LANES];
-        times[saturated..].fill(outline.least);
-        rests[saturated] = outline.saturated.rest;
+        let rests = vec![CARRIED; saturated + 1 + LANES];
+        times[saturated + 1..].fill(outline.least);
         Cells { times, rests }
     }
 
@@ -48,23 +44,6 @@ impl Cells {
     #[inline]
     pub(super) fn time_of(&self, i: u32) -> u32 {
         self.times[i as usize + 1]
-    }
-
-    /// Says that no time here was found from a finished row.
-    pub(super) fn make_provisional(&mut self, outline: &Outline) {
-        let saturated = (outline.saturated.slot - outline.first.slot) as usize + 1;
-        for rest in &mut self.rests[..=saturated] {
-            *rest = PROVISIONAL;
-        }
-    }
-
-    /// Forgets provisional times.
-    pub(super) fn forget_provisional(&mut self) {
-        for (time, rest) in self.times.iter_mut().zip(&mut self.rests) {
-            if *rest == PROVISIONAL {
-                (*time, *rest) = (INFINITE, CARRIED);
-            }
-        }
     }
 
     /// Carries every schedule up to the slots in which none is faster.

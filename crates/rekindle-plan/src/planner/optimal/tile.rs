@@ -95,9 +95,9 @@ impl Rows<'_> {
     /// Takes what [`Rows::open_tile`] with the same `length` has left.
     pub(super) fn close(&self, mut open: Open, length: usize) -> Cells {
         let (s, t) = (open.s, open.t);
-        open.cells.forget_provisional();
-        self.record(&mut open.cells, s, t, (s < t).then(|| self.of(s + 1, t)));
-        open.cells.carry();
+        if t - s > length {
+            self.record(&mut open.cells, s, t, Some(self.of(s + 1, t)));
+        }
         open.end = self.outlines.of(s, t).saturated.slot;
         let long_right = s + 1..(t + 1).saturating_sub(length);
         let long_left = long_right.end.max(s + length + 1)..t + 1;
@@ -105,6 +105,7 @@ impl Rows<'_> {
             open.splits = splits;
             self.take_splits(slice::from_mut(&mut open));
         }
+        open.cells.carry();
         open.cells
     }
 
@@ -112,39 +113,23 @@ impl Rows<'_> {
         Arch::new().dispatch(Splits { rows: self, tile });
     }
 
+    /// A window in which no split is taken. If the window inside is finished, the schedules that record s are there:
+    /// nearly always the best, they make most splits easy to dismiss.
     fn open(&self, s: usize, t: usize, length: usize) -> Open {
-        let mut cells = self.seed(s, t, length);
-        cells.make_provisional(self.outlines.of(s, t));
+        let outline = self.outlines.of(s, t);
+        let mut cells = Cells::unknown(outline);
+        if t - s <= length {
+            self.record(&mut cells, s, t, (s < t).then(|| self.of(s + 1, t)));
+        }
         Open {
             s,
             t,
-            end: self.outlines.of(s, t).saturated.slot,
+            end: outline.saturated.slot,
             splits: 0..0,
             sweep_bytes: 0,
             null: Mark::default(),
             cells,
         }
-    }
-
-    /// The times of s..t without its splits and those of the windows inside from `length` on: stages recorded one after
-    /// the other down to a finished row. Nearly always the best, it makes most splits easy to dismiss. Where a window
-    /// inside finds a faster schedule for the same slot, which needs more, one that was found here is lost: so none of
-    /// these is kept.
-    fn seed(&self, s: usize, t: usize, length: usize) -> Cells {
-        let mut cells = Cells::unknown(self.outlines.of(s, t));
-        if s < t {
-            let inside = if t - s <= length {
-                self.of(s + 1, t)
-            } else {
-                Row {
-                    outline: self.outlines.of(s + 1, t),
-                    cells: &self.seed(s + 1, t, length),
-                }
-            };
-            self.record(&mut cells, s, t, Some(inside));
-            cells.carry();
-        }
-        cells
     }
 
     /// The schedules that record s first.
