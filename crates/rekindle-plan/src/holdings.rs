@@ -9,7 +9,7 @@ use crate::action::{Action, StageId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rule {
     /// The stage is not part of the chain.
-    #[error("the chain has {stages} stages, numbered from 0")]
+    #[error("the stage is not in the chain, whose last stage is {last}", last = stages.saturating_sub(1))]
     NoSuchStage {
         /// How many stages the chain has.
         stages: usize,

@@ -17,7 +17,7 @@
 //! trees into actions; `smallest_peak.rs` and `least_time.rs` are the bounds.
 //!
 //! # Long chains
-//! `optimal` and [`smallest_peak`] look at all windows of stages and take up to 2,000 stages; `auto` then answers with
+//! `optimal` and [`smallest_peak()`] look at all windows of stages and take up to 2,000 stages; `auto` then answers with
 //! `segments`. The others take 20,000, but `none` and `uniform` with a number of segments, which take any number.
 
 mod candidate;

@@ -25,7 +25,7 @@ pub struct Schedule {
     actions: Vec<Action>,
 }
 
-/// Why a list of actions is no schedule.
+/// Why a list of actions is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// A chain has at least one stage.

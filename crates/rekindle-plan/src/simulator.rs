@@ -93,7 +93,7 @@ pub enum Violation {
     },
     /// The schedule names an alternative that the chain's stage does not have.
     #[error(
-        "action {index} (`{action}`): stage {stage} has {alternatives} alternatives, alt={alternative} is none of them"
+        "action {index} (`{action}`): stage {stage} has no alternative {alternative}, the largest is {alternatives}"
     )]
     NoSuchAlternative {
         /// The place of the action in the list, from 0.

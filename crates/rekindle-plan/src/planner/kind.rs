@@ -58,7 +58,7 @@ impl fmt::Display for PlannerKind {
     }
 }
 
-/// A name that is no planner's.
+/// A name that no planner has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name:?} is not a planner: expected none, uniform, sqrt, segments, revolve, optimal or auto"

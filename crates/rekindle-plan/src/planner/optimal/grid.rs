@@ -13,8 +13,9 @@ const CHEAP_WORK: u64 = 300_000_000;
 /// More slots than this are never free.
 const MOST_CHEAP_SLOTS: u64 = 4_096;
 
-/// Windows times slots of the largest table, of 8 bytes each: below 1 GB. More slots than that are not used.
-const MOST_CELLS: u64 = 100_000_000;
+/// Windows times slots of the largest table, of 8 bytes each: at most 2 GB, and about half of that in practice, or a
+/// quarter where a budget allows half of the memory. More slots than that are not used.
+const MOST_CELLS: u64 = 250_000_000;
 
 /// The slots of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(super) struct Grid {
 
 impl Grid {
     /// The slots for up to `most` bytes above what is always resident: as many as were asked for, more where the chain
-    /// is so short that they cost nothing, fewer where the table would take more than 1 GB.
+    /// is so short that they cost nothing, fewer where the table might take more than 2 GB.
     pub(super) fn new(terms: &Terms, most: u64, slots: usize) -> Grid {
         let stages = terms.nodes.len() as u64;
         let cheap = CHEAP_WORK / stages.pow(3);
