@@ -308,7 +308,7 @@ fn broken_schedules_name_action_and_rule() {
         .unwrap_err()
         .to_string();
     assert!(
-        message.contains("stage 0 has no alternative 2, the largest is 1, alt=2 is none of them"),
+        message.contains("stage 0 has no alternative 2, the largest is 1"),
         "{message}"
     );
 }
