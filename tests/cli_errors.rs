@@ -192,7 +192,7 @@ fn bad_arguments_exit_like_bad_usage() {
         (&["--batch", "0"], "`--batch` is 0"),
         (&["--steps", "0"], "`--steps` is 0"),
         (&["--segments", "0"], "0 segments"),
-        (&["--segments", "9"], "9 segments for 3 stages"),
+        (&["--segments", "9"], "cannot cut 3 stages into 9 segments"),
         (&["--planner", "best"], "is not a planner"),
         (&["--dtype", "fp16"], "write f32, f16 or bf16"),
         (&["--data", "random"], "synthetic"),

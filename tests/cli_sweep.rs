@@ -217,8 +217,14 @@ fn an_interrupt_keeps_the_rows_that_are_done() {
 fn what_a_sweep_cannot_run_is_refused_before_anything_runs() {
     for (arguments, words) in [
         (&["--segments", "2,x"][..], "invalid value 'x'"),
-        (&["--segments", "2,0"], "0 segments for 14 stages"),
-        (&["--segments", "15"], "15 segments for 14 stages"),
+        (
+            &["--segments", "2,0"],
+            "cannot cut 14 stages into 0 segments",
+        ),
+        (
+            &["--segments", "15"],
+            "cannot cut 14 stages into 15 segments",
+        ),
         (&["--budgets", "10"], "has no unit"),
         (&["--budgets", "1MiB,0MiB"], "a size of 0"),
         (&["--steps", "0"], "`--steps` is 0"),

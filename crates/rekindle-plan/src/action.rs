@@ -103,7 +103,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// A text that is no action.
+/// A text that is not an action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not an action: expected `forward I`, `forward_keep I`, `forward_tracked I [alt=K]`, `loss`, `backward I` or `optimize`"

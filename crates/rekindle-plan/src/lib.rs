@@ -59,8 +59,10 @@ pub use graph::{
     Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Operation, OperationId, Program,
     ProgramError, Simulated, Tensor, TensorId, plan_graph, smallest_program,
 };
-pub use plan::{Plan, PlanRequest, PlannerKind, PlannerParseError, Slots, Source, plan};
-pub use planner::{PlanError, least_time, smallest_peak};
+pub use plan::{Plan, PlanRequest, plan};
+pub use planner::{
+    PlanError, PlannerKind, PlannerParseError, Slots, Source, least_time, smallest_peak,
+};
 pub use schedule::{Rule, Schedule, ScheduleError, forward_counts};
 pub use seconds::Seconds;
 pub use simulator::{Moment, Parts, Scene, Simulation, Violation, simulate, simulate_watched};

@@ -1,93 +1,15 @@
 //! The door to the planners: [`plan`] takes a chain and a request, and returns a schedule with its predicted cost.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
-use crate::planner::optimal::{Candidate, Optimal};
-use crate::planner::terms::Terms;
-use crate::planner::{self, PlanError, smallest_peak, smallest_segments_peak};
+use crate::planner::{
+    self, Candidate, Family, MOST_STAGES, MOST_STAGES_OF_WINDOWS, Optimal, PlanError, PlannerKind,
+    Source, smallest_peak, smallest_segments_peak,
+};
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
-
-/// The planners by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PlannerKind {
-    /// Keep everything.
-    None,
-    /// Segments of equal length.
-    Uniform,
-    /// About sqrt(n) segments, cut by bytes.
-    Sqrt,
-    /// The best single-level cut.
-    Segments,
-    /// Binomial schedules for equal stages.
-    Revolve,
-    /// The best persistent schedule.
-    Optimal,
-    /// `none` if it fits, else `optimal`.
-    #[default]
-    Auto,
-}
-
-impl PlannerKind {
-    /// All planners.
-    pub const ALL: [PlannerKind; 7] = [
-        PlannerKind::None,
-        PlannerKind::Uniform,
-        PlannerKind::Sqrt,
-        PlannerKind::Segments,
-        PlannerKind::Revolve,
-        PlannerKind::Optimal,
-        PlannerKind::Auto,
-    ];
-
-    /// The name, in lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            PlannerKind::None => "none",
-            PlannerKind::Uniform => "uniform",
-            PlannerKind::Sqrt => "sqrt",
-            PlannerKind::Segments => "segments",
-            PlannerKind::Revolve => "revolve",
-            PlannerKind::Optimal => "optimal",
-            PlannerKind::Auto => "auto",
-        }
-    }
-}
-
-impl fmt::Display for PlannerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that is no planner's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{name:?} is not a planner: expected none, uniform, sqrt, segments, revolve, optimal or auto"
-)]
-pub struct PlannerParseError {
-    /// The name as it was given.
-    pub name: String,
-}
-
-impl FromStr for PlannerKind {
-    type Err = PlannerParseError;
-
-    fn from_str(name: &str) -> Result<PlannerKind, PlannerParseError> {
-        let found = PlannerKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name);
-        found.ok_or_else(|| PlannerParseError {
-            name: name.to_owned(),
-        })
-    }
-}
 
 /// What to plan for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,8 +20,8 @@ pub struct PlanRequest {
     pub budget: Option<Bytes>,
     /// The number of segments, for `uniform` and `segments`; `None` leaves it to the planner.
     pub segments: Option<usize>,
-    /// Into how many slots `optimal` cuts the memory that nothing need be recomputed in; fewer where the table would pass
-    /// 2 GB (from about 1,200 stages on, at the default), more where exactness is free.
+    /// Into how many slots `optimal` cuts the memory in which nothing is recomputed, to tell plans apart; fewer where
+    /// the table might pass 2 GB (from about 1,000 stages on, at the default), more where they cost nothing.
     pub slots: usize,
 }
 
@@ -144,84 +66,13 @@ pub struct Plan {
     pub source: Source,
 }
 
-/// Where a plan came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// Nothing is recomputed, and every stage is recorded in its fastest way: no schedule is faster.
-    Fastest,
-    /// `uniform` with so many segments.
-    Uniform {
-        /// The number of segments.
-        segments: usize,
-    },
-    /// `sqrt`.
-    Sqrt,
-    /// `segments`: the best single-level cut, in exact bytes.
-    Segments,
-    /// `revolve` with so many snapshots, the chain's input among them.
-    Revolve {
-        /// The number of snapshots.
-        snapshots: usize,
-    },
-    /// The persistent program, over slots.
-    Slots(Slots),
-    /// The persistent schedule of the smallest peak, in exact bytes.
-    SmallestPeak,
-}
-
-/// How memory was cut into slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slots {
-    /// How many slots the plan was given.
-    pub count: usize,
-    /// The bytes of one.
-    pub bytes: Bytes,
-    /// Whether every size was a whole number of slots: then the plan is the optimum; otherwise sizes were rounded up.
-    pub exact: bool,
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Fastest => f.write_str("nothing recomputed"),
-            Source::Uniform { segments } => write!(f, "{segments} equal segments"),
-            Source::Sqrt => f.write_str("about sqrt(n) segments, cut by bytes"),
-            Source::Segments => f.write_str("best single-level cut, exact bytes"),
-            Source::Revolve { snapshots } => {
-                write!(f, "binomial schedule with {snapshots} snapshots")
-            }
-            Source::Slots(Slots {
-                count,
-                bytes,
-                exact: true,
-            }) => {
-                write!(
-                    f,
-                    "persistent program, {count} slots of {} bytes, exact",
-                    bytes.0
-                )
-            }
-            Source::Slots(Slots {
-                count,
-                bytes,
-                exact: false,
-            }) => {
-                write!(
-                    f,
-                    "persistent program, {count} slots of {} bytes, sizes rounded up",
-                    bytes.0
-                )
-            }
-            Source::SmallestPeak => f.write_str("smallest peak, exact bytes"),
-        }
-    }
-}
-
 /// Makes a plan.
 ///
-/// Every planner but `none` and `auto` returns its fastest schedule that fits; `sqrt` without a budget returns its
-/// smallest.
+/// Every planner returns its fastest schedule that fits; `sqrt` without a budget returns its smallest. `auto` is as fast
+/// as `optimal`, and prefers the plain run where that is as fast; in chains too long for `optimal` it returns the plan
+/// of `segments` where the plain run does not fit.
+///
+/// A larger budget never makes the plan of a planner slower.
 ///
 /// # Errors
 /// [`PlanError::Infeasible`] with the smallest budget that the planner can meet, exactly, and other errors for a chain
@@ -274,110 +125,87 @@ pub fn plan(chain: &Chain, request: &PlanRequest) -> Result<Plan, PlanError> {
     }
     let budget = request.budget.unwrap_or(Bytes::MAX);
     match request.planner {
-        PlannerKind::None | PlannerKind::Uniform | PlannerKind::Sqrt | PlannerKind::Revolve => {
-            let candidates = candidates(chain, request.planner, request.segments)?;
-            if request.planner == PlannerKind::Sqrt && request.budget.is_none() {
-                let smallest = candidates.into_iter().min_by(|a, b| {
-                    (a.peak, a.time)
-                        .partial_cmp(&(b.peak, b.time))
-                        .unwrap_or(std::cmp::Ordering::Equal)
-                });
-                return smallest
-                    .map(|found| finish(request.planner, found))
-                    .ok_or(PlanError::NoStages);
-            }
-            let smallest = candidates.iter().map(|candidate| candidate.peak).min();
-            match fastest_within(candidates, budget) {
-                Some(found) => Ok(finish(request.planner, found)),
-                None => Err(infeasible(
-                    chain,
-                    request.planner,
-                    budget,
-                    smallest.unwrap_or(Bytes::MAX),
-                )?),
-            }
-        }
-        PlannerKind::Segments => match planner::segments(chain, budget, request.segments)? {
-            Some(schedule) => Ok(finish(
-                request.planner,
-                Candidate::new(chain, schedule, Source::Segments)?,
-            )),
-            None => {
-                let smallest = smallest_segments_peak(chain, request.segments)?;
-                Err(infeasible(chain, request.planner, budget, smallest)?)
-            }
-        },
         PlannerKind::Auto => {
-            let plain = Candidate::new(
-                chain,
-                planner::none(stages)?,
-                Source::Uniform { segments: 1 },
-            )?;
-            if plain.peak <= budget {
-                Ok(finish(PlannerKind::None, plain))
-            } else {
-                optimal(chain, budget, request)
+            let plain = Family::new(chain, PlannerKind::None, None)?.within(budget)?;
+            match plain {
+                Some(plain) if defaults_are_fastest(chain) => Ok(finish(PlannerKind::None, plain)),
+                _ => planned(chain, best_planner(chain), budget, request),
             }
         }
-        PlannerKind::Optimal => optimal(chain, budget, request),
+        kind => planned(chain, kind, budget, request),
     }
 }
 
-fn optimal(chain: &Chain, budget: Bytes, request: &PlanRequest) -> Result<Plan, PlanError> {
-    let terms = Terms::new(chain);
-    let optimal = Optimal::new(chain, &terms, request.slots)?;
-    let smallest = optimal.smallest.peak;
-    match optimal.within(budget)? {
-        Some(found) => Ok(finish(PlannerKind::Optimal, found)),
-        None => Err(PlanError::Infeasible {
-            planner: request.planner,
-            budget,
-            smallest,
-            smallest_of_all: smallest,
-        }),
+/// What `auto` does where something is recomputed.
+pub(crate) fn best_planner(chain: &Chain) -> PlannerKind {
+    if chain.stages.len() <= MOST_STAGES_OF_WINDOWS {
+        PlannerKind::Optimal
+    } else {
+        PlannerKind::Segments
     }
 }
 
-/// All schedules that a planner without a search of its own would consider.
-pub(crate) fn candidates(
+/// Whether the plain run is as fast as any: no stage has a faster alternative.
+fn defaults_are_fastest(chain: &Chain) -> bool {
+    chain.stages.iter().all(|stage| {
+        let default = stage.forward_s + stage.backward_s;
+        stage
+            .ways()
+            .all(|way| default <= way.forward_s + way.backward_s)
+    })
+}
+
+/// The plan of any planner but `auto`.
+fn planned(
     chain: &Chain,
     kind: PlannerKind,
-    segments: Option<usize>,
-) -> Result<Vec<Candidate>, PlanError> {
-    let stages = chain.stages.len();
-    match kind {
-        PlannerKind::Uniform => {
-            let counts = segments.map_or(1..=stages, |segments| segments..=segments);
-            let source = |segments| Source::Uniform { segments };
-            counts
-                .map(|k| Candidate::new(chain, planner::uniform(stages, k)?, source(k)))
-                .collect()
+    budget: Bytes,
+    request: &PlanRequest,
+) -> Result<Plan, PlanError> {
+    let (found, smallest) = match kind {
+        PlannerKind::Optimal | PlannerKind::Auto => {
+            let optimal = Optimal::new(chain, request.slots)?;
+            let smallest = optimal.smallest.peak;
+            (optimal.within(budget)?, Some(smallest))
         }
-        PlannerKind::Sqrt => planner::sqrt(chain)?
-            .into_iter()
-            .map(|schedule| Candidate::new(chain, schedule, Source::Sqrt))
-            .collect(),
-        PlannerKind::Revolve => {
-            let source = |snapshots| Source::Revolve { snapshots };
-            (1..=stages)
-                .map(|s| Candidate::new(chain, planner::revolve(stages, s)?, source(s)))
-                .collect()
+        PlannerKind::Segments => {
+            let schedule = planner::segments(chain, budget, request.segments)?;
+            let candidate = |schedule| Candidate::new(chain, schedule, Source::Segments);
+            (schedule.map(candidate).transpose()?, None)
         }
-        PlannerKind::None | PlannerKind::Segments | PlannerKind::Optimal | PlannerKind::Auto => {
-            Ok(vec![Candidate::new(
-                chain,
-                planner::none(stages)?,
-                Source::Uniform { segments: 1 },
-            )?])
+        _ => {
+            let family = Family::new(chain, kind, request.segments)?;
+            let smallest = family.smallest();
+            let smallest_wanted = kind == PlannerKind::Sqrt && request.budget.is_none();
+            let within = if smallest_wanted { smallest } else { budget };
+            (family.within(within)?, Some(smallest))
         }
+    };
+    if let Some(found) = found {
+        return Ok(finish(kind, found));
     }
+    let smallest = match smallest {
+        Some(smallest) => smallest,
+        None => smallest_segments_peak(chain, request.segments)?,
+    };
+    Err(PlanError::Infeasible {
+        planner: request.planner,
+        budget,
+        smallest,
+        smallest_of_all: smallest_of_all(chain, smallest)?,
+    })
 }
 
-fn fastest_within(candidates: Vec<Candidate>, budget: Bytes) -> Option<Candidate> {
-    let fitting = candidates
-        .into_iter()
-        .filter(|candidate| candidate.peak <= budget);
-    fitting.min_by(|a, b| a.time.total_cmp(&b.time).then(a.peak.cmp(&b.peak)))
+/// The smallest budget of any planner here that takes so long a chain.
+fn smallest_of_all(chain: &Chain, smallest: Bytes) -> Result<Bytes, PlanError> {
+    let stages = chain.stages.len();
+    if stages <= MOST_STAGES_OF_WINDOWS {
+        Ok(smallest_peak(chain)?.0)
+    } else if stages <= MOST_STAGES {
+        Ok(smallest.min(smallest_segments_peak(chain, None)?))
+    } else {
+        Ok(smallest)
+    }
 }
 
 pub(crate) fn finish(planner: PlannerKind, found: Candidate) -> Plan {
@@ -388,19 +216,4 @@ pub(crate) fn finish(planner: PlannerKind, found: Candidate) -> Plan {
         step: Seconds(found.time),
         source: found.source,
     }
-}
-
-fn infeasible(
-    chain: &Chain,
-    planner: PlannerKind,
-    budget: Bytes,
-    smallest: Bytes,
-) -> Result<PlanError, PlanError> {
-    let (smallest_of_all, _) = smallest_peak(chain)?;
-    Ok(PlanError::Infeasible {
-        planner,
-        budget,
-        smallest,
-        smallest_of_all,
-    })
 }

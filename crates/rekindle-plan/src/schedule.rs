@@ -7,6 +7,8 @@ use serde::Serialize;
 use crate::action::{Action, StageId};
 use crate::holdings::Holdings;
 
+pub use crate::holdings::Rule;
+
 /// A valid schedule of one training step for a chain of [`stages`](Schedule::stages) stages.
 ///
 /// Valid means that every action finds what it reads, that the loss runs once, that the backward of every stage runs
@@ -23,73 +25,7 @@ pub struct Schedule {
     actions: Vec<Action>,
 }
 
-/// A rule of schedules, as one action broke it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rule {
-    /// The stage is not part of the chain.
-    #[error("the chain has {stages} stages, numbered from 0")]
-    NoSuchStage {
-        /// How many stages the chain has.
-        stages: usize,
-    },
-    /// The activation that it reads is not held.
-    #[error(
-        "it reads a_{activation}, which is neither kept nor inside the graph of the stage before"
-    )]
-    InputMissing {
-        /// The i of a_i.
-        activation: usize,
-    },
-    /// A stand-alone copy of its output is already held.
-    #[error("it computes a_{activation}, which is still kept")]
-    OutputAlreadyHeld {
-        /// The i of a_i.
-        activation: usize,
-    },
-    /// It would drop an activation that a recorded graph still needs.
-    #[error("it drops a_{activation}, which the recorded graph of stage {activation} still needs")]
-    InputInUse {
-        /// The i of a_i.
-        activation: usize,
-    },
-    /// The stage is recorded already.
-    #[error("it records X_{graph}, which is still held")]
-    GraphAlreadyHeld {
-        /// The i of X_i, the graph of stage i - 1.
-        graph: usize,
-    },
-    /// The stage's backward has run, so that nothing would ever use up the graph.
-    #[error("it records stage {stage}, whose backward has run: nothing would use the graph")]
-    BackwardDone {
-        /// The stage.
-        stage: usize,
-    },
-    /// The stage was not recorded.
-    #[error("it reads X_{graph}, which is not held: the stage needs a forward_tracked first")]
-    GraphMissing {
-        /// The i of X_i, the graph of stage i - 1.
-        graph: usize,
-    },
-    /// The gradient is not there: the loss or the backward of the next stage must come first, and only once.
-    #[error(
-        "it reads y_{gradient}, which is not held: the backward of every stage runs once, from the last to the first"
-    )]
-    GradientMissing {
-        /// The i of y_i, the gradient of a_i.
-        gradient: usize,
-    },
-    /// The loss runs once.
-    #[error("the loss has run already")]
-    SecondLoss,
-    /// The optimizer needs all parameter gradients.
-    #[error("the optimizer runs after the backward of every stage")]
-    OptimizeTooEarly,
-    /// The optimizer runs once and last.
-    #[error("the optimizer is the last action")]
-    AfterOptimize,
-}
-
-/// Why a list of actions is no schedule.
+/// Why a list of actions is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// A chain has at least one stage.

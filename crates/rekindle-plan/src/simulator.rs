@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
 use crate::chain::{Chain, Tracked};
-use crate::holdings::Holdings;
+use crate::holdings::{Holdings, Rule};
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
 
@@ -23,7 +23,8 @@ pub struct Simulation {
     pub peak_action: usize,
     /// What the peak is made of.
     pub at_peak: Parts,
-    /// The time of all actions, one after the other.
+    /// The time of all actions, one after the other. It is summed stage by stage, so that schedules which differ only in
+    /// recomputing stages that take no time are equally fast to the last bit.
     pub time: Seconds,
     /// How often each stage runs forward, tracked or not.
     pub forward_counts: Vec<usize>,
@@ -92,7 +93,7 @@ pub enum Violation {
     },
     /// The schedule names an alternative that the chain's stage does not have.
     #[error(
-        "action {index} (`{action}`): stage {stage} has {alternatives} alternatives, alt={alternative} is none of them"
+        "action {index} (`{action}`): stage {stage} has no alternative {alternative}, the largest is {alternatives}"
     )]
     NoSuchAlternative {
         /// The place of the action in the list, from 0.
@@ -114,7 +115,7 @@ pub enum Violation {
         /// The action.
         action: Action,
         /// The rule.
-        rule: crate::schedule::Rule,
+        rule: Rule,
     },
 }
 
@@ -182,6 +183,51 @@ pub fn simulate_watched(
     schedule: &Schedule,
     mut watch: impl FnMut(Scene),
 ) -> Result<Simulation, Violation> {
+    let mut moments = Vec::with_capacity(schedule.actions().len());
+    let run = run(chain, schedule, |scene| {
+        moments.push(Moment {
+            resident: scene.after.total(),
+            peak: scene.at_peak.total(),
+        });
+        watch(scene);
+    })?;
+    Ok(Simulation {
+        peak: run.peak,
+        peak_action: run.peak_action,
+        at_peak: run.at_peak,
+        time: run.time,
+        forward_counts: schedule.forward_counts(),
+        moments,
+    })
+}
+
+/// The peak and the time of a schedule alone, without a record of its actions.
+pub(crate) fn cost(chain: &Chain, schedule: &Schedule) -> Result<(Bytes, Seconds), Violation> {
+    let run = run(chain, schedule, |_| {})?;
+    Ok((run.peak, run.time))
+}
+
+/// What is left of a run when it is over.
+struct Run {
+    peak: Bytes,
+    peak_action: usize,
+    at_peak: Parts,
+    time: Seconds,
+}
+
+/// What is known of a stage while a schedule runs.
+#[derive(Clone, Copy, Default)]
+struct Passed {
+    /// X_{i+1} and the backward's temporary bytes, as the stage was recorded.
+    saved: Bytes,
+    backward_temp: Bytes,
+    /// Time of the recording forward and of the backward.
+    recorded: Seconds,
+    /// How often it ran forward without recording.
+    untracked: u32,
+}
+
+fn run(chain: &Chain, schedule: &Schedule, mut watch: impl FnMut(Scene)) -> Result<Run, Violation> {
     let stages = chain.stages.len();
     if schedule.stages() != stages {
         return Err(Violation::OtherLength {
@@ -190,20 +236,17 @@ pub fn simulate_watched(
         });
     }
     let mut holdings = Holdings::new(stages);
-    // recorded_as[i]: the saved bytes of X_{i+1}, and its backward's temporary bytes and time, as it was recorded.
-    let mut recorded_as = vec![(Bytes::ZERO, Bytes::ZERO, Seconds::ZERO); stages];
+    let mut passed = vec![Passed::default(); stages];
     let mut held = Parts {
         fixed: chain.fixed_bytes + chain.optimizer.state_bytes,
         input: chain.input_bytes,
         ..Parts::default()
     };
-    let mut run = Simulation {
+    let mut run = Run {
         peak: Bytes::ZERO,
         peak_action: 0,
         at_peak: held,
         time: Seconds::ZERO,
-        forward_counts: schedule.forward_counts(),
-        moments: Vec::with_capacity(schedule.actions().len()),
     };
     for (index, &action) in schedule.actions().iter().enumerate() {
         let effect = holdings.apply(action).map_err(|rule| Violation::Broken {
@@ -218,7 +261,7 @@ pub fn simulate_watched(
                 during.activations += stage.output_bytes;
                 held = during;
                 during.temporary = stage.forward_temp_bytes;
-                run.time += stage.forward_s;
+                passed[i].untracked += 1;
                 if effect.freed_input {
                     held.activations -= chain.activation_bytes(i);
                 }
@@ -231,8 +274,9 @@ pub fn simulate_watched(
                 during.graphs += way.saved_bytes;
                 held = during;
                 during.temporary = way.tracked_temp_bytes;
-                run.time += way.forward_s;
-                recorded_as[i] = (way.saved_bytes, way.backward_temp_bytes, way.backward_s);
+                passed[i].saved = way.saved_bytes;
+                passed[i].backward_temp = way.backward_temp_bytes;
+                passed[i].recorded = way.forward_s + way.backward_s;
             }
             Action::Loss => {
                 let mut forward = during;
@@ -249,14 +293,12 @@ pub fn simulate_watched(
                 }
             }
             Action::Backward(StageId(i)) => {
-                let (saved, temporary, seconds) = recorded_as[i];
                 during.gradients += chain.gradient_bytes(i);
                 during.parameter_gradients += chain.stages[i].grad_bytes;
                 held = during;
-                during.temporary = temporary;
-                run.time += seconds;
+                during.temporary = passed[i].backward_temp;
                 held.gradients -= chain.gradient_bytes(i + 1);
-                held.graphs -= saved;
+                held.graphs -= passed[i].saved;
                 if effect.freed_input {
                     held.activations -= chain.activation_bytes(i);
                 }
@@ -272,16 +314,15 @@ pub fn simulate_watched(
             at_peak: during,
             after: held,
         });
-        let moment = Moment {
-            resident: held.total(),
-            peak: during.total(),
-        };
-        if moment.peak > run.peak {
-            run.peak = moment.peak;
+        let peak = during.total();
+        if peak > run.peak {
+            run.peak = peak;
             run.peak_action = index;
             run.at_peak = during;
         }
-        run.moments.push(moment);
+    }
+    for (stage, passed) in chain.stages.iter().zip(&passed) {
+        run.time += passed.recorded + stage.forward_s * f64::from(passed.untracked);
     }
     Ok(run)
 }

@@ -191,15 +191,22 @@ fn requests_that_make_no_sense() {
         };
         plan(&chain, &request).unwrap_err().to_string()
     };
-    assert!(ask(PlannerKind::Uniform, Some(2), 10).contains("2 segments for 1 stages"));
-    assert!(ask(PlannerKind::Segments, Some(0), 10).contains("0 segments for 1 stages"));
+    assert!(
+        ask(PlannerKind::Uniform, Some(2), 10)
+            .contains("cannot cut 1 stage into 2 segments: use 1 to 1")
+    );
+    assert!(ask(PlannerKind::Segments, Some(0), 10).contains("cannot cut 1 stage into 0 segments"));
     assert!(ask(PlannerKind::Optimal, Some(1), 10).contains("takes no number of segments"));
-    assert!(ask(PlannerKind::Optimal, None, 0).contains("0 slots"));
+    assert!(ask(PlannerKind::Optimal, None, 0).contains("cannot use 0 slots: use 1 to 1000000"));
     // x_0 and X_1 and the loss's gradient: 3 + 11 + 5 and 1 more, less with the alternative: 3 + 7 + 5 + 1, or in the
     // backward 3 + 7 + 5 + 4.
     assert!(
-        ask(PlannerKind::Optimal, None, 10).contains("the smallest budget that works is 19 bytes")
+        ask(PlannerKind::Optimal, None, 10).contains("the smallest workable budget is 19 bytes")
     );
+    assert!(
+        ask(PlannerKind::None, None, 10).starts_with("the plain run does not fit 0 bytes (0 B): ")
+    );
+    assert!(ask(PlannerKind::Auto, None, 10).starts_with("no plan fits 0 bytes (0 B): "));
     assert!(
         "fastest"
             .parse::<PlannerKind>()
@@ -301,7 +308,7 @@ fn broken_schedules_name_action_and_rule() {
         .unwrap_err()
         .to_string();
     assert!(
-        message.contains("stage 0 has 1 alternatives, alt=2 is none of them"),
+        message.contains("stage 0 has no alternative 2, the largest is 1"),
         "{message}"
     );
 }

@@ -41,7 +41,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why something is no chain.
+/// Why a chain is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChainError {
     /// The text is not JSON, lacks a field, has an unknown one, or one of the wrong type.

@@ -272,10 +272,12 @@ impl<'a> Planning<'a> {
         AllStaged::new(self.graph, &self.index, &self.borders, planner, self.slots)
     }
 
-    /// The programs of `optimal`; none where the chain's planners refuse its sizes.
+    /// The programs of `optimal`; none where the chain's planners refuse its sizes or the number of its stages.
     fn optimal(&self) -> Result<AllStaged<'a>, GraphPlanError> {
         match self.all_staged(GraphPlanner::Optimal) {
-            Err(GraphPlanError::Plan(PlanError::Chain(_))) => Ok(AllStaged::none(self.graph)),
+            Err(GraphPlanError::Plan(PlanError::Chain(_) | PlanError::TooManyStages { .. })) => {
+                Ok(AllStaged::none(self.graph))
+            }
             staged => staged,
         }
     }

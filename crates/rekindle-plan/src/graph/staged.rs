@@ -14,8 +14,7 @@ use super::index::Index;
 use super::stages::{Crossing, Stages};
 use super::{Graph, GraphPlanError, GraphPlanner, ProgramError};
 use crate::bytes::Bytes;
-use crate::plan::PlannerKind;
-use crate::planner::{self, PlanError};
+use crate::planner::{self, PlanError, PlannerKind};
 use crate::schedule::Schedule;
 
 /// A schedule over stages, and what its program costs.

@@ -1,8 +1,8 @@
 //! Why there is no plan.
 
+use super::kind::PlannerKind;
 use crate::bytes::Bytes;
 use crate::chain::ChainError;
-use crate::plan::PlannerKind;
 use crate::schedule::ScheduleError;
 use crate::simulator::Violation;
 
@@ -10,7 +10,10 @@ use crate::simulator::Violation;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// No schedule of the planner fits the budget.
-    #[error("no {planner} plan fits {} bytes ({budget}): the smallest budget that works is {} bytes ({smallest})", budget.0, smallest.0)]
+    #[error(
+        "{} {} bytes ({budget}): the smallest workable budget is {} bytes ({smallest})",
+        no_fit(*planner), budget.0, smallest.0
+    )]
     Infeasible {
         /// The planner that was asked.
         planner: PlannerKind,
@@ -18,7 +21,8 @@ pub enum PlanError {
         budget: Bytes,
         /// The smallest budget that this planner can meet, exactly.
         smallest: Bytes,
-        /// The smallest budget that any planner here can meet, exactly.
+        /// The smallest budget that any planner here can meet, exactly. In a chain that is too long for `optimal`: the
+        /// smallest that the asked planner or `segments` can meet.
         smallest_of_all: Bytes,
     },
     /// The chain holds a wrong value.
@@ -29,7 +33,8 @@ pub enum PlanError {
     NoStages,
     /// There are at least one and at most as many segments as stages.
     #[error(
-        "{segments} segments for {stages} stages: the number of segments is from 1 to the number of stages"
+        "cannot cut {} into {}: use 1 to {stages}",
+        several(*stages, "stage"), several(*segments, "segment")
     )]
     Segments {
         /// The number of segments that was asked for.
@@ -38,14 +43,17 @@ pub enum PlanError {
         stages: usize,
     },
     /// A number of segments was given to a planner that has no use for it.
-    #[error("the {planner} planner takes no number of segments: only uniform and segments do")]
+    #[error(
+        "the {planner} planner takes no number of segments: only uniform and segments take one"
+    )]
     SegmentsUnused {
         /// The planner.
         planner: PlannerKind,
     },
     /// There are at least one and at most as many snapshots as stages.
     #[error(
-        "{snapshots} snapshots for {stages} stages: the number of snapshots is from 1 to the number of stages"
+        "cannot plan {} with {}: use 1 to {stages}",
+        several(*stages, "stage"), several(*snapshots, "snapshot")
     )]
     Snapshots {
         /// The number of snapshots that was asked for, the chain's input among them.
@@ -54,14 +62,14 @@ pub enum PlanError {
         stages: usize,
     },
     /// The table needs at least one slot, and more than a million only cost memory.
-    #[error("{slots} slots: the number of slots is from 1 to 1000000")]
+    #[error("cannot use {}: use 1 to 1000000", several(*slots, "slot"))]
     SlotCount {
         /// The number that was asked for.
         slots: usize,
     },
     /// The cuts between segments rise and lie inside the chain.
     #[error(
-        "segments cannot start at {starts:?} in a chain of {stages} stages: the starts rise from 1"
+        "segments cannot start at stages {starts:?} of {stages}: the starts must rise, from 1 to {stages} - 1"
     )]
     Cuts {
         /// The first stages of the second and later segments.
@@ -69,10 +77,77 @@ pub enum PlanError {
         /// The number of stages.
         stages: usize,
     },
+    /// The chain is too long for the planner, which would take too much time or memory.
+    #[error(
+        "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages{}",
+        instead(*planner)
+    )]
+    TooManyStages {
+        /// The planner.
+        planner: PlannerKind,
+        /// The number of stages.
+        stages: usize,
+        /// The most that the planner takes, with the number of segments that was asked for.
+        most: usize,
+    },
+    /// So few snapshots make a schedule of more actions than fit in memory.
+    #[error(
+        "{} for {} make a schedule of {actions} actions, more than {most}: use more snapshots",
+        several(*snapshots, "snapshot"), several(*stages, "stage")
+    )]
+    TooManyActions {
+        /// The number of snapshots.
+        snapshots: usize,
+        /// The number of stages.
+        stages: usize,
+        /// The number of actions.
+        actions: u128,
+        /// The most actions of a schedule.
+        most: usize,
+    },
     /// A planner made a schedule that breaks a rule: a bug in this crate.
     #[error("the planner's own schedule breaks a rule, please report this: {0}")]
     Schedule(#[from] ScheduleError),
     /// A planner made a schedule that its chain cannot run: a bug in this crate.
     #[error("the planner's own schedule does not fit its chain, please report this: {0}")]
     Violation(#[from] Violation),
+}
+
+/// Whose plans do not fit.
+fn no_fit(planner: PlannerKind) -> String {
+    match planner {
+        PlannerKind::None => "the plain run does not fit".to_owned(),
+        PlannerKind::Auto => "no plan fits".to_owned(),
+        _ => format!("no {planner} plan fits"),
+    }
+}
+
+/// What to ask for in place of a planner that cannot.
+fn instead(planner: PlannerKind) -> &'static str {
+    match planner {
+        PlannerKind::Optimal => ", or use segments",
+        _ => ", or use uniform with a number of segments",
+    }
+}
+
+/// `1 stage`, `2 stages`.
+fn several(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+/// Refuses a chain of more than `most` stages.
+pub(super) fn check_length(
+    planner: PlannerKind,
+    stages: usize,
+    most: usize,
+) -> Result<(), PlanError> {
+    if stages > most {
+        return Err(PlanError::TooManyStages {
+            planner,
+            stages,
+            most,
+        });
+    }
+    Ok(())
 }

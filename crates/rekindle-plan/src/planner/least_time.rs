@@ -17,55 +17,26 @@ use crate::seconds::Seconds;
 /// No schedule within `budget` (everything counted) takes less than this; there may be none at all.
 pub fn least_time(chain: &Chain, budget: Bytes) -> Seconds {
     let terms = Terms::new(chain);
-    Seconds(LeastTimes::new(&terms).within((budget - chain.resident_bytes()).0))
-        + chain.optimizer.step_s
-}
-
-/// The bound for any amount of memory.
-pub(crate) struct LeastTimes {
-    plain: f64,
-    /// X and forward of each stage, those that save least time per byte first.
-    stages: Vec<(u64, f64)>,
-    saved: u64,
-}
-
-impl LeastTimes {
-    pub(crate) fn new(terms: &Terms) -> LeastTimes {
-        let mut plain = 0.0;
-        let mut stages = Vec::with_capacity(terms.nodes.len());
-        let mut sum = 0;
-        for node in &terms.nodes {
-            plain += node
-                .ways
-                .iter()
-                .map(|way| way.seconds)
-                .fold(f64::INFINITY, f64::min);
-            let saved = node.ways.iter().map(|way| way.saved).min().unwrap_or(0);
-            if saved > 0 {
-                stages.push((saved, node.forward));
-                sum += saved;
-            }
-        }
-        stages.sort_by(|a, b| (a.1 / a.0 as f64).total_cmp(&(b.1 / b.0 as f64)));
-        LeastTimes {
-            plain,
-            stages,
-            saved: sum,
+    let mut time = chain.optimizer.step_s.0;
+    let mut kept = 0;
+    // X and forward of each stage.
+    let mut stages = Vec::with_capacity(terms.nodes.len());
+    for node in &terms.nodes {
+        let ways = node.ways.iter().map(|way| way.seconds);
+        time += ways.fold(f64::INFINITY, f64::min);
+        let saved = node.ways.iter().map(|way| way.saved).min().unwrap_or(0);
+        if saved > 0 {
+            stages.push((saved, node.forward));
+            kept += saved;
         }
     }
-
-    /// The bound for `memory` bytes above what is always resident, without the optimizer.
-    pub(crate) fn within(&self, memory: u64) -> f64 {
-        let mut over = self.saved.saturating_sub(memory);
-        let mut time = self.plain;
-        for &(saved, forward) in &self.stages {
-            if over == 0 {
-                break;
-            }
-            let dropped = over.min(saved);
-            time += forward * (dropped as f64 / saved as f64);
-            over -= dropped;
-        }
-        time
+    let mut over = kept.saturating_sub((budget - chain.resident_bytes()).0);
+    // Those that save least time per byte first.
+    stages.sort_by(|a, b| (a.1 / a.0 as f64).total_cmp(&(b.1 / b.0 as f64)));
+    for (saved, forward) in stages {
+        let dropped = over.min(saved);
+        time += forward * (dropped as f64 / saved as f64);
+        over -= dropped;
     }
+    Seconds(time)
 }

@@ -5,109 +5,93 @@
 //! goes, and with alternatives; `table.rs` states it. Both memory conditions of the recorded branch are tested: the widely
 //! copied code of this program leaves one out and exceeds its budget on stages with large temporary bytes.
 //!
-//! Memory is counted in slots, all sizes rounded up, so a plan never exceeds its budget. When all sizes divided by their
-//! common divisor fit in the slots, the plan is optimal among persistent schedules (checked against exhaustive search;
-//! where a tracked forward's temporary bytes differ from an untracked one's, rare chains have a slightly better schedule
-//! that is not of this form). Otherwise rounding can hide a plan that fits, so the program is solved for more
-//! memory than there is, and the answer is the fastest of its plans for any number of slots, the best single-level plan
-//! (`segments`, which no `uniform` beats) and the plan of the smallest peak, all simulated in exact bytes. None of these
-//! plans depends on the budget, only which of them fit, so a larger budget never makes the answer slower.
+//! The program is solved in exact bytes; of each window of stages one schedule is kept per slot of memory (`grid.rs`).
+//! When all sizes divided by their common divisor fit in the slots, none is lost, and the plan is optimal among
+//! persistent schedules (checked against exhaustive search; where a tracked forward's temporary bytes differ from an
+//! untracked one's, rare chains have a slightly better schedule that is not of this form).
 //!
-//! Cost: O(n^3 slots) time and O(n^2 slots) bytes per level of slots, with less than that in practice, see `table.rs`.
-//! Times are `f64` up to 150 stages and `f32` above, where a plan may be a millionth slower than the best.
+//! The answer is the fastest of: the steps of the table, the single-level plans (`single_levels.rs`), the plan of
+//! the smallest peak, and the one that recomputes nothing. None of these depends on the budget, only which of them fit:
+//! so a larger budget never makes the answer slower, and [`Optimal::frontier`] has the answer for every budget. A budget
+//! solves one table, which ends there.
+//!
+//! Cost: O(n^3 slots) time and O(n^2 slots) bytes, with less than that in practice, see `table.rs`.
 
 mod costs;
+mod grid;
+mod mark;
 mod outline;
-mod relax;
-mod rounding;
-mod slots;
+mod row;
 mod table;
 mod tile;
-mod time;
 
+use grid::Grid;
 use rayon::prelude::*;
-use slots::{Level, levels};
-use table::Table;
+use row::WIDEST;
+use table::{Step, Table};
 
-use super::PlanError;
-use super::least_time::LeastTimes;
+use super::candidate::{Candidate, useful};
+use super::error::check_length;
+use super::kind::PlannerKind;
 use super::persistent::{Choice, emit};
-use super::repeats::Repeats;
-use super::segments::SegmentPeaks;
+use super::single_levels::SingleLevels;
 use super::smallest_peak::SmallestPeaks;
+use super::source::{Slots, Source};
 use super::terms::Terms;
+use super::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
-use crate::plan::{Slots, Source};
-use crate::schedule::Schedule;
-use crate::simulator::simulate;
-
-/// Up to this many stages the table's times are `f64`: beyond, its rows would be too large and twice as slow.
-const MOST_STAGES_IN_F64: usize = 150;
-
-/// So many stages for every further slot of spacing between the plans of a table that are looked at: deriving one takes
-/// O(n^2).
-const STAGES_PER_SPACING: usize = 150;
-
-/// A schedule that fits, what it takes, and where it came from.
-pub(crate) struct Candidate {
-    pub(crate) schedule: Schedule,
-    pub(crate) peak: Bytes,
-    pub(crate) time: f64,
-    pub(crate) source: Source,
-}
-
-impl Candidate {
-    pub(crate) fn new(
-        chain: &Chain,
-        schedule: Schedule,
-        source: Source,
-    ) -> Result<Candidate, PlanError> {
-        let run = simulate(chain, &schedule)?;
-        Ok(Candidate {
-            schedule,
-            peak: run.peak,
-            time: run.time.0,
-            source,
-        })
-    }
-}
 
 /// Everything about a chain that does not depend on the budget.
 pub(crate) struct Optimal<'a> {
     chain: &'a Chain,
-    terms: &'a Terms,
+    /// In units of `unit` bytes.
+    terms: Terms,
+    peaks: SmallestPeaks,
+    unit: u64,
+    grid: Grid,
     /// The smallest budget, and its plan.
     pub(crate) smallest: Candidate,
     /// The fastest plan of all: nothing recomputed, every stage recorded in its fastest way.
-    pub(crate) fastest: Candidate,
-    repeats: Repeats,
-    levels: Vec<Level>,
+    fastest: Candidate,
 }
 
 impl<'a> Optimal<'a> {
-    pub(crate) fn new(
-        chain: &'a Chain,
-        terms: &'a Terms,
-        slots: usize,
-    ) -> Result<Optimal<'a>, PlanError> {
-        let repeats = Repeats::new(terms);
-        let (peak, schedule) = SmallestPeaks::new(terms, &repeats).whole(chain)?;
+    pub(crate) fn new(chain: &'a Chain, slots: usize) -> Result<Optimal<'a>, PlanError> {
+        check_length(
+            PlannerKind::Optimal,
+            chain.stages.len(),
+            MOST_STAGES_OF_WINDOWS,
+        )?;
+        let terms = Terms::new(chain);
+        let peaks = SmallestPeaks::new(&terms);
+        let (peak, schedule) = peaks.whole(&terms, chain)?;
         let smallest = Candidate::new(chain, schedule, Source::SmallestPeak)?;
         debug_assert_eq!(
             smallest.peak, peak,
             "the recurrence and the simulator disagree"
         );
-        let fastest = fastest(chain, terms)?;
-        let above = |peak: Bytes| (peak - chain.resident_bytes()).0;
-        let levels = levels(terms, above(smallest.peak), above(fastest.peak), slots);
+        let fastest = fastest(chain, &terms)?;
+        let most = (fastest.peak - chain.resident_bytes()).0;
+        let grid = Grid::new(&terms, most, slots);
+        // A need within a slot has 32 bits. That is enough for exact bytes up to some terabytes.
+        let unit = grid.width.div_ceil(WIDEST);
+        let (terms, peaks, grid) = if unit == 1 {
+            (terms, peaks, grid)
+        } else {
+            let terms = terms.in_units(unit);
+            let grid = Grid::new(&terms, most / unit, slots);
+            let peaks = SmallestPeaks::new(&terms);
+            (terms, peaks, grid)
+        };
         Ok(Optimal {
             chain,
             terms,
+            peaks,
+            unit,
+            grid,
             smallest,
             fastest,
-            repeats,
-            levels,
         })
     }
 
@@ -119,127 +103,66 @@ impl<'a> Optimal<'a> {
         if budget >= self.fastest.peak {
             return Ok(Some(self.fastest));
         }
-        let Optimal {
-            chain,
-            terms,
-            smallest: mut best,
-            repeats,
-            levels,
-            ..
-        } = self;
-        if let Some(starts) = SegmentPeaks::new(chain).within(budget, None) {
-            let schedule = super::single_level(chain.stages.len(), &starts)?;
-            best = faster(best, Candidate::new(chain, schedule, Source::Segments)?);
+        let mut best = self.smallest.clone();
+        for single in SingleLevels::new(self.chain)?.within(budget)? {
+            best = best.or_faster(single);
         }
-        let bounds = LeastTimes::new(terms);
-        let memory = (budget - chain.resident_bytes()).0;
-        let own = levels
-            .iter()
-            .rposition(|level| level.top >= memory)
-            .unwrap_or(0);
-        for level in levels.iter().skip(own) {
-            let memory = memory.min(level.top);
-            if best.time <= bounds.within(memory) + chain.optimizer.step_s.0 {
+        let memory = (budget - self.chain.resident_bytes()).0;
+        let optimizer = self.chain.optimizer.step_s.0;
+        let table = self.table(memory);
+        let fits = |step: &Step| step.bytes <= memory / self.unit;
+        // The fastest first. Their times are known but for a rounding.
+        for step in table.steps().into_iter().rev().filter(fits) {
+            if step.at_least + optimizer > best.time {
                 break;
             }
-            let most = chain.resident_bytes() + Bytes(memory);
-            let wanted = Wanted {
-                most,
-                more_than: Bytes::ZERO,
-                first_only: true,
-            };
-            for found in slotted(chain, terms, &repeats, *level, wanted)? {
-                best = faster(best, found);
-            }
+            best = best.or_faster(self.candidate(&table, step)?);
         }
         Ok(Some(best))
     }
-}
 
-/// The faster of two; of equally fast ones the smaller; of equals the first.
-fn faster(a: Candidate, b: Candidate) -> Candidate {
-    if b.time < a.time || (b.time == a.time && b.peak < a.peak) {
-        b
-    } else {
-        a
+    /// The useful plans, from the smallest peak to the largest: for every budget, the fastest of those that fit is as
+    /// fast as what [`within`](Self::within) returns.
+    pub(crate) fn frontier(self) -> Result<Vec<Candidate>, PlanError> {
+        let table = self.table((self.fastest.peak - self.chain.resident_bytes()).0);
+        let mut found: Vec<Candidate> = table
+            .steps()
+            .into_par_iter()
+            .map(|step| self.candidate(&table, step))
+            .collect::<Result<_, _>>()?;
+        drop(table);
+        found.extend(SingleLevels::new(self.chain)?.frontier()?);
+        found.extend([self.smallest, self.fastest]);
+        Ok(useful(found))
     }
-}
 
-/// Which plans of a table are asked for.
-#[derive(Clone, Copy)]
-struct Wanted {
-    /// Their exact peak is at most this.
-    most: Bytes,
-    /// Their exact peak is more than this.
-    more_than: Bytes,
-    /// Only the fastest.
-    first_only: bool,
-}
-
-/// The plans of one level's table, the fastest first.
-fn slotted(
-    chain: &Chain,
-    terms: &Terms,
-    repeats: &Repeats,
-    level: Level,
-    wanted: Wanted,
-) -> Result<Vec<Candidate>, PlanError> {
-    let slots = level.slots((wanted.most - chain.resident_bytes()).0, chain.stages.len());
-    if chain.stages.len() <= MOST_STAGES_IN_F64 {
-        pick(
-            chain,
-            &Table::<f64>::solve(terms, repeats, level.slot, slots),
-            level,
-            wanted,
-        )
-    } else {
-        pick(
-            chain,
-            &Table::<f32>::solve(terms, repeats, level.slot, slots),
-            level,
-            wanted,
+    /// The table for so many bytes above what is always resident.
+    fn table(&self, memory: u64) -> Table<'_> {
+        Table::solve(
+            &self.terms,
+            &self.peaks,
+            self.grid.width,
+            memory / self.unit,
+            self.smallest.time,
         )
     }
-}
 
-fn pick<T: time::Time>(
-    chain: &Chain,
-    table: &Table<'_, T>,
-    level: Level,
-    wanted: Wanted,
-) -> Result<Vec<Candidate>, PlanError> {
-    let candidate = |&slots: &usize| {
+    fn candidate(&self, table: &Table<'_>, step: Step) -> Result<Candidate, PlanError> {
         let source = Source::Slots(Slots {
-            count: slots,
-            bytes: Bytes(level.slot),
-            exact: level.exact,
+            count: (step.bytes / self.grid.width) as usize + 1,
+            bytes: Bytes(self.grid.width * self.unit),
+            exact: self.grid.exact && self.unit == 1,
         });
-        let found = table
-            .schedule(slots)
-            .and_then(|schedule| Candidate::new(chain, schedule, source));
-        if let Ok(found) = &found {
-            let granted = chain.resident_bytes() + Bytes(slots as u64 * level.slot);
-            debug_assert!(
-                found.peak <= granted.max(chain.optimizer_peak()),
-                "sizes were rounded down"
-            );
-        }
-        let fits = |found: &Candidate| found.peak <= wanted.most && found.peak > wanted.more_than;
-        found.map(|found| fits(&found).then_some(found)).transpose()
-    };
-    let mut steps = table.steps(1 + chain.stages.len() / STAGES_PER_SPACING);
-    steps.reverse();
-    if wanted.first_only {
-        // More than one thread looks, but the answer is that of the first step.
-        steps
-            .par_iter()
-            .map(candidate)
-            .find_first(Option::is_some)
-            .flatten()
-            .into_iter()
-            .collect()
-    } else {
-        steps.par_iter().filter_map(candidate).collect()
+        let found = Candidate::new(self.chain, table.schedule(step)?, source)?;
+        debug_assert!(
+            {
+                let need = self.chain.resident_bytes() + Bytes(step.bytes * self.unit);
+                let peak = need.max(self.chain.optimizer_peak());
+                found.peak == peak || (self.unit > 1 && found.peak < peak)
+            },
+            "the table and the simulator disagree"
+        );
+        Ok(found)
     }
 }
 
@@ -268,41 +191,4 @@ fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
         rest: (),
     })?;
     Candidate::new(chain, schedule, Source::Fastest)
-}
-
-/// The plans of all levels of the ladder that [`Optimal::within`] considers with their peaks as budgets.
-pub(crate) fn staircase(optimal: &Optimal<'_>) -> Result<Vec<Candidate>, PlanError> {
-    let Optimal {
-        chain,
-        terms,
-        repeats,
-        levels,
-        ..
-    } = optimal;
-    let mut points = Vec::new();
-    for (index, &level) in levels.iter().enumerate() {
-        // A smaller budget is answered by the next level.
-        let resident = chain.resident_bytes();
-        let more_than = levels
-            .get(index + 1)
-            .map_or(Bytes::ZERO, |next| resident + Bytes(next.top));
-        let wanted = Wanted {
-            most: resident + Bytes(level.top),
-            more_than,
-            first_only: false,
-        };
-        // With its peak as the budget, the table is not solved for more slots than this.
-        let reached = |found: &Candidate| match found.source {
-            Source::Slots(slots) => {
-                slots.count <= level.slots((found.peak - resident).0, chain.stages.len())
-            }
-            _ => true,
-        };
-        points.extend(
-            slotted(chain, terms, repeats, level, wanted)?
-                .into_iter()
-                .filter(reached),
-        );
-    }
-    Ok(points)
 }

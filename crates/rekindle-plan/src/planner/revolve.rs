@@ -15,17 +15,16 @@ use super::PlanError;
 use super::persistent::{Choice, emit};
 use crate::schedule::Schedule;
 
+/// The most actions of a schedule: some 240 MB.
+const MOST_ACTIONS: usize = 10_000_000;
+
 /// The binomial schedule of `stages` equal stages with `snapshots` stored states, the chain's input among them.
 ///
 /// # Errors
-/// [`PlanError::NoStages`] for zero stages, [`PlanError::Snapshots`] for zero snapshots or more than stages.
+/// [`PlanError::NoStages`] for zero stages, [`PlanError::Snapshots`] for zero snapshots or more than stages,
+/// [`PlanError::TooManyActions`] for so few that the schedule would not fit in memory.
 pub fn revolve(stages: usize, snapshots: usize) -> Result<Schedule, PlanError> {
-    if stages == 0 {
-        return Err(PlanError::NoStages);
-    }
-    if snapshots == 0 || snapshots > stages {
-        return Err(PlanError::Snapshots { snapshots, stages });
-    }
+    can_revolve(stages, snapshots)?;
     emit(stages, snapshots, |s, t, &snapshots| {
         let steps = t.min(stages - 1) + 1 - s;
         if steps == 1 {
@@ -45,6 +44,44 @@ pub fn revolve(stages: usize, snapshots: usize) -> Result<Schedule, PlanError> {
             left: snapshots,
         }
     })
+}
+
+/// Whether there is such a schedule, of no more than [`MOST_ACTIONS`].
+pub(super) fn can_revolve(stages: usize, snapshots: usize) -> Result<(), PlanError> {
+    if stages == 0 {
+        return Err(PlanError::NoStages);
+    }
+    if snapshots == 0 || snapshots > stages {
+        return Err(PlanError::Snapshots { snapshots, stages });
+    }
+    // Every stage is recorded and run backward besides, then the loss and the optimizer.
+    let actions = forwards(stages, snapshots) + 2 * stages as u128 + 2;
+    if actions > MOST_ACTIONS as u128 {
+        return Err(PlanError::TooManyActions {
+            snapshots,
+            stages,
+            actions,
+            most: MOST_ACTIONS,
+        });
+    }
+    Ok(())
+}
+
+/// t(l,s).
+fn forwards(steps: usize, snapshots: usize) -> u128 {
+    let steps_wide = steps as u128;
+    if snapshots == 1 {
+        return steps_wide * (steps_wide - 1) / 2;
+    }
+    let mut repetitions = 0;
+    while beta(snapshots, repetitions) < steps {
+        repetitions += 1;
+    }
+    match repetitions.checked_sub(1) {
+        // beta(s+1, r-1) may be large, but no larger than r l.
+        Some(fewer) => repetitions as u128 * steps_wide - beta(snapshots + 1, fewer) as u128,
+        None => 0,
+    }
 }
 
 /// beta(s,r) = C(s+r, s): the longest chain that s stored states reverse with r repetitions. Stops at `usize::MAX`.
@@ -71,7 +108,7 @@ fn first_part(steps: usize, snapshots: usize) -> usize {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
-    use super::{beta, revolve};
+    use super::{beta, forwards, revolve};
     use crate::action::Action;
     use crate::planner::PlanError;
 
@@ -108,6 +145,7 @@ mod tests {
                     least,
                     "{steps} steps, {snapshots} snapshots"
                 );
+                assert_eq!(forwards(steps, snapshots), least as u128);
             }
         }
     }
@@ -117,6 +155,16 @@ mod tests {
     fn ten_steps_with_three_snapshots_take_fifteen_forwards() {
         assert_eq!(beta(3, 2), 10);
         assert_eq!(advances(10, 3), 15);
+    }
+
+    #[test]
+    fn a_schedule_that_would_fill_the_memory_is_refused() {
+        let error = revolve(100_000, 1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "1 snapshot for 100000 stages make a schedule of 5000150002 actions, more than 10000000: use more snapshots"
+        );
+        assert!(revolve(100_000, 40).is_ok());
     }
 
     #[test]

@@ -11,11 +11,12 @@
 
 use rayon::prelude::*;
 
-use super::PlanError;
+use super::error::check_length;
+use super::kind::PlannerKind;
 use super::persistent::{Choice, emit};
-use super::repeats::Repeats;
 use super::terms::Terms;
 use super::windows::Windows;
+use super::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::schedule::Schedule;
@@ -24,26 +25,29 @@ use crate::schedule::Schedule;
 /// always resident, and the optimizer's peak, which no schedule lowers.
 ///
 /// # Errors
-/// The chain does not validate.
+/// The chain does not validate, or is too long to look at all its windows.
 pub fn smallest_peak(chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
     chain.validate()?;
+    check_length(
+        PlannerKind::Optimal,
+        chain.stages.len(),
+        MOST_STAGES_OF_WINDOWS,
+    )?;
     let terms = Terms::new(chain);
-    SmallestPeaks::new(&terms, &Repeats::new(&terms)).whole(chain)
+    SmallestPeaks::new(&terms).whole(&terms, chain)
 }
 
 /// P of every window, each less its G(t).
-pub(crate) struct SmallestPeaks<'a> {
-    terms: &'a Terms,
-    windows: Windows,
+pub(crate) struct SmallestPeaks {
+    pub(crate) windows: Windows,
     /// P(s,t) - G(t) of every class of windows.
-    peaks: Vec<u64>,
+    pub(crate) peaks: Vec<u64>,
 }
 
-impl SmallestPeaks<'_> {
-    pub(crate) fn new<'a>(terms: &'a Terms, repeats: &Repeats) -> SmallestPeaks<'a> {
-        let windows = Windows::new(terms, &repeats.contents);
+impl SmallestPeaks {
+    pub(crate) fn new(terms: &Terms) -> SmallestPeaks {
+        let windows = Windows::new(terms);
         let mut peaks = SmallestPeaks {
-            terms,
             windows,
             peaks: Vec::new(),
         };
@@ -54,7 +58,7 @@ impl SmallestPeaks<'_> {
                 .par_iter()
                 .with_min_len(16);
             let diagonal: Vec<u64> = representatives
-                .map(|&s| peaks.best(s, s + length).0)
+                .map(|&s| peaks.best(terms, s, s + length).0)
                 .collect();
             peaks.peaks.extend(diagonal);
         }
@@ -62,9 +66,13 @@ impl SmallestPeaks<'_> {
     }
 
     /// The smallest budget for the whole chain, and a schedule that meets it.
-    pub(crate) fn whole(&self, chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
-        let loss = self.terms.loss();
-        let schedule = emit(loss, (), |s, t, ()| self.best(s, t).1)?;
+    pub(crate) fn whole(
+        &self,
+        terms: &Terms,
+        chain: &Chain,
+    ) -> Result<(Bytes, Schedule), PlanError> {
+        let loss = terms.loss();
+        let schedule = emit(loss, (), |s, t, ()| self.best(terms, s, t).1)?;
         Ok((
             (chain.resident_bytes() + Bytes(self.peaks[self.windows.of(0, loss)]))
                 .max(chain.optimizer_peak()),
@@ -73,8 +81,7 @@ impl SmallestPeaks<'_> {
     }
 
     /// P(s,t) - G(t) and the choice that attains it, from the shorter windows.
-    fn best(&self, s: usize, t: usize) -> (u64, Choice<()>) {
-        let terms = self.terms;
+    fn best(&self, terms: &Terms, s: usize, t: usize) -> (u64, Choice<()>) {
         let mut best = u64::MAX;
         let mut choice = Choice::Track {
             alternative: 0,

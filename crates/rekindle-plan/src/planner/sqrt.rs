@@ -6,6 +6,8 @@
 //! bytes pass the next K-th of their sum. Cost: O(n sqrt(n)). Near the least single-level peak when stages are alike;
 //! `segments` is exact.
 
+use std::ops::RangeInclusive;
+
 use super::{PlanError, single_level};
 use crate::chain::Chain;
 use crate::schedule::Schedule;
@@ -16,13 +18,22 @@ use crate::schedule::Schedule;
 /// The chain does not validate.
 pub fn sqrt(chain: &Chain) -> Result<Vec<Schedule>, PlanError> {
     chain.validate()?;
-    let stages = chain.stages.len();
+    counts(chain.stages.len())
+        .map(|segments| cut(chain, segments))
+        .collect()
+}
+
+/// The numbers of segments that are tried.
+pub(super) fn counts(stages: usize) -> RangeInclusive<usize> {
     let root = (stages as f64).sqrt();
     let fewest = ((root / 2.0).floor() as usize).max(1);
     let most = ((root * 2.0).ceil() as usize).min(stages);
-    (fewest..=most)
-        .map(|segments| single_level(stages, &starts(chain, segments)))
-        .collect()
+    fewest..=most
+}
+
+/// The schedule of so many segments.
+pub(super) fn cut(chain: &Chain, segments: usize) -> Result<Schedule, PlanError> {
+    single_level(chain.stages.len(), &starts(chain, segments))
 }
 
 /// The first stages of the second and later of `segments` segments of about equal saved bytes, none of them empty.

@@ -102,6 +102,36 @@ impl Terms {
         }
     }
 
+    /// The same with all sizes in units of so many bytes, rounded up.
+    pub(crate) fn in_units(&self, unit: u64) -> Terms {
+        let all = |sizes: &[u64]| sizes.iter().map(|size| size.div_ceil(unit)).collect();
+        let mut nodes = self.nodes.clone();
+        for node in &mut nodes {
+            for size in [&mut node.output, &mut node.forward_temp, &mut node.grad] {
+                *size = size.div_ceil(unit);
+            }
+            for way in &mut node.ways {
+                for size in [
+                    &mut way.saved,
+                    &mut way.tracked_temp,
+                    &mut way.backward_temp,
+                ] {
+                    *size = size.div_ceil(unit);
+                }
+            }
+        }
+        let mut later_grads = vec![0; nodes.len()];
+        for t in (1..nodes.len()).rev() {
+            later_grads[t - 1] = later_grads[t] + nodes[t].grad;
+        }
+        Terms {
+            nodes,
+            x: all(&self.x),
+            y: all(&self.y),
+            later_grads,
+        }
+    }
+
     /// L, the number of the loss.
     pub(crate) fn loss(&self) -> usize {
         self.nodes.len() - 1

@@ -21,8 +21,9 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// `letters` are equal where two stages are alike. A window also sees the input of its first stage.
-    pub(crate) fn new(terms: &Terms, letters: &[usize]) -> Windows {
+    /// A window sees its stages, and the input of its first stage.
+    pub(crate) fn new(terms: &Terms) -> Windows {
+        let letters = contents(terms);
         let n = letters.len();
         let mut windows = Windows {
             n,
@@ -76,4 +77,31 @@ impl Windows {
     pub(crate) fn representatives(&self, length: usize) -> &[usize] {
         &self.representatives[length]
     }
+}
+
+/// A number for each stage, equal where two stages are alike. The loss has one of its own. Cost: O(n) unless many stages
+/// differ in their alternatives alone.
+fn contents(terms: &Terms) -> Vec<usize> {
+    let mut by_hash: HashMap<[u64; 5], Vec<usize>> = HashMap::new();
+    let mut contents: Vec<usize> = Vec::with_capacity(terms.nodes.len());
+    for (i, node) in terms.nodes.iter().enumerate() {
+        let way = &node.ways[0];
+        let key = [
+            node.output,
+            way.saved,
+            node.forward_temp,
+            node.forward.to_bits(),
+            way.seconds.to_bits(),
+        ];
+        let alike = by_hash.entry(key).or_default();
+        let found = alike
+            .iter()
+            .copied()
+            .find(|&other| i != terms.loss() && terms.nodes[other] == *node);
+        contents.push(found.unwrap_or_else(|| {
+            alike.push(i);
+            i
+        }));
+    }
+    contents
 }

@@ -1,43 +1,54 @@
-//! What the recurrence adds and compares, in slots and seconds.
+//! What the recurrence adds and compares: bytes as [`Mark`]s, and whole numbers of a small unit of time.
 //!
-//! All slots are capped just above the table's largest: nothing is asked for there.
+//! A time is rounded down to a multiple of the unit, a part in 2^29 of the slowest schedule's time, so that sums are
+//! exact in any order, and are never more than the real time. Bytes beyond the table are put just above its end:
+//! nothing is asked for there.
 
-use super::super::repeats::Repeats;
 use super::super::terms::Terms;
-use super::rounding::Rounded;
-use super::time::Time;
+use super::mark::Mark;
 
-/// The costs of a chain, with memory cut into slots.
+/// No schedule, in units of time. Sums of three of it are still numbers.
+pub(super) const INFINITE: u32 = 1 << 30;
+
+/// The costs of a chain.
 pub(super) struct Costs<'a> {
     pub(super) terms: &'a Terms,
-    pub(super) rounded: Rounded,
     /// Bytes of one slot.
-    slot: u64,
-    /// The largest slot of the table.
-    pub(super) slots: usize,
-    /// Time of stages 0..i run forward.
-    forwards: Vec<f64>,
+    pub(super) width: u64,
+    /// The last slot of the table.
+    pub(super) slots: u32,
+    /// Seconds of one unit of time.
+    unit: f64,
+    /// Units of time of stages 0..i run forward.
+    forwards: Vec<u64>,
+    /// The sizes of the stored a_i.
+    stored: Vec<Mark>,
+    /// G(t).
+    later_grads: Vec<Mark>,
     /// `sweeps[s * n + j - 1]`: the largest bytes of the untracked forwards from s to a_j.
     sweeps: Vec<u64>,
 }
 
 /// One way to record stage s before the rest of s..t.
-pub(super) struct Recorded<T> {
+pub(super) struct Recorded {
     /// The way's number.
     pub(super) number: usize,
-    /// Slots of all(s,t) - G(t).
-    pub(super) all: usize,
-    /// Slots of X.
-    pub(super) saved: usize,
-    pub(super) time: T,
+    /// all(s,t) - G(t).
+    pub(super) all: Mark,
+    /// X.
+    pub(super) saved: Mark,
+    pub(super) time: u32,
 }
 
 impl<'a> Costs<'a> {
-    pub(super) fn new(terms: &'a Terms, repeats: &Repeats, slot: u64, slots: usize) -> Costs<'a> {
-        let mut forwards = vec![0.0];
-        for node in &terms.nodes {
-            forwards.push(forwards[forwards.len() - 1] + node.forward);
-        }
+    /// The costs for a table of the slots 0 to `slots`, in which no schedule that matters takes longer than `slowest`
+    /// seconds.
+    pub(super) fn new(terms: &'a Terms, width: u64, slots: u32, slowest: f64) -> Costs<'a> {
+        let unit = if slowest > 0.0 {
+            slowest / f64::from(INFINITE / 2)
+        } else {
+            1.0
+        };
         let n = terms.nodes.len();
         let mut sweeps = vec![0; n * n];
         for s in 0..n {
@@ -47,14 +58,26 @@ impl<'a> Costs<'a> {
                 most = most.max(terms.forward_peak(j, false));
             }
         }
-        Costs {
+        let mut costs = Costs {
             terms,
-            rounded: Rounded::new(terms, slot, repeats),
-            slot,
+            width,
             slots,
-            forwards,
+            unit,
+            forwards: vec![0],
+            stored: Vec::new(),
+            later_grads: Vec::new(),
             sweeps,
+        };
+        costs.stored = terms.x.iter().map(|&bytes| costs.mark(bytes)).collect();
+        // All of them are there at the end of any schedule, so none of these is far beyond a table's end.
+        let grads = terms.later_grads.iter();
+        costs.later_grads = grads.map(|&bytes| Mark::new(bytes, width)).collect();
+        let mut sum = 0;
+        for node in &terms.nodes {
+            sum += u64::from(costs.units(node.forward));
+            costs.forwards.push(sum);
         }
+        costs
     }
 
     /// The number of stages, the loss included.
@@ -62,13 +85,32 @@ impl<'a> Costs<'a> {
         self.terms.nodes.len()
     }
 
-    /// The slot just above the table, where everything out of reach is put.
-    pub(super) fn beyond(&self) -> usize {
-        self.slots + 1
+    /// Just above the table, where everything out of reach is put.
+    pub(super) fn beyond(&self) -> Mark {
+        Mark {
+            slot: self.slots + 1,
+            rest: 0,
+        }
     }
 
-    fn in_slots(&self, bytes: u64) -> usize {
-        bytes.div_ceil(self.slot).min(self.beyond() as u64) as usize
+    /// So many bytes, or what is just above the table.
+    pub(super) fn mark(&self, bytes: u64) -> Mark {
+        if bytes / self.width > u64::from(self.slots) {
+            self.beyond()
+        } else {
+            Mark::new(bytes, self.width)
+        }
+    }
+
+    fn units(&self, seconds: f64) -> u32 {
+        // A cast of a float stops at the ends of the integer.
+        ((seconds / self.unit) as u32).min(INFINITE)
+    }
+
+    /// At least so many seconds; a float's rounding is allowed for.
+    pub(super) fn seconds(&self, units: u32) -> f64 {
+        const SUMS_OF_FLOATS: f64 = 1.0 - 1e-9;
+        f64::from(units) * self.unit * SUMS_OF_FLOATS
     }
 
     /// The largest bytes of the untracked forwards from s to a_j, the inner part of null(s,j,t). It grows with j.
@@ -77,38 +119,39 @@ impl<'a> Costs<'a> {
         self.sweeps[s * self.len() + j - 1]
     }
 
-    /// In slots: null(s,j,t) - G(t), of these sweep bytes.
+    /// null(s,j,t) - G(t), of these sweep bytes.
     #[inline]
-    pub(super) fn null(&self, t: usize, sweep_bytes: u64) -> usize {
-        self.in_slots(self.terms.y[t + 1] + sweep_bytes)
+    pub(super) fn null(&self, t: usize, sweep_bytes: u64) -> Mark {
+        self.mark(self.terms.y[t + 1] + sweep_bytes)
     }
 
     /// Time of the forwards from s to a_j.
     #[inline]
-    pub(super) fn sweep<T: Time>(&self, s: usize, j: usize) -> T {
-        T::from_seconds(self.forwards[j] - self.forwards[s])
+    pub(super) fn sweep(&self, s: usize, j: usize) -> u32 {
+        (self.forwards[j] - self.forwards[s]).min(u64::from(INFINITE)) as u32
     }
 
-    /// Slots of a stored a_j.
+    /// x_j.
     #[inline]
-    pub(super) fn stored(&self, j: usize) -> usize {
-        self.rounded.x[j]
+    pub(super) fn stored(&self, j: usize) -> Mark {
+        self.stored[j]
     }
 
-    /// Slots of the gradients that stages j..t add.
+    /// G(j-1) - G(t): the gradients that stages j..t add.
     #[inline]
-    pub(super) fn grads(&self, j: usize, t: usize) -> usize {
-        self.rounded.grads_between(self.terms, j, t)
+    pub(super) fn grads(&self, j: usize, t: usize) -> Mark {
+        let grads = self.later_grads[j - 1].minus(self.later_grads[t], self.width);
+        grads.unwrap_or_default()
     }
 
     /// The ways to record s before the rest of s..t.
-    pub(super) fn ways<T: Time>(&self, s: usize, t: usize) -> impl Iterator<Item = Recorded<T>> {
+    pub(super) fn ways(&self, s: usize, t: usize) -> impl Iterator<Item = Recorded> {
         let ways = self.terms.nodes[s].ways.iter().enumerate();
         ways.map(move |(number, way)| Recorded {
             number,
-            all: self.in_slots(self.terms.all(s, t, way)),
-            saved: self.in_slots(way.saved),
-            time: T::from_seconds(way.seconds),
+            all: self.mark(self.terms.all(s, t, way)),
+            saved: self.mark(way.saved),
+            time: self.units(way.seconds),
         })
     }
 }

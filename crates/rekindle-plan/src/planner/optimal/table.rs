@@ -1,4 +1,4 @@
-//! The program's table: C(s,t,m) for all windows, in slots.
+//! The program's table: C(s,t,m) for all windows, in exact bytes.
 //!
 //! ```text
 //! C(s,s,m) = forward_s + backward_s                                     if m >= all(s,s), else infinite
@@ -6,9 +6,12 @@
 //! C2 = min over the ways to record s of  forward_s + backward_s + C(s+1,t,m-X_{s+1})      if m >= all(s,t)
 //! C  = min(C1, C2)
 //! ```
-//! Memory is counted in slots above G(t), the parameter gradients that are there when the window's backward starts.
-//! So C(s,j-1,m) becomes C(s,j-1, m - (G(j-1) - G(t))), and a window's row depends on its own stages alone. How sizes
-//! are rounded is in `rounding.rs`.
+//! Memory is counted above G(t), the parameter gradients that are there when the window's backward starts. So C(s,j-1,m)
+//! becomes C(s,j-1, m - (G(j-1) - G(t))), and a window's row depends on its own stages alone.
+//!
+//! C(s,t,.) is a falling staircase. Of its steps a row keeps one per slot of memory, with its need in exact bytes
+//! (`row.rs`): the larger the slots, the more steps are lost, but none that is kept is wrong. What a slot holds depends on
+//! no slot above it, so a table that ends at a budget has the same steps below it as a table that does not.
 //!
 //! Cost: O(n^3 slots) time, O(n^2 slots) bytes, both cut down by
 //! - keeping of each row only the part from the first feasible slot to the first that reaches the least time (all
@@ -17,7 +20,7 @@
 //! - leaving out, for a split at j, the slots where even the least time of both parts is no improvement. The sum of
 //!   forwards grows with j, so this end of the row only moves down;
 //! - tiles of windows that read the same rows (`tile.rs`), one thread for each;
-//! - the widest vectors that the machine has (`relax.rs`).
+//! - the widest vectors that the machine has.
 //!
 //! Choices are not stored: the few on the way of one schedule are derived again.
 
@@ -25,13 +28,13 @@ use rayon::prelude::*;
 
 use super::super::PlanError;
 use super::super::persistent::{Choice, emit};
-use super::super::repeats::Repeats;
+use super::super::smallest_peak::SmallestPeaks;
 use super::super::terms::Terms;
-use super::super::windows::Windows;
 use super::costs::Costs;
+use super::mark::Mark;
 use super::outline::Outlines;
+use super::row::Cells;
 use super::tile::{Open, Rows};
-use super::time::Time;
 use crate::schedule::Schedule;
 
 /// Lengths of windows that are solved together.
@@ -44,91 +47,92 @@ const NEIGHBOURS: usize = 16;
 const TILES: usize = 16;
 
 /// C for all windows of a chain, from slot 0 to the largest.
-pub(crate) struct Table<'a, T> {
-    rows: Rows<'a, T>,
+pub(super) struct Table<'a> {
+    rows: Rows<'a>,
 }
 
-impl<'a, T: Time> Table<'a, T> {
-    /// Solves the program for up to `slots` slots of `slot` bytes each.
-    pub(crate) fn solve(
+/// A step of C(0,L,.): a schedule of the whole chain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Step {
+    need: Mark,
+    /// Bytes above what is always resident.
+    pub(super) bytes: u64,
+    /// The schedule takes at least so long, and hardly longer; without the optimizer.
+    pub(super) at_least: f64,
+}
+
+impl<'a> Table<'a> {
+    /// Solves the program for the slots, `width` bytes each, up to the one that `memory` lies in. No schedule that matters
+    /// takes longer than `slowest` seconds.
+    pub(super) fn solve(
         terms: &'a Terms,
-        repeats: &Repeats,
-        slot: u64,
-        slots: usize,
-    ) -> Table<'a, T> {
-        let costs = Costs::new(terms, repeats, slot, slots);
-        let windows = Windows::new(terms, &costs.rounded.letters(repeats));
-        let outlines = Outlines::new(&costs, &windows);
+        peaks: &'a SmallestPeaks,
+        width: u64,
+        memory: u64,
+        slowest: f64,
+    ) -> Table<'a> {
+        let costs = Costs::new(terms, width, (memory / width) as u32, slowest);
+        let outlines = Outlines::new(&costs, peaks);
         let n = costs.len();
         let mut rows = Rows {
             costs,
-            windows,
+            windows: &peaks.windows,
             outlines,
-            times: Vec::new(),
+            cells: Vec::new(),
         };
         let mut length = 0;
         while length < n {
             let lengths = LENGTHS.min(n - length);
             for open in open_band(&rows, length, lengths) {
-                let times: Vec<Vec<T>> = open
+                let cells: Vec<Cells> = open
                     .into_par_iter()
                     .map(|open| rows.close(open, length))
                     .collect();
-                rows.times.extend(times);
+                rows.cells.extend(cells);
             }
             length += lengths;
         }
         Table { rows }
     }
 
-    /// The slots at which the time of the whole chain falls; only the last of every `spacing` slots.
-    pub(crate) fn steps(&self, spacing: usize) -> Vec<usize> {
-        let row = self.rows.of(0, self.rows.costs.len() - 1);
-        let (first, last) = (row.outline.first(), row.outline.saturated());
-        let mut steps: Vec<usize> = Vec::new();
-        for slot in first..=last.min(self.rows.costs.slots) {
-            if slot > first && row.at(slot) >= row.at(slot - 1) {
-                continue;
-            }
-            if steps
-                .last()
-                .is_some_and(|last| last / spacing == slot / spacing)
-            {
-                steps.pop();
-            }
-            steps.push(slot);
-        }
-        steps
-    }
-
-    /// The fastest schedule for so many slots.
-    pub(crate) fn schedule(&self, slot: usize) -> Result<Schedule, PlanError> {
-        emit(self.rows.costs.terms.loss(), slot, |s, t, &slot| {
-            self.choice(s, t, slot)
-        })
-    }
-
-    /// The best choice for a window with `slot` slots, in the order of the recurrence.
-    fn choice(&self, s: usize, t: usize, slot: usize) -> Choice<usize> {
-        let (rows, costs) = (&self.rows, &self.rows.costs);
-        let mut best = T::INFINITY;
-        let mut choice = Choice::Track {
-            alternative: 0,
-            rest: 0,
+    /// The steps for the whole chain, the one of the least need first: each next one needs more and is faster.
+    pub(super) fn steps(&self) -> Vec<Step> {
+        let costs = &self.rows.costs;
+        let row = self.rows.of(0, costs.len() - 1);
+        let step = |(time, need): (u32, Mark)| Step {
+            need,
+            bytes: need.bytes(costs.width),
+            at_least: costs.seconds(time),
         };
-        for way in costs.ways::<T>(s, t) {
-            if slot < way.all || slot < way.saved {
-                continue;
-            }
-            let rest = slot - way.saved;
-            let time = if s < t {
-                way.time + rows.of(s + 1, t).at(rest)
+        row.points(costs.slots).into_iter().map(step).collect()
+    }
+
+    /// The schedule of a step.
+    pub(super) fn schedule(&self, step: Step) -> Result<Schedule, PlanError> {
+        let loss = self.rows.costs.terms.loss();
+        emit(loss, step.need, |s, t, &need| self.choice(s, t, need))
+    }
+
+    /// How the schedule of s..t with this need came about: the first choice in the order of the recurrence with the
+    /// same time and the same need.
+    fn choice(&self, s: usize, t: usize, need: Mark) -> Choice<Mark> {
+        let (rows, costs) = (&self.rows, &self.rows.costs);
+        let (width, wanted) = (costs.width, rows.of(s, t).within(need));
+        for way in costs.ways(s, t).filter(|way| way.all <= need) {
+            let inside = if s < t {
+                let rest = need.minus(way.saved, width);
+                rest.and_then(|rest| rows.of(s + 1, t).within(rest))
             } else {
-                way.time
+                Some((0, Mark::default()))
             };
-            if time < best {
-                best = time;
-                choice = Choice::Track {
+            let Some((time, rest)) = inside else { continue };
+            let inside = if s < t {
+                way.saved.plus(rest, width)
+            } else {
+                rest
+            };
+            if Some((way.time + time, way.all.max(inside))) == wanted {
+                return Choice::Track {
                     alternative: way.number,
                     rest,
                 };
@@ -137,23 +141,33 @@ impl<'a, T: Time> Table<'a, T> {
         for j in s + 1..=t {
             let (stored, grads) = (costs.stored(j), costs.grads(j, t));
             let null = costs.null(t, costs.sweep_bytes(s, j));
-            if slot >= null.max(stored).max(grads) {
-                let (right, left) = (slot - stored, slot - grads);
-                let parts = (rows.of(j, t).at(right), rows.of(s, j - 1).at(left));
-                let time = costs.sweep::<T>(s, j) + parts.0 + parts.1;
-                if time < best {
-                    best = time;
-                    choice = Choice::Split { j, right, left };
+            if null > need {
+                break;
+            }
+            let right = need.minus(stored, width);
+            let left = need.minus(grads, width);
+            let right = right.and_then(|most| rows.of(j, t).within(most));
+            let left = left.and_then(|most| rows.of(s, j - 1).within(most));
+            if let (Some((right_time, right)), Some((left_time, left))) = (right, left) {
+                let time = costs.sweep(s, j) + right_time + left_time;
+                let needs = stored.plus(right, width).max(grads.plus(left, width));
+                if Some((time, needs.max(null))) == wanted {
+                    return Choice::Split { j, right, left };
                 }
             }
         }
-        choice
+        debug_assert!(false, "every step is made of shorter ones");
+        // Recording all stages is always a schedule, if not the one that was asked for.
+        Choice::Track {
+            alternative: 0,
+            rest: Mark::default(),
+        }
     }
 }
 
 /// The windows of lengths `length..length + lengths`, by length, with all splits taken that need only rows shorter than
 /// `length`.
-fn open_band<T: Time>(rows: &Rows<'_, T>, length: usize, lengths: usize) -> Vec<Vec<Open<T>>> {
+fn open_band(rows: &Rows<'_>, length: usize, lengths: usize) -> Vec<Vec<Open>> {
     let mut band: Vec<(usize, usize)> = (length..length + lengths)
         .flat_map(|length| {
             let starts = rows.windows.representatives(length);
@@ -163,12 +177,12 @@ fn open_band<T: Time>(rows: &Rows<'_, T>, length: usize, lengths: usize) -> Vec<
     band.sort_unstable();
     let width = (rows.windows.representatives(length).len() / TILES).clamp(1, NEIGHBOURS);
     let tiles: Vec<&[(usize, usize)]> = band.chunk_by(|a, b| a.0 / width == b.0 / width).collect();
-    let opened: Vec<Vec<Open<T>>> = tiles
+    let opened: Vec<Vec<Open>> = tiles
         .into_par_iter()
         .with_max_len(1)
         .map(|tile| rows.open_tile(tile, length))
         .collect();
-    let mut by_length: Vec<Vec<Open<T>>> = (0..lengths).map(|_| Vec::new()).collect();
+    let mut by_length: Vec<Vec<Open>> = (0..lengths).map(|_| Vec::new()).collect();
     for open in opened.into_iter().flatten() {
         by_length[open.t - open.s - length].push(open);
     }
@@ -182,10 +196,10 @@ mod tests {
     use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
     use crate::seconds::Seconds;
 
-    /// The order of summation differs.
-    const ROUNDING: f64 = 1e-12;
+    /// Some hundred times, each rounded down by less than a part in 2^29 of 10,000 seconds, in a sum of at least 100.
+    const ROUNDED_DOWN: f64 = 1.000_1;
 
-    fn chain(stages: usize, kinds: usize) -> Chain {
+    fn chain(stages: usize, kinds: usize, unit: u64) -> Chain {
         let mut state = 3_u64;
         let mut below = |bound: u64| {
             state = state
@@ -197,12 +211,12 @@ mod tests {
             .map(|_| Stage {
                 forward_s: Seconds(below(9) as f64),
                 backward_s: Seconds(below(9) as f64),
-                output_bytes: Bytes(1 + below(9)),
-                saved_bytes: Bytes(10 + below(9)),
-                forward_temp_bytes: Bytes(below(5)),
-                tracked_temp_bytes: Bytes(below(9)),
-                backward_temp_bytes: Bytes(below(9)),
-                grad_bytes: Bytes(below(3)),
+                output_bytes: Bytes(1 + below(9 * unit)),
+                saved_bytes: Bytes(10 * unit + below(9 * unit)),
+                forward_temp_bytes: Bytes(below(5 * unit)),
+                tracked_temp_bytes: Bytes(below(9 * unit)),
+                backward_temp_bytes: Bytes(below(9 * unit)),
+                grad_bytes: Bytes(below(3 * unit)),
                 ..Stage::default()
             })
             .collect();
@@ -216,49 +230,55 @@ mod tests {
         }
     }
 
-    /// The recurrence as it stands in the module's header: every window, every slot, every split.
-    fn plain(costs: &Costs<'_>) -> Vec<Vec<Vec<f64>>> {
+    /// C(s,t,m) by the recurrence as it stands in the module's header, for every number of bytes.
+    fn plain(costs: &Costs<'_>, most: u64) -> Vec<Vec<Vec<Option<u32>>>> {
         let n = costs.len();
-        let mut table = vec![vec![Vec::new(); n]; n];
+        let bytes = |mark: Mark| mark.bytes(costs.width) as usize;
+        let mut table = vec![vec![Vec::<Option<u32>>::new(); n]; n];
         for length in 0..n {
             for s in 0..n - length {
                 let t = s + length;
                 let at = |m: usize| {
-                    let mut best = f64::INFINITY;
-                    for way in costs.ways::<f64>(s, t).filter(|way| m >= way.all) {
-                        best = match m.checked_sub(way.saved) {
-                            _ if s == t => best.min(way.time),
-                            Some(rest) => best.min(way.time + table[s + 1][t][rest]),
-                            None => best,
-                        };
+                    let mut best: Option<u32> = None;
+                    let mut take = |time: Option<u32>| best = best.into_iter().chain(time).min();
+                    for way in costs.ways(s, t).filter(|way| m >= bytes(way.all)) {
+                        take(if s == t {
+                            Some(way.time)
+                        } else {
+                            let rest = m.checked_sub(bytes(way.saved));
+                            rest.and_then(|rest| Some(way.time + table[s + 1][t][rest]?))
+                        });
                     }
                     for j in s + 1..=t {
-                        let null = costs.null(t, costs.sweep_bytes(s, j));
-                        let (x, grads) = (costs.stored(j), costs.grads(j, t));
-                        if m >= null.max(x).max(grads) {
-                            let parts = table[j][t][m - x] + table[s][j - 1][m - grads];
-                            best = best.min(costs.sweep::<f64>(s, j) + parts);
+                        let null = bytes(costs.null(t, costs.sweep_bytes(s, j)));
+                        let right = m.checked_sub(bytes(costs.stored(j)));
+                        let left = m.checked_sub(bytes(costs.grads(j, t)));
+                        if let (true, Some(right), Some(left)) = (m >= null, right, left) {
+                            let parts = table[j][t][right].zip(table[s][j - 1][left]);
+                            take(parts.map(|(right, left)| costs.sweep(s, j) + right + left));
                         }
                     }
                     best
                 };
-                table[s][t] = (0..=costs.slots).map(at).collect();
+                table[s][t] = (0..=most as usize).map(at).collect();
             }
         }
         table
     }
 
-    fn agrees(chain: &Chain, slot: u64, slots: usize) {
+    fn agrees(chain: &Chain, most: u64) {
         let terms = Terms::new(chain);
-        let repeats = Repeats::new(&terms);
-        let rows = Table::<f64>::solve(&terms, &repeats, slot, slots).rows;
-        let expected = plain(&rows.costs);
+        let slowest = 100.0 * chain.stages.len() as f64;
+        let peaks = SmallestPeaks::new(&terms);
+        let rows = Table::solve(&terms, &peaks, 1, most, slowest).rows;
+        let expected = plain(&rows.costs, most);
         for (s, t) in (0..rows.costs.len()).flat_map(|t| (0..=t).map(move |s| (s, t))) {
-            for (slot, &expected) in expected[s][t].iter().enumerate() {
-                let found = rows.of(s, t).at(slot);
-                assert!(
-                    found == expected || (found - expected).abs() <= ROUNDING * expected,
-                    "stages {s}..{t} with {slot} slots: {found}, not {expected}"
+            for (memory, &expected) in expected[s][t].iter().enumerate() {
+                let found = rows.of(s, t).within(Mark::new(memory as u64, 1));
+                assert_eq!(
+                    found.map(|(time, _)| time),
+                    expected,
+                    "stages {s}..{t} within {memory} bytes"
                 );
             }
         }
@@ -266,11 +286,47 @@ mod tests {
 
     #[test]
     fn different_stages_agree_with_the_plain_recurrence() {
-        agrees(&chain(2 * LENGTHS + 5, 2 * LENGTHS + 5), 2, 150);
+        agrees(&chain(2 * LENGTHS + 5, 2 * LENGTHS + 5, 1), 200);
     }
 
     #[test]
     fn repeating_stages_agree_with_the_plain_recurrence() {
-        agrees(&chain(2 * LENGTHS + 9, 3), 2, 150);
+        agrees(&chain(2 * LENGTHS + 9, 3, 1), 200);
+    }
+
+    /// Needs are exact whatever the slots: the simulator measures the same.
+    #[test]
+    fn steps_need_what_the_simulator_says() {
+        for (stages, kinds) in [(40, 40), (40, 3), (7, 7)] {
+            let chain = chain(stages, kinds, 1_000_003);
+            let terms = Terms::new(&chain);
+            let peaks = SmallestPeaks::new(&terms);
+            for width in [700_001, 9_000_001, 60_000_000] {
+                let table = Table::solve(&terms, &peaks, width, 1 << 30, 1e4);
+                let steps = table.steps();
+                assert!(!steps.is_empty());
+                for step in steps {
+                    let run = crate::simulate(&chain, &table.schedule(step).expect("a schedule"))
+                        .expect("a schedule of the chain");
+                    assert_eq!(run.peak - chain.resident_bytes(), Bytes(step.bytes));
+                    assert!((step.at_least..step.at_least * ROUNDED_DOWN).contains(&run.time.0));
+                }
+            }
+        }
+    }
+
+    /// What a table holds below a budget does not depend on where it ends.
+    #[test]
+    fn a_shorter_table_has_the_same_steps() {
+        let chain = chain(50, 50, 1_000_003);
+        let terms = Terms::new(&chain);
+        let peaks = SmallestPeaks::new(&terms);
+        let solve = |memory| Table::solve(&terms, &peaks, 5_000_000, memory, 1e5);
+        let whole = solve(1 << 30).steps();
+        for memory in [100_000_000, 200_000_000, 400_000_000] {
+            let steps = solve(memory).steps();
+            assert!(!steps.is_empty());
+            assert_eq!(steps, whole[..steps.len()]);
+        }
     }
 }

@@ -1,0 +1,185 @@
+//! What a segment of a single-level schedule takes, and the best cuts within a budget.
+//!
+//! Let W(s,e) be the peak of segment s..e-1 without stored boundaries: the untracked sweep through it, its recording and
+//! its backward, with gradients growing; and B(s) the sum of the boundaries that are stored while it runs, its own
+//! included. A cut is feasible when B(s) + W(s,e) <= budget for every segment. Smaller B is always better, so
+//! ```text
+//! B_0(0) = 0,   B_{k+1}(e) = x_e + min over s<e with B_k(s) + W(s,e) <= budget of B_k(s)
+//! ```
+//! finds for every e whether a last segment can start there after k others. The time depends only on where the last
+//! segment starts: every stage before it runs forward twice. So e goes up from 0, and the first that fits is best.
+//!
+//! W(s,e) only grows as s goes down from e, and follows from sums and largest values over s..e-1. So a step looks at no
+//! more stages than one segment can hold, and of the many k only those are kept of which no smaller k stores as little.
+//! Cost: O(n * longest segment) time, O(n) bytes in practice; with a number of segments given, as many times more.
+//! Exact bytes.
+
+use super::terms::Terms;
+use crate::bytes::Bytes;
+use crate::chain::Chain;
+
+/// The peaks of all possible segments.
+pub(crate) struct Cuts {
+    terms: Terms,
+    resident: Bytes,
+    optimizer_peak: Bytes,
+    /// `saved[k]`: the sum of X over the stages before k.
+    saved: Vec<u64>,
+    /// `last[s]`: the peak of the last segment, with the loss, when it starts at s.
+    last: Vec<u64>,
+}
+
+/// A way to have `count` segments before a stage.
+#[derive(Clone, Copy)]
+struct Cut {
+    count: u32,
+    /// B.
+    stored: u64,
+    /// Where the segment before starts, and which of its cuts.
+    previous: (u32, u32),
+}
+
+/// The largest values over the stages from s to the end of a segment, s going down.
+#[derive(Default)]
+struct Peaks {
+    /// Of the untracked forwards.
+    sweep: u64,
+    /// Of the tracked forwards and of the backwards, the X of all stages before counted in.
+    recording: u64,
+    backward: u64,
+}
+
+impl Cuts {
+    pub(crate) fn new(chain: &Chain) -> Cuts {
+        let terms = Terms::new(chain);
+        let stages = terms.loss();
+        let mut saved = vec![0];
+        for node in &terms.nodes[..stages] {
+            saved.push(saved[saved.len() - 1] + node.ways[0].saved);
+        }
+        let mut cuts = Cuts {
+            resident: chain.resident_bytes(),
+            optimizer_peak: chain.optimizer_peak(),
+            last: vec![0; stages],
+            saved,
+            terms,
+        };
+        let loss = cuts.saved[stages]
+            + cuts
+                .terms
+                .all(stages, stages, &cuts.terms.nodes[stages].ways[0]);
+        let mut peaks = Peaks::default();
+        for s in (0..stages).rev() {
+            cuts.include(&mut peaks, s);
+            cuts.last[s] = peaks.recording.max(peaks.backward).max(loss) - cuts.saved[s];
+        }
+        cuts
+    }
+
+    pub(crate) fn stages(&self) -> usize {
+        self.terms.loss()
+    }
+
+    /// The budget below which nothing is cut: one segment, or as much as the optimizer needs.
+    pub(crate) fn whole(&self) -> Bytes {
+        (self.resident + Bytes(self.last[0])).max(self.optimizer_peak)
+    }
+
+    /// The first stages of the second and later segments of the best cut, or `None` when none fits: of `count`
+    /// segments where that is given, of the fewest otherwise.
+    pub(crate) fn within(&self, budget: Bytes, count: Option<usize>) -> Option<Vec<usize>> {
+        let room = budget.checked_sub(self.resident)?.0;
+        if budget < self.optimizer_peak {
+            return None;
+        }
+        let before_last = count.map(|count| count as u32 - 1);
+        let mut cuts: Vec<Vec<Cut>> = Vec::new();
+        for e in 0..self.stages() {
+            let here = self.cuts_at(&cuts, e, room, before_last);
+            let fits = |cut: &Cut| {
+                before_last.is_none_or(|before| cut.count == before)
+                    && cut.stored + self.last[e] <= room
+            };
+            if let Some(&last) = here.iter().find(|cut| fits(cut)) {
+                let mut starts = Vec::new();
+                let (mut at, mut cut) = (e, last);
+                while cut.count > 0 {
+                    starts.push(at);
+                    at = cut.previous.0 as usize;
+                    cut = cuts[at][cut.previous.1 as usize];
+                }
+                starts.reverse();
+                return Some(starts);
+            }
+            cuts.push(here);
+        }
+        None
+    }
+
+    /// The cuts with a boundary at e, by rising count.
+    fn cuts_at(&self, cuts: &[Vec<Cut>], e: usize, room: u64, most: Option<u32>) -> Vec<Cut> {
+        if e == 0 {
+            return vec![Cut {
+                count: 0,
+                stored: 0,
+                previous: (0, 0),
+            }];
+        }
+        let mut here: Vec<Cut> = Vec::new();
+        let mut peaks = Peaks::default();
+        for s in (0..e).rev() {
+            let sweep = peaks.sweep.max(self.terms.forward_peak(s, true));
+            self.include(&mut peaks, s);
+            let recording = peaks.recording + self.terms.later_grads[e - 1] + self.terms.y[e];
+            let peak = sweep.max(recording.max(peaks.backward) - self.saved[s]);
+            if peak > room {
+                break;
+            }
+            for (index, cut) in cuts[s].iter().enumerate() {
+                if cut.stored + peak > room || most.is_some_and(|most| cut.count >= most) {
+                    continue;
+                }
+                let found = Cut {
+                    count: cut.count + 1,
+                    stored: cut.stored + self.terms.x[e],
+                    previous: (s as u32, index as u32),
+                };
+                insert(&mut here, found, most.is_none());
+            }
+        }
+        here
+    }
+
+    /// Puts stage s in front.
+    fn include(&self, peaks: &mut Peaks, s: usize) {
+        let way = &self.terms.nodes[s].ways[0];
+        let grads = self.terms.later_grads[s] + self.terms.nodes[s].grad;
+        let backward = grads + self.terms.y[s] + self.terms.y[s + 1] + way.backward_temp;
+        let saved = self.saved[s + 1];
+        peaks.sweep = peaks.sweep.max(self.terms.forward_peak(s, false));
+        peaks.recording = peaks.recording.max(saved + way.tracked_temp);
+        peaks.backward = peaks.backward.max(saved + backward);
+    }
+}
+
+/// Adds a cut where it stores the least of its count; where fewer segments are better, the least of all smaller ones.
+fn insert(cuts: &mut Vec<Cut>, found: Cut, fewer_is_better: bool) {
+    let place = cuts.partition_point(|cut| cut.count < found.count);
+    if fewer_is_better && place > 0 && cuts[place - 1].stored <= found.stored {
+        return;
+    }
+    match cuts.get_mut(place) {
+        Some(cut) if cut.count == found.count => {
+            if cut.stored <= found.stored {
+                return;
+            }
+            *cut = found;
+        }
+        _ => cuts.insert(place, found),
+    }
+    if fewer_is_better {
+        let from = place + 1;
+        let beaten = cuts[from..].partition_point(|cut| cut.stored >= found.stored);
+        cuts.drain(from..from + beaten);
+    }
+}

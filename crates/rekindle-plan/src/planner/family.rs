@@ -1,0 +1,152 @@
+//! The planners that make a schedule for each of a few numbers (of segments, of snapshots) and take the best.
+//!
+//! No more than one schedule per thread is held while they are compared: of each only its peak and its time are kept, and
+//! the chosen ones are made again. Up to [`ALL_NUMBERS`] stages every number is tried, beyond that all small ones and
+//! some of the large ones, so the cost is O(stages) schedules at first and O(1) of them, each O(stages) long or a
+//! little more, in the end.
+
+use rayon::prelude::*;
+
+use super::candidate::{Candidate, useful};
+use super::error::check_length;
+use super::kind::PlannerKind;
+use super::revolve::can_revolve;
+use super::source::Source;
+use super::{MOST_STAGES, PlanError, none, revolve, sqrt, uniform};
+use crate::bytes::Bytes;
+use crate::chain::Chain;
+use crate::schedule::Schedule;
+use crate::simulator::cost;
+
+/// Up to so many numbers are all tried.
+const ALL_NUMBERS: usize = 1_000;
+
+/// Actions of all schedules of a frontier: some 500 MB.
+const MOST_ACTIONS_TOGETHER: usize = 20_000_000;
+
+/// The schedules of a planner, by number.
+pub(crate) struct Family<'a> {
+    chain: &'a Chain,
+    kind: PlannerKind,
+    /// The number, peak and time of each.
+    members: Vec<(usize, Bytes, f64)>,
+}
+
+impl<'a> Family<'a> {
+    /// The schedules of `none`, `uniform`, `sqrt` or `revolve`; of a given number of segments where there is one.
+    pub(crate) fn new(
+        chain: &'a Chain,
+        kind: PlannerKind,
+        segments: Option<usize>,
+    ) -> Result<Family<'a>, PlanError> {
+        let stages = chain.stages.len();
+        let numbers: Vec<usize> = match (kind, segments) {
+            (PlannerKind::Uniform, Some(segments)) => vec![segments],
+            (PlannerKind::Uniform, None) => numbers(stages),
+            (PlannerKind::Sqrt, _) => sqrt::counts(stages).collect(),
+            (PlannerKind::Revolve, _) => numbers(stages)
+                .into_iter()
+                .filter(|&snapshots| can_revolve(stages, snapshots).is_ok())
+                .collect(),
+            _ => vec![1],
+        };
+        if numbers.len() > 1 {
+            check_length(kind, stages, MOST_STAGES)?;
+        }
+        let member = |&number: &usize| {
+            let (peak, time) = cost(chain, &schedule(chain, kind, number)?)?;
+            Ok((number, peak, time.0))
+        };
+        let members: Result<_, PlanError> = numbers.par_iter().map(member).collect();
+        Ok(Family {
+            chain,
+            kind,
+            members: members?,
+        })
+    }
+
+    /// The fastest that fits; of equally fast ones the smallest.
+    pub(crate) fn within(&self, budget: Bytes) -> Result<Option<Candidate>, PlanError> {
+        let fitting = self.members.iter().filter(|(_, peak, _)| *peak <= budget);
+        let fastest = fitting.min_by(|a, b| a.2.total_cmp(&b.2).then(a.1.cmp(&b.1)));
+        fastest.map(|member| self.candidate(member.0)).transpose()
+    }
+
+    /// The smallest peak of all.
+    pub(crate) fn smallest(&self) -> Bytes {
+        let peaks = self.members.iter().map(|&(_, peak, _)| peak);
+        peaks.min().unwrap_or(Bytes::MAX)
+    }
+
+    /// The useful ones, from the smallest peak to the largest; evenly chosen where all would take too much memory.
+    pub(crate) fn frontier(mut self) -> Result<Vec<Candidate>, PlanError> {
+        self.members
+            .sort_by(|a, b| a.1.cmp(&b.1).then(a.2.total_cmp(&b.2)));
+        let mut least = f64::INFINITY;
+        self.members.retain(|&(_, _, time)| {
+            let faster = time < least;
+            least = least.min(time);
+            faster
+        });
+        let most = (MOST_ACTIONS_TOGETHER / (4 * self.chain.stages.len())).max(2);
+        let count = self.members.len();
+        let chosen: Vec<usize> = if count <= most {
+            (0..count).collect()
+        } else {
+            (0..most).map(|i| i * (count - 1) / (most - 1)).collect()
+        };
+        let found: Result<Vec<Candidate>, PlanError> = chosen
+            .into_iter()
+            .map(|index| self.candidate(self.members[index].0))
+            .collect();
+        Ok(useful(found?))
+    }
+
+    fn candidate(&self, number: usize) -> Result<Candidate, PlanError> {
+        let source = match self.kind {
+            PlannerKind::Sqrt => Source::Sqrt,
+            PlannerKind::Revolve => Source::Revolve { snapshots: number },
+            _ => Source::Uniform { segments: number },
+        };
+        let schedule = schedule(self.chain, self.kind, number)?;
+        Candidate::new(self.chain, schedule, source)
+    }
+}
+
+fn schedule(chain: &Chain, kind: PlannerKind, number: usize) -> Result<Schedule, PlanError> {
+    let stages = chain.stages.len();
+    match kind {
+        PlannerKind::Uniform => uniform(stages, number),
+        PlannerKind::Sqrt => sqrt::cut(chain, number),
+        PlannerKind::Revolve => revolve(stages, number),
+        _ => none(stages),
+    }
+}
+
+/// The numbers from 1 to `stages`; where they are many, half of them as they come and the others at equal ratios.
+fn numbers(stages: usize) -> Vec<usize> {
+    if stages <= ALL_NUMBERS {
+        return (1..=stages).collect();
+    }
+    let small = ALL_NUMBERS / 2;
+    let ratio = (stages as f64 / small as f64).powf(1.0 / small as f64);
+    let large = (1..small).map(|i| (small as f64 * ratio.powi(i as i32)) as usize);
+    let mut numbers: Vec<usize> = (1..=small).chain(large).chain([stages]).collect();
+    numbers.dedup();
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALL_NUMBERS, numbers};
+
+    #[test]
+    fn numbers_rise_from_one_to_all() {
+        for stages in [1, 2, 999, 1_000, 1_001, 1_500, 10_000, 20_000] {
+            let numbers = numbers(stages);
+            assert!(numbers.len() <= ALL_NUMBERS);
+            assert_eq!((numbers[0], numbers[numbers.len() - 1]), (1, stages));
+            assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
+        }
+    }
+}

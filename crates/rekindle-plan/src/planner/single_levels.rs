@@ -1,0 +1,102 @@
+//! All useful single-level schedules of a chain, of which any budget takes its best.
+//!
+//! There are at most as many as stages, since their time depends only on where the last segment starts. Up to
+//! [`MOST_STAGES_EXACT`] stages all are found, each with its smallest budget; beyond, the best for each of [`RUNGS`]
+//! evenly spread budgets. Between two budgets with the same answer nothing is searched.
+
+use std::collections::BTreeMap;
+
+use super::candidate::{Candidate, useful};
+use super::cuts::Cuts;
+use super::error::check_length;
+use super::kind::PlannerKind;
+use super::source::Source;
+use super::{MOST_STAGES, PlanError, single_level};
+use crate::bytes::Bytes;
+use crate::chain::Chain;
+
+/// Chains of up to so many stages are searched to the byte: some 25 searches for each schedule.
+pub(crate) const MOST_STAGES_EXACT: usize = 300;
+
+/// The number of budgets that are tried in longer chains.
+const RUNGS: u64 = 500;
+
+/// For every place where the last segment may start: the smallest budget that was tried, and its cut.
+type Best = BTreeMap<usize, (u64, Vec<usize>)>;
+
+/// The best single-level schedules for the budgets 0, step, 2 step, ...
+pub(crate) struct SingleLevels<'a> {
+    chain: &'a Chain,
+    cuts: Cuts,
+    step: u64,
+}
+
+impl<'a> SingleLevels<'a> {
+    pub(crate) fn new(chain: &'a Chain) -> Result<SingleLevels<'a>, PlanError> {
+        check_length(PlannerKind::Segments, chain.stages.len(), MOST_STAGES)?;
+        let cuts = Cuts::new(chain);
+        let exact = cuts.stages() <= MOST_STAGES_EXACT;
+        let step = if exact { 1 } else { cuts.whole().0 / RUNGS + 1 };
+        Ok(SingleLevels { chain, cuts, step })
+    }
+
+    /// The schedules that a budget may take, if any: the best for the budget itself or the next smaller one that is
+    /// tried, and the best for the next larger one where it fits.
+    pub(crate) fn within(&self, budget: Bytes) -> Result<Vec<Candidate>, PlanError> {
+        let rung = budget.0 / self.step;
+        let above = (self.step > 1).then_some(rung + 1);
+        let mut found = Vec::new();
+        for rung in [Some(rung), above].into_iter().flatten() {
+            if let Some(starts) = self.starts(rung) {
+                found.push(self.candidate(&starts)?);
+            }
+        }
+        found.retain(|candidate| candidate.peak <= budget);
+        Ok(found)
+    }
+
+    /// All of them, from the smallest peak to the largest.
+    pub(crate) fn frontier(&self) -> Result<Vec<Candidate>, PlanError> {
+        let mut best = BTreeMap::new();
+        let top = self.cuts.whole().0.div_ceil(self.step);
+        let low = (0, self.visit(0, &mut best));
+        let high = (top, self.visit(top, &mut best));
+        self.between(low, high, &mut best);
+        let found: Result<Vec<Candidate>, PlanError> = best
+            .values()
+            .map(|(_, starts)| self.candidate(starts))
+            .collect();
+        Ok(useful(found?))
+    }
+
+    /// Visits the budgets between two wherever the answer changes; both are given with their answers.
+    fn between(&self, low: (u64, Option<usize>), high: (u64, Option<usize>), best: &mut Best) {
+        if low.1 == high.1 || high.0 - low.0 <= 1 {
+            return;
+        }
+        let rung = low.0 + (high.0 - low.0) / 2;
+        let middle = (rung, self.visit(rung, best));
+        self.between(low, middle, best);
+        self.between(middle, high, best);
+    }
+
+    /// Where the last segment starts, with a budget.
+    fn visit(&self, rung: u64, best: &mut Best) -> Option<usize> {
+        let starts = self.starts(rung)?;
+        let last = starts.last().copied().unwrap_or(0);
+        if best.get(&last).is_none_or(|known| rung < known.0) {
+            best.insert(last, (rung, starts));
+        }
+        Some(last)
+    }
+
+    fn starts(&self, rung: u64) -> Option<Vec<usize>> {
+        let budget = rung.saturating_mul(self.step);
+        self.cuts.within(Bytes(budget), None)
+    }
+
+    fn candidate(&self, starts: &[usize]) -> Result<Candidate, PlanError> {
+        let schedule = single_level(self.cuts.stages(), starts)?;
+        Candidate::new(self.chain, schedule, Source::Segments)
+    }
+}

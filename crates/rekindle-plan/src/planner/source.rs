@@ -1,0 +1,78 @@
+//! Where a plan came from.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+
+/// Where a plan came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Nothing is recomputed, and every stage is recorded in its fastest way: no schedule is faster.
+    Fastest,
+    /// `uniform` with so many segments.
+    Uniform {
+        /// The number of segments.
+        segments: usize,
+    },
+    /// `sqrt`.
+    Sqrt,
+    /// `segments`: the best single-level cut, in exact bytes.
+    Segments,
+    /// `revolve` with so many snapshots, the chain's input among them.
+    Revolve {
+        /// The number of snapshots.
+        snapshots: usize,
+    },
+    /// The persistent program, in exact bytes, with one plan of each window of stages kept per slot.
+    Slots(Slots),
+    /// The persistent schedule of the smallest peak, in exact bytes.
+    SmallestPeak,
+}
+
+/// How finely the program told memory apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slots {
+    /// How many slots the plan's memory reaches into.
+    pub count: usize,
+    /// The bytes of one.
+    pub bytes: Bytes,
+    /// Whether every size is a whole number of slots: then the plan is the optimum. Otherwise, of the plans of a window
+    /// of stages that need memory up to the same slot, only the fastest was kept.
+    pub exact: bool,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Fastest => f.write_str("nothing recomputed"),
+            Source::Uniform { segments: 1 } => f.write_str("1 segment"),
+            Source::Uniform { segments } => write!(f, "{segments} equal segments"),
+            Source::Sqrt => f.write_str("about sqrt(n) segments, cut by bytes"),
+            Source::Segments => f.write_str("best single-level cut, exact bytes"),
+            Source::Revolve { snapshots: 1 } => f.write_str("binomial schedule with 1 snapshot"),
+            Source::Revolve { snapshots } => {
+                write!(f, "binomial schedule with {snapshots} snapshots")
+            }
+            Source::Slots(Slots {
+                count,
+                bytes,
+                exact,
+            }) => {
+                let kept = if *exact {
+                    "exact"
+                } else {
+                    "one plan kept per slot"
+                };
+                write!(
+                    f,
+                    "persistent program, {count} slots of {} bytes, {kept}",
+                    bytes.0
+                )
+            }
+            Source::SmallestPeak => f.write_str("smallest peak, exact bytes"),
+        }
+    }
+}
