@@ -191,6 +191,8 @@ fn what_was_measured_once_is_found_again_unless_fresh_is_wanted() {
             .args([
                 "profile",
                 "configs/parity/mlp.toml",
+                "--executor",
+                "modules",
                 "--device",
                 "cpu",
                 "--json",

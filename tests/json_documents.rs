@@ -121,6 +121,11 @@ fn written(folder: &Path) -> Vec<Value> {
         on_cpu(0, &["plan", config, "--segments", "3"]),
         on_cpu(3, &["plan", config, "--budget", "64KiB"]),
         on_cpu(0, &["plan", config, "--frontier"]),
+        // One of single operations.
+        on_cpu(
+            0,
+            &["plan", "configs/deep-linear.toml", "--budget", "60MiB"],
+        ),
         on_cpu(
             0,
             &[

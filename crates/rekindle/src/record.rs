@@ -334,18 +334,28 @@ where
         budget: Option<Bytes>,
         wanted: Wanted,
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned_with(budget, budget, wanted, &mut |_, _| {})
+        self.planned_with(budget, wanted.clone(), budget, wanted, &mut |_, _| {})
     }
 
-    /// Measures the step within `limit` bytes and plans it within `budget`. `progress` is told how many of how many
-    /// operations are measured.
+    /// Measures the step for a plan of this kind, within `limit` bytes where it can, and leaves it plain: plans come
+    /// [after](Step::plan_again). `progress` is told how many of how many operations are measured.
     ///
     /// # Errors
     ///
-    /// As [`within`](Self::within).
-    pub fn planned_with(
+    /// As [`plain`](Self::plain).
+    pub fn measured(
         self,
         limit: Option<Bytes>,
+        wanted: Wanted,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Step<M, I, R, F>, RecordError> {
+        self.planned_with(limit, wanted, None, GraphPlanner::None.into(), progress)
+    }
+
+    fn planned_with(
+        self,
+        limit: Option<Bytes>,
+        measured_for: Wanted,
         budget: Option<Bytes>,
         wanted: Wanted,
         progress: &mut dyn FnMut(usize, usize),
@@ -363,6 +373,7 @@ where
             slots: self.options.slots,
             elsewhere: self.options.elsewhere,
             later: self.options.later,
+            without_batch: false,
             count: self.options.count,
             input_gradients: self.options.input_gradients,
             optimizer: optimizer.unwrap_or_default(),
@@ -371,7 +382,7 @@ where
             check: self.options.check,
             room: None,
         };
-        let measuring = planning.with_budget(limit, wanted.clone());
+        let measuring = planning.with_budget(limit, measured_for);
         let given = given::given(&self.recorded.0, self.model, self.batch)?;
         let measured = Measured::new(
             &measuring,

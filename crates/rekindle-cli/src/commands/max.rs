@@ -321,7 +321,13 @@ impl Measurer<'_> {
     /// The smallest budget that a size fits, by its measured stages.
     fn need(&self, way: Way, size: usize) -> Result<Bytes, Failure> {
         note!("measuring {} {size}", self.subject.varied.lever.name());
-        let mut arguments = self.plan(way, size, Some(Infeasible::NO_ROOM));
+        // As it would run: `train` plans in another process, and holds a little more itself.
+        let mut arguments = self.arguments("train", size);
+        arguments.extend(["--planner".into(), way.planner().to_string().into()]);
+        arguments.extend([
+            "--budget".into(),
+            format!("{}B", Infeasible::NO_ROOM.0).into(),
+        ]);
         if self.args.measure.fresh {
             arguments.push("--fresh".into());
         }

@@ -36,7 +36,7 @@ impl Point {
             Self::Uniform(segments) => vec!["--segments".into(), segments.to_string()],
             Self::Optimal(budget) => vec![
                 "--planner".into(),
-                PlannerKind::Optimal.to_string(),
+                PlannerKind::Auto.to_string(),
                 "--budget".into(),
                 format!("{}B", budget.0),
             ],

@@ -101,6 +101,8 @@ pub(super) struct Planning {
     pub(super) optimizer: OptimizerCost,
     /// What will be held while the step runs, and is not there when it is planned.
     pub(super) later: Bytes,
+    /// Whether the batch, too, is not there.
+    pub(super) without_batch: bool,
     pub(super) meter: Arc<dyn Meter>,
     pub(super) device: Device,
     pub(super) check: bool,
@@ -171,7 +173,7 @@ impl<A> Measured<A> {
     ) -> Result<Self, RecordError> {
         let meter = &*planning.meter;
         let budget = planning.budget.unwrap_or(Bytes::MAX);
-        let first = first_program(&recording, planning.in_use(), budget, planning.elsewhere)?;
+        let first = first_program(&recording, planning, budget)?;
         let first = Prepared::new(&recording, first);
         let start = || started(&recording, given.clone());
         let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress)?;
@@ -183,6 +185,12 @@ impl<A> Measured<A> {
             record_time,
             costs,
         })
+    }
+
+    fn batch_bytes(&self) -> Bytes {
+        let inputs = self.recording.inputs.iter();
+        let bytes = inputs.map(|input| Bytes(self.recording.tensors.value_bytes(*input)));
+        bytes.sum()
     }
 
     /// What the step holds that is neither the program's nor the process's: constants, views, tables.
@@ -242,7 +250,11 @@ fn planned_once<A>(
         let before = planning.in_use();
         let mut graph = measured.costs.graph(&measured.recording, Bytes::ZERO);
         let beside = planning.beside_buffers(&graph);
-        let base = before + of_plan + planning.later;
+        let batch = match planning.without_batch {
+            true => measured.batch_bytes(),
+            false => Bytes::ZERO,
+        };
+        let base = before + of_plan + planning.later + batch;
         graph.fixed_bytes = base + measured.own_bytes() + optimizer.state_bytes + beside;
         let gradients: Bytes = measured
             .recording
@@ -333,14 +345,24 @@ fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
     }
 }
 
-/// What is measured: the plain order where it surely fits, else the leanest program.
+/// What is measured: the plan that is wanted whatever memory there is, else the plain order where it surely fits, else the
+/// leanest program.
 fn first_program(
     recording: &Recording,
-    in_use: Bytes,
+    planning: &Planning,
     budget: Bytes,
-    elsewhere: Option<PlanElsewhere>,
 ) -> Result<Program, RecordError> {
-    let graph = Costs::from_shapes(recording).graph(recording, in_use);
+    let graph = Costs::from_shapes(recording).graph(recording, planning.in_use());
+    let elsewhere = planning.elsewhere;
+    if planning.wanted != GraphPlanner::Auto.into()
+        && let Ok(plan) = planning
+            .wanted
+            .plan(&graph, None, planning.slots, elsewhere)
+        && plan.simulated.repeated > 0
+        && plan.simulated.peak <= budget
+    {
+        return Ok(plan.program);
+    }
     let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
     let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
     let peak = simulate(&graph, &plain).peak;

@@ -217,19 +217,24 @@ where
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(), RecordError> {
+        let without_batch = |planning: Planning| Planning {
+            without_batch: true,
+            ..planning
+        };
         let planning = self.planning.with_budget(budget, wanted.into());
         let state = self.state.get_mut();
         let measured = state.plans[0].measured.clone();
         // The old plan takes memory, which the new one is not to count.
         state.plans.clear();
-        match planned(&planning, measured.clone()) {
+        match planned(&without_batch(planning.clone()), measured.clone()) {
             Ok(plan) => {
                 state.plans.push(Rc::new(plan));
                 self.planning = planning;
                 Ok(())
             }
             Err(error) => {
-                let before = planned(&self.planning, measured.clone()).or_else(|_| {
+                let before = without_batch(self.planning.clone());
+                let before = planned(&before, measured.clone()).or_else(|_| {
                     planned(
                         &self.planning.with_budget(None, GraphPlanner::None.into()),
                         measured,

@@ -62,8 +62,8 @@ impl<'a> Cut<'a> {
             graph,
             index,
             spans: spans(graph, index),
+            backward: backward(graph, index, &forward, &live),
             live,
-            backward: backward(graph, index, &forward),
             forward,
             once: vec![false; graph.operations.len()],
         };
@@ -331,29 +331,41 @@ fn spans(graph: &Graph, index: &Index) -> Vec<Span> {
 
 /// The backward operations of each stage: they end with the last one that reads anything made in it or in a later
 /// one.
-fn backward(graph: &Graph, index: &Index, forward: &[Range<usize>]) -> Vec<Range<usize>> {
+fn backward(
+    graph: &Graph,
+    index: &Index,
+    forward: &[Range<usize>],
+    live: &[Vec<TensorId>],
+) -> Vec<Range<usize>> {
     let first = forward.last().map_or(0, |range| range.end);
     let mut end = first;
     let mut ranges = Vec::new();
-    // Where the last operation is that a mark puts into each stage.
     let mark = |range: &Range<usize>| {
         let mut operations = graph.operations[range.clone()].iter();
         operations.find_map(|operation| operation.stage)
     };
-    let mut marked: HashMap<u32, usize> = HashMap::new();
-    for (place, operation) in graph.operations.iter().enumerate().skip(first) {
-        marked.extend(operation.stage.map(|stage| (stage, place)));
-    }
     for (i, range) in forward.iter().enumerate().rev() {
         let start = end;
-        if let Some(place) = mark(range).and_then(|mark| marked.get(&mark)) {
-            end = end.max(place + 1);
-        }
         for operation in &graph.operations[range.clone()] {
             for &output in &operation.outputs {
                 if let Some(reader) = index.readers(output).last() {
                     end = end.max(reader.index() + 1);
                 }
+            }
+        }
+        // Up to what is marked, as long as nothing inside an earlier stage is read.
+        let own_mark = mark(range);
+        let inside_earlier = |tensor: &TensorId| {
+            let base = index.root(*tensor);
+            let made = index.maker(base).map(OperationId::index);
+            made.is_some_and(|made| made < range.start) && !live[i].contains(&base)
+        };
+        for (place, operation) in graph.operations.iter().enumerate().skip(end) {
+            if own_mark.is_none() || operation.inputs.iter().any(inside_earlier) {
+                break;
+            }
+            if operation.stage >= own_mark {
+                end = place + 1;
             }
         }
         if i == 0 {

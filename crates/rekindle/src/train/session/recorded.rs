@@ -30,10 +30,23 @@ impl Built {
         observer: &mut dyn Observer,
     ) -> Result<RecordedStep, RunError> {
         let settings = job.settings;
+        let wanted = match &job.schedule {
+            ScheduleRequest::Plan(request) => graph_planner(request)?.into(),
+            ScheduleRequest::Given {
+                order: Order::Schedule(schedule),
+                ..
+            } => Wanted::Schedule(schedule.clone()),
+            ScheduleRequest::Given {
+                order: Order::Operations { operations, .. },
+                ..
+            } => Wanted::Operations(operations.clone()),
+        };
         self.evaluate_last(job, device)?;
         let batch = self.first_part(job, device)?;
         let loss = loss_of_part(settings.accumulate);
-        // The sum of the parts before stays while the next part's gradients come.
+        // The places of a step's samples, and the sum of gradients of the parts before, which stays while the next part's
+        // come.
+        let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         let accumulated = match settings.accumulate {
             1 => Bytes::ZERO,
             _ => Bytes(self.shape.param_count() * settings.dtype.bytes()),
@@ -43,14 +56,11 @@ impl Built {
             .with_optimizer(&optimizer)
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
-            .with_held(accumulated)
+            .with_held(accumulated + samples)
             .with_planner(job.planner.map(|planners| planners.recorded))
-            .planned_with(
-                job.budget(),
-                None,
-                GraphPlanner::None.into(),
-                &mut |done, of| observer.measuring(done, of),
-            )?;
+            .measured(job.budget().or(job.free), wanted, &mut |done, of| {
+                observer.measuring(done, of)
+            })?;
         Ok(step)
     }
 }
