@@ -113,11 +113,11 @@ fn where_all_is_weights_only_an_update_in_the_backward_would_help() {
 
 #[test]
 fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
-    let arguments = ["--vary", "depth", "--budget", "8MiB", "--batch", "1024"];
+    let arguments = ["--vary", "depth", "--budget", "4MiB", "--batch", "256"];
     let found = max(CONFIG, &arguments);
     assert_eq!(
         (&found["batch"], &found["measured"]),
-        (&1024.into(), &true.into())
+        (&256.into(), &true.into())
     );
     let plan = size(&found, "plan");
     assert!(plan > size(&found, "plain"), "{found}");
@@ -125,8 +125,8 @@ fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
     let folder = folder(CONFIG);
     let exits = |depth: u64| {
         let depth = depth.to_string();
-        let plan = ["plan", "run.toml", "--device", "cpu", "--batch", "1024"];
-        let arguments = [&plan[..], &["--budget", "8MiB", "--depth", &depth]].concat();
+        let plan = ["plan", "run.toml", "--device", "cpu", "--batch", "256"];
+        let arguments = [&plan[..], &["--budget", "4MiB", "--depth", &depth]].concat();
         rekindle(folder.path(), &arguments).status.code()
     };
     assert_eq!(exits(plan), Some(0), "{found}");

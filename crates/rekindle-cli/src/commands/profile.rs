@@ -1,11 +1,12 @@
 //! `rekindle profile`: the measured chain.
 
 use rekindle::{
-    device::DeviceInfo,
+    device::{DeviceId, DeviceInfo},
     train::session::{self, Job, ScheduleRequest, Subject},
 };
 use rekindle_plan::{Bytes, Chain, PlanRequest};
 
+use super::plan_elsewhere::PLANNERS;
 use crate::{
     args::{MeasureArgs, ProfileArgs},
     config::{self, Config, Overrides},
@@ -51,6 +52,7 @@ pub fn measured<T>(
     let job = Job {
         eval: data.eval.as_deref(),
         executor: args.executor.unwrap_or_default(),
+        planner: (device.device == DeviceId::Cpu).then_some(PLANNERS),
         profiles: profiles(args.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
