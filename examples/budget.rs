@@ -19,7 +19,7 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 const DEPTH: usize = 32;
 const WIDTH: usize = 128;
 const BATCH: usize = 1024;
-const STEPS: usize = 10;
+const STEPS: usize = 5;
 
 #[derive(Module, Debug)]
 struct Model {
@@ -41,12 +41,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::flex().autodiff();
     device.seed(1);
     let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(&device);
-    let mut model = Model {
+    let model = Model {
         layers: (0..DEPTH).map(layer).collect(),
     };
     let input = Tensor::<2>::random([BATCH, WIDTH], Distribution::Default, &device);
     let batch = (input.clone(), input.flip([1]));
-    let mut optimizer = AdamConfig::new().init();
+    let optimizer = AdamConfig::new().init();
 
     // Measured once, planned as often as you like.
     let mut step = rekindle::record(&model, &batch, loss)?
@@ -64,6 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut losses, mut plain_time) = (Vec::new(), None);
     for budget in [Budget::Bytes(Bytes::MAX), Budget::OfPlain(50.0)] {
         step.set_budget(budget, GraphPlanner::Auto)?;
+        let (mut model, mut optimizer) = (model.clone(), optimizer.clone());
         let (mut peak, mut time) = (Bytes::ZERO, 0.0);
         for _ in 0..STEPS {
             let started = Instant::now();
@@ -71,8 +72,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             time += started.elapsed().as_secs_f64();
             model = optimizer.step(1e-3, model, output.gradients);
             losses.push(output.loss.into_scalar::<f32>());
-            // Since the step began, the optimizer's update included.
-            peak = peak.max(Bytes(rekindle_alloc::peak() as u64));
+            let update = Bytes(rekindle_alloc::peak() as u64);
+            peak = peak.max(output.memory.peak_in_use_bytes).max(update);
         }
         let ratio = time / *plain_time.get_or_insert(time);
         let predicted = step.plan().predicted_peak;

@@ -1,5 +1,5 @@
-//! A deep stack of linear layers: the plain step, 8 checkpointed segments, and a budget of as much as those take. The
-//! gradients are the same, so the losses are.
+//! A deep stack of linear layers: the plain step, 8 checkpointed segments, and a budget of about as much. Gradients are
+//! the same bit for bit, and so are losses.
 //!
 //! `cargo run --release --example deep_linear`
 
@@ -14,10 +14,10 @@ use rekindle_plan::Bytes;
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
-const DEPTH: usize = 64;
+const DEPTH: usize = 32;
 const WIDTH: usize = 128;
-const BATCH: usize = 2048;
-const STEPS: usize = 10;
+const BATCH: usize = 1024;
+const STEPS: usize = 5;
 
 #[derive(Module, Debug)]
 struct Model {
@@ -38,8 +38,7 @@ fn loss(model: &Model, (input, target): (Tensor<2>, Tensor<2>)) -> Tensor<1> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::flex().autodiff();
     let mut last_losses = Vec::new();
-    let mut budget = Bytes::MAX;
-    for plan in ["plain", "8 segments", "budget"] {
+    for name in ["plain", "8 segments", "budget"] {
         device.seed(1);
         let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(&device);
         let mut model = Model {
@@ -50,24 +49,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut optimizer = AdamConfig::new().init();
 
         let recorded = rekindle::record(&model, &batch, loss)?.with_optimizer(&optimizer);
-        let step = match plan {
+        let step = match name {
             "plain" => recorded.plain()?,
             "8 segments" => recorded.segments(8)?,
-            _ => recorded.within(budget)?,
+            _ => recorded.within("45%")?,
         };
         let (mut losses, mut peak) = (Vec::new(), Bytes::ZERO);
         for _ in 0..STEPS {
             let output = step.run(&model, batch.clone())?;
             model = optimizer.step(1e-3, model, output.gradients);
             losses.push(output.loss.into_scalar::<f32>());
-            // Since the step began, the optimizer's update included.
-            peak = peak.max(Bytes(rekindle_alloc::peak() as u64));
+            let update = Bytes(rekindle_alloc::peak() as u64);
+            peak = peak.max(output.memory.peak_in_use_bytes).max(update);
         }
-        println!("{plan}: {}; measured peak {peak}", step.plan());
-        println!("{plan}: loss {:.5} -> {:.5}", losses[0], losses[STEPS - 1]);
+        let plan = step.plan();
+        println!("{name}: {plan}; measured peak {peak}");
+        println!("{name}: loss {:.5} -> {:.5}", losses[0], losses[STEPS - 1]);
+        assert!(plan.budget.is_none_or(|budget| peak <= budget));
         last_losses.push(losses[STEPS - 1]);
-        assert!(peak <= budget || plan != "budget");
-        budget = peak;
     }
     assert!(last_losses.iter().all(|&loss| loss == last_losses[0]));
     Ok(())

@@ -87,8 +87,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let output = step.run(&model, batch(&device))?;
         model = optimizer.step(1e-2, model, output.gradients);
         losses.push(output.loss.into_scalar::<f32>());
-        // Since the step began, the optimizer's update included.
-        peak = peak.max(Bytes(rekindle_alloc::peak() as u64));
+        let update = Bytes(rekindle_alloc::peak() as u64);
+        peak = peak.max(output.memory.peak_in_use_bytes).max(update);
     }
 
     println!("{plan}; measured peak {peak}");

@@ -72,6 +72,7 @@ where
         }
     }
     let new = plan(record(model, &batch, step)?)?;
+    log::info!("the step is recorded and planned: {}", new.plan());
     let result = new.run(model, batch);
     KEPT.with_borrow_mut(|kept| kept.insert(kind, Box::new(new)));
     result
