@@ -47,13 +47,11 @@ impl TrainStep for Classifier {
     type Output = ClassificationOutput;
 
     fn step(&self, batch: Points) -> TrainOutput<ClassificationOutput> {
-        // Without Rekindle: `let item = self.classify(batch); TrainOutput::new(self, item.loss.backward(), item)`.
+        // In the place of `TrainOutput::new(self, item.loss.backward(), item)`.
         rekindle::learner::train_output(self, batch, Self::classify, |recorded| {
-            let step = recorded
-                .with_optimizer(&AdamConfig::new().init())
-                .within("60%")?;
-            println!("{}", step.plan());
-            Ok(step)
+            let recorded = recorded.with_optimizer(&AdamConfig::new().init());
+            let step = recorded.within("60%");
+            step.inspect(|step| println!("{}", step.plan()))
         })
     }
 }
@@ -77,9 +75,8 @@ impl Batcher<i64, Points> for Waves {
         let classes = numbers.clone() % CLASSES as i64;
         let speeds = (classes.clone() + 1).float().unsqueeze_dim::<2>(1) * 0.2;
         let shifts = (numbers * 37 % 101).float().unsqueeze_dim::<2>(1) / 16.0;
-        let places = Tensor::<1, Int>::arange(0..WIDTH as i64, device).float();
-        let points = (places.unsqueeze::<2>() * speeds + shifts).sin();
-        (points, classes)
+        let places = Tensor::<1, Int>::arange(0..WIDTH as i64, device).unsqueeze::<2>();
+        ((places.float() * speeds + shifts).sin(), classes)
     }
 }
 
@@ -93,9 +90,8 @@ fn main() {
         let loader = DataLoaderBuilder::new(Waves).batch_size(BATCH).shuffle(1);
         loader.set_device(device.clone()).build(numbers)
     };
-    let (training, validation) = (loader(&device, 12), loader(&Device::flex(), 1));
     let learner = Learner::new(Classifier { layers }, AdamConfig::new().init(), 1e-3);
-    SupervisedTraining::new(&directory, training, validation)
+    SupervisedTraining::new(&directory, loader(&device, 12), loader(&Device::flex(), 1))
         .metrics((AccuracyMetric::new(), LossMetric::new()))
         .num_epochs(2)
         .summary()
