@@ -23,6 +23,12 @@ fn a_share_is_one_of_the_plain_steps_peak() {
     let layer = |_| LinearConfig::new(32, 32).init(&device);
     let layers: Vec<Linear> = (0..16).map(layer).collect();
     let input = Tensor::<2>::ones([4096, 32], &device);
+    let loss = |layers: &Vec<Linear>, input: Tensor<2>| {
+        let layers = layers.iter();
+        layers
+            .fold(input, |x, layer| layer.forward(x).tanh())
+            .mean()
+    };
     let recorded = || rekindle::record(&layers, &input, loss).expect("recorded");
 
     let step = recorded().within("70%").expect("planned");
