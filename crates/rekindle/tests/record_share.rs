@@ -10,13 +10,6 @@ use rekindle_plan::{Bytes, graph::GraphPlanner};
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
-fn loss(layers: &Vec<Linear>, input: Tensor<2>) -> Tensor<1> {
-    let layers = layers.iter();
-    layers
-        .fold(input, |x, layer| layer.forward(x).tanh())
-        .mean()
-}
-
 #[test]
 fn a_share_is_one_of_the_plain_steps_peak() {
     let device = Device::flex().autodiff();
