@@ -1,22 +1,16 @@
-//! A stack of one's own, trained within a budget: measure it, plan, run the plan.
+//! How to choose a budget: what the plain step takes, what budgets cost in time, and what a run within one measures.
 //!
 //! `cargo run --release --example budget`
 
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use burn::{
-    module::Module,
     nn::{Linear, LinearConfig},
     optim::AdamConfig,
-    tensor::{Device, Distribution, Tensor, activation::gelu},
+    prelude::*,
+    tensor::{Distribution, activation::gelu},
 };
-use rekindle::{
-    Executor, Layer, Sequential, StepSeed,
-    meter::{HostMeter, Meter},
-    profile::Profiler,
-    train::settings::OptimizerSettings,
-};
-use rekindle_plan::{Bytes, PlanRequest};
+use rekindle_plan::{Bytes, graph::GraphPlanner};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
@@ -24,79 +18,69 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 const DEPTH: usize = 32;
 const WIDTH: usize = 128;
 const BATCH: usize = 1024;
-const STEPS: u64 = 10;
-/// Half of what the plain run takes.
-const BUDGET: Bytes = Bytes(22 << 20);
+const STEPS: usize = 5;
 
-/// One stage: any burn module with a forward.
 #[derive(Module, Debug)]
-struct Block {
-    linear: Linear,
+struct Model {
+    layers: Vec<Linear>,
 }
 
-impl Layer for Block {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-
+impl Model {
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        input.clone() + gelu(self.linear.forward(input)) * 0.1
+        let block = |x: Tensor<2>, layer: &Linear| x.clone() + gelu(layer.forward(x)) * 0.1;
+        self.layers.iter().fold(input, block)
     }
+}
 
-    fn draws_random(&self) -> bool {
-        false
-    }
+fn loss(model: &Model, (input, target): (Tensor<2>, Tensor<2>)) -> Tensor<1> {
+    (model.forward(input) - target).square().mean()
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::flex().autodiff();
-    let meter: Arc<dyn Meter> = Arc::new(HostMeter::new()?);
     device.seed(1);
-    let block = |_| Block {
-        linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
+    let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(&device);
+    let mut model = Model {
+        layers: (0..DEPTH).map(layer).collect(),
     };
-    let model = Sequential::new((0..DEPTH).map(block).collect());
     let input = Tensor::<2>::random([BATCH, WIDTH], Distribution::Default, &device);
-    let target = input.clone().flip([1]);
-    let loss = |output: Tensor<2>| (output - target.clone()).powf_scalar(2.0).mean();
-
-    let profiler = Profiler {
-        device: &device,
-        meter: &*meter,
-        optimizer: OptimizerSettings::Adam {
-            betas: [0.9, 0.999],
-            epsilon: 1e-5,
-            weight_decay: 0.0,
-        },
-        clip: None,
-    };
-    let (measured, mut model) = profiler.measure(model, &input, loss);
-    let plain = measured.plain()?;
-    let plan = measured.plan(&PlanRequest::within(BUDGET))?;
-    println!(
-        "plan `{}`: {:.2}x the plain step, peak {} instead of {}, budget {BUDGET}",
-        plan.planner,
-        plan.step.0 / plain.step.0,
-        plan.peak,
-        plain.peak,
-    );
-
-    let executor = Executor::new(plan.schedule).planned_for(&input);
+    let batch = (input.clone(), input.flip([1]));
     let mut optimizer = AdamConfig::new().init();
-    let mut losses = Vec::new();
-    meter.start_interval();
-    for step in 0..STEPS {
-        let output = executor.step(&model, input.clone(), StepSeed::new(0, step), loss)?;
+
+    // Measured once, planned as often as you like.
+    let mut step = rekindle::record(&model, &batch, loss)?
+        .with_optimizer(&optimizer)
+        .plain()?;
+    println!("plain: predicted peak {}", step.plan().plain_peak);
+    let started = Instant::now();
+    for _ in 0..STEPS {
+        step.run(&model, batch.clone())?;
+    }
+    let plain_time = started.elapsed();
+    for budget in ["80%", "60%", "40%", "20%"] {
+        match step.set_budget(budget, GraphPlanner::Auto) {
+            Ok(()) => println!("{budget}: {}", step.plan()),
+            // Says the smallest budget that works.
+            Err(error) => println!("{budget}: {error}"),
+        }
+    }
+
+    step.set_budget("50%", GraphPlanner::Auto)?;
+    let plan = step.plan();
+    println!("50%: {plan}");
+    let (mut losses, mut peak, mut time) = (Vec::new(), Bytes::ZERO, Duration::ZERO);
+    for _ in 0..STEPS {
+        let started = Instant::now();
+        let output = step.run(&model, batch.clone())?;
+        time += started.elapsed();
         model = optimizer.step(1e-3, model, output.gradients);
         losses.push(output.loss.into_scalar::<f32>());
+        let update = Bytes(rekindle_alloc::peak() as u64);
+        peak = peak.max(output.memory.peak_in_use_bytes).max(update);
     }
-    let peak = meter.read().peak_in_use_bytes;
-    println!(
-        "{STEPS} steps: loss {:.5} -> {:.5}, measured peak {peak}",
-        losses[0],
-        losses[losses.len() - 1],
-    );
-    if peak > BUDGET {
-        return Err(format!("the budget of {BUDGET} was passed").into());
-    }
+    let ratio = time.as_secs_f64() / plain_time.as_secs_f64();
+    println!("{STEPS} steps: measured peak {peak}, {ratio:.2}x the plain time");
+    println!("loss {:.5} -> {:.5}", losses[0], losses[STEPS - 1]);
+    assert!(Some(peak) <= plan.budget && losses[STEPS - 1] < losses[0]);
     Ok(())
 }

@@ -1,10 +1,22 @@
-//! The examples of recorded steps run, and stay within their budgets: each checks that itself.
+//! The examples run. Those of recorded steps stay within their budgets: each checks that itself.
 //!
 //! `cargo test` builds the examples. Where one test target is named, it does not: `cargo build --examples` first.
+//! `learner` is run where it is built: with the feature of that name.
 
 use std::{env, path::PathBuf, process::Command};
 
-const EXAMPLES: [&str; 5] = ["vgg", "unet", "gpt", "finetune", "recurrent"];
+const EXAMPLES: [&str; 10] = [
+    "vgg",
+    "unet",
+    "gpt",
+    "finetune",
+    "recurrent",
+    "budget",
+    "deep_linear",
+    "deep_conv",
+    "custom_loop",
+    "encoder_decoder",
+];
 
 /// Where cargo puts examples: beside the folder of the tests.
 fn folder() -> PathBuf {
@@ -18,7 +30,8 @@ fn folder() -> PathBuf {
 
 #[test]
 fn examples_stay_within_their_budgets() {
-    for name in EXAMPLES {
+    let learner = cfg!(feature = "learner").then_some("learner");
+    for name in EXAMPLES.into_iter().chain(learner) {
         let program = folder()
             .join(name)
             .with_extension(env::consts::EXE_EXTENSION);
@@ -31,9 +44,23 @@ fn examples_stay_within_their_budgets() {
         let said = String::from_utf8_lossy(&output.stdout);
         let wrong = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name}: {said}{wrong}");
+        let recorded = name != "encoder_decoder";
+        assert!(!recorded || said.contains("budget"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn examples_with_one_subject_are_short() {
+    for name in EXAMPLES.into_iter().chain(["learner"]) {
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("examples")
+            .join(name)
+            .with_extension("rs");
+        let text = std::fs::read_to_string(file).expect("read");
+        let lines = text.lines().count();
         assert!(
-            said.contains("budget") && said.contains("loss"),
-            "{name}: {said}"
+            lines < 100 || name == "encoder_decoder",
+            "{name}: {lines} lines"
         );
     }
 }

@@ -5,6 +5,7 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`record`](mod@record) | any training step: recorded, planned, run inside a budget |
+//! | `learner` | recorded steps in burn-train's learner, with the feature of that name |
 //! | [`activation`], [`layer`], [`sequential`] | what a chain is made of: values, stages, the whole |
 //! | [`executor`] | runs one training step under any schedule |
 //! | [`tape`] | checkpointed parts of a model that is no chain |
@@ -34,6 +35,8 @@ pub mod executor;
 mod graph;
 mod graph_ops;
 pub mod layer;
+#[cfg(feature = "learner")]
+pub mod learner;
 pub mod meter;
 pub mod model;
 pub mod profile;

@@ -83,13 +83,17 @@
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `step.rs` | [`Step`]: runs, and notices a changed step |
+//! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
+//! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
 
 mod bridge;
+mod budget;
 mod error;
 mod estimate;
 mod finite;
 mod given;
+mod kept;
 mod layout;
 mod measure;
 mod operation;
@@ -102,9 +106,10 @@ mod rank;
 mod recording;
 mod staged;
 mod step;
+mod step_plan;
 mod tensors;
 
-use std::{rc::Rc, str::FromStr, sync::Arc, time::Instant};
+use std::{rc::Rc, sync::Arc, time::Instant};
 
 use burn::module::Module;
 use rekindle_plan::{Bytes, OptimizerCost, PlanRequest, graph::GraphPlanner};
@@ -113,20 +118,22 @@ use crate::{
     activation::Activation,
     executor::machine::device_of,
     meter::{Count, HostMeter, Meter},
-    size::Size,
 };
 pub(crate) use bridge::marking;
 use planning::{Measured, Planning, planned};
 use recording::Recording;
 
 pub use bridge::StepResult;
+pub use budget::{Budget, IntoBudget};
 pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate};
+pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
 pub use output::Output;
 pub use planning::{PlanElsewhere, Wanted};
 pub use staged::{StagedPlan, action};
-pub use step::{SpanReading, Step, StepPlan};
+pub use step::{SpanReading, Step};
+pub use step_plan::StepPlan;
 
 /// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
 /// that it returns. Nothing is computed.
@@ -279,19 +286,24 @@ where
         self.recorded.0.operations.len()
     }
 
-    /// The fastest plan whose peak is within `budget`: a size such as `"2GiB"`, or [`Bytes`].
+    /// The fastest plan whose peak is within `budget`: a size such as `"2GiB"`, [`Bytes`], or a share such as `"60%"` of
+    /// the peak that is predicted for the plain step.
     ///
     /// The peak is the process's on the CPU backend (whatever it holds counts), and on GPUs what the pools reserve and
     /// the driver's context. Measures the step's operations on the model and batch that were recorded, a few times,
     /// inside the budget. Parameters, running statistics and the random number generator stay as they are.
+    ///
+    /// A share is taken of [`StepPlan::plain_peak`], which counts as the budget does: parameters, optimizer and whatever
+    /// else the process holds are in it. Its bytes are found with this batch and hold for batches of other shapes too.
+    /// Plans leave 1% of their budget free, so `"100%"` is a little less than the plain step needs. Until the bytes are
+    /// known, the step is measured in its leanest order.
     ///
     /// # Errors
     ///
     /// If no plan fits (the error has the smallest budget that would), memory cannot be measured, or the model's
     /// backend is not one that recordings run on.
     pub fn within(self, budget: impl IntoBudget) -> Result<Step<M, I, R, F>, RecordError> {
-        let budget = budget.into_budget()?;
-        self.planned(Some(budget), GraphPlanner::Auto.into())
+        self.within_by(budget, GraphPlanner::Auto)
     }
 
     /// As [`within`](Self::within), with one planner.
@@ -304,11 +316,37 @@ where
         budget: impl IntoBudget,
         planner: GraphPlanner,
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let budget = budget.into_budget()?;
-        self.planned(Some(budget), planner.into())
+        let share = match budget.into_budget()? {
+            Budget::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
+            share @ Budget::OfPlain(_) => share,
+        };
+        // A limit that nothing fits has the leanest order measured.
+        let limit = Some(Bytes::ZERO);
+        let plain = GraphPlanner::None.into();
+        let mut step = self.planned_with(limit, None, plain, &mut |_, _| {})?;
+        step.set_budget(share, planner)?;
+        Ok(step)
     }
 
     /// Nothing is recomputed: the plain step, run by the same interpreter.
+    ///
+    /// Its peak helps to choose a budget: [`Step::plan`] tells it, and [`Step::set_budget`] plans for one without
+    /// measuring again.
+    ///
+    /// ```
+    /// # use burn::{nn::{Linear, LinearConfig}, prelude::*};
+    /// # use rekindle::{plan::graph::GraphPlanner, record::RecordError};
+    /// # #[global_allocator]
+    /// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
+    /// # let device = Device::flex().autodiff();
+    /// # let model = LinearConfig::new(4, 4).init(&device);
+    /// # let batch = Tensor::<2>::ones([2, 4], &device);
+    /// # let loss = |layer: &Linear, input: Tensor<2>| layer.forward(input).square().mean();
+    /// let mut step = rekindle::record(&model, &batch, loss)?.plain()?;
+    /// println!("the plain step takes {}", step.plan().plain_peak);
+    /// step.set_budget("1GiB", GraphPlanner::Auto)?;
+    /// # Ok::<(), RecordError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -406,30 +444,4 @@ fn own_meter(device: &burn::tensor::Device) -> Result<Arc<dyn Meter>, RecordErro
     }
     let _ = device;
     Ok(Arc::new(HostMeter::new()?))
-}
-
-/// A number of bytes, or a text that says it with its unit.
-pub trait IntoBudget {
-    /// The bytes.
-    ///
-    /// # Errors
-    ///
-    /// If a text is no size.
-    fn into_budget(self) -> Result<Bytes, RecordError>;
-}
-
-impl IntoBudget for Bytes {
-    fn into_budget(self) -> Result<Bytes, RecordError> {
-        Ok(self)
-    }
-}
-
-impl IntoBudget for &str {
-    fn into_budget(self) -> Result<Bytes, RecordError> {
-        let size = Size::from_str(self).and_then(|size| size.of(None));
-        size.map_err(|problem| RecordError::Size {
-            text: self.to_owned(),
-            problem: problem.to_string(),
-        })
-    }
 }

@@ -4,12 +4,12 @@ use std::{fmt, str::FromStr};
 
 use rekindle_plan::Bytes;
 
-/// A size: so many bytes, or a share of a device.
+/// A size: so many bytes, or a share of a whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Size {
     /// Bytes.
     Bytes(Bytes),
-    /// Percent of a device's memory.
+    /// Percent of a device's memory, or of what the plain step takes: whoever reads it says which.
     Percent(f64),
 }
 
@@ -34,7 +34,7 @@ pub enum SizeError {
     #[error("a size of 0 leaves no room for anything")]
     Zero,
     /// More than there is.
-    #[error("{percent}% is more than the whole device: a share is above 0% and at most 100%")]
+    #[error("{percent}% is more than the whole: a share is above 0% and at most 100%")]
     Share {
         /// What was written.
         percent: f64,

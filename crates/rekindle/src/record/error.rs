@@ -83,11 +83,29 @@ pub enum RecordError {
         /// What would do.
         smallest: Bytes,
     },
+    /// No plan fits a share of the plain step's peak.
+    #[error(
+        "no plan fits {percent}% of the plain step's peak of {plain}, which is {budget}: the smallest workable budget \
+         is {smallest}, or {}%",
+        (100.0 * smallest.0 as f64 / plain.0 as f64).ceil()
+    )]
+    InfeasibleShare {
+        /// What was asked for.
+        percent: f64,
+        /// The plain step's predicted peak.
+        plain: Bytes,
+        /// The bytes that were asked for.
+        budget: Bytes,
+        /// What would do.
+        smallest: Bytes,
+    },
     /// The plan that was asked for cannot be made.
     #[error(transparent)]
     Plan(#[from] GraphPlanError),
     /// A budget that is no size.
-    #[error("`{text}` is not a size: {problem}. Write `512MiB`, `2GiB` or `1.5GB`")]
+    #[error(
+        "`{text}` is not a budget: {problem}. Write `512MiB`, `2GiB`, `1.5GB`, or `60%` of the plain step's peak"
+    )]
     Size {
         /// What was written.
         text: String,

@@ -38,7 +38,9 @@ pub struct Output<A, I> {
     pub phases: Vec<PhaseReading>,
     /// Memory after every span of the program, where the step was [watched](super::Step::run_watched).
     pub spans: Vec<SpanReading>,
-    /// The peak that the plan predicts, with what is in use now beside the step.
+    /// The peak predicted for this run and the update after it: [`StepPlan::predicted_peak`](super::StepPlan::predicted_peak), and what more the process
+    /// holds beside the step than when it was planned. Equal to the plan's where nothing was added since. `memory` ends
+    /// with the step, so its peak may be lower: the update comes later.
     pub predicted_peak: Bytes,
 }
 

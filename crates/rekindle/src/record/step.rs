@@ -22,6 +22,7 @@ use super::{
     program::Prepared,
     recording::Recording,
     staged::StagedPlan,
+    step_plan::StepPlan,
 };
 use crate::{
     activation::Activation,
@@ -194,7 +195,8 @@ where
         done.finish(measured, model, batch, seen)
     }
 
-    /// Plans the step again for another budget, without measuring it again: to look at several.
+    /// Plans the step again for another budget, without measuring it again: to look at several. A share such as `"60%"`
+    /// is one of the plan's [`plain_peak`](StepPlan::plain_peak).
     ///
     /// # Errors
     ///
@@ -204,7 +206,9 @@ where
         budget: impl IntoBudget,
         planner: GraphPlanner,
     ) -> Result<(), RecordError> {
-        self.plan_again(Some(budget.into_budget()?), planner)
+        let (budget, plain) = (budget.into_budget()?, self.plan().plain_peak);
+        self.plan_again(Some(budget.of(plain)), planner)
+            .map_err(|error| budget.explain(error, plain))
     }
 
     /// As [`set_budget`](Self::set_budget), for any plan, and with no budget where there is none.
@@ -259,6 +263,7 @@ where
         let planned = &state.plans[0];
         StepPlan {
             planner: planned.planner,
+            budget: self.planning.budget,
             predicted_peak: planned.predicted_peak,
             predicted_time: planned.predicted_time,
             plain_peak: planned.plain_peak,
@@ -482,23 +487,4 @@ pub(super) struct Seen {
     pub(super) phases: Vec<PhaseReading>,
     pub(super) spans: Vec<SpanReading>,
     pub(super) predicted_peak: Bytes,
-}
-
-/// A plan in numbers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepPlan {
-    /// Which planner found it.
-    pub planner: GraphPlanner,
-    /// Most bytes in use while the step runs and while the optimizer updates, all that the process holds included.
-    pub predicted_peak: Bytes,
-    /// Time of the step without the optimizer's update.
-    pub predicted_time: Seconds,
-    /// The same of the plain run.
-    pub plain_peak: Bytes,
-    /// The same of the plain run.
-    pub plain_time: Seconds,
-    /// Operations of the recorded step.
-    pub operations: usize,
-    /// Operations that run again.
-    pub repeated: usize,
 }

@@ -126,7 +126,7 @@ fn sizes_and_budgets() {
         let step = |model: &Linear, input: Tensor<2>| model.forward(input).mean();
         rekindle::record(&model, &input, step).expect("recorded")
     };
-    for text in ["512", "2 gigs", "", "-1MiB", "50%"] {
+    for text in ["512", "2 gigs", "", "-1MiB", "0%", "-5%", "120%"] {
         let error = recorded().within(text).err();
         assert!(
             matches!(error, Some(RecordError::Size { .. })),

@@ -3,6 +3,7 @@
 mod assumptions;
 mod estimates;
 mod guards;
+mod kept;
 mod limits;
 mod outputs;
 mod packing;
