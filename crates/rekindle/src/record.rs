@@ -322,9 +322,8 @@ where
         };
         // A limit that nothing fits has the leanest order measured.
         let limit = Some(Bytes::ZERO);
-        let plain = GraphPlanner::None.into();
-        let mut step = self.planned_with(limit, None, plain, &mut |_, _| {})?;
-        step.set_budget(share, planner)?;
+        let mut step = self.measured(limit, GraphPlanner::None.into(), &mut |_, _| {})?;
+        step.plan_share(share, planner, false)?;
         Ok(step)
     }
 
@@ -411,6 +410,7 @@ where
             slots: self.options.slots,
             elsewhere: self.options.elsewhere,
             later: self.options.later,
+            updated: false,
             without_batch: false,
             count: self.options.count,
             input_gradients: self.options.input_gradients,

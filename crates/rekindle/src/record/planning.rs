@@ -104,6 +104,8 @@ pub(super) struct Planning {
     pub(super) optimizer: OptimizerCost,
     /// What will be held while the step runs, and is not there when it is planned.
     pub(super) later: Bytes,
+    /// Whether steps have run, after which the optimizer's state is in use.
+    pub(super) updated: bool,
     /// Whether the batch, too, is not there.
     pub(super) without_batch: bool,
     pub(super) meter: Arc<dyn Meter>,
@@ -245,7 +247,13 @@ fn planned_once<A>(
     // All bytes below are without the reserve.
     let within = planning.budget.map(without_reserve);
     let budget = within.unwrap_or(Bytes::MAX);
-    let optimizer = planning.optimizer;
+    let optimizer = match planning.updated {
+        true => OptimizerCost {
+            state_bytes: Bytes::ZERO,
+            ..planning.optimizer
+        },
+        false => planning.optimizer,
+    };
     // On the processor a plan takes of the memory that it plans.
     let mut of_plan = Bytes::ZERO;
     let mut smallest = Bytes::ZERO;

@@ -14,7 +14,7 @@ use rekindle_plan::{
 };
 
 use super::{
-    IntoBudget, RecordError,
+    Budget, IntoBudget, RecordError,
     bridge::{self, StepResult},
     given::{given, shapes, started},
     output::{Done, Output},
@@ -206,12 +206,23 @@ where
         budget: impl IntoBudget,
         planner: GraphPlanner,
     ) -> Result<(), RecordError> {
-        let (budget, plain) = (budget.into_budget()?, self.plan().plain_peak);
-        self.plan_again(Some(budget.of(plain)), planner)
+        self.plan_share(budget.into_budget()?, planner, true)
+    }
+
+    /// Plans for a budget that may be a share; `without_batch` says that the batch is not there now.
+    pub(super) fn plan_share(
+        &mut self,
+        budget: Budget,
+        planner: GraphPlanner,
+        without_batch: bool,
+    ) -> Result<(), RecordError> {
+        let plain = self.plan().plain_peak;
+        self.plan_now(Some(budget.of(plain)), planner.into(), without_batch)
             .map_err(|error| budget.explain(error, plain))
     }
 
-    /// As [`set_budget`](Self::set_budget), for any plan, and with no budget where there is none.
+    /// As [`set_budget`](Self::set_budget), for any plan, and with no budget where there is none. The batch of the next
+    /// step is counted beside what is in use now.
     ///
     /// # Errors
     ///
@@ -221,23 +232,34 @@ where
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(), RecordError> {
-        let without_batch = |planning: Planning| Planning {
-            without_batch: true,
+        self.plan_now(budget, wanted.into(), true)
+    }
+
+    fn plan_now(
+        &mut self,
+        budget: Option<Bytes>,
+        wanted: Wanted,
+        without_batch: bool,
+    ) -> Result<(), RecordError> {
+        let updated = self.state.get_mut().steps > 0;
+        let now = |planning: Planning| Planning {
+            without_batch,
+            updated,
             ..planning
         };
-        let planning = self.planning.with_budget(budget, wanted.into());
+        let planning = self.planning.with_budget(budget, wanted);
         let state = self.state.get_mut();
         let measured = state.plans[0].measured.clone();
         // The old plan takes memory, which the new one is not to count.
         state.plans.clear();
-        match planned(&without_batch(planning.clone()), measured.clone()) {
+        match planned(&now(planning.clone()), measured.clone()) {
             Ok(plan) => {
                 state.plans.push(Rc::new(plan));
                 self.planning = planning;
                 Ok(())
             }
             Err(error) => {
-                let before = without_batch(self.planning.clone());
+                let before = now(self.planning.clone());
                 let before = planned(&before, measured.clone()).or_else(|_| {
                     planned(
                         &self.planning.with_budget(None, GraphPlanner::None.into()),
@@ -313,6 +335,10 @@ where
         let shapes = shapes(batch);
         let mut state = self.state.borrow_mut();
         state.steps += 1;
+        let planning = &Planning {
+            updated: state.steps > 1,
+            ..self.planning.clone()
+        };
         let known = state
             .plans
             .iter()
@@ -341,7 +367,6 @@ where
                             );
                         }
                         let given = given(&recording, model, batch)?;
-                        let planning = &self.planning;
                         let elapsed = started.elapsed();
                         state.plans.truncate(KEPT - 1);
                         let measured = Measured::new(
@@ -370,9 +395,9 @@ where
         log::info!("{growth} more are in use than when the step was planned: planned again");
         // The old plan takes memory itself.
         let measured = state.plans.remove(0).measured.clone();
-        let again = planned(&self.planning, measured.clone()).or_else(|error| {
+        let again = planned(planning, measured.clone()).or_else(|error| {
             // The plain order stands for the step until memory is there: it is planned again before it runs.
-            let plain = self.planning.with_budget(None, GraphPlanner::None.into());
+            let plain = planning.with_budget(None, GraphPlanner::None.into());
             state.plans.insert(0, Rc::new(planned(&plain, measured)?));
             Err(error)
         })?;
