@@ -100,8 +100,8 @@ pub enum RecordError {
         smallest: Bytes,
     },
     /// The plan that was asked for cannot be made.
-    #[error(transparent)]
-    Plan(#[from] GraphPlanError),
+    #[error("{0}")]
+    Plan(Box<GraphPlanError>),
     /// A budget that is no size.
     #[error(
         "`{text}` is not a budget: {problem}. Write `512MiB`, `2GiB`, `1.5GB`, or `60%` of the plain step's peak"
@@ -127,6 +127,12 @@ pub enum RecordError {
     /// The device ran out of memory or failed.
     #[error("the device failed while the step ran: {0}")]
     Device(String),
+}
+
+impl From<GraphPlanError> for RecordError {
+    fn from(error: GraphPlanError) -> Self {
+        Self::Plan(Box::new(error))
+    }
 }
 
 /// The message: `main` prints errors so.

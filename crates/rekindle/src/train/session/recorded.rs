@@ -114,7 +114,10 @@ pub(super) fn make_plan(
                 peak: smallest,
                 budget,
             },
-            (RecordError::Plan(GraphPlanError::Plan(error)), _) => error.into(),
+            (RecordError::Plan(error), _) => match *error {
+                GraphPlanError::Plan(error) => error.into(),
+                error => RecordError::from(error).into(),
+            },
             (error, _) => error.into(),
         });
     }
