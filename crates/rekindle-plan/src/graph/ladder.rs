@@ -13,6 +13,7 @@ use super::search::{Effort, Search};
 use super::smallest::smallest;
 use super::staged::{AllStaged, Staged};
 use crate::bytes::Bytes;
+use crate::seconds::Seconds;
 
 /// Two neighbouring rungs are this factor apart.
 const STEP: f64 = 1.06;
@@ -22,6 +23,9 @@ const RUNGS: usize = 3;
 const PARTS: usize = 4;
 /// The peaks of the programs over stages that a search starts from, as multiples of the budget.
 const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
+
+/// What each operation takes where times are of no interest.
+const EVEN: Seconds = Seconds(1e-6);
 
 /// What all searches on a graph start from.
 pub(crate) struct Ladder<'a> {
@@ -56,12 +60,24 @@ impl Ladder<'_> {
         found.ok_or_else(|| self.recorded.peak())
     }
 
-    /// The leanest program found.
+    /// The leanest program found. Seconds play no part in it: what was the least memory for one measurement is it for the
+    /// next one.
     pub(crate) fn smallest(&self) -> Found {
+        let mut even = self.graph.clone();
+        for operation in &mut even.operations {
+            operation.seconds = EVEN;
+        }
         let leanest = self.staged.leanest();
         let leanest = leanest.and_then(|staged| self.staged.program(staged).ok());
-        let outlines: Vec<&Found> = [self.recorded].into_iter().chain(&leanest).collect();
-        smallest(self.graph, self.index, &outlines).unwrap_or_else(|| self.recorded.clone())
+        let outlines = [self.recorded].into_iter().chain(&leanest);
+        let outlines: Vec<Found> = outlines
+            .map(|found| Found::of(&even, &found.program))
+            .collect();
+        let outlines: Vec<&Found> = outlines.iter().collect();
+        match smallest(&even, self.index, &outlines) {
+            Some(found) => Found::of(self.graph, &found.program),
+            None => self.recorded.clone(),
+        }
     }
 
     fn search(&self, budget: Bytes, effort: Effort, from: Option<&Found>) -> Option<Found> {

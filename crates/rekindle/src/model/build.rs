@@ -6,7 +6,7 @@
 //! pairs of an orthogonal map, so that stacks of any depth train; the modules `init` and `mirror` say how and why.
 
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::{Initializer, Module, ModuleVisitor, Param},
     nn::{
         BatchNormConfig, EmbeddingConfig, LayerNormConfig, Linear, PaddingConfig2d,
         conv::Conv2dConfig,
@@ -56,6 +56,48 @@ pub fn build(
     dtype: Dtype,
     device: &Device,
 ) -> Result<Vec<Stage>, BuildError> {
+    build_with(model, plan, dtype, device, FirstWeight::init)
+}
+
+/// As [`build`], for a device that computes nothing: no value is drawn on the host.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn build_shapes(
+    model: &ModelSpec,
+    plan: &StagePlan,
+    dtype: Dtype,
+    device: &Device,
+) -> Result<Vec<Stage>, BuildError> {
+    build_with(model, plan, dtype, device, |_, dims, device| {
+        Initializer::Zeros.init(dims, device)
+    })
+}
+
+/// Makes a linear layer's weight `[inputs, outputs]` from what it starts from.
+type InitWeight = fn(FirstWeight, [usize; 2], &Device) -> Param<Tensor<2>>;
+
+impl FirstWeight {
+    fn init(self, dims: [usize; 2], device: &Device) -> Param<Tensor<2>> {
+        match self {
+            Self::Drawn(initializer) => initializer.init(dims, device),
+            Self::Mirrored { pairs_in } => {
+                let [inputs, outputs] = dims;
+                let values = mirrored_weight(inputs, outputs, pairs_in, device);
+                Param::from_data(TensorData::new(values, dims), device)
+            }
+        }
+    }
+}
+
+fn build_with(
+    model: &ModelSpec,
+    plan: &StagePlan,
+    dtype: Dtype,
+    device: &Device,
+    init: InitWeight,
+) -> Result<Vec<Stage>, BuildError> {
     let shape = model.infer()?;
     let layers = model.layers.len();
     let planned = plan.stages.iter().try_fold(0, |next, stage| {
@@ -78,6 +120,7 @@ pub fn build(
                 program: Vec::new(),
                 dtype,
                 device,
+                init,
             };
             for index in stage.layers.clone() {
                 builder.layer(&model.layers, index, &shape.layers[index]);
@@ -93,6 +136,7 @@ struct StageBuilder<'a> {
     program: Vec<Instruction>,
     dtype: Dtype,
     device: &'a Device,
+    init: InitWeight,
 }
 
 impl StageBuilder<'_> {
@@ -106,13 +150,7 @@ impl StageBuilder<'_> {
                     weight,
                     bias: bias_values,
                 } = linear_values(list, index, last);
-                let weight = match weight {
-                    FirstWeight::Drawn(initializer) => initializer.init([last, *out], self.device),
-                    FirstWeight::Mirrored { pairs_in } => {
-                        let values = mirrored_weight(last, *out, pairs_in, self.device);
-                        Param::from_data(TensorData::new(values, [last, *out]), self.device)
-                    }
-                };
+                let weight = (self.init)(weight, [last, *out], self.device);
                 let bias = bias.then(|| bias_values.init([*out], self.device));
                 return self.op(Op::Linear(Linear { weight, bias }));
             }

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     executor::Room,
+    graph::lone_leaf,
     meter::{Count, Meter},
 };
 
@@ -235,6 +236,8 @@ pub(super) fn planned<A>(
             Ok(_) => break,
         }
     }
+    // Another measurement may find some bytes more.
+    let smallest = smallest + Bytes(smallest.0 / 256);
     Err(RecordError::Infeasible { budget, smallest })
 }
 
@@ -254,6 +257,9 @@ fn planned_once<A>(
         },
         false => planning.optimizer,
     };
+    // What burn's graph keeps until the next backward, and what a queue frees late, is not there for long.
+    drop(lone_leaf(&planning.device).backward());
+    planning.meter.trim();
     // On the processor a plan takes of the memory that it plans.
     let mut of_plan = Bytes::ZERO;
     let mut smallest = Bytes::ZERO;

@@ -387,9 +387,18 @@ where
         // The first place is the most recently used.
         state.plans[..=place].rotate_right(1);
         let planned_peak = state.plans[0].predicted_peak;
-        let growth = state.plans[0].growth(&*self.planning.meter);
-        let fits = |budget| planned_peak + growth <= budget;
-        if self.planning.budget.is_none_or(fits) {
+        let meter = &*self.planning.meter;
+        let mut growth = state.plans[0].growth(meter);
+        let fits = |growth| match self.planning.budget {
+            Some(budget) => planned_peak + growth <= budget,
+            None => true,
+        };
+        if !fits(growth) {
+            // A queue may have freed something that pools still count.
+            meter.trim();
+            growth = state.plans[0].growth(meter);
+        }
+        if fits(growth) {
             return Ok((state.plans[0].clone(), planned_peak + growth));
         }
         log::info!("{growth} more are in use than when the step was planned: planned again");

@@ -1,6 +1,7 @@
 //! Training: settings, optimizers, learning rates, the loop, what it records, and how it is resumed.
 
 mod engine;
+mod estimate;
 mod fingerprint;
 mod learning_rate;
 pub mod loss;
@@ -18,5 +19,6 @@ mod trainer;
 pub mod verify;
 
 pub use engine::ExecutorKind;
+pub use estimate::estimate;
 pub use run_dir_error::RunDirError;
 pub use trainer::{StepReport, TrainError, Trainer, to_device};
