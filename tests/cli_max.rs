@@ -130,7 +130,8 @@ fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
         rekindle(folder.path(), &arguments).status.code()
     };
     assert_eq!(exits(plan), Some(0), "{found}");
-    assert_eq!(exits(plan * 21 / 20 + 1), Some(3), "{found}");
+    // Searches take a little more than `plan` does, and half of so small a process is no layer's.
+    assert_eq!(exits(plan * 5 / 4 + 1), Some(3), "{found}");
 }
 
 /// Twice the width is four times the weights of hidden layers: the counted sizes follow the closed form.

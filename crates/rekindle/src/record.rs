@@ -186,6 +186,7 @@ struct Options<M> {
     meter: Option<Arc<dyn Meter>>,
     input_gradients: bool,
     check: bool,
+    compare: bool,
     count: Count,
     slots: usize,
     elsewhere: Option<PlanElsewhere>,
@@ -199,6 +200,7 @@ impl<M> Default for Options<M> {
             meter: None,
             input_gradients: false,
             check: true,
+            compare: true,
             count: Count::default(),
             slots: PlanRequest::SLOTS,
             elsewhere: None,
@@ -237,6 +239,15 @@ where
     #[must_use]
     pub fn with_finite_check(mut self, on: bool) -> Self {
         self.options.check = on;
+        self
+    }
+
+    /// Whether the step is compared with its recording from time to time (the default). Comparing records it again, which
+    /// takes memory: without it, whoever wrote the step answers for it that nothing but the batch and the parameters
+    /// changes what it computes. Batches of other shapes are noticed all the same.
+    #[must_use]
+    pub fn with_comparison(mut self, on: bool) -> Self {
+        self.options.compare = on;
         self
     }
 
@@ -418,6 +429,7 @@ where
             meter,
             device,
             check: self.options.check,
+            compare: self.options.compare,
             room: None,
         };
         let measuring = planning.with_budget(limit, measured_for);

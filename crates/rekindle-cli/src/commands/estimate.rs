@@ -9,7 +9,7 @@ use crate::{
     args::EstimateArgs,
     config::{self, Config, Overrides},
     device::kernels,
-    estimate::{Estimate, Limit, Wanted},
+    estimate::{Estimate, Limit, RecordedStep, Wanted},
     exit,
     failure::{Failure, Outcome},
     output,
@@ -44,6 +44,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         _ => Wanted::Plan(&find),
     };
     let (estimate, impossible) = Estimate::new(&config, kernels, &wanted, limit)?;
+    let estimate = estimate.with_recorded(RecordedStep::new(&config)?);
     if args.json {
         output::json(&estimate)?;
     } else {

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`layers`] | the tree of layers |
 //! | [`breakdown`] | what a peak is made of |
+//! | [`recorded`] | the step as operations, by shapes |
 //! | [`advice`] | whether it fits, and what would |
 
 mod advice;
 mod breakdown;
 mod layers;
+mod recorded;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +25,8 @@ use rekindle::{
 use rekindle_plan::{Bytes, Plan, PlanError, PlannerKind};
 use serde::Serialize;
 
-pub use self::advice::Limit;
 use self::{advice::Advice, breakdown::Breakdown, layers::Layer};
+pub use self::{advice::Limit, recorded::RecordedStep};
 use crate::{config::Config, failure::Failure, terminal};
 
 /// Format tag of an [`Estimate`].
@@ -53,6 +55,7 @@ pub struct Estimate {
     plain: Column,
     /// What was asked for, if anything was and if it fits.
     plan: Option<Column>,
+    recorded: Option<RecordedStep>,
     advice: Option<Advice>,
 }
 
@@ -142,9 +145,16 @@ impl Estimate {
             on_gpu: kernels == Kernels::Device,
             plain: column(&plain, Some(1))?,
             plan,
+            recorded: None,
             advice,
         };
         Ok((estimate, impossible))
+    }
+
+    /// The same with what the recorded step says.
+    #[must_use]
+    pub fn with_recorded(self, recorded: Option<RecordedStep>) -> Self {
+        Self { recorded, ..self }
     }
 
     /// For people. `colours` paints the bars.
@@ -157,6 +167,9 @@ impl Estimate {
             breakdown::bars(self, terminal::width(), colours)
         );
         let _ = writeln!(text, "{}", terminal::wrapped(&breakdown::notes(self), ""));
+        if let Some(recorded) = &self.recorded {
+            let _ = writeln!(text, "\n{}", recorded.text());
+        }
         if let Some(advice) = &self.advice {
             let _ = writeln!(text, "\n{advice}");
         }

@@ -112,6 +112,8 @@ pub(super) struct Planning {
     pub(super) meter: Arc<dyn Meter>,
     pub(super) device: Device,
     pub(super) check: bool,
+    /// Whether steps are compared with their recordings.
+    pub(super) compare: bool,
     /// Keeps pools within the budget.
     pub(super) room: Option<Arc<Room>>,
 }

@@ -344,7 +344,7 @@ where
             .iter()
             .position(|plan| plan.measured.shapes == shapes);
         let place = match known {
-            Some(place) if state.steps < state.compare_next => place,
+            Some(place) if !planning.compare || state.steps < state.compare_next => place,
             _ => {
                 let started = Instant::now();
                 let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;

@@ -56,6 +56,7 @@ impl Built {
             .with_optimizer(&optimizer)
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
+            .with_comparison(false)
             .with_held(accumulated + samples)
             .with_planner(job.planner.map(|planners| planners.recorded))
             .measured(job.budget().or(job.free), wanted, &mut |done, of| {

@@ -1,0 +1,98 @@
+//! The step as `train` records it, by shapes: what it needs, and what smaller budgets cost.
+
+use rekindle::{record, train};
+use rekindle_plan::Bytes;
+use serde::Serialize;
+
+use crate::{config::Config, failure::Failure, terminal};
+
+/// Budgets that are planned for, in parts of the plain step's peak.
+const SHARES: [f64; 2] = [0.75, 0.5];
+/// Planning for more operations would take minutes.
+const MOST_OPERATIONS: usize = 50_000;
+
+/// The recorded step. Parameters, batch and optimizer's state are counted; kernels' temporary bytes, and what the
+/// process holds besides, are not.
+#[derive(Debug, Serialize)]
+pub struct RecordedStep {
+    operations: usize,
+    plain_peak_bytes: Bytes,
+    /// Where the peak stands.
+    peak_operation: String,
+    peak_in_backward: bool,
+    /// The smallest budget that a plan was found for.
+    smallest_peak_bytes: Bytes,
+    budgets: Vec<BudgetCost>,
+}
+
+/// What a budget costs.
+#[derive(Debug, Serialize)]
+struct BudgetCost {
+    budget_bytes: Bytes,
+    /// Operations on numbers, in those of the plain step.
+    work_ratio: f64,
+}
+
+impl RecordedStep {
+    /// Records the step of a config on no device. Nothing where it has too many operations to plan in seconds.
+    pub fn new(config: &Config) -> Result<Option<Self>, Failure> {
+        let settings = &config.training;
+        let target = config.data.source.target();
+        let estimate = train::estimate(&config.model, settings, target)?;
+        if estimate.operations > MOST_OPERATIONS {
+            return Ok(None);
+        }
+        let state = settings.optimizer.state_bytes(config.shape.param_count());
+        let plain = estimate.plain_peak + state;
+        let mut budgets = Vec::new();
+        for share in SHARES {
+            let budget = Bytes((plain.0 as f64 * share) as u64);
+            let within = Bytes(budget.0.saturating_sub(state.0));
+            if let Some((_, work_ratio)) = estimate.within(within)? {
+                budgets.push(BudgetCost {
+                    budget_bytes: budget,
+                    work_ratio,
+                });
+            }
+        }
+        let record::Estimate {
+            operations,
+            peak_at: (peak_operation, peak_in_backward),
+            smallest_peak,
+            ..
+        } = estimate;
+        Ok(Some(Self {
+            operations,
+            plain_peak_bytes: plain,
+            peak_operation,
+            peak_in_backward,
+            smallest_peak_bytes: smallest_peak + state,
+            budgets,
+        }))
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let part = match self.peak_in_backward {
+            true => "backward",
+            false => "forward",
+        };
+        let budgets = self.budgets.iter().map(|one| {
+            let BudgetCost {
+                budget_bytes,
+                work_ratio,
+            } = one;
+            format!("within {budget_bytes} it does {work_ratio:.2}x the work, ")
+        });
+        let text = format!(
+            "Recorded, as `train` runs it: {} operations. By shapes the plain step peaks at {} in the {part} pass; {}the \
+             smallest workable budget is {}. What kernels need while they run, and what the process holds besides, comes \
+             on top.",
+            self.operations,
+            self.plain_peak_bytes,
+            budgets.collect::<String>(),
+            self.smallest_peak_bytes,
+        );
+        terminal::wrapped(&text, "")
+    }
+}
