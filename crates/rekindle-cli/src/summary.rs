@@ -164,13 +164,19 @@ fn predictions(record: &RunRecord) -> Table {
     table
 }
 
-/// The closing line: this peak against the plain run's.
+/// The closing line: this peak against the plain run's. Measured times are set against measured ones, predicted against
+/// predicted ones.
 pub fn saved(record: &RunRecord) -> String {
     let plain = &record.plain;
-    let how = if plain.measured {
-        "measured"
+    let (how, ratio) = if plain.measured {
+        let ratio = record.measured_step_s.0 / plain.step_s.0;
+        ("measured", format!("at {ratio:.2}x the step time"))
     } else {
-        "predicted from the measured stages; `--compare` measures it"
+        let ratio = record.predicted_step_s.0 / plain.step_s.0;
+        (
+            "predicted; `--compare` measures it",
+            format!("at a predicted {ratio:.2}x of the step time"),
+        )
     };
     let peak = record.measured_peak_bytes;
     if record
@@ -190,9 +196,8 @@ pub fn saved(record: &RunRecord) -> String {
     }
     let saved = Bytes(plain.peak_bytes.0 - peak.0);
     format!(
-        "Checkpointing saved {saved} ({:.0}%): peak {peak} instead of {}, at {:.2}x the step time.\n(Plain run: {how}.)",
+        "Checkpointing saved {saved} ({:.0}%): peak {peak} instead of {}, {ratio}.\n(Plain run: {how}.)",
         100.0 * saved.0 as f64 / plain.peak_bytes.0 as f64,
         plain.peak_bytes,
-        record.measured_step_s.0 / plain.step_s.0,
     )
 }

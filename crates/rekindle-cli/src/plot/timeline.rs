@@ -44,7 +44,9 @@ const KINDS: [Kind; 6] = [
     kind("fixed and input", theme::FIXED, |parts| {
         parts.fixed + parts.input
     }),
-    kind("boundaries", theme::BOUNDARIES, |parts| parts.activations),
+    kind("kept activations", theme::BOUNDARIES, |parts| {
+        parts.activations
+    }),
     kind("live segment", theme::LIVE_SEGMENT, |parts| parts.graphs),
     kind("gradients", theme::GRADIENTS, |parts| parts.gradients),
     kind("parameter gradients", theme::PARAMETER_GRADIENTS, |parts| {
