@@ -256,3 +256,25 @@ fn a_dtype_halves_the_bytes_and_a_plan_for_another_is_refused() {
     let message = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
     assert!(message.contains("another model"), "{message}");
 }
+
+#[test]
+fn a_plan_counts_what_a_run_holds() {
+    // Parameters are a quarter of it.
+    let arguments = |command| {
+        let config = [
+            "configs/deep-linear.toml",
+            "--batch",
+            "64",
+            "--planner",
+            "none",
+        ];
+        [&[command][..], &config, &["--device", "cpu", "--json"]].concat()
+    };
+    let plan = bytes(&json(&arguments("plan")), "predicted_peak_bytes") as f64;
+    let train = [&arguments("train")[..], &["--steps", "1"]].concat();
+    let train = bytes(&json(&train), "predicted_peak_bytes") as f64;
+    assert!(
+        (plan / train - 1.0).abs() < 0.02,
+        "{plan} planned, {train} in a run"
+    );
+}

@@ -24,6 +24,8 @@ pub struct Subject {
     meter: Arc<dyn Meter>,
     param_count: u64,
     kind: Kind,
+    /// The model, where nobody else holds it: its parameters are in use in every plan.
+    _held: Option<Built>,
 }
 
 enum Kind {
@@ -41,7 +43,11 @@ impl Subject {
         observer: &mut dyn Observer,
     ) -> Result<Self, RunError> {
         let built = Built::new(job, &device)?;
-        Ok(Self::of(job, built, &device, &meter, observer)?.1)
+        let (built, subject) = Self::of(job, built, &device, &meter, observer)?;
+        Ok(Self {
+            _held: Some(built),
+            ..subject
+        })
     }
 
     /// Measures a model, which comes back with the values it had.
@@ -68,6 +74,7 @@ impl Subject {
             meter: Arc::clone(meter),
             param_count: built.shape.param_count(),
             kind,
+            _held: None,
         };
         Ok((built, subject))
     }
