@@ -50,7 +50,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
         count: config.count(None),
-        executor: args.measure.executor.unwrap_or_default(),
+        executor: train::executor(args.measure.executor, false, &config, &device),
         profiles: profiles(args.measure.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
