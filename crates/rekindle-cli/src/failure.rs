@@ -175,8 +175,7 @@ pub fn report_exhausted_memory() {
         let mut stderr = std::io::stderr().lock();
         let _ = writeln!(
             stderr,
-            "rekindle: out of memory: the system would not give {bytes} bytes more; a smaller `--batch`, more \
-             `--segments` or a `--budget` below what is free may do"
+            "rekindle: out of memory: the system would not give {bytes} bytes more; {SMALLER}"
         );
         std::process::exit(exit::OUT_OF_MEMORY);
     });

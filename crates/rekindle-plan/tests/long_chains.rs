@@ -81,14 +81,8 @@ fn too_many_stages_for_optimal_are_refused() {
 fn a_hundred_thousand_stages_are_refused_or_planned_at_once() {
     let chain = deep_linear(100_000);
     let budget = Some(part_of_plain(&chain, 2));
-    for planner in [
-        PlannerKind::Uniform,
-        PlannerKind::Sqrt,
-        PlannerKind::Segments,
-        PlannerKind::Revolve,
-        PlannerKind::Optimal,
-        PlannerKind::Auto,
-    ] {
+    let searching = |planner: &PlannerKind| *planner != PlannerKind::None;
+    for planner in PlannerKind::ALL.into_iter().filter(searching) {
         let error = ask(&chain, planner, budget).unwrap_err();
         assert!(
             matches!(

@@ -188,7 +188,6 @@ struct Options<M> {
     check: bool,
     compare: bool,
     count: Count,
-    slots: usize,
     elsewhere: Option<PlanElsewhere>,
     later: Bytes,
 }
@@ -202,7 +201,6 @@ impl<M> Default for Options<M> {
             check: true,
             compare: true,
             count: Count::default(),
-            slots: PlanRequest::SLOTS,
             elsewhere: None,
             later: Bytes::ZERO,
         }
@@ -270,13 +268,6 @@ where
     #[must_use]
     pub fn with_held(mut self, bytes: Bytes) -> Self {
         self.options.later = bytes;
-        self
-    }
-
-    /// Into how many slots the planner `optimal` cuts the memory.
-    #[must_use]
-    pub fn with_slots(mut self, slots: usize) -> Self {
-        self.options.slots = slots;
         self
     }
 
@@ -418,7 +409,7 @@ where
         let planning = Planning {
             budget: None,
             wanted: wanted.clone(),
-            slots: self.options.slots,
+            slots: PlanRequest::SLOTS,
             elsewhere: self.options.elsewhere,
             later: self.options.later,
             updated: false,

@@ -23,6 +23,8 @@ pub struct Room {
     meter: Arc<dyn Meter>,
     budget: u64,
     chain: Chain,
+    /// All gradients of parameters.
+    grad_bytes: Bytes,
     /// What the pools may have reserved by now, at most.
     bound: Mutex<u64>,
     trims: AtomicU64,
@@ -35,6 +37,7 @@ impl Room {
         Self {
             meter,
             budget: budget.0,
+            grad_bytes: chain.grad_bytes(),
             chain,
             bound: Mutex::new(u64::MAX),
             trims: AtomicU64::new(0),
@@ -54,7 +57,8 @@ impl Room {
 
     /// Makes room for the update of one stage's parameters; the optimizer's state appears in the first.
     pub fn make_for_update(&self, stage: usize, first_step: bool) {
-        self.make(needed_by_update(&self.chain, stage, first_step));
+        let needed = needed_by_update(&self.chain, self.grad_bytes, stage, first_step);
+        self.make(needed);
     }
 
     /// How often the pools were trimmed.
@@ -82,15 +86,21 @@ impl Room {
     }
 }
 
-/// What the update of a stage's parameters allocates at most, one parameter after the other.
-pub(crate) fn needed_by_update(chain: &Chain, stage: usize, first_step: bool) -> Bytes {
+/// What the update of a stage's parameters allocates at most, one parameter after the other. All gradients are
+/// `grad_bytes`.
+pub(crate) fn needed_by_update(
+    chain: &Chain,
+    grad_bytes: Bytes,
+    stage: usize,
+    first_step: bool,
+) -> Bytes {
     let optimizer = &chain.optimizer;
     let own = chain.stages[stage].grad_bytes;
     if own == Bytes::ZERO {
         return Bytes::ZERO;
     }
     let state = if first_step {
-        let share = own.0 as f64 / chain.grad_bytes().0 as f64;
+        let share = own.0 as f64 / grad_bytes.0 as f64;
         Bytes((optimizer.state_bytes.0 as f64 * share) as u64)
     } else {
         Bytes::ZERO

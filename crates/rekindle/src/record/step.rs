@@ -335,8 +335,9 @@ where
         let shapes = shapes(batch);
         let mut state = self.state.borrow_mut();
         state.steps += 1;
-        let planning = &Planning {
-            updated: state.steps > 1,
+        let updated = state.steps > 1;
+        let planning = || Planning {
+            updated,
             ..self.planning.clone()
         };
         let known = state
@@ -344,7 +345,7 @@ where
             .iter()
             .position(|plan| plan.measured.shapes == shapes);
         let place = match known {
-            Some(place) if !planning.compare || state.steps < state.compare_next => place,
+            Some(place) if !self.planning.compare || state.steps < state.compare_next => place,
             _ => {
                 let started = Instant::now();
                 let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
@@ -369,15 +370,16 @@ where
                         let given = given(&recording, model, batch)?;
                         let elapsed = started.elapsed();
                         state.plans.truncate(KEPT - 1);
+                        let planning = planning();
                         let measured = Measured::new(
-                            planning,
+                            &planning,
                             given,
                             (recording, auxiliary),
                             shapes,
                             elapsed,
                             &mut |_, _| {},
                         )?;
-                        let plan = planned(planning, Rc::new(measured))?;
+                        let plan = planned(&planning, Rc::new(measured))?;
                         state.plans.insert(0, Rc::new(plan));
                         0
                     }
@@ -404,7 +406,8 @@ where
         log::info!("{growth} more are in use than when the step was planned: planned again");
         // The old plan takes memory itself.
         let measured = state.plans.remove(0).measured.clone();
-        let again = planned(planning, measured.clone()).or_else(|error| {
+        let planning = planning();
+        let again = planned(&planning, measured.clone()).or_else(|error| {
             // The plain order stands for the step until memory is there: it is planned again before it runs.
             let plain = planning.with_budget(None, GraphPlanner::None.into());
             state.plans.insert(0, Rc::new(planned(&plain, measured)?));

@@ -6,7 +6,9 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Int, Tensor},
 };
-use rekindle_plan::{Action, Bytes, Chain, StageId, Violation, graph::GraphPlanner, planner};
+use rekindle_plan::{
+    Action, Bytes, Chain, Schedule, StageId, Violation, graph::GraphPlanner, planner,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -97,10 +99,9 @@ pub(super) struct Part {
 pub(super) enum Engine {
     Recorded {
         step: Rc<RefCell<RecordedStep>>,
-        /// What stages cost.
-        chain: Chain,
-        /// Reads memory after every span of the next step.
-        watched: bool,
+        largest: Largest,
+        /// Whether the next step is traced.
+        traced: bool,
         tracker: Option<Arc<Tracker>>,
     },
     Modules {
@@ -112,14 +113,41 @@ pub(super) enum Engine {
     },
 }
 
+/// The most that any stage of a recording takes. Its stages need not be those of the model.
+pub(super) struct Largest {
+    forward: Bytes,
+    update: Bytes,
+    first_update: Bytes,
+}
+
+impl Largest {
+    fn of(chain: &Chain) -> Self {
+        let grad_bytes = chain.grad_bytes();
+        let most = |needed: &dyn Fn(usize) -> Bytes| {
+            let needs = (0..chain.stages.len()).map(needed);
+            needs.max().unwrap_or_default()
+        };
+        let update = |first| most(&|stage| needed_by_update(chain, grad_bytes, stage, first));
+        Self {
+            forward: most(&|stage| needed(chain, Action::Forward(StageId(stage)))),
+            update: update(false),
+            first_update: update(true),
+        }
+    }
+}
+
 impl Engine {
-    pub(super) fn recorded(step: Rc<RefCell<RecordedStep>>) -> Self {
-        let mut chain = step.borrow().staged_plan().chain;
-        chain.optimizer = step.borrow().optimizer_cost();
+    /// Runs a recorded step whose stages cost what `chain` says.
+    pub(super) fn recorded(step: Rc<RefCell<RecordedStep>>, chain: &Chain) -> Self {
+        let optimizer = step.borrow().optimizer_cost();
+        let chain = Chain {
+            optimizer,
+            ..chain.clone()
+        };
         Self::Recorded {
             step,
-            chain,
-            watched: false,
+            largest: Largest::of(&chain),
+            traced: false,
             tracker: None,
         }
     }
@@ -147,14 +175,14 @@ impl Engine {
             }
             Self::Recorded {
                 step,
-                watched,
+                traced,
                 tracker,
                 ..
             } => {
                 device.seed(seed.before());
                 let step = step.borrow();
                 let mut actions = Vec::new();
-                let output = if *watched {
+                let output = if *traced || tracker.is_some() {
                     step.run_watched(model, (input, targets), |span| {
                         if let Some(tracker) = tracker {
                             tracker.done(action(span));
@@ -188,16 +216,15 @@ impl Engine {
     /// Whether the next step is traced.
     pub(super) fn trace(&mut self, on: bool, meter: &dyn Meter) {
         match self {
-            Self::Recorded { watched, .. } => *watched = on,
+            Self::Recorded { traced, .. } => *traced = on,
             Self::Modules { executor, .. } => {
                 // On the processor whatever is kept is measured as well.
-                let tracing = match meter.read().reserved_bytes {
+                let tracing = |schedule: &Schedule| match meter.read().reserved_bytes {
                     Some(_) => Tracing::EVERY_ACTION,
-                    None => {
-                        Tracing::beside(meter.lifetime_peak().in_use_bytes, executor.schedule())
-                    }
+                    None => Tracing::beside(meter.lifetime_peak().in_use_bytes, schedule),
                 };
-                executor.trace(on.then_some(tracing));
+                let tracing = on.then(|| tracing(executor.schedule()));
+                executor.trace(tracing);
             }
         }
     }
@@ -205,12 +232,7 @@ impl Engine {
     /// Tells a tracker of every action of the next step.
     pub(super) fn track(&mut self, by: Option<Arc<Tracker>>) {
         match self {
-            Self::Recorded {
-                watched, tracker, ..
-            } => {
-                *watched = by.is_some();
-                *tracker = by;
-            }
+            Self::Recorded { tracker, .. } => *tracker = by,
             Self::Modules { executor, .. } => executor.set_hook(by.map(|tracker| {
                 let hook: ActionHook = Arc::new(move |action| tracker.done(action));
                 hook
@@ -260,27 +282,29 @@ impl Engine {
 
     /// Makes room for a forward of a stage outside of a step.
     pub(super) fn make_room_for_forward(&self, stage: usize) {
-        self.make_room(match self {
-            // Stages of a recording need not be those of the model.
-            Self::Recorded { chain, .. } => {
-                let stages = 0..chain.stages.len();
-                let needs = stages.map(|stage| needed(chain, Action::Forward(StageId(stage))));
-                needs.max().unwrap_or_default()
+        match self {
+            Self::Recorded { step, largest, .. } => step.borrow().make_room(largest.forward),
+            Self::Modules { executor, .. } => {
+                if let Some(room) = executor.room() {
+                    room.make_for(Action::Forward(StageId(stage)));
+                }
             }
-            Self::Modules { chain, .. } => needed(chain, Action::Forward(StageId(stage))),
-        });
+        }
     }
 
     /// Makes room for the update of a stage's parameters.
     pub(super) fn make_room_for_update(&self, stage: usize, first_step: bool) {
-        self.make_room(match self {
-            Self::Recorded { chain, .. } => {
-                let stages = 0..chain.stages.len();
-                let needs = stages.map(|stage| needed_by_update(chain, stage, first_step));
-                needs.max().unwrap_or_default()
+        match self {
+            Self::Recorded { step, largest, .. } => step.borrow().make_room(match first_step {
+                true => largest.first_update,
+                false => largest.update,
+            }),
+            Self::Modules { executor, .. } => {
+                if let Some(room) = executor.room() {
+                    room.make_for_update(stage, first_step);
+                }
             }
-            Self::Modules { chain, .. } => needed_by_update(chain, stage, first_step),
-        });
+        }
     }
 
     /// How often pools were trimmed so that they stayed within the budget.
@@ -298,13 +322,10 @@ impl Engine {
         trace: &[TraceEntry],
     ) -> Result<Timeline, Violation> {
         match self {
-            Self::Recorded {
-                step: recorded,
-                chain,
-                ..
-            } => {
-                let plan = recorded.borrow().staged_plan();
-                Ok(Timeline::of_recorded(step, &plan, &chain.optimizer, trace))
+            Self::Recorded { step: recorded, .. } => {
+                let recorded = recorded.borrow();
+                let (plan, optimizer) = (recorded.staged_plan(), recorded.optimizer_cost());
+                Ok(Timeline::of_recorded(step, &plan, &optimizer, trace))
             }
             Self::Modules {
                 executor,

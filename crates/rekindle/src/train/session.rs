@@ -11,8 +11,8 @@ pub(super) mod subject;
 use std::{io, ops::ControlFlow, path::Path};
 
 use rekindle_plan::{
-    Action, Bytes, Chain, Parts, Plan, PlanError, PlanRequest, Schedule, Seconds, Violation,
-    graph::OperationId, simulate,
+    Action, Bytes, Chain, Parts, Plan, PlanError, PlanRequest, Schedule, Seconds, StageId,
+    Violation, graph::OperationId, simulate,
 };
 use thiserror::Error;
 
@@ -233,10 +233,7 @@ impl Planned {
         let segments = plan.schedule.segments();
         Ok(Self {
             forwards: plan.schedule.forward_counts(),
-            segments: segments.map(|segments| {
-                let segments = segments.iter();
-                segments.map(|(first, last)| [first.0, last.0]).collect()
-            }),
+            segments: segments.map(|segments| numbers(&segments)),
             actions: plan.schedule.actions().to_vec(),
             at_peak: (simulation.peak_action, simulation.at_peak),
             peak: plan.peak,
@@ -260,6 +257,12 @@ impl Planned {
     pub fn recomputes(&self) -> bool {
         self.forwards.iter().any(|&count| count > 1)
     }
+}
+
+/// First and last stage of each segment.
+fn numbers(segments: &[(StageId, StageId)]) -> Vec<[usize; 2]> {
+    let segments = segments.iter();
+    segments.map(|(first, last)| [first.0, last.0]).collect()
 }
 
 /// Memory while a run goes on.

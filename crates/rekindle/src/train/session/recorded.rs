@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use rekindle_plan::{
-    Bytes, OptimizerCost, Parts, PlanError, PlanRequest, PlannerKind, Seconds, StageId,
+    Bytes, OptimizerCost, Parts, PlanError, PlanRequest, PlannerKind, Seconds,
     graph::{GraphPlanError, GraphPlanner},
 };
 
-use super::{Job, Observer, Order, Planned, RunError, ScheduleRequest, prepare::Built};
+use super::{Job, Observer, Order, Planned, RunError, ScheduleRequest, numbers, prepare::Built};
 use crate::{
     meter::Meter,
     profile::StageLabel,
@@ -212,10 +212,7 @@ pub(super) fn planned(
     };
     Planned {
         forwards: staged.forwards.clone(),
-        segments: segments.map(|segments| {
-            let of = |(first, last): &(StageId, StageId)| [first.0, last.0];
-            segments.iter().map(of).collect()
-        }),
+        segments: segments.map(|segments| numbers(&segments)),
         actions,
         order,
         at_peak: (place, at_peak),

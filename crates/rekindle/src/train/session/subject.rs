@@ -198,7 +198,7 @@ impl Subject {
     pub(in crate::train) fn engine(&self, job: &Job<'_>, planned: &Planned) -> Option<Engine> {
         match &self.kind {
             Kind::Modules(_) => modules::engine(job, planned, &self.meter),
-            Kind::Recorded { step, .. } => Some(Engine::recorded(Rc::clone(step))),
+            Kind::Recorded { step, .. } => Some(Engine::recorded(Rc::clone(step), &planned.chain)),
         }
     }
 }
