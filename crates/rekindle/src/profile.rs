@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, Stage, StageId};
 
+pub(crate) use measured::keep_useful;
 pub use measured::{Holds, Measured, OutputHold, with_reserve};
 pub use store::{ProfileStore, StoredProfile};
 

@@ -131,6 +131,12 @@ pub(super) fn make_plan(
         (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
             Err(infeasible(step, request.planner, budget, planned.peak, meter).into())
         }
+        (Some(budget), ScheduleRequest::Given { .. }) if until_now > budget => {
+            Err(RunError::OverBudget {
+                peak: until_now,
+                budget,
+            })
+        }
         _ => Ok(planned),
     }
 }
@@ -186,7 +192,7 @@ fn graph_planner(request: &PlanRequest) -> Result<GraphPlanner, PlanError> {
 }
 
 /// The step's plan with all that is shown of it.
-pub(super) fn planned(
+fn planned(
     job: &Job<'_>,
     step: &RecordedStep,
     budget: Option<Bytes>,

@@ -9,7 +9,7 @@ use super::{Job, Observer, Planned, RunError, ScheduleRequest, modules, prepare:
 use crate::{
     device::OpenDevice,
     meter::Meter,
-    profile::{Measured, StageLabel, with_reserve},
+    profile::{Measured, StageLabel, keep_useful, with_reserve},
     train::{
         ExecutorKind,
         engine::{Engine, RecordedStep},
@@ -179,16 +179,7 @@ impl Subject {
                         plans.push((budget, planned));
                     }
                 }
-                plans.sort_by(|(_, a), (_, b)| {
-                    let by_peak = a.peak.cmp(&b.peak);
-                    by_peak.then(a.step.0.total_cmp(&b.step.0))
-                });
-                let mut fastest = f64::INFINITY;
-                plans.retain(|(_, plan)| {
-                    let faster = plan.step.0 < fastest;
-                    fastest = fastest.min(plan.step.0);
-                    faster
-                });
+                keep_useful(&mut plans, |(_, plan)| (plan.peak, plan.step));
             }
         }
         Ok(plans)
