@@ -1,0 +1,96 @@
+//! A batch that is run in parts trains as the whole batch does.
+
+use rekindle::{
+    Dtype,
+    data::{
+        open,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    device::DeviceId,
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    train::{
+        record::RunRecord,
+        session::{Job, ScheduleRequest, run},
+        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    },
+};
+use rekindle_plan::{PlanRequest, PlannerKind};
+
+const WIDTH: usize = 16;
+const BATCH: usize = 12;
+
+/// Sums over the batch are taken in another order, and losses depend on all updates before.
+const TOLERANCE: f64 = 1e-5;
+
+fn train(accumulate: usize, segments: usize) -> RunRecord {
+    let linear = LayerSpec::Linear {
+        out: WIDTH,
+        bias: true,
+    };
+    let model = ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers: vec![
+            linear.clone(),
+            LayerSpec::Tanh,
+            linear.clone(),
+            LayerSpec::Tanh,
+            linear,
+        ],
+    };
+    let data = DataSettings {
+        source: Source::Synthetic {
+            shape: vec![WIDTH],
+            vocab: None,
+            target: SyntheticTarget::Classes { classes: WIDTH },
+            samples: 40,
+            seed: 3,
+        },
+        eval_split: 0.0,
+    };
+    let data = open(&data, 1).expect("synthetic data");
+    let settings = TrainSettings {
+        steps: 5,
+        batch: BATCH,
+        accumulate,
+        seed: 5,
+        dtype: Dtype::F32,
+        loss: LossKind::CrossEntropy,
+        optimizer: OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+        learning_rate: LearningRate::Constant { rate: 0.1 },
+        clip: None,
+        eval_every: None,
+    };
+    let request = ScheduleRequest::Plan(PlanRequest {
+        planner: PlannerKind::Uniform,
+        segments: Some(segments),
+        ..PlanRequest::default()
+    });
+    let job = Job::new(&model, &*data.train, &settings, request);
+    run(&job, DeviceId::Cpu, &mut ()).expect("trains")
+}
+
+#[test]
+fn parts_of_a_batch_train_as_the_whole_does() {
+    own_process!();
+    let whole = train(1, 1);
+    for (accumulate, segments) in [(2, 1), (3, 2), (BATCH, 5)] {
+        let parts = train(accumulate, segments);
+        for (whole, part) in whole.history.iter().zip(&parts.history) {
+            let difference = (whole.loss - part.loss).abs() / whole.loss;
+            assert!(
+                difference < TOLERANCE,
+                "{accumulate} parts, step {}: {} instead of {}",
+                whole.step,
+                part.loss,
+                whole.loss
+            );
+            assert_eq!(whole.accuracy, part.accuracy);
+        }
+    }
+    // The schedule makes no difference at all.
+    let (plain, segmented) = (train(3, 1), train(3, 3));
+    assert_eq!(plain.last_loss.to_bits(), segmented.last_loss.to_bits());
+}

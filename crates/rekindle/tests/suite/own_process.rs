@@ -1,0 +1,45 @@
+//! Memory is counted, and random numbers are drawn, for a whole process: a test of either has one to itself.
+
+use std::{
+    env,
+    process::Command,
+    sync::{Mutex, PoisonError},
+};
+
+/// Set for the process that a test has to itself.
+const ALONE: &str = "REKINDLE_TEST_ALONE";
+
+/// Goes on in a process of the test's own, one such process at a time: the test returns here once it is over there, and
+/// fails if it failed there.
+macro_rules! own_process {
+    () => {
+        fn here() {}
+        if $crate::own_process::ran_elsewhere(std::any::type_name_of_val(&here)) {
+            return;
+        }
+    };
+}
+
+/// Runs the test that holds the function of this name (`crate::module::test::here`), unless this process is its own.
+pub fn ran_elsewhere(function: &str) -> bool {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    if env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let (_, test) = function.split_once("::").expect("a crate's");
+    let (test, _) = test.rsplit_once("::").expect("a function's");
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = Command::new(env::current_exe().expect("this program"))
+        .args([test, "--exact", "--nocapture", "--include-ignored"])
+        .env(ALONE, "1")
+        .output()
+        .expect("a process");
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{test} failed");
+    assert!(
+        said.contains("1 passed"),
+        "{test} is not the name of a test"
+    );
+    true
+}

@@ -1,0 +1,63 @@
+//! Estimates from shapes alone, for models that no machine here could hold.
+
+use burn::{
+    nn::{Linear, LinearConfig},
+    tensor::{Device, Tensor},
+};
+use rekindle_plan::Bytes;
+
+const DEPTH: u64 = 40;
+const WIDTH: u64 = 16_384;
+const ROWS: u64 = 65_536;
+
+#[test]
+fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
+    own_process!();
+    let make = |device: &Device| {
+        let width = WIDTH as usize;
+        let layer = || {
+            LinearConfig::new(width, width)
+                .with_bias(false)
+                .init(device)
+        };
+        let model: Vec<Linear> = (0..DEPTH).map(|_| layer()).collect();
+        (model, Tensor::<2>::empty([ROWS as usize, width], device))
+    };
+    let estimate = rekindle::estimate(make, |model: &Vec<Linear>, input| {
+        let output = model.iter().fold(input, |x, layer| layer.forward(x));
+        output.mean()
+    })
+    .expect("recorded");
+
+    let weights = DEPTH * WIDTH * WIDTH;
+    let activation = Bytes(4 * ROWS * WIDTH);
+    assert_eq!((estimate.trainable, estimate.frozen), (weights, 0));
+    assert_eq!(estimate.parameter_bytes, Bytes(4 * weights));
+    assert_eq!(estimate.gradient_bytes, Bytes(4 * weights));
+    assert_eq!(estimate.input_bytes, activation);
+    assert_eq!(estimate.layers.len() as u64, DEPTH);
+    // Forward and two products in the backward; the input wants no gradient.
+    let product = 2.0 * (ROWS * WIDTH * WIDTH) as f64;
+    let products = product * (3 * DEPTH - 1) as f64;
+    assert!(
+        (estimate.flops / products - 1.0).abs() < 1e-3,
+        "{}",
+        estimate.flops
+    );
+
+    // Weights and every layer's input when the backward pass starts, with a few tensors more beside.
+    let least = Bytes(4 * weights + activation.0 * DEPTH);
+    let most = least + Bytes(activation.0 * 4);
+    let peak = estimate.plain_peak;
+    assert!(
+        least <= peak && peak <= most,
+        "{peak} between {least} and {most}"
+    );
+    assert!(estimate.smallest_peak < peak);
+    let budget = Bytes((estimate.smallest_peak.0 + peak.0) / 2);
+    let (planned, work) = estimate.within(budget).expect("planned").expect("fits");
+    assert!(planned <= budget, "{planned} in {budget}");
+    // At most one forward more, of three passes.
+    assert!((1.0..4.0 / 3.0).contains(&work), "{work}");
+    assert_eq!(estimate.within(Bytes(1)).expect("planned"), None);
+}

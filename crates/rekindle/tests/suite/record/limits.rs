@@ -1,0 +1,151 @@
+//! What cannot be recorded is an error that says what to change.
+
+use burn::{
+    module::Module,
+    nn::{Linear, LinearConfig},
+    tensor::{Device, Int, Tensor},
+};
+use rekindle::record::RecordError;
+
+/// The error of recording `step` on a linear layer.
+fn refused(step: impl Fn(&Linear, Tensor<2>) -> Tensor<1>) -> RecordError {
+    let device = Device::flex().autodiff();
+    let model = LinearConfig::new(3, 3).init(&device);
+    let input = Tensor::<2>::ones([2, 3], &device);
+    match rekindle::record(&model, &input, step) {
+        Ok(_) => panic!("recorded"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn reading_a_value() {
+    own_process!();
+    let error = refused(|model, input| {
+        let output = model.forward(input);
+        if output.clone().sum().into_scalar::<f32>() > 0.0 {
+            output.mean()
+        } else {
+            output.sum()
+        }
+    });
+    assert!(matches!(error, RecordError::ReadsValue { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("after operation Sum of shape [1]"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_tensor_from_outside() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let outside = Tensor::<2>::ones([2, 3], &device);
+    let error = refused(|model, input| (model.forward(input) * outside.clone()).mean());
+    assert!(matches!(error, RecordError::Outside { .. }), "{error:?}");
+    let plain = outside.inner();
+    let error = refused(|model, input| (model.forward(input) * plain.clone()).mean());
+    assert!(matches!(error, RecordError::Outside { .. }), "{error:?}");
+}
+
+#[test]
+fn a_device_written_into_the_code() {
+    own_process!();
+    let error = refused(|model, input| {
+        let ones = Tensor::<2>::ones([2, 3], &Device::flex().autodiff());
+        (model.forward(input) * ones).mean()
+    });
+    assert!(matches!(error, RecordError::Outside { .. }), "{error:?}");
+}
+
+#[test]
+fn taking_a_tensor_out_of_autodiff_and_seeding() {
+    own_process!();
+    let error = refused(|model, input| {
+        let output = model.forward(input);
+        (output.clone() * output.inner()).mean()
+    });
+    assert!(matches!(error, RecordError::Moves { .. }), "{error:?}");
+    let error = refused(|model, input| {
+        input.device().seed(3);
+        model.forward(input).mean()
+    });
+    assert!(matches!(error, RecordError::Seeds { .. }), "{error:?}");
+}
+
+#[test]
+fn a_panic_of_the_users_own_keeps_its_message() {
+    own_process!();
+    let error = refused(|_, _| panic!("no such head"));
+    assert!(error.to_string().contains("no such head"), "{error}");
+}
+
+#[test]
+fn a_step_inside_a_step() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let model = LinearConfig::new(3, 3).init(&device);
+    let input = Tensor::<2>::ones([2, 3], &device);
+    let mean = |model: &Linear, input: Tensor<2>| model.forward(input).mean();
+    let outer = rekindle::record(&model, &input, |model: &Linear, input: Tensor<2>| {
+        let inner = rekindle::record(model, &input, mean);
+        assert!(matches!(inner.err(), Some(RecordError::Nested)));
+        mean(model, input)
+    });
+    assert!(outer.is_ok());
+}
+
+#[test]
+fn what_looks_alike_and_can_be_recorded() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let model = LinearConfig::new(3, 3).init(&device);
+    let input = Tensor::<2>::ones([2, 3], &device);
+    let step = |model: &Linear, input: Tensor<2>| {
+        let device = input.device();
+        let constant = Tensor::<1>::from_floats([1.0, 2.0, 3.0], &device).unsqueeze::<2>();
+        let output = model.forward(input.clone());
+        let best: Tensor<2, Int> = output.clone().argmax(1);
+        let mask = output.clone().greater_elem(0.1);
+        let output = output.clone().mask_where(mask, output.clone() * constant) + best.float();
+        (output.clone() * output.detach()).mean() + model.clone().no_grad().forward(input).mean()
+    };
+    let planned = rekindle::record(&model, &input, step)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
+    let loss = planned
+        .run(&model, input.clone())
+        .expect("run")
+        .loss
+        .into_data();
+    assert_eq!(loss, step(&model, input).inner().into_data());
+}
+
+#[test]
+fn sizes_and_budgets() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let model = LinearConfig::new(3, 3).init(&device);
+    let input = Tensor::<2>::ones([2, 3], &device);
+    let recorded = || {
+        let step = |model: &Linear, input: Tensor<2>| model.forward(input).mean();
+        rekindle::record(&model, &input, step).expect("recorded")
+    };
+    for text in ["512", "2 gigs", "", "-1MiB", "0%", "-5%", "120%"] {
+        let error = recorded().within(text).err();
+        assert!(
+            matches!(error, Some(RecordError::Size { .. })),
+            "{text}: {error:?}"
+        );
+    }
+    assert!(matches!(
+        recorded().within("1KiB").err(),
+        Some(RecordError::Infeasible { .. })
+    ));
+    assert!(recorded().within("1GiB").is_ok());
+    // One linear layer is one segment; more than there are stages is an error of its own.
+    assert!(recorded().segments(1).is_ok());
+}

@@ -1,0 +1,256 @@
+//! Recorded steps against the plain burn loop, under every plan: loss, auxiliary output, statistics and weights after
+//! five Adam steps bit for bit, no peak above its budget, every peak as predicted.
+
+mod models;
+mod random;
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    nn::loss::CrossEntropyLossConfig,
+    optim::{AdamConfig, GradientsParams},
+    tensor::{Device, Distribution, Int, Tensor},
+};
+use rekindle::{
+    Activation,
+    record::{RecordError, Step},
+};
+use rekindle_plan::{Bytes, graph::GraphPlanner};
+
+use models::{Adapted, Gpt, Mlp, Recurrent, UNet, Vgg, cross_entropy};
+
+const STEPS: u64 = 5;
+const RATE: f64 = 1e-2;
+/// How far a predicted peak may be above the measured one, kernels' scratch apart.
+const PREDICTED: f64 = 0.03;
+/// How far below: tables of a few hundred bytes that nobody counts.
+const NOISE: f64 = 0.002;
+/// Plans with operations that run again that each model must give.
+const FEWEST_PLANS: usize = 2;
+/// Budgets between the smallest peak and the plain one, above what is in use anyway.
+/// Another copy of the parameters comes into use while a test trains, and plans differ in what they take themselves.
+const LEEWAY: Bytes = Bytes(1 << 18);
+const BUDGETS: [(f64, GraphPlanner); 5] = [
+    (0.1, GraphPlanner::Graph),
+    (0.3, GraphPlanner::Graph),
+    (0.5, GraphPlanner::Optimal),
+    (0.6, GraphPlanner::Auto),
+    (0.8, GraphPlanner::Graph),
+];
+
+/// All float tensors that a module holds.
+fn bits<M: Module>(model: &M) -> Vec<Vec<u32>> {
+    struct All(Vec<Vec<u32>>);
+    impl ModuleVisitor for All {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let data = param.val().into_data();
+            self.0.push(data.iter::<f32>().map(f32::to_bits).collect());
+        }
+    }
+    let mut all = All(Vec::new());
+    model.valid().visit(&mut all);
+    all.0
+}
+
+fn loss_bits(loss: Tensor<1>) -> u32 {
+    loss.into_data()
+        .iter::<f32>()
+        .next()
+        .map_or(0, f32::to_bits)
+}
+
+/// Trains with burn alone, and then with recorded steps under several plans.
+fn check<M, I, F>(name: &str, make: impl Fn(&Device) -> M, batch: impl Fn(&Device) -> I, step: F)
+where
+    M: Module,
+    I: Activation,
+    F: Fn(&M, I) -> (Tensor<1>, Tensor<2>) + Clone,
+{
+    let device = Device::flex().autodiff();
+    device.seed(1);
+    let model = make(&device);
+    drop(model.valid());
+    let batches: Vec<I> = (0..STEPS).map(|_| batch(&device)).collect();
+
+    let mut plain = model.valid().train();
+    let mut optimizer = AdamConfig::new().init();
+    let mut losses = Vec::new();
+    for (seed, batch) in (0..).zip(&batches) {
+        device.seed(seed);
+        let (loss, output) = step(&plain, batch.clone());
+        losses.push((loss_bits(loss.clone()), output.into_data()));
+        let gradients = GradientsParams::from_grads(loss.backward(), &plain);
+        plain = optimizer.step(RATE, plain, gradients);
+    }
+    let expected = bits(&plain);
+    assert_ne!(expected, bits(&model), "{name}: nothing was trained");
+
+    // What is trained is there before anything is planned, so that plans count it.
+    let start = model.valid().train();
+    let recorded = || {
+        let recorded = rekindle::record(&start, &batches[0], step.clone()).expect(name);
+        recorded.with_optimizer(&AdamConfig::new().init())
+    };
+    let run = |what: &str, budget: Bytes, planned: &Step<M, I, (Tensor<1>, Tensor<2>), F>| {
+        let mut trained = model.valid().train();
+        let mut optimizer = AdamConfig::new().init();
+        let (mut peak, mut predicted) = (Bytes(0), Bytes(0));
+        for ((seed, batch), plain) in (0..).zip(&batches).zip(&losses) {
+            device.seed(seed);
+            let output = planned.run(&trained, batch.clone()).expect(what);
+            if output.memory.peak_in_use_bytes > peak {
+                (peak, predicted) = (output.memory.peak_in_use_bytes, output.predicted_peak);
+            }
+            assert_eq!(
+                loss_bits(output.loss),
+                plain.0,
+                "{name}, {what}: step {seed}"
+            );
+            assert_eq!(
+                output.auxiliary.into_data(),
+                plain.1,
+                "{name}, {what}: step {seed}"
+            );
+            trained = optimizer.step(RATE, trained, output.gradients);
+        }
+        assert_eq!(bits(&trained), expected, "{name}, {what}");
+        let plan = planned.plan();
+        let error = predicted.0 as f64 / peak.0 as f64 - 1.0;
+        eprintln!(
+            "{name}, {what}: {} of {} operations again, {:?}, {peak} in {budget}, predicted {:+.1}%",
+            plan.repeated,
+            plan.operations,
+            plan.planner,
+            error * 100.0
+        );
+        assert!(peak <= budget, "{name}, {what}: {peak} in {budget}");
+        // Not every thread of a kernel holds its scratch at the same time as the others.
+        let (graph, _) = planned.graph();
+        let scratch = graph.operations.iter().map(|one| one.temp_bytes).max();
+        let sure = predicted - scratch.unwrap_or_default();
+        assert!(
+            error >= -NOISE && sure.0 as f64 <= peak.0 as f64 * (1.0 + PREDICTED),
+            "{name}, {what}: predicted {predicted}, measured {peak}"
+        );
+        plan
+    };
+    let mut plans = 0;
+    let mut planned = recorded().plain().expect("plain");
+    let plain_plan = run("plain", Bytes::MAX, &planned);
+    assert_eq!(plain_plan.repeated, 0);
+    let segments = GraphPlanner::Uniform(Some(2));
+    planned.set_budget(Bytes::MAX, segments).expect("segments");
+    plans += usize::from(run("2 segments", Bytes::MAX, &planned).repeated > 0);
+    let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
+        Err(RecordError::Infeasible { smallest, .. }) => smallest,
+        other => panic!("{name}: {other:?}"),
+    };
+    for (share, planner) in BUDGETS {
+        let more = plain_plan.predicted_peak - smallest;
+        let budget = smallest + Bytes((more.0 as f64 * share) as u64) + LEEWAY;
+        let what = format!("{planner:?} in {share} of {more}");
+        match planned.set_budget(budget, planner) {
+            Ok(()) => plans += usize::from(run(&what, budget, &planned).repeated > 0),
+            // A model without stages, or a budget below the planner's own smallest.
+            Err(RecordError::Infeasible { .. }) => eprintln!("{name}, {what}: no plan"),
+            Err(error) => panic!("{name}, {what}: {error}"),
+        }
+    }
+    assert!(plans >= FEWEST_PLANS, "{name}: {plans} plans");
+}
+
+/// Classes from 0 to 7.
+fn targets(count: usize, device: &Device) -> Tensor<1, Int> {
+    Tensor::random([count], Distribution::Uniform(0.0, 8.0), device)
+}
+
+fn with_output(output: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
+    (cross_entropy(output.clone(), targets), output)
+}
+
+#[test]
+fn recorded_steps_are_the_plain_loops() {
+    own_process!();
+    random::check();
+    every_model_is_trained_as_by_the_plain_loop();
+}
+
+fn every_model_is_trained_as_by_the_plain_loop() {
+    let normal = Distribution::Normal(0.0, 1.0);
+    check(
+        "mlp",
+        Mlp::new,
+        |device| {
+            (
+                Tensor::<2>::random([4096, 16], normal, device),
+                targets(4096, device),
+            )
+        },
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
+    );
+    check(
+        "vgg",
+        Vgg::new,
+        |device| {
+            (
+                Tensor::<4>::random([48, 3, 32, 32], normal, device),
+                targets(48, device),
+            )
+        },
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
+    );
+    check(
+        "u-net",
+        UNet::new,
+        |device| {
+            (
+                Tensor::<4>::random([48, 3, 32, 32], normal, device),
+                targets(48, device),
+            )
+        },
+        |model, (inputs, targets)| {
+            // Two losses: one on the output, one on the weights.
+            let (loss, output) = with_output(model.forward(inputs), targets);
+            (loss + output.clone().powf_scalar(2.0).mean() * 0.1, output)
+        },
+    );
+    check(
+        "gpt",
+        Gpt::new,
+        |device| {
+            let range = Distribution::Uniform(0.0, 40.0);
+            let tokens = Tensor::<2, Int>::random([192, 12], range, device);
+            (tokens, Tensor::<2, Int>::random([192, 12], range, device))
+        },
+        |model, (tokens, targets)| {
+            let output = model.forward(tokens);
+            let [batch, length, words] = output.dims();
+            let output = output.reshape([batch * length, words]);
+            let device = output.device();
+            let loss = CrossEntropyLossConfig::new().init(&device);
+            let loss = loss.forward(output.clone(), targets.reshape([batch * length]));
+            (loss, output)
+        },
+    );
+    check(
+        "recurrent",
+        Recurrent::new,
+        |device| {
+            (
+                Tensor::<3>::random([2048, 8, 6], normal, device),
+                targets(2048, device),
+            )
+        },
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
+    );
+    check(
+        "adapted",
+        Adapted::new,
+        |device| {
+            (
+                Tensor::<2>::random([4096, 24], normal, device),
+                targets(4096, device),
+            )
+        },
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
+    );
+}

@@ -1,0 +1,71 @@
+//! Budgets as a share of what the plain step takes.
+
+use burn::{
+    nn::{Linear, LinearConfig},
+    tensor::{Device, Tensor},
+};
+use rekindle::record::RecordError;
+use rekindle_plan::{Bytes, graph::GraphPlanner};
+
+#[test]
+fn a_share_is_one_of_the_plain_steps_peak() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let layer = |_| LinearConfig::new(32, 32).init(&device);
+    let layers: Vec<Linear> = (0..16).map(layer).collect();
+    let input = Tensor::<2>::ones([4096, 32], &device);
+    let loss = |layers: &Vec<Linear>, input: Tensor<2>| {
+        let layers = layers.iter();
+        layers
+            .fold(input, |x, layer| layer.forward(x).tanh())
+            .mean()
+    };
+    let recorded = || rekindle::record(&layers, &input, loss).expect("recorded");
+
+    let step = recorded().within("70%").expect("planned");
+    let plan = step.plan();
+    let budget = plan.budget.expect("a budget");
+    // The plain peak is predicted before there is this plan, which takes memory itself.
+    let share = budget.0 as f64 / plan.plain_peak.0 as f64;
+    assert!((0.65..=0.705).contains(&share), "{plan}");
+    assert!(plan.predicted_peak <= budget && plan.repeated > 0, "{plan}");
+    let output = step.run(&layers, input.clone()).expect("run");
+    assert!(output.memory.peak_in_use_bytes <= budget);
+    drop((step, output));
+
+    match recorded().within("1%").err() {
+        Some(RecordError::InfeasibleShare {
+            percent,
+            plain,
+            budget,
+            smallest,
+        }) => {
+            assert_eq!((percent, budget), (1.0, Bytes(plain.0 / 100)));
+            assert!(
+                budget < smallest && smallest < plain,
+                "{smallest} of {plain}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+
+    // The plain peak is there to choose a budget by.
+    let mut step = recorded().plain().expect("planned");
+    let plain = step.plan();
+    assert_eq!((plain.budget, plain.repeated), (None, 0));
+    assert_eq!(plain.predicted_peak, plain.plain_peak);
+    step.set_budget("70%", GraphPlanner::Auto).expect("planned");
+    let budget = Bytes((plain.plain_peak.0 as f64 * 70.0 / 100.0) as u64);
+    assert_eq!(step.plan().budget, Some(budget));
+
+    // What a run is predicted to take has what came after the plan.
+    step.set_budget("1GiB", GraphPlanner::Auto)
+        .expect("planned");
+    const LATER: usize = 64 << 20;
+    let later = vec![0u8; LATER];
+    let output = step.run(&layers, input.clone()).expect("run");
+    let more = output.predicted_peak - step.plan().predicted_peak;
+    // What planning held besides is gone by then: some hundred bytes.
+    assert!(more.0 >= LATER as u64 * 99 / 100, "{more}");
+    drop(later);
+}
