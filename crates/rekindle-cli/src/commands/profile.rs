@@ -6,7 +6,7 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Chain, PlanRequest};
 
-use super::{plan_elsewhere::PLANNERS, train};
+use super::plan_elsewhere::PLANNERS;
 use crate::{
     args::{MeasureArgs, ProfileArgs},
     config::{self, Config, Overrides},
@@ -51,7 +51,7 @@ pub fn measured<T>(
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
         eval: data.eval.as_deref(),
-        executor: train::executor(args.executor, false, config, device),
+        executor: args.executor.unwrap_or_default(),
         planner: (device.device == DeviceId::Cpu).then_some(PLANNERS),
         profiles: profiles(args.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)

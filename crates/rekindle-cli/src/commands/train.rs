@@ -4,7 +4,6 @@ use std::path::Path;
 
 use rekindle::{
     device::{DeviceId, DeviceInfo},
-    model::spec::LayerSpec,
     size::Size,
     train::{
         ExecutorKind,
@@ -63,12 +62,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
             .or(config.run.verify)
             .unwrap_or_default(),
         planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere::PLANNERS),
-        executor: executor(
-            args.measure.executor,
-            args.verify.is_some() || config.run.verify.is_some(),
-            &config,
-            &device,
-        ),
+        executor: executor(args, &config),
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
@@ -122,26 +116,12 @@ fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
     )
 }
 
-/// What runs the steps: comparing what is recomputed is the modules' executor's. So are random layers on GPUs, where a
-/// recorded step draws other numbers than the plain loop.
-pub(super) fn executor(
-    asked: Option<ExecutorKind>,
-    compares: bool,
-    config: &Config,
-    device: &DeviceInfo,
-) -> ExecutorKind {
-    let on_gpu = device.device != DeviceId::Cpu;
-    asked.unwrap_or(match compares || (on_gpu && draws(&config.model.layers)) {
+/// What runs the steps: comparing what is recomputed is the modules' executor's.
+fn executor(args: &TrainArgs, config: &Config) -> ExecutorKind {
+    let compares = args.verify.is_some() || config.run.verify.is_some();
+    args.measure.executor.unwrap_or(match compares {
         true => ExecutorKind::Modules,
         false => ExecutorKind::default(),
-    })
-}
-
-fn draws(layers: &[LayerSpec]) -> bool {
-    layers.iter().any(|layer| match layer {
-        LayerSpec::Dropout { p } => *p > 0.0,
-        LayerSpec::Residual { layers } => draws(layers),
-        _ => false,
     })
 }
 

@@ -50,7 +50,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
         count: config.count(None),
-        executor: train::executor(args.measure.executor, false, &config, &device),
+        executor: args.measure.executor.unwrap_or_default(),
         profiles: profiles(args.measure.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }

@@ -20,10 +20,10 @@ use burn::{
         TensorData,
     },
 };
-use burn_backend::{AutodiffBackend, BackendTypes};
+use burn_backend::{AutodiffBackend, BackendTypes, DeviceError, DeviceOps, set_default_dtypes};
 use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::{
-    BackendTensor, DispatchKindConversion, DispatchTensorKind, backends::Autodiff,
+    BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensorKind, backends::Autodiff,
 };
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
@@ -111,26 +111,25 @@ impl<A: Activation> StepResult for (Tensor<1>, A) {
 }
 
 /// The recording device whose default types are those of `device`, so that what the step makes itself (positions,
-/// masks) has the type that it has there. burn has numbers for 65,536 recording devices in a process, and a device's
-/// defaults are set once: one is made for each set of defaults, and used by one thread at a time.
+/// masks, the places of a pool's maxima) has the type that it has there. burn has numbers for 65,536 recording devices
+/// in a process, and a device's defaults are set once: one is made for each set of defaults, and used by one thread at a
+/// time.
 fn recording_device(device: Option<&Device>) -> Result<Arc<Mutex<Device>>, RecordError> {
-    type Made = Vec<(Option<DeviceSettings>, Arc<Mutex<Device>>)>;
+    /// What burn's tensors take, and what autodiff takes, which asks the backend.
+    type Defaults = [DeviceSettings; 2];
+    type Made = Vec<(Option<Defaults>, Arc<Mutex<Device>>)>;
     static MADE: Mutex<Made> = Mutex::new(Vec::new());
-    let settings = device.map(Device::settings);
+    let defaults = device.map(|device| [device.settings(), device.as_dispatch().defaults()]);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, device)) = made.iter().find(|(of, _)| *of == settings) {
+    if let Some((_, device)) = made.iter().find(|(of, _)| *of == defaults) {
         return Ok(device.clone());
     }
     let device = Device::capture();
-    if let Some(settings) = settings {
-        let defaults = DeviceConfig::default()
-            .float_dtype(settings.float_dtype)
-            .int_dtype(settings.int_dtype)
-            .bool_dtype(settings.bool_dtype);
+    if let Some([tensors, backend]) = defaults {
         let mut configured = Ok(());
         // Which types there are is asked of the device, and answered in a scope alone.
         let empty = device.capture_scope(|scope| {
-            configured = device.clone().configure(defaults);
+            configured = configure(&device, &tensors, &backend);
             scope.complete([], [])
         });
         let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
@@ -138,8 +137,29 @@ fn recording_device(device: Option<&Device>) -> Result<Arc<Mutex<Device>>, Recor
         empty.map_err(|error| wrong(&error))?;
     }
     let device = Arc::new(Mutex::new(device));
-    made.push((settings, device.clone()));
+    made.push((defaults, device.clone()));
     Ok(device)
+}
+
+fn configure(
+    device: &Device,
+    tensors: &DeviceSettings,
+    backend: &DeviceSettings,
+) -> Result<(), DeviceError> {
+    let config = DeviceConfig::default()
+        .float_dtype(tensors.float_dtype)
+        .int_dtype(tensors.int_dtype)
+        .bool_dtype(tensors.bool_dtype);
+    device.clone().configure(config)?;
+    let DispatchDevice::Capture(inner) = device.as_dispatch() else {
+        unreachable!("a recording device");
+    };
+    set_default_dtypes::<Capture>(
+        inner,
+        backend.float_dtype,
+        backend.int_dtype,
+        backend.bool_dtype,
+    )
 }
 
 /// The marks of a recording that runs on this thread.
