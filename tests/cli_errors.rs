@@ -185,6 +185,7 @@ fn bad_arguments_exit_like_bad_usage() {
     for (arguments, words) in [
         (&["--budget", "512"][..], "has no unit"),
         (&["--budget", "0MiB"], "0"),
+        (&["--budget", "-5MiB"], "-5MiB"),
         (
             &["--segments", "2", "--budget", "1GiB"],
             "cannot be used with",

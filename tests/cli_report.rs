@@ -170,4 +170,9 @@ fn a_page_that_cannot_be_written_is_said() {
     train(&run, &[]);
     let run = run.to_str().expect("UTF-8");
     rekindle(&["report", run, "-o", "no/such/folder/page.html"]).code(5);
+    let page = folder.path().join("page.pdf");
+    let name = page.to_str().expect("UTF-8");
+    let refused = rekindle(&["report", run, "-o", name]).code(2);
+    let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    assert!(said.contains(".html") && !page.exists(), "{said}");
 }

@@ -245,6 +245,12 @@ fn a_folder_that_cannot_take_a_sweep_is_refused_before_anything_runs() {
         assert!(messages(&run).contains(output), "{}", messages(&run));
         assert_eq!(run.stdout, b"");
     }
+    fs::create_dir(folder.path().join("swept")).expect("made");
+    fs::write(folder.path().join("swept/sweep.json"), "{}").expect("written");
+    let run = rekindle(folder.path(), &["sweep", "run.toml", "-o", "swept"]);
+    assert_eq!(run.status.code(), Some(2));
+    let said = messages(&run);
+    assert!(said.contains("already holds a sweep"), "{said}");
 }
 
 #[test]

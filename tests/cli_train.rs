@@ -111,6 +111,22 @@ fn the_smallest_budget_is_named_and_holds() {
 }
 
 #[test]
+fn a_comparison_measures_what_the_plain_run_takes() {
+    let plain = json(&["train", MLP, "--planner", "none", "--batch", "128", "--json"]);
+    let arguments = ["--segments", "4", "--batch", "128", "--compare", "--json"];
+    let compared = json(&[&["train", MLP][..], &arguments].concat());
+    assert_eq!(compared["plain"]["measured"], true);
+    assert!(compared["plain"]["step_s"].as_f64() > Some(0.0));
+    // The run has its history and its phases beside it.
+    let (wanted, found) = (
+        bytes(&plain, "measured_peak_bytes") as f64,
+        bytes(&compared["plain"], "peak_bytes") as f64,
+    );
+    assert!((found / wanted - 1.0).abs() < 0.03, "{found} for {wanted}");
+    assert!(bytes(&compared, "measured_peak_bytes") < found as u64);
+}
+
+#[test]
 fn verification_finds_no_difference() {
     for config in ["mlp", "conv", "tokens"] {
         let path = format!("configs/parity/{config}.toml");
@@ -142,10 +158,13 @@ fn the_processor_is_always_there() {
 #[test]
 fn an_interrupt_stops_after_the_step_and_still_reports() {
     use std::{
-        io::{BufRead, BufReader},
+        io::{BufRead, BufReader, Read},
         process::{Command, Stdio},
     };
 
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let run = run.to_str().expect("UTF-8");
     let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
         .env("REKINDLE_CACHE", "")
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -156,28 +175,118 @@ fn an_interrupt_stops_after_the_step_and_still_reports() {
             "100000000",
             "--device",
             "cpu",
+            "-o",
+            run,
         ])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("started");
-    let messages = BufReader::new(child.stderr.take().expect("piped"));
-    for line in messages.lines() {
-        if line.expect("text").starts_with("step ") {
-            break;
-        }
+    let mut messages = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.starts_with("step ") {
+        line.clear();
+        assert!(messages.read_line(&mut line).expect("text") > 0, "ended");
     }
     let killed = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status();
     assert!(killed.expect("kill").success());
+    let mut said = String::new();
+    messages.read_to_string(&mut said).expect("text");
     let output = child.wait_with_output().expect("ended");
     assert_eq!(output.status.code(), Some(130));
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("rekindle train --resume"), "{said}");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         text.contains("peak memory") && text.contains("Loss"),
         "{text}"
     );
+
+    // The line that it has printed, and an end that can be waited for.
+    let text = std::fs::read_to_string(folder.path().join("run/run.json")).expect("a record");
+    let before: Value = serde_json::from_str(&text).expect("JSON");
+    let steps = before["steps"].as_u64().expect("steps") + 2;
+    let after = json(&[
+        "train",
+        "--resume",
+        run,
+        "--steps",
+        &steps.to_string(),
+        "--json",
+    ]);
+    assert_eq!(after["steps"], steps);
+    assert_eq!(after["resumed_at"], before["steps"]);
+    assert_eq!(after["interrupted"], false);
+}
+
+#[test]
+fn a_run_goes_on_with_what_it_was_started_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (whole, part) = (path("whole"), path("part"));
+    let start = |steps: &str, output: &str| {
+        let typed = [
+            "--seed",
+            "7",
+            "--batch",
+            "16",
+            "--segments",
+            "4",
+            "--steps",
+            steps,
+        ];
+        let arguments = [&["train", MLP, "-o", output, "--json"][..], &typed].concat();
+        json(&arguments)
+    };
+    let expected = start("6", &whole);
+    start("4", &part);
+    let record = || std::fs::read(folder.path().join("part/run.json")).expect("a record");
+    let kept = record();
+
+    // Another folder than the one that it was started in.
+    let elsewhere = |arguments: &[&str]| {
+        Command::cargo_bin("rekindle")
+            .expect("built")
+            .env("REKINDLE_CACHE", "")
+            .current_dir(folder.path())
+            .args(arguments)
+            .assert()
+    };
+    let finished = elsewhere(&["train", "--resume", &part]).success();
+    let said = String::from_utf8_lossy(&finished.get_output().stderr).into_owned();
+    assert!(said.contains("nothing is left to do"), "{said}");
+    assert_eq!(record(), kept);
+
+    let more = elsewhere(&["train", "--resume", &part, "--steps", "6", "--json"]).success();
+    let more: Value = serde_json::from_slice(&more.get_output().stdout).expect("JSON");
+    let losses = |record: &Value| -> Vec<Value> {
+        let steps = record["history"].as_array().expect("a history");
+        steps.iter().map(|step| step["loss"].clone()).collect()
+    };
+    assert_eq!(losses(&more), losses(&expected));
+    assert_eq!(more["resumed_at"], 4);
+    assert_eq!(more["segments"].as_array().map(Vec::len), Some(4));
+    // Another schedule for what is left.
+    let other = [
+        "train",
+        "--resume",
+        &part,
+        "--steps",
+        "8",
+        "--planner",
+        "none",
+        "--json",
+    ];
+    let other: Value =
+        serde_json::from_slice(&elsewhere(&other).success().get_output().stdout).expect("JSON");
+    assert_eq!(other["planner"], "none");
+
+    std::fs::remove_file(folder.path().join("part/command.json")).expect("removed");
+    let refused = elsewhere(&["train", "--resume", &part, "--steps", "9"]).code(2);
+    let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    assert!(said.contains("name the CONFIG"), "{said}");
 }
 
 #[test]

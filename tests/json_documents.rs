@@ -139,6 +139,7 @@ fn written(folder: &Path) -> Vec<Value> {
                 run_dir,
             ],
         ),
+        command(folder),
         document(folder, 0, &["report", run_dir]),
         on_cpu(0, &["sweep", config, "--segments", "2", "--steps", "1"]),
         on_cpu(
@@ -159,6 +160,12 @@ fn written(folder: &Path) -> Vec<Value> {
     ];
     documents.extend(tracked(track));
     documents
+}
+
+/// What a run keeps of how it was started.
+fn command(folder: &Path) -> Value {
+    let text = fs::read_to_string(folder.join("run/command.json")).expect("kept");
+    serde_json::from_str(&text).expect("JSON")
 }
 
 /// The moments of a track, each with its file's format.

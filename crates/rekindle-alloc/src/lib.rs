@@ -14,12 +14,17 @@
 //! allocator's own rounding and its free lists are not. Growing a block in place counts only the difference. Each
 //! allocation costs three atomic operations. On request blocks are told apart by size as well: [`start_census`].
 //!
+//! Where the system allocator is glibc's, it is told to keep what is freed for the next allocation, up to blocks of
+//! 32 MiB. Otherwise it hands memory back and asks for it again, page by page, several times in a training step whose
+//! budget is tight.
+//!
 //! This crate holds the only `unsafe` code of the project: the trait it implements demands it.
 
 #![deny(missing_docs)]
 
 mod census;
 mod gather;
+mod keep;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -91,6 +96,9 @@ fn exhausted(bytes: usize) {
 
 fn grow(bytes: usize) {
     let now = IN_USE.fetch_add(bytes, Relaxed) + bytes;
+    if now == bytes {
+        keep::what_is_freed();
+    }
     if now > PEAK.load(Relaxed) {
         PEAK.fetch_max(now, Relaxed);
     }

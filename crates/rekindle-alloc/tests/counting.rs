@@ -52,4 +52,31 @@ fn main() {
     assert_eq!(census, [count(24 * KIB, 1, 1)]);
     drop((replaced, second, third));
     println!("counts_what_is_asked_for_and_its_peak ... ok");
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    what_is_freed_is_used_again();
+}
+
+/// Pages that are touched again after they were freed are not asked of the system again.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn what_is_freed_is_used_again() {
+    const MIB: usize = 1024 * KIB;
+    const PAGE: usize = 4 * KIB;
+    let touch = || drop([0; 4].map(|_| std::hint::black_box(vec![1u8; 8 * MIB])));
+    let faults = || {
+        // SAFETY: a plain struct of numbers, filled in by the call.
+        unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &raw mut usage), 0);
+            usage.ru_minflt as usize
+        }
+    };
+    touch();
+    let before = faults();
+    for _ in 0..4 {
+        touch();
+    }
+    let again = faults() - before;
+    assert!(again < 8 * MIB / PAGE, "{again} pages");
+    println!("what_is_freed_is_used_again ... ok");
 }

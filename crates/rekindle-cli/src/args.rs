@@ -17,6 +17,7 @@ use crate::device::DeviceChoice;
 /// way back. Loss and gradients are the plain run's.
 #[derive(Debug, Parser)]
 #[command(
+    name = "rekindle",
     version,
     max_term_width = 100,
     after_help = "Exit codes: 0 done; 1 other; 2 bad usage, config or input file; \
@@ -87,6 +88,26 @@ pub struct ReplaceArgs {
     pub dtype: Option<Dtype>,
 }
 
+impl ReplaceArgs {
+    /// These, and where they leave a value, those.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            batch: self.batch.or(other.batch),
+            depth: self.depth.or(other.depth),
+            width: self.width.or(other.width),
+            data_dir: match self.data {
+                Some(_) => None,
+                None => self.data_dir.clone().or(other.data_dir),
+            },
+            data: match self.data_dir {
+                Some(_) => None,
+                None => self.data.or(other.data),
+            },
+            dtype: self.dtype.or(other.dtype),
+        }
+    }
+}
+
 impl ConfigArgs {
     /// Arguments of another process of this program that takes `command` to the same config on `device`, and answers in
     /// JSON.
@@ -128,7 +149,7 @@ pub struct EstimateArgs {
     #[arg(long, value_name = "K", conflicts_with = "budget")]
     pub segments: Option<usize>,
     /// Beside the plain run, the fastest plan whose peak stays below SIZE (512MiB, 2GB, 80%)
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
     /// How the schedule is found: none, uniform, sqrt, segments, revolve, optimal, auto
     #[arg(long, value_name = "NAME")]
@@ -144,13 +165,21 @@ pub struct EstimateArgs {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("schedule").multiple(false))]
 pub struct TrainArgs {
+    /// The TOML file that describes model, data and training. With --resume alone: what the run was started with
+    #[arg(value_name = "CONFIG", required_unless_present = "resume")]
+    pub config: Option<PathBuf>,
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub replace: ReplaceArgs,
     /// Cut the layers into K segments
     #[arg(long, value_name = "K", group = "schedule")]
     pub segments: Option<usize>,
     /// Find the fastest schedule whose peak stays below SIZE (512MiB, 2GB, 80%)
-    #[arg(long, value_name = "SIZE", group = "schedule")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        group = "schedule",
+        allow_hyphen_values = true
+    )]
     pub budget: Option<Size>,
     /// Run the schedule in FILE, which `rekindle plan -o` wrote
     #[arg(
@@ -181,13 +210,14 @@ pub struct TrainArgs {
     /// Write to FILE, as JSON lines, what each action of the first three steps allocates and frees; and beside it as text
     #[arg(long, value_name = "FILE")]
     pub track: Option<PathBuf>,
-    /// Run one plain step after the training and measure it
+    /// Run a few plain steps after the training and measure them
     #[arg(long)]
     pub compare: bool,
     /// Leave the run's record, its history and its newest snapshot in this new folder
     #[arg(short, long, value_name = "RUN_DIR")]
     pub output: Option<PathBuf>,
-    /// Go on with the run in this folder; its schedule and its device may be others
+    /// Go on with the run in this folder: with what it was started with, or with another schedule, on another device, for more
+    /// steps
     #[arg(long, value_name = "RUN_DIR", conflicts_with = "output")]
     pub resume: Option<PathBuf>,
     /// One JSON document on standard output
@@ -289,7 +319,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "WHICH", hide_possible_values = true)]
     pub count: Option<CountChoice>,
     /// The most bytes at any moment (512MiB, 2GB, 80%)
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
     /// none, uniform, sqrt, segments, revolve, optimal or auto
     #[arg(long, value_name = "NAME")]
@@ -348,7 +378,7 @@ pub struct MaxArgs {
     #[arg(long, value_name = "WHAT")]
     pub vary: Lever,
     /// The most bytes at any moment (512MiB, 2GB, 80%); what the device has, or on the processor what is free, if not given
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
     #[command(flatten)]
     pub measure: MeasureArgs,

@@ -12,6 +12,7 @@
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures; runs as one page |
+//! | [`started`] | what a run was started with, for going on |
 //! | [`child`] | this program, run again in a process of its own |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
@@ -33,6 +34,7 @@ mod plot;
 mod profiles;
 mod progress;
 mod report;
+mod started;
 mod summary;
 mod sweep;
 mod table;
@@ -50,18 +52,18 @@ fn main() {
     terminal::set_up_reports();
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();
-    let result = match &Cli::parse().command {
-        Command::Estimate(args) => commands::estimate::run(args),
+    let result = match Cli::parse().command {
+        Command::Estimate(args) => commands::estimate::run(&args),
         Command::Train(args) => commands::train::run(args),
-        Command::Profile(args) => commands::profile::run(args),
-        Command::Plan(args) => commands::plan::run(args),
+        Command::Profile(args) => commands::profile::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::PlanGraph => commands::plan_elsewhere::plan_graph(),
         Command::PlanMeasured => commands::plan_elsewhere::plan_measured(),
-        Command::Sweep(args) => commands::sweep::run(args),
-        Command::Max(args) => commands::max::run(args),
-        Command::Verify(args) => commands::verify::run(args),
-        Command::Report(args) => commands::report::run(args),
-        Command::Devices(args) => commands::devices::run(args),
+        Command::Sweep(args) => commands::sweep::run(&args),
+        Command::Max(args) => commands::max::run(&args),
+        Command::Verify(args) => commands::verify::run(&args),
+        Command::Report(args) => commands::report::run(&args),
+        Command::Devices(args) => commands::devices::run(&args),
     };
     let code = match result {
         Ok(()) => exit::DONE,

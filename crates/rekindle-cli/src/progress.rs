@@ -3,7 +3,7 @@
 use std::{
     io::{self, IsTerminal},
     ops::ControlFlow,
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use rekindle::train::{
     tracker::TrackedMoment,
 };
 
-use crate::{failure::Outcome, track::TrackFiles};
+use crate::{failure::Outcome, started::Started, track::TrackFiles};
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -47,6 +47,9 @@ pub struct Progress {
     last_line: Option<Instant>,
     warned: bool,
     track: Option<TrackFiles>,
+    /// What the run was started with, for its folder, and whether it came there.
+    kept: Option<(Started, PathBuf)>,
+    keeping: Outcome,
 }
 
 impl Progress {
@@ -64,7 +67,14 @@ impl Progress {
             last_line: None,
             warned: false,
             track: None,
+            kept: None,
+            keeping: Ok(()),
         }
+    }
+
+    /// Leaves what the run was started with in its folder.
+    pub fn keeping(self, kept: Option<(Started, PathBuf)>) -> Self {
+        Self { kept, ..self }
     }
 
     /// Writes what comes and goes to these files.
@@ -85,10 +95,11 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        match self.track {
+        let tracked = match self.track {
             Some(track) => track.finish(),
             None => Ok(()),
-        }
+        };
+        self.keeping.and(tracked)
     }
 }
 
@@ -145,6 +156,9 @@ impl Observer for Progress {
     }
 
     fn planned(&mut self, planned: &Planned) {
+        if let Some((started, folder)) = self.kept.take() {
+            self.keeping = started.keep(&folder);
+        }
         self.line(&crate::summary::plan_line(planned));
         for warning in crate::summary::warnings(planned) {
             self.line(&format!("warning: {warning}"));

@@ -23,6 +23,9 @@ struct Document<'a> {
 
 /// Writes the page and says where.
 pub fn run(args: &ReportArgs) -> Outcome {
+    if let Some(path) = &args.output {
+        check_name(path)?;
+    }
     let is_sweep = |run: &PathBuf| run.join(sweep::folder::RECORD).exists();
     let (name, page) = match &args.runs[..] {
         [folder] if is_sweep(folder) => ("report.html", sweep_page(folder, args)?),
@@ -52,6 +55,17 @@ pub fn run(args: &ReportArgs) -> Outcome {
         });
     }
     output::text(&format!("{}\n", path.display()))
+}
+
+/// Refuses names of files that are neither pages nor pictures.
+fn check_name(path: &Path) -> Outcome {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("html" | "htm" | "svg") => Ok(()),
+        _ => Err(Failure::usage(format!(
+            "{}: a page ends in .html, a picture in .svg: name such a file",
+            path.display()
+        ))),
+    }
 }
 
 fn wants_picture(args: &ReportArgs) -> bool {

@@ -6,7 +6,7 @@ use rekindle::{
     device::{DeviceId, DeviceInfo},
     size::Size,
     train::{
-        ExecutorKind,
+        ExecutorKind, RunDirError,
         record::RunRecord,
         run_dir::RunDir,
         session::{self, Job, RunError, ScheduleRequest},
@@ -27,18 +27,21 @@ use crate::{
     plot,
     profiles::profiles,
     progress::{self, Progress},
+    started::{self, Started},
     summary,
     track::TrackFiles,
 };
 
 /// Trains.
-pub fn run(args: &TrainArgs) -> Outcome {
+pub fn run(args: TrainArgs) -> Outcome {
+    let args = &started::resolved(args)?;
+    let path = args.config.as_deref().unwrap_or(Path::new(""));
     let config = config::load(
-        &args.config.config,
+        path,
         &Overrides {
             steps: args.steps,
             seed: args.seed,
-            ..Overrides::from(&args.config.replace)
+            ..Overrides::from(&args.replace)
         },
     )?;
     let device = device(args.measure.device, &config)?.resolve()?;
@@ -49,7 +52,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
         None => None,
     };
 
-    let name = args.config.config.display().to_string();
+    let name = path.display().to_string();
     let job = Job {
         name: &name,
         eval: data.eval.as_deref(),
@@ -69,17 +72,25 @@ pub fn run(args: &TrainArgs) -> Outcome {
     }
     .on(&device);
     progress::stop_on_interrupt("stopping after this step");
-    note!(
-        "{} on {} ({})",
-        args.config.config.display(),
-        device.device,
-        device.name
-    );
-    let mut progress = Progress::new(config.training.steps, config.training.batch).tracking(track);
+    note!("{name} on {} ({})", device.device, device.name);
+    let kept = match &args.output {
+        Some(folder) => Some((Started::now()?, folder.clone())),
+        None => None,
+    };
+    let mut progress = Progress::new(config.training.steps, config.training.batch)
+        .tracking(track)
+        .keeping(kept);
     let result = session::run(&job, device.device, &mut progress);
     let finished = progress.finish();
     if let (true, Err(RunError::Plan(error))) = (args.json, &result) {
         Infeasible::report(error)?;
+    }
+    if let Err(RunError::RunDir(RunDirError::Finished { path, steps })) = &result {
+        note!(
+            "{}: all {steps} steps are done, nothing is left to do: `--steps N` asks for more",
+            path.display()
+        );
+        return Ok(());
     }
     let record = result?;
     finished?;
@@ -99,7 +110,12 @@ pub fn run(args: &TrainArgs) -> Outcome {
                 "interrupted after step {} of {}",
                 record.steps, config.training.steps
             ),
-            "everything above is complete for the steps that were done",
+            match args.output.as_ref().or(args.resume.as_ref()) {
+                Some(folder) => {
+                    format!("go on with `rekindle train --resume {}`", folder.display())
+                }
+                None => "`-o RUN_DIR` keeps a run, so that it can go on later".into(),
+            },
         ));
     }
     Ok(())

@@ -54,15 +54,18 @@ pub struct SweepFolder {
 }
 
 impl SweepFolder {
-    /// Opens a folder, made where there is none. It must be empty or a sweep's, and writable: that is tried now, so that
-    /// nothing is run in vain.
+    /// Opens a folder, made where there is none. It must be empty and writable: that is tried now, so that nothing is run in
+    /// vain.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let refused = |error: std::io::Error| Failure::file(path, &error);
         fs::create_dir_all(path).map_err(refused)?;
-        let holds_something = fs::read_dir(path).map_err(refused)?.next().is_some();
-        if holds_something && !path.join(RECORD).exists() {
+        if fs::read_dir(path).map_err(refused)?.next().is_some() {
+            let what = match path.join(RECORD).exists() {
+                true => "already holds a sweep",
+                false => "holds files already",
+            };
             return Err(Failure::usage(format!(
-                "{}: holds files, but no sweep ({RECORD}): name a new folder, or one that a sweep made",
+                "{}: {what}: name a new folder, or remove this one",
                 path.display()
             )));
         }

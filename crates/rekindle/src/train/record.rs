@@ -58,7 +58,7 @@ pub struct PlainRun {
     pub peak_bytes: Bytes,
     /// Its step time.
     pub step_s: Seconds,
-    /// Whether a plain step was run (`--compare`), or its cost was predicted from the measured chain.
+    /// Whether plain steps were run (`--compare`), or their cost was predicted from what was measured of the plan's parts.
     pub measured: bool,
 }
 

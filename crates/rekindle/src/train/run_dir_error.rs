@@ -126,6 +126,14 @@ pub enum RunDirError {
         /// Its value now.
         wanted: String,
     },
+    /// A run that has done all steps that are asked for; its record says what came of them.
+    #[error("{}: all {steps} steps are done: ask for more to go on", path.display())]
+    Finished {
+        /// The run's folder.
+        path: PathBuf,
+        /// Steps asked for.
+        steps: usize,
+    },
     /// A run that has done more steps than are asked for.
     #[error("{}: has done {done} steps already, but {steps} are asked for: ask for at least {done}", path.display())]
     Ahead {

@@ -52,7 +52,7 @@ pub struct Job<'a> {
     pub schedule: ScheduleRequest,
     /// What runs the steps. The executor of modules alone compares recomputed values and runs plans made elsewhere.
     pub executor: ExecutorKind,
-    /// Whether one plain step is run and measured after the training, for comparison.
+    /// Whether a few plain steps are run and measured after the training, for comparison.
     pub compare: bool,
     /// What the device is called: profiles of one are not those of another.
     pub hardware: &'a str,

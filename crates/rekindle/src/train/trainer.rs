@@ -17,7 +17,7 @@ use super::{
     engine::{Engine, Part},
     loss::TargetTensor,
     optimizer::AnyOptimizer,
-    record::{EvalRecord, StepRecord},
+    record::{EvalRecord, StepRecord, median_step_time},
     run_dir_error::RunDirError,
     settings::TrainSettings,
     snapshot::{Snapshot, SnapshotWriter},
@@ -28,7 +28,7 @@ use crate::{
     dtype::Dtype,
     executor::{StepError, TraceEntry},
     layer::Layer,
-    meter::{Meter, Phase, PhaseReading, PhaseRecorder},
+    meter::{Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
     model::{
         spec::{ElementKind, SampleShape},
         stage::Stage,
@@ -38,6 +38,9 @@ use crate::{
     seed::StepSeed,
     sequential::Sequential,
 };
+
+/// Steps that recompute nothing, run for comparison.
+const PLAIN_STEPS: usize = 6;
 
 /// A model, its optimizer and its schedule.
 pub struct Trainer {
@@ -271,35 +274,36 @@ impl Trainer {
         Ok(part)
     }
 
-    /// Peak of the device and seconds of forward, loss and backward without recomputing, on a copy of the model:
-    /// parameters and statistics stay as they are. Runs twice; the second run counts. Steps after it recompute nothing.
+    /// Goes on for a few steps that recompute nothing, like the run's own in everything else, each on `parts`: the highest
+    /// peaks, and the median of their times, the first left out. Steps after it recompute nothing.
     ///
     /// # Errors
     ///
-    /// If the batch does not fit the model.
-    pub fn plain_trial(&mut self, batch: impl Fn() -> Batch) -> Result<(Bytes, f64), TrainError> {
+    /// As [`step`](Self::step).
+    pub fn plain_steps<P>(
+        &mut self,
+        parts: impl Fn() -> P,
+    ) -> Result<(PeakMemory, Seconds), TrainError>
+    where
+        P: ExactSizeIterator<Item = Batch>,
+    {
         self.engine
             .recompute_nothing(self.model.len(), &self.meter)?;
-        let mut result = (Bytes(0), 0.0);
-        for _ in 0..2 {
-            // Leaves are new in every run, as they are after every optimizer step: burn's first pass over new leaves
-            // is slower.
-            let model = self.model.valid().train();
-            let batch = to_device(batch(), self.settings.dtype, &self.device)?;
-            let started = Instant::now();
-            let part = self
-                .engine
-                .run(&model, batch, StepSeed::new(0, 0), 1, &self.device)?;
-            let peak = |phase: &PhaseReading| {
-                let memory = phase.memory;
-                memory
-                    .peak_reserved_bytes
-                    .unwrap_or(memory.peak_in_use_bytes)
-            };
-            let peak = part.phases.iter().map(peak).max().unwrap_or_default();
-            result = (peak, started.elapsed().as_secs_f64());
+        let mut peak = PeakMemory {
+            in_use_bytes: Bytes(0),
+            reserved_bytes: None,
+            ..self.meter.lifetime_peak()
+        };
+        let mut steps = Vec::with_capacity(PLAIN_STEPS);
+        for _ in 0..PLAIN_STEPS {
+            let report = self.step(parts())?;
+            for PhaseReading { memory, .. } in &report.phases {
+                peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
+                peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
+            }
+            steps.push(report.record);
         }
-        Ok(result)
+        Ok((peak, median_step_time(&steps, None)))
     }
 
     /// How often pools were trimmed so that they stayed within the budget.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::Bytes;
 
 use super::{
     Job, MemoryNow, Observer, Planned, RunError, other_executor, prepare::Built, subject::Subject,
@@ -13,12 +13,13 @@ use crate::{
     executor::TraceEntry,
     meter::Meter,
     train::{
+        RunDirError,
         fingerprint::fingerprint,
         record::{
             PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord,
             median_step_time,
         },
-        run_dir::{RunDir, RunFiles},
+        run_dir::{RunDir, RunFiles, read_record},
         snapshot::{Progress, Snapshot},
         timeline::Timeline,
         tracker::Tracker,
@@ -321,14 +322,16 @@ impl<'a> Session<'a> {
             return Ok(predicted);
         }
         let samples = self.batches.step(0);
-        let micro_batch = self.job.settings.micro_batch();
+        let micro_batch = self.job.settings.micro_batch().max(1);
         let data = self.job.train;
-        let batch = || data.batch(&samples[..micro_batch]);
-        let (peak_bytes, seconds) = self.trainer.plain_trial(batch)?;
+        let parts = || {
+            let parts = samples.chunks_exact(micro_batch);
+            parts.map(|samples| data.batch(samples))
+        };
+        let (peak, step_s) = self.trainer.plain_steps(parts)?;
         Ok(PlainRun {
-            peak_bytes,
-            step_s: Seconds(seconds * self.job.settings.accumulate as f64)
-                + self.planned.chain.optimizer.step_s,
+            peak_bytes: peak.counted(self.planned.count),
+            step_s,
             measured: true,
         })
     }
@@ -375,6 +378,16 @@ fn open_run_dir(
         Some(RunDir::Resume(folder)) => {
             let snapshot = RunFiles::snapshot(folder)?;
             snapshot.check(fingerprint, job.settings.steps)?;
+            // A run that was stopped right after its last step has left the rest to be done.
+            let finished = read_record(folder)
+                .is_ok_and(|record| record.steps == job.settings.steps && !record.interrupted);
+            if finished {
+                return Err(RunDirError::Finished {
+                    path: folder.clone(),
+                    steps: job.settings.steps,
+                }
+                .into());
+            }
             let files = RunFiles::open(folder, &snapshot.progress().history)?;
             (Some(files), Some(snapshot))
         }

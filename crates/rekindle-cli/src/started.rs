@@ -1,0 +1,126 @@
+//! What a run was started with, kept in its folder as `command.json`: `train --resume RUN_DIR` goes on with it.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    args::{Cli, Command, TrainArgs},
+    failure::{Failure, Outcome},
+    output,
+};
+
+const FILE: &str = "command.json";
+const FORMAT: &str = "rekindle-command/1";
+
+/// The command line, and where it was typed.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Started {
+    format: String,
+    directory: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Started {
+    /// What this process was started with.
+    pub fn now() -> Result<Self, Failure> {
+        Ok(Self {
+            format: FORMAT.into(),
+            directory: env::current_dir().map_err(Failure::other)?,
+            arguments: env::args_os()
+                .skip(1)
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect(),
+        })
+    }
+
+    /// Leaves it in a run's folder.
+    pub fn keep(&self, folder: &Path) -> Outcome {
+        let json = serde_json::to_string_pretty(self).map_err(Failure::other)?;
+        output::file(&folder.join(FILE), &format!("{json}\n"))
+    }
+
+    fn read(folder: &Path) -> Result<Self, Failure> {
+        let path = folder.join(FILE);
+        if folder.is_dir() && !path.exists() {
+            return Err(Failure::usage(format!(
+                "{}: does not say what its run was started with: name the CONFIG as well",
+                folder.display()
+            )));
+        }
+        let text = std::fs::read(&path).map_err(|error| Failure::file(&path, &error))?;
+        let started: Self = serde_json::from_slice(&text)
+            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        match started.format == FORMAT {
+            true => Ok(started),
+            false => Err(Failure::usage(format!(
+                "{}: the format is `{}`, but this version reads `{FORMAT}`",
+                path.display(),
+                started.format
+            ))),
+        }
+    }
+
+    /// The arguments, paths made independent of where this process runs.
+    fn arguments(self, folder: &Path) -> Result<TrainArgs, Failure> {
+        let typed = std::iter::once("rekindle".to_owned()).chain(self.arguments);
+        let wrong = |what: &dyn std::fmt::Display| {
+            Failure::usage(format!("{}: {what}", folder.join(FILE).display()))
+        };
+        let cli = Cli::try_parse_from(typed).map_err(|error| wrong(&error))?;
+        let Command::Train(mut args) = cli.command else {
+            return Err(wrong(&"holds another command than `train`"));
+        };
+        let paths = [&mut args.config, &mut args.replace.data_dir, &mut args.plan];
+        for path in paths.into_iter().flatten() {
+            *path = self.directory.join(&*path);
+        }
+        Ok(args)
+    }
+}
+
+/// What is asked for: of a run that goes on, without a config, what it was started with, but for what is typed now.
+pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
+    let (None, Some(folder)) = (&typed.config, &typed.resume) else {
+        return Ok(typed);
+    };
+    let before = Started::read(folder)?.arguments(folder)?;
+    let schedule = [
+        typed.segments.is_some(),
+        typed.budget.is_some(),
+        typed.plan.is_some(),
+    ];
+    let before = match schedule.contains(&true) || typed.planner.is_some() {
+        true => TrainArgs {
+            segments: None,
+            budget: None,
+            plan: None,
+            planner: None,
+            ..before
+        },
+        false => before,
+    };
+    Ok(TrainArgs {
+        config: before.config,
+        replace: typed.replace.or(before.replace),
+        segments: typed.segments.or(before.segments),
+        budget: typed.budget.or(before.budget),
+        plan: typed.plan.or(before.plan),
+        planner: typed.planner.or(before.planner),
+        steps: typed.steps.or(before.steps),
+        seed: typed.seed.or(before.seed),
+        measure: crate::args::MeasureArgs {
+            device: typed.measure.device.or(before.measure.device),
+            executor: typed.measure.executor.or(before.measure.executor),
+            fresh: typed.measure.fresh,
+        },
+        count: typed.count.or(before.count),
+        verify: typed.verify.or(before.verify),
+        ..typed
+    })
+}
