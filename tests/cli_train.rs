@@ -112,7 +112,15 @@ fn the_smallest_budget_is_named_and_holds() {
 
 #[test]
 fn a_comparison_measures_what_the_plain_run_takes() {
-    let plain = json(&["train", MLP, "--planner", "none", "--batch", "128", "--json"]);
+    let plain = json(&[
+        "train",
+        MLP,
+        "--planner",
+        "none",
+        "--batch",
+        "128",
+        "--json",
+    ]);
     let arguments = ["--segments", "4", "--batch", "128", "--compare", "--json"];
     let compared = json(&[&["train", MLP][..], &arguments].concat());
     assert_eq!(compared["plain"]["measured"], true);
