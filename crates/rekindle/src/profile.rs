@@ -103,8 +103,7 @@ impl Profiler<'_> {
             name: format!("stage {stage}"),
             key: format!("{stage}"),
         };
-        let labels: Vec<StageLabel> = (0..model.len()).map(label).collect();
-        let (mut measured, model) = self.chain(model, &labels, input, loss, |_| {});
+        let (mut measured, model) = self.chain(model, label, input, loss, |_| {});
         let held = self.meter.read().in_use_bytes;
         measured.chain.fixed_bytes += Bytes(held.0.saturating_sub(measured.chain.input_bytes.0));
         (measured, model)
@@ -114,11 +113,11 @@ impl Profiler<'_> {
     /// The model comes back with the values it had.
     ///
     /// The chain's fixed bytes hold only the executor's own tables: parameters and data belong to the run, which adds
-    /// them. `progress` is told the number of stages done.
+    /// them. `label` names the stage at a place; `progress` is told the number of stages done.
     pub fn chain<L, A, R, F>(
         &self,
         model: Sequential<L>,
-        labels: &[StageLabel],
+        label: impl Fn(usize) -> StageLabel,
         input: &A,
         loss: F,
         mut progress: impl FnMut(usize),
@@ -130,7 +129,9 @@ impl Profiler<'_> {
         F: Fn(A) -> R,
     {
         let seed = StepSeed::new(0, 0);
-        let mut known: HashMap<&str, (Stage, OptimizerCost, Holds, Bytes)> = HashMap::new();
+        // By key, and whether a gradient for the input is wanted: without one the backward is another.
+        let mut known: HashMap<(String, bool), (Stage, OptimizerCost, Holds, Bytes)> =
+            HashMap::new();
         let mut holds: Vec<Holds> = Vec::with_capacity(model.len());
         let mut left = Vec::with_capacity(model.len());
         let mut stages = Vec::with_capacity(model.len());
@@ -145,7 +146,10 @@ impl Profiler<'_> {
             .iter()
             .take_while(|layer| !Tensors::of(*layer).trains);
         let frozen = frozen.count();
-        for (index, (mut layer, label)) in model.into_layers().into_iter().zip(labels).enumerate() {
+        for (index, mut layer) in model.into_layers().into_iter().enumerate() {
+            let StageLabel { name, key } = label(index);
+            let wants_input_gradient = index > frozen;
+            let kind = (key, wants_input_gradient);
             let draws_random = layer.draws_random();
             let reseed = || {
                 if draws_random {
@@ -157,7 +161,7 @@ impl Profiler<'_> {
                 reseed();
                 measure(self.meter, GATHERED, || forward(activation))
             };
-            let (mut stage, step, held, left_bytes) = match known.get(label.key.as_str()) {
+            let (mut stage, step, held, left_bytes) = match known.get(&kind) {
                 Some(costs) => {
                     let (output, cost) = next(&layer, activation);
                     activation = output;
@@ -169,7 +173,7 @@ impl Profiler<'_> {
                     let subject = Subject {
                         copy: &|| fresh(&layer),
                         reseed: &reseed,
-                        wants_input_gradient: index > frozen,
+                        wants_input_gradient,
                     };
                     let (stage, outputs, left_bytes) = self.stage(&subject, &activation);
                     let (output, _) = next(&layer, activation.clone());
@@ -181,11 +185,11 @@ impl Profiler<'_> {
                     let (updated, step) = self.optimizer_step(layer);
                     layer = updated;
                     let costs = (stage, step, holds, left_bytes);
-                    known.insert(&label.key, costs.clone());
+                    known.insert(kind, costs.clone());
                     costs
                 }
             };
-            stage.name.clone_from(&label.name);
+            stage.name = name;
             stages.push(stage);
             left.push(left_bytes);
             holds.push(held);

@@ -69,6 +69,17 @@ thread_local! {
     static DRAWS: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether a step here would draw in the middle of another step's stage: rayon gives a thread that waits for a kernel
+/// another task to run meanwhile, and a step may be that task. A layer that runs a chain of its own in a rayon task
+/// looks the same.
+pub(crate) fn would_interrupt() -> bool {
+    #[cfg(feature = "flex")]
+    let in_a_task = rayon::current_thread_index().is_some();
+    #[cfg(not(feature = "flex"))]
+    let in_a_task = false;
+    in_a_task && DRAWS.get()
+}
+
 impl Drawing {
     /// Waits for the generator and seeds it. `None` where this thread has it: inside another stage.
     pub(crate) fn seeded(device: &Device, seed: u64) -> Option<Self> {

@@ -90,7 +90,7 @@ use crate::{
     graph_ops::{BorderCall, Cell, border, gate, link, node_number},
     layer::Layer,
     quiet,
-    seed::{Drawing, StepSeed},
+    seed::{Drawing, StepSeed, would_interrupt},
 };
 use dead_ends::DeadEnds;
 use step::Step;
@@ -118,7 +118,7 @@ impl Tape {
             step: Arc::default(),
             dead_ends: DeadEnds::default(),
             seeded: None,
-            fault: None,
+            fault: would_interrupt().then_some(TapeError::Interrupts),
         }
     }
 

@@ -46,7 +46,7 @@ use crate::{
     activation::Activation,
     layer::Layer,
     meter::{Meter, PhaseReading, halves},
-    seed::StepSeed,
+    seed::{StepSeed, would_interrupt},
     sequential::Sequential,
 };
 pub(crate) use copies::Tensors;
@@ -133,6 +133,20 @@ pub enum StepError {
         /// Layers of the model.
         layers: usize,
     },
+    /// The room was made for another chain.
+    #[error("the room in the pools is for {room} stages, but the model has {layers} layers")]
+    Room {
+        /// Stages of the room's chain.
+        room: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// The step runs in a rayon task, in the middle of a stage of another step that draws random numbers.
+    #[error(
+        "the step interrupts another one that draws random numbers on the same rayon thread: run steps on threads of their \
+         own, not in rayon tasks"
+    )]
+    Interrupts,
     /// The input is larger than the one that the schedule was planned for.
     #[error(
         "the schedule was planned for an input of shapes {planned:?}, and this one has {got:?}: it might take more memory \
@@ -176,7 +190,11 @@ impl StepError {
             | Self::RecomputedValues { stage }
             | Self::NotFinite { stage }
             | Self::Alternative { stage, .. } => Some(*stage),
-            Self::LayerCount { .. } | Self::LargerInput { .. } | Self::LossNotScalar { .. } => None,
+            Self::LayerCount { .. }
+            | Self::Room { .. }
+            | Self::Interrupts
+            | Self::LargerInput { .. }
+            | Self::LossNotScalar { .. } => None,
         }
     }
 }
@@ -298,6 +316,9 @@ impl Executor {
         R: StepLoss,
         F: FnOnce(A) -> R,
     {
+        if would_interrupt() {
+            return Err(StepError::Interrupts);
+        }
         self.check(model.layers())?;
         self.check_input::<A>(&input)?;
         let tensors: Vec<Tensors> = model.layers().iter().map(Tensors::of::<L>).collect();
@@ -328,9 +349,9 @@ impl Executor {
         machine.run(&script.program, loss)
     }
 
-    /// The actions that the last step has done: the schedule's, but `optimize` and what only frozen stages would need.
-    #[must_use]
-    pub fn done(&self) -> Arc<[Action]> {
+    /// The actions that the last step has done: the schedule's, but `optimize` and what only frozen stages would need. For
+    /// an executor that one thread has.
+    pub(crate) fn done(&self) -> Arc<[Action]> {
         let script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&script.actions)
     }
@@ -365,6 +386,16 @@ impl Executor {
         if self.schedule.stages() != layers.len() {
             return Err(StepError::LayerCount {
                 schedule: self.schedule.stages(),
+                layers: layers.len(),
+            });
+        }
+        if let Some(room) = self
+            .room
+            .as_ref()
+            .filter(|room| room.stages() != layers.len())
+        {
+            return Err(StepError::Room {
+                room: room.stages(),
                 layers: layers.len(),
             });
         }

@@ -50,13 +50,18 @@ impl Room {
         Self::new(meter, budget, Chain::default())
     }
 
-    /// Makes room for what an action allocates: to be called right before it.
-    pub fn make_for(&self, action: Action) {
+    /// Stages of the chain.
+    pub(crate) fn stages(&self) -> usize {
+        self.chain.stages.len()
+    }
+
+    /// Makes room for what an action on a stage of the chain allocates: to be called right before it.
+    pub(crate) fn make_for(&self, action: Action) {
         self.make(needed(&self.chain, action));
     }
 
     /// Makes room for the update of one stage's parameters; the optimizer's state appears in the first.
-    pub fn make_for_update(&self, stage: usize, first_step: bool) {
+    pub(crate) fn make_for_update(&self, stage: usize, first_step: bool) {
         let needed = needed_by_update(&self.chain, self.grad_bytes, stage, first_step);
         self.make(needed);
     }

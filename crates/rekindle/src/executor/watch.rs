@@ -68,7 +68,8 @@ impl Tracing {
     }
 }
 
-/// Is called right after an action. May be called from inside a backward.
+/// Is called right after an action. May be called from inside a backward, where burn's graph is locked: an operation on
+/// a tensor with autodiff would wait there for ever. Note what is to be done, and do it after the step.
 pub type ActionHook = Arc<dyn Fn(Action) + Send + Sync>;
 
 /// Is told of every action that is done. Clones are the same watch.
@@ -120,7 +121,8 @@ impl Watch {
     }
 
     /// An action is done, and with it all before it that nobody told of: where no gradient flows, no border is passed.
-    /// A value of several tensors passes a border once for each; what is done already only corrects its entry.
+    /// A value of several tensors passes a border once for each: the last action's entry is corrected then. A tensor that
+    /// stages hand on as it is comes to its borders when later actions are done, and says nothing new.
     pub(super) fn done(&self, action: Action) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let actions = &self.actions;
@@ -129,8 +131,10 @@ impl Watch {
             self.correct(&mut progress);
             return;
         }
-        let ahead = actions[first..].iter().position(|&next| same(next, action));
-        progress.done = ahead.map_or(actions.len(), |ahead| first + ahead + 1);
+        let Some(ahead) = actions[first..].iter().position(|&next| same(next, action)) else {
+            return;
+        };
+        progress.done = first + ahead + 1;
         self.note(&mut progress, first);
         if let Some(hook) = &self.hook {
             actions[first..progress.done]
@@ -248,6 +252,23 @@ mod tests {
     use rekindle_plan::planner;
 
     use super::*;
+
+    #[test]
+    fn a_border_that_is_passed_late_says_nothing_new() {
+        let backward = |stage| Action::Backward(StageId(stage));
+        let told: Arc<Mutex<Vec<Action>>> = Arc::default();
+        let hook: ActionHook = {
+            let told = Arc::clone(&told);
+            Arc::new(move |action| told.lock().expect("no panic").push(action))
+        };
+        let actions = [3, 2, 1, 0].map(backward);
+        let watch = Watch::start(actions.into(), None, None, Some(hook));
+        // The second tensor of the value comes to the border of stage 3 when stage 2 is done.
+        for (stage, expected) in [(3, 1), (2, 2), (3, 2), (1, 3), (2, 3), (1, 3), (0, 4)] {
+            watch.done(backward(stage));
+            assert_eq!(told.lock().expect("no panic")[..], actions[..expected]);
+        }
+    }
 
     #[test]
     fn a_trace_takes_no_more_than_its_share() {

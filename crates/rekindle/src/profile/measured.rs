@@ -106,7 +106,9 @@ impl Measured {
                 inside,
             } = border;
             let held_by_next = inside && self.holds.get(stage + 1).is_none_or(|next| next.input);
-            let Some(output) = self.holds[stage].outputs.get(alternative) else {
+            // A schedule of another chain has stages that this one lacks; who simulates it is told.
+            let held = self.holds.get(stage);
+            let Some(output) = held.and_then(|held| held.outputs.get(alternative)) else {
                 continue;
             };
             if output.by_own_graph || held_by_next {

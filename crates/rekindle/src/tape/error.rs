@@ -29,6 +29,12 @@ pub enum TapeError {
         /// The checkpoint.
         checkpoint: usize,
     },
+    /// The tape was made in a rayon task, in the middle of a stage or checkpoint that draws random numbers.
+    #[error(
+        "the tape was made while another step draws random numbers on the same rayon thread: run steps on threads of their \
+         own, not in rayon tasks"
+    )]
+    Interrupts,
     /// The graph behind a value is gone.
     #[error(
         "the loss was made from a value whose graph another backward has used: compute the value again, or detach it"

@@ -19,9 +19,10 @@ use burn::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rekindle::{
     Executor, Layer, Sequential, StepSeed,
-    executor::{Recheck, StepError},
+    executor::{Recheck, Room, StepError},
+    meter::HostMeter,
 };
-use rekindle_plan::planner;
+use rekindle_plan::{Bytes, planner};
 
 const WIDTH: usize = 6;
 const CHAINS: u64 = 60;
@@ -349,4 +350,94 @@ fn steps_in_two_threads_do_not_disturb_each_other() {
             });
         }
     });
+}
+
+/// A layer that draws, and in the middle of it runs a step of its own, as a task does that rayon gives to a waiting
+/// thread.
+#[derive(Module, Debug)]
+struct Interrupted {
+    dropout: Dropout,
+    inner: Sequential<Stateless>,
+    #[module(skip)]
+    ended: Arc<Mutex<Option<Result<(), StepError>>>>,
+}
+
+#[derive(Module, Debug)]
+struct Stateless {
+    linear: Linear,
+}
+
+impl Layer for Stateless {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl Layer for Interrupted {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let executor = Executor::new(planner::none(1).expect("one stage"));
+        let ones = Tensor::ones([2, WIDTH], &input.device());
+        let loss = |output: Tensor<2>| output.mean();
+        let inner = executor.step(&self.inner, ones, StepSeed::new(1, 1), loss);
+        *self.ended.lock().expect("no panic") = Some(inner.map(drop));
+        self.dropout.forward(input)
+    }
+
+    fn draws_random(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_step_in_a_rayon_task_does_not_interrupt_another() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let layer = || Stateless {
+        linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
+    };
+    let ended: Arc<Mutex<Option<_>>> = Arc::default();
+    let model = Sequential::new(vec![Interrupted {
+        dropout: DropoutConfig::new(0.5).init(),
+        inner: Sequential::new(vec![layer()]),
+        ended: Arc::clone(&ended),
+    }]);
+    let outer = || {
+        let input = Tensor::<2>::ones([2, WIDTH], &device).require_grad();
+        let executor = Executor::new(planner::none(1).expect("one stage"));
+        executor
+            .step(&model, input, StepSeed::new(0, 0), |output| output.mean())
+            .map(drop)
+    };
+    // A chain inside a layer is in order; the outer step has nothing that trains, so it may end either way.
+    let _ = outer();
+    assert_eq!(*ended.lock().expect("no panic"), Some(Ok(())));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
+    let _ = pool.expect("a pool").install(outer);
+    assert_eq!(
+        *ended.lock().expect("no panic"),
+        Some(Err(StepError::Interrupts))
+    );
+}
+
+#[test]
+fn room_for_another_chain_is_refused() {
+    let device = Device::flex().autodiff();
+    let model = Sequential::new(vec![Stateless {
+        linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
+    }]);
+    let meter = Arc::new(HostMeter::new().expect("installed"));
+    let executor = Executor::new(planner::none(1).expect("one stage"))
+        .with_room(Arc::new(Room::of_bytes(meter, Bytes(1))));
+    let input = Tensor::<2>::ones([2, WIDTH], &device);
+    let result = executor.step(&model, input, StepSeed::new(0, 0), |output| output.mean());
+    assert_eq!(
+        result.map(drop),
+        Err(StepError::Room { room: 0, layers: 1 })
+    );
 }

@@ -73,7 +73,7 @@ impl Built {
         let of = self.labels.len();
         let (mut measured, model) = profiler.chain(
             self.model,
-            &self.labels,
+            |stage| self.labels[stage].clone(),
             &input,
             |output| {
                 let output = rows(output);
