@@ -7,7 +7,7 @@ use rekindle_plan::{Plan, PlanRequest, Seconds, Source};
 use super::train;
 use crate::{
     args::EstimateArgs,
-    config::{self, Config, Overrides},
+    config::{self, Config, Overrides, RunKeys, TypedSchedule},
     device::kernels,
     estimate::{Estimate, Limit, RecordedStep, Wanted},
     exit,
@@ -19,9 +19,15 @@ use crate::{
 
 /// Counts. That no plan fits the budget is told after the report.
 pub fn run(args: &EstimateArgs) -> Outcome {
-    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
+    let mut config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.device, &config)?.resolve()?;
-    let request = request(args, &config, &device)?;
+    config.run = config.run.replaced(TypedSchedule {
+        segments: args.segments,
+        budget: args.budget,
+        plan: None,
+        planner: args.planner,
+    });
+    let request = request(&config.run, &device)?;
     let limit = match (request.as_ref().and_then(|request| request.budget), &device) {
         (Some(bytes), _) => Some(Limit {
             of: Limit::BUDGET.into(),
@@ -33,7 +39,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         }),
     };
     let kernels = kernels(device.device);
-    let made = made_before(args, &config)?;
+    let made = made_before(&config)?;
     let find = |measured: &Measured| match (&made, &request) {
         (Some(plan), _) => Ok(measured.costed(plan.clone())?),
         (None, Some(request)) => measured.plan(request),
@@ -56,22 +62,14 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     }
 }
 
-fn typed(args: &EstimateArgs) -> bool {
-    args.segments.is_some() || args.budget.is_some() || args.planner.is_some()
-}
-
-/// What to plan, if anything: what is typed replaces what the config says.
-fn request(
-    args: &EstimateArgs,
-    config: &Config,
-    device: &DeviceInfo,
-) -> Result<Option<PlanRequest>, Failure> {
-    let (segments, budget, planner) = if typed(args) {
-        (args.segments, args.budget, args.planner)
-    } else {
-        let run = &config.run;
-        (run.segments, run.budget, run.planner)
-    };
+/// What to plan, if anything.
+fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<PlanRequest>, Failure> {
+    let RunKeys {
+        segments,
+        budget,
+        planner,
+        ..
+    } = *run;
     if segments.is_none() && budget.is_none() && planner.is_none() {
         return Ok(None);
     }
@@ -87,9 +85,9 @@ fn request(
     }))
 }
 
-/// The plan that the config names, if nothing is typed.
-fn made_before(args: &EstimateArgs, config: &Config) -> Result<Option<Plan>, Failure> {
-    let Some(path) = config.run.plan.as_ref().filter(|_| !typed(args)) else {
+/// The plan that the config names, if no other schedule is typed.
+fn made_before(config: &Config) -> Result<Option<Plan>, Failure> {
+    let Some(path) = &config.run.plan else {
         return Ok(None);
     };
     let (file, order) = PlanFile::read(path)?;

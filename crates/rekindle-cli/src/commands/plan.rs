@@ -11,8 +11,7 @@ use serde_json::json;
 use super::{profile, train};
 use crate::{
     args::PlanArgs,
-    config::{self, Overrides},
-    device::DeviceChoice,
+    config::{self, Overrides, TypedSchedule},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
     output,
@@ -28,22 +27,30 @@ const FRONTIER_ROWS: usize = 24;
 
 /// Plans.
 pub fn run(args: &PlanArgs) -> Outcome {
-    let request = PlanRequest {
-        planner: train::planner(args.planner, args.segments),
-        budget: budget(args)?,
-        segments: args.segments,
-        slots: args.slots,
-    };
     if let Some(path) = &args.chain {
-        return of_chain(args, path, &request);
+        return of_chain(args, path);
     }
     let Some(config) = &args.config else {
         return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
     };
-    let config = config::load(config, &Overrides::from(&args.replace))?;
-    let device = args.measure.device.unwrap_or_default().resolve()?;
+    let mut config = config::load(config, &Overrides::from(&args.replace))?;
+    let device = train::device(args.measure.device, &config)?.resolve()?;
     let count = config.count(args.count);
-    let schedule = ScheduleRequest::Plan(request);
+    config.run = config.run.replaced(TypedSchedule {
+        segments: args.segments,
+        budget: args.budget,
+        plan: None,
+        planner: args.planner,
+    });
+    let mut schedule = train::request(&config.run, &device)?;
+    if let ScheduleRequest::Plan(request) = &mut schedule {
+        request.slots = args.slots;
+    }
+    let all = PlanRequest {
+        planner: train::planner(args.planner, None),
+        slots: args.slots,
+        ..PlanRequest::default()
+    };
     profile::measured(
         &args.measure,
         &config,
@@ -55,8 +62,8 @@ pub fn run(args: &PlanArgs) -> Outcome {
         },
         |job, mut subject| {
             if args.frontier {
-                let points = subject.frontier(job, request)?;
-                return frontier_of(args, request.planner, &points);
+                let points = subject.frontier(job, all)?;
+                return frontier_of(args, all.planner, &points);
             }
             match subject.plan(job, &job.schedule) {
                 Ok(planned) => show(args, &planned),
@@ -68,7 +75,13 @@ pub fn run(args: &PlanArgs) -> Outcome {
 }
 
 /// Plans for a chain from a file, which is taken at its word: nothing is held back.
-fn of_chain(args: &PlanArgs, path: &Path, request: &PlanRequest) -> Outcome {
+fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
+    let request = &PlanRequest {
+        planner: train::planner(args.planner, args.segments),
+        budget: budget(args)?,
+        segments: args.segments,
+        slots: args.slots,
+    };
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
     let chain = Chain::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
@@ -137,20 +150,14 @@ fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
     output::text(&text)
 }
 
+/// The budget for a chain from a file: a share is one of the device that is named.
 fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
     let Some(size) = args.budget else {
         return Ok(None);
     };
-    let device = match args.measure.device {
-        None if args.chain.is_some() => None,
-        choice => choice.unwrap_or(DeviceChoice::Auto).resolve()?.total_bytes,
-    };
-    let budget = size.of(device).map_err(Failure::usage)?;
-    match device {
-        Some(all) if budget > all => Err(Failure::usage(format!(
-            "a budget of {budget} is more than the device has, which is {all}"
-        ))),
-        _ => Ok(Some(budget)),
+    match args.measure.device {
+        Some(device) => train::bytes_of(size, &device.resolve()?).map(Some),
+        None => size.of(None).map(Some).map_err(Failure::usage),
     }
 }
 

@@ -6,7 +6,7 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Chain, PlanRequest};
 
-use super::plan_elsewhere::PLANNERS;
+use super::{plan_elsewhere::PLANNERS, train};
 use crate::{
     args::{MeasureArgs, ProfileArgs},
     config::{self, Config, Overrides},
@@ -20,12 +20,15 @@ use crate::{
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = args.measure.device.unwrap_or_default().resolve()?;
+    let device = train::device(args.measure.device, &config)?.resolve()?;
     let chain = measured(
         &args.measure,
         &config,
         &device,
-        |job| job,
+        |job| Job {
+            count: config.count(None),
+            ..job
+        },
         |_, subject| Ok(subject.chain()),
     )?;
     let text = chain.to_json().map_err(Failure::other)?;

@@ -17,7 +17,7 @@ use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use super::plan_elsewhere;
 use crate::{
     args::TrainArgs,
-    config::{self, Config, Overrides},
+    config::{self, Config, Overrides, RunKeys, TypedSchedule},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
@@ -36,7 +36,7 @@ use crate::{
 pub fn run(args: TrainArgs) -> Outcome {
     let args = &started::resolved(args)?;
     let path = args.config.as_deref().unwrap_or(Path::new(""));
-    let config = config::load(
+    let mut config = config::load(
         path,
         &Overrides {
             steps: args.steps,
@@ -45,7 +45,15 @@ pub fn run(args: TrainArgs) -> Outcome {
         },
     )?;
     let device = device(args.measure.device, &config)?.resolve()?;
-    let schedule = schedule(args, &config, &device)?;
+    let run = config.run.replaced(TypedSchedule {
+        segments: args.segments,
+        budget: args.budget,
+        plan: args.plan.as_deref(),
+        planner: args.planner,
+    });
+    let out_of_force = config.run.budget_out_of_force(&run);
+    config.run = run;
+    let schedule = request(&config.run, &device)?;
     let data = config.open_data()?;
     let track = match &args.track {
         Some(path) => Some(TrackFiles::create(path)?),
@@ -72,7 +80,14 @@ pub fn run(args: TrainArgs) -> Outcome {
     }
     .on(&device);
     progress::stop_on_interrupt("stopping after this step");
-    note!("{name} on {} ({})", device.device, device.name);
+    let budget = match config.run.budget {
+        Some(budget) => format!(", budget {budget}"),
+        None => String::new(),
+    };
+    note!("{name} on {} ({}){budget}", device.device, device.name);
+    if let Some(said) = out_of_force {
+        note!("{said}");
+    }
     let kept = match &args.output {
         Some(folder) => Some((Started::now()?, folder.clone())),
         None => None,
@@ -162,34 +177,9 @@ pub(super) fn device(
     }
 }
 
-/// The schedule to ask for: what is typed replaces what the config says.
-fn schedule(
-    args: &TrainArgs,
-    config: &Config,
-    device: &DeviceInfo,
-) -> Result<ScheduleRequest, Failure> {
-    let typed = args.segments.is_some()
-        || args.budget.is_some()
-        || args.planner.is_some()
-        || args.plan.is_some();
-    let (segments, budget, planner, plan) = if typed {
-        (args.segments, args.budget, args.planner, &args.plan)
-    } else {
-        let run = &config.run;
-        (run.segments, run.budget, run.planner, &run.plan)
-    };
-    request(segments, budget, planner, plan.as_deref(), device)
-}
-
 /// What is asked for by at most one of segments, a budget and a plan, and a planner.
-pub(super) fn request(
-    segments: Option<usize>,
-    budget: Option<Size>,
-    planner: Option<PlannerKind>,
-    plan: Option<&Path>,
-    device: &DeviceInfo,
-) -> Result<ScheduleRequest, Failure> {
-    if let Some(path) = plan {
+pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequest, Failure> {
+    if let Some(path) = &run.plan {
         let (file, order) = PlanFile::read(path)?;
         return Ok(ScheduleRequest::Given {
             order,
@@ -201,14 +191,14 @@ pub(super) fn request(
             }),
         });
     }
-    let budget = match budget {
+    let budget = match run.budget {
         Some(size) => Some(bytes_of(size, device)?),
         None => None,
     };
     Ok(ScheduleRequest::Plan(PlanRequest {
-        planner: self::planner(planner, segments),
+        planner: planner(run.planner, run.segments),
         budget,
-        segments,
+        segments: run.segments,
         ..PlanRequest::default()
     }))
 }

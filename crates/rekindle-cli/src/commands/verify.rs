@@ -14,7 +14,7 @@ use serde_json::json;
 use super::train;
 use crate::{
     args::VerifyArgs,
-    config::{self, Config, Overrides},
+    config::{self, Config, Overrides, RunKeys},
     exit,
     failure::{Failure, Outcome},
     output,
@@ -112,32 +112,36 @@ fn plans(
     let run = &config.run;
     if nothing_asked {
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
-            let request = train::request(
-                run.segments,
-                run.budget,
-                run.planner,
-                run.plan.as_deref(),
-                device,
-            )?;
-            plans.push(("the config's plan".into(), request));
+            plans.push(("the config's plan".into(), train::request(run, device)?));
         }
         segments = usual_segments(&config.model, &config.shape);
         segments.extend(run.segments.filter(|count| !segments.contains(count)));
     }
     if let Some(path) = &args.plan {
-        let request = train::request(None, None, None, Some(path), device)?;
-        plans.push((path.display().to_string(), request));
+        let keys = RunKeys {
+            plan: Some(path.clone()),
+            ..RunKeys::default()
+        };
+        plans.push((path.display().to_string(), train::request(&keys, device)?));
     }
     for &budget in &args.budgets {
-        let request = train::request(None, Some(budget), args.planner, None, device)?;
-        plans.push((format!("within {budget}"), request));
+        let keys = RunKeys {
+            budget: Some(budget),
+            planner: args.planner,
+            ..RunKeys::default()
+        };
+        plans.push((format!("within {budget}"), train::request(&keys, device)?));
     }
     for count in segments {
         let name = match count {
             1 => "1 segment (plain)".to_owned(),
             _ => format!("{count} segments"),
         };
-        let request = train::request(Some(count), None, None, None, device)?;
+        let keys = RunKeys {
+            segments: Some(count),
+            ..RunKeys::default()
+        };
+        let request = train::request(&keys, device)?;
         plans.push((name, request));
     }
     Ok(plans)

@@ -40,7 +40,7 @@ use rekindle::{
 };
 use toml::de::DeTable;
 
-pub use self::run::RunKeys;
+pub use self::run::{RunKeys, TypedSchedule};
 use self::{
     layers::Layers,
     problem::Problem,

@@ -272,7 +272,7 @@ fn a_folder_with_other_files_is_refused_and_left_alone() {
     assert_eq!(failure.code, crate::exit::USAGE);
     assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 1);
 
-    // A sweep's folder is taken again.
-    std::fs::write(folder.path().join("sweep.json"), "{}").expect("written");
+    std::fs::remove_file(folder.path().join("thesis.txt")).expect("removed");
     SweepFolder::open(folder.path()).expect("opened");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 0);
 }
