@@ -73,6 +73,36 @@ fn every_schedule_trains_to_the_same_loss() {
     assert_eq!(loss("1"), loss("3"));
 }
 
+/// The last arguments in backticks that an error advises.
+fn advised(message: &str) -> Vec<String> {
+    let words = message.replace('|', " ");
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let advice = words.split('`').rfind(|part| part.starts_with("--"));
+    let advice = advice.unwrap_or_else(|| panic!("no advice in {message}"));
+    advice.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn advice_for_a_planner_that_cannot_is_followed() {
+    let plan = [
+        "plan",
+        "configs/parity/tokens.toml",
+        "--batch",
+        "128",
+        "--device",
+        "cpu",
+    ];
+    for planner in ["segments", "none"] {
+        let asked = [&plan[..], &["--planner", planner, "--budget", "1kB"]].concat();
+        // `none` asks for no more than the plain run takes.
+        let refused = rekindle(&asked).code(3);
+        let message = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+        let advised = advised(&message);
+        let advised: Vec<&str> = advised.iter().map(String::as_str).collect();
+        rekindle(&[&plan[..], &advised].concat()).success();
+    }
+}
+
 #[test]
 fn the_smallest_budget_is_named_and_holds() {
     let refused = rekindle(&[
@@ -87,25 +117,20 @@ fn the_smallest_budget_is_named_and_holds() {
     ])
     .code(3);
     let message = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
-    let smallest: u64 = message
-        .split("--budget ")
-        .nth(1)
-        .and_then(|rest| rest.split('B').next())
-        .and_then(|number| number.parse().ok())
-        .unwrap_or_else(|| panic!("a smallest budget in {message}"));
-    // Measured anew, the figure may differ by a little.
-    let budget = smallest + smallest / 20;
-    let record = json(&[
+    let advised = advised(&message);
+    let budget = advised[1].trim_end_matches("MiB").parse::<f64>();
+    let budget = (budget.expect("MiB") * f64::from(1 << 20)) as u64;
+    let arguments = [
         "train",
         "configs/deep-linear.toml",
         "--steps",
         "2",
-        "--budget",
-        &format!("{budget}B"),
         "--device",
         "cpu",
         "--json",
-    ]);
+    ];
+    let advised: Vec<&str> = advised.iter().map(String::as_str).collect();
+    let record = json(&[&arguments[..], &advised].concat());
     assert_eq!(bytes(&record, "budget_bytes"), budget);
     assert!(bytes(&record, "measured_peak_bytes") <= budget, "{record}");
 }

@@ -9,7 +9,7 @@ use rekindle::{
     record::RecordError,
     train::{RunDirError, TrainError, session::RunError},
 };
-use rekindle_plan::PlanError;
+use rekindle_plan::{Bytes, PlanError, PlannerKind};
 
 use crate::exit;
 
@@ -77,16 +77,25 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
         match &error {
             PlanError::Infeasible {
-                smallest_of_all: smallest,
+                planner,
+                smallest,
+                smallest_of_all,
                 ..
-            } => Self::with_help(
-                exit::NO_PLAN,
-                &error,
-                format!(
-                    "the smallest budget that would do is {smallest}: `--budget {}B`",
-                    smallest.0
-                ),
-            ),
+            } => {
+                let own = format!("`--budget {}` would do", advised(*smallest));
+                let help = match smallest_of_all < smallest {
+                    true => format!(
+                        "{own} with this planner, and `--planner auto --budget {}`",
+                        advised(*smallest_of_all)
+                    ),
+                    false => own,
+                };
+                let help = match planner {
+                    PlannerKind::None => format!("{help} (`none` is the plain run)"),
+                    _ => help,
+                };
+                Self::with_help(exit::NO_PLAN, &error, help)
+            }
             _ => Self::usage(error),
         }
     }
@@ -124,7 +133,7 @@ impl From<RecordError> for Failure {
             RecordError::Infeasible { smallest, .. } => Self::with_help(
                 exit::NO_PLAN,
                 &error,
-                format!("`--budget {}B` is the smallest that works now", smallest.0),
+                format!("`--budget {}` would do", advised(*smallest)),
             ),
             RecordError::Device(message) if speaks_of_memory(message) => Self::with_help(
                 exit::OUT_OF_MEMORY,
@@ -139,6 +148,21 @@ impl From<RecordError> for Failure {
             _ => Self::other(error),
         }
     }
+}
+
+/// Share of a smallest budget that is added where it is advised: what a process holds besides its training, and what is
+/// measured of it, differs a little from one to the next.
+const LEEWAY: f64 = 0.005;
+
+/// The smallest budget as it may be typed: a little more, rounded up to a tenth of its unit.
+fn advised(smallest: Bytes) -> String {
+    let bytes = smallest.0 as f64 * (1.0 + LEEWAY);
+    let (unit, size) = [("KiB", 10), ("MiB", 20), ("GiB", 30)]
+        .map(|(unit, bits)| (unit, f64::from(1 << bits)))
+        .into_iter()
+        .rfind(|(_, size)| bytes >= *size)
+        .unwrap_or(("KiB", 1024.0));
+    format!("{:.1}{unit}", (bytes / size * 10.0).ceil() / 10.0)
 }
 
 /// What to do where memory runs out.
@@ -218,4 +242,24 @@ fn speaks_of_memory(message: &str) -> bool {
     ]
     .iter()
     .any(|words| message.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rekindle::size::Size;
+
+    #[test]
+    fn advised_budgets_can_be_typed_and_are_no_smaller() {
+        for bytes in [1, 1000, 1024, 26_933_165, 1 << 30, (1 << 30) - 1, 13 << 40] {
+            let typed = advised(Bytes(bytes));
+            let Ok(Size::Bytes(read)) = typed.parse() else {
+                panic!("{typed}");
+            };
+            assert!(read.0 >= bytes, "{typed} for {bytes}");
+            let most = (bytes as f64 * 1.2).max(1024.0);
+            assert!(read.0 as f64 <= most, "{typed} for {bytes}");
+        }
+        assert_eq!(advised(Bytes(26_933_165)), "25.9MiB");
+    }
 }

@@ -15,7 +15,7 @@ use rekindle::train::{
     tracker::TrackedMoment,
 };
 
-use crate::{failure::Outcome, started::Started, track::TrackFiles};
+use crate::{failure::Outcome, started::Started, terminal, track::TrackFiles};
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -31,6 +31,15 @@ pub fn stop_on_interrupt(notice: &'static str) {
             std::process::exit(crate::exit::INTERRUPTED);
         }
         note!("\n{notice}; press Ctrl-C again to stop at once");
+    });
+}
+
+/// Makes Ctrl-C end the command at once, with a word: it keeps nothing that could be lost.
+pub fn end_on_interrupt() {
+    // Without a handler Ctrl-C still ends the process, without the word.
+    let _ = ctrlc::set_handler(|| {
+        note!("\ninterrupted: nothing was written");
+        std::process::exit(crate::exit::INTERRUPTED);
     });
 }
 
@@ -56,7 +65,7 @@ impl Progress {
     /// For a run of so many steps with so many samples each.
     pub fn new(steps: usize, batch: usize) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(0);
+            let bar = ProgressBar::new(0).with_style(style("{spinner} preparing"));
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
@@ -85,7 +94,7 @@ impl Progress {
     /// Prints a line without tearing the bar.
     fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| note!("{text}")),
+            Some(bar) => bar.suspend(|| note!("{}", terminal::wrapped(text, "  "))),
             None => note!("{text}"),
         }
     }
@@ -164,9 +173,10 @@ impl Observer for Progress {
             self.line(&format!("warning: {warning}"));
         }
         if let Some(bar) = &self.bar {
-            bar.set_style(style("{pos}/{len} [{bar:20}] {eta} {msg}"));
+            bar.reset();
             bar.set_length(self.steps as u64);
-            bar.set_position(0);
+            // What is too wide is cut off; a line that wraps cannot be taken back.
+            bar.set_style(style("{pos}/{len} [{bar:12}] {eta} {wide_msg}"));
         }
     }
 

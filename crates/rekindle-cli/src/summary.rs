@@ -23,7 +23,12 @@ pub fn plan_line(planned: &Planned) -> String {
         (Some(segments), _) if segments.len() > 1 => {
             format!("{} segments of {stages} stages", segments.len())
         }
-        (Some(_), _) => "nothing is recomputed".into(),
+        (Some(_), _) => match planned.balanced() {
+            0 => "nothing is recomputed".into(),
+            balanced => {
+                format!("{balanced} of {stages} stages run operations again in their backward")
+            }
+        },
         (None, Some((again, operations))) => {
             format!("{again} of {operations} operations run again")
         }
@@ -77,6 +82,9 @@ pub fn closing(record: &RunRecord) -> String {
     }
     text.push('\n');
     let _ = writeln!(text, "{}\n", predictions(record));
+    if record.history.len() == 1 {
+        text.push_str("One step ran: its time holds what warms up in the first.\n\n");
+    }
     if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
         let _ = writeln!(
             text,
@@ -179,11 +187,7 @@ pub fn saved(record: &RunRecord) -> String {
         )
     };
     let peak = record.measured_peak_bytes;
-    if record
-        .segments
-        .as_ref()
-        .is_some_and(|segments| segments.len() == 1)
-    {
+    if !record.recomputes {
         return format!(
             "Nothing was recomputed: this is the plain run. Peak {peak}; `--segments K` or `--budget SIZE` lowers it."
         );

@@ -170,7 +170,12 @@ fn shape(plan: &Planned) -> String {
             "{} segments of {stages} stages; {again} stages run forward twice",
             segments.len(),
         ),
-        (Some(_), _) => format!("all {stages} stages kept, nothing recomputed"),
+        (Some(_), _) => match plan.balanced() {
+            0 => format!("all {stages} stages kept, nothing recomputed"),
+            balanced => {
+                format!("{balanced} of {stages} stages run operations again in their backward")
+            }
+        },
         (None, Some((repeated, operations))) => format!(
             "{repeated} of {operations} operations run again, in {again} of {stages} stages"
         ),

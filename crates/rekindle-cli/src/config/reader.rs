@@ -58,11 +58,17 @@ impl<'a> Section<'a> {
     /// The value of a key that must be there.
     pub fn require(&mut self, key: &'static str) -> Result<Node<'a>, Problem> {
         self.get(key).ok_or_else(|| {
-            Problem::new(
+            let problem = Problem::new(
                 format!("{} has no `{key}`", self.name),
                 format!("`{key}` is missing here"),
                 self.span.clone(),
-            )
+            );
+            let typed = self.table.keys().map(|key| key.get_ref().as_ref());
+            let unread = typed.filter(|typed| !self.asked.contains(typed));
+            match suggestion(key, unread) {
+                Some(close) => problem.help(format!("is `{close}` meant to be `{key}`?")),
+                None => problem,
+            }
         })
     }
 

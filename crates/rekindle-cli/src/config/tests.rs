@@ -225,7 +225,7 @@ fn a_slip_of_the_keyboard_is_recognised() {
             with_layers("{ type = 'linear', outs = 3 },"),
             "layer `linear` has no `out`",
             "{ type = 'linear', outs = 3 }",
-            "",
+            "is `outs` meant to be `out`?",
         ),
         (
             with_layers("{ type = 'dropout', q = 0.1 },"),

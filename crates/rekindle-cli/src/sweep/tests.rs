@@ -76,6 +76,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         executor: rekindle::train::ExecutorKind::Recorded,
         planner: segments.map_or("optimal", |_| "uniform").into(),
         segments: segments.map(|count| vec![[0, 0]; count]),
+        recomputes: true,
         budget_bytes: budget.map(Bytes),
         count: Count::InUse,
         predicted_peak_bytes: Bytes(peak - MIB / 2),

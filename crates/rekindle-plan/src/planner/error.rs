@@ -118,7 +118,7 @@ fn no_fit(planner: PlannerKind) -> String {
     match planner {
         PlannerKind::None => "the plain run does not fit".to_owned(),
         PlannerKind::Auto => "no plan fits".to_owned(),
-        _ => format!("no {planner} plan fits"),
+        _ => format!("no plan of `{planner}` fits"),
     }
 }
 

@@ -120,6 +120,8 @@ pub struct RunRecord {
     pub planner: String,
     /// First and last stage of each segment; `None` where stages are recomputed in another way.
     pub segments: Option<Vec<[usize; 2]>>,
+    /// Whether anything runs again: stages, operations of a recorded step, or operations inside burn's backward.
+    pub recomputes: bool,
     /// The stages that the schedule is for.
     pub stages: Vec<StageRecord>,
     /// The budget, if there was one.

@@ -252,10 +252,25 @@ impl Planned {
         })
     }
 
+    /// Stages of whose operations burn itself runs some again in their backward (its balanced strategy).
+    #[must_use]
+    pub fn balanced(&self) -> usize {
+        let balanced = |action: &&Action| {
+            matches!(
+                action,
+                Action::ForwardTracked {
+                    alternative: 1..,
+                    ..
+                }
+            )
+        };
+        self.actions.iter().filter(balanced).count()
+    }
+
     /// Whether anything runs again.
     #[must_use]
     pub fn recomputes(&self) -> bool {
-        self.forwards.iter().any(|&count| count > 1)
+        self.balanced() > 0 || self.forwards.iter().any(|&count| count > 1)
     }
 }
 

@@ -63,6 +63,7 @@ fn record(
         executor: rekindle::train::ExecutorKind::Recorded,
         planner: "uniform".into(),
         segments: None,
+        recomputes: true,
         stages: vec![StageRecord {
             name: "linear 0".into(),
             forwards,

@@ -267,6 +267,7 @@ impl<'a> Session<'a> {
             executor: self.job.executor,
             planner: planned.planner.clone(),
             segments: planned.segments.clone(),
+            recomputes: planned.recomputes(),
             budget_bytes: planned.budget,
             count: planned.count,
             predicted_peak_bytes: planned.peak,
