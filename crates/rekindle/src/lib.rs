@@ -60,3 +60,8 @@ pub use seed::StepSeed;
 pub use sequential::Sequential;
 pub use tape::Tape;
 pub use tied::retie;
+
+/// The README's program compiles and runs.
+#[cfg(all(doctest, feature = "flex"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
