@@ -1,20 +1,20 @@
 //! `optimal` against reference optima, which another program computed.
 //!
-//! `data/chain_optima_extract.json` is a part of the reference file; the whole file is used where it lies beside the
-//! project.
+//! Its symbols and methods are in the first line of `data/chain_optima.json`.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::path::Path;
-
 use rekindle_plan::{
-    Bytes, Chain, LossCost, OptimizerCost, PlanError, PlanRequest, PlannerKind, Seconds, Stage,
-    plan, simulate, smallest_peak,
+    Action, Bytes, Chain, LossCost, OptimizerCost, PlanError, PlanRequest, PlannerKind, Schedule,
+    Seconds, Stage, StageId, plan, simulate, smallest_peak,
 };
 use serde_json::Value;
 
-const EXTRACT: &str = include_str!("data/chain_optima_extract.json");
-const WHOLE: &str = "../../../shared/oracles/chain_optima.json";
+const REFERENCE: &str = include_str!("data/chain_optima.json");
+
+fn reference() -> Value {
+    serde_json::from_str(REFERENCE).unwrap()
+}
 
 /// A chain in the symbols of the reference file: `fw`, `ftmp` per stage, `bw`, `btmp` per stage and loss, `x` for
 /// a_0..a_L, `xbar[i + 1]` for stage i.
@@ -90,14 +90,11 @@ fn optimum(chain: &Chain, limit: u64) -> Option<f64> {
     }
 }
 
-/// The makespan of a case, which is a number, an object with one, or null.
-fn makespan(value: &Value) -> Option<f64> {
-    value.as_f64().or_else(|| value["makespan"].as_f64())
-}
-
-fn check_chains(entries: &Value) -> usize {
+#[test]
+fn the_fastest_schedules_of_chains_with_all_kinds_of_stages() {
+    let reference = reference();
     let mut checked = 0;
-    for entry in entries.as_array().unwrap() {
+    for entry in reference["chains"].as_array().unwrap() {
         let chain = chain(&entry["chain"]);
         let name = &entry["name"];
         assert_eq!(
@@ -120,27 +117,67 @@ fn check_chains(entries: &Value) -> usize {
             let limit = case["mem_limit"].as_u64().unwrap();
             assert_eq!(
                 optimum(&chain, limit),
-                makespan(&case["persistent"]),
+                case["persistent"].as_f64(),
                 "{name} at {limit}"
             );
             checked += 1;
         }
     }
-    checked
+    assert_eq!(checked, 210);
 }
 
-fn check_uniform(entries: &Value) {
-    for entry in entries.as_array().unwrap() {
-        let n = entry["n"].as_u64().unwrap() as usize;
-        let of = |name: &str, count: usize| vec![entry[name].as_u64().unwrap(); count];
-        let chain = from_symbols(
-            &of("fw", n),
-            &of("bw", n + 1),
-            &of("x", n + 1),
-            &of("xbar", n + 1),
-            &of("tmp", n),
-            &of("tmp", n + 1),
-        );
+/// The peaks of the reference, which another program computed.
+#[test]
+fn time_and_peak_of_given_schedules() {
+    let reference = reference();
+    let entry = &reference["chains"][0];
+    let chain = chain(&entry["chain"]);
+    let given = entry["schedules"].as_array().unwrap();
+    assert_eq!(given.len(), 15);
+    for given in given {
+        let text = given["ops"].as_str().unwrap();
+        let mut actions: Vec<Action> = text.split(' ').map(action).collect();
+        actions.push(Action::Optimize);
+        let schedule = Schedule::new(chain.stages.len(), actions).unwrap();
+        let run = simulate(&chain, &schedule).unwrap();
+        assert_eq!(run.peak.0, given["peak"].as_u64().unwrap(), "{text}");
+        assert_eq!(Some(run.time.0), given["makespan"].as_f64(), "{text}");
+    }
+}
+
+/// An operation in the letters of the reference.
+fn action(text: &str) -> Action {
+    let (letters, stage) = text.split_once('_').unwrap_or((text, "0"));
+    let stage = StageId(stage.parse().unwrap());
+    match letters {
+        "CF" => Action::ForwardKeep(stage),
+        "Fn" => Action::Forward(stage),
+        "Fe" => Action::tracked(stage.0),
+        "L" => Action::Loss,
+        "B" => Action::Backward(stage),
+        other => panic!("unknown operation {other}"),
+    }
+}
+
+/// Equal stages that take 1 second forward and nothing backward.
+fn equal_stages(n: usize, x: u64, xbar: u64) -> Chain {
+    from_symbols(
+        &vec![1; n],
+        &vec![0; n + 1],
+        &vec![x; n + 1],
+        &vec![xbar; n + 1],
+        &vec![0; n],
+        &vec![0; n + 1],
+    )
+}
+
+#[test]
+fn the_fastest_schedules_of_equal_stages_at_every_limit() {
+    let reference = reference();
+    for entry in reference["uniform"].as_array().unwrap() {
+        let of = |name: &str| entry[name].as_u64().unwrap();
+        assert_eq!((of("fw"), of("bw"), of("tmp")), (1, 0, 0));
+        let chain = equal_stages(of("n") as usize, of("x"), of("xbar"));
         let steps = entry["steps_mem_makespan"].as_array().unwrap();
         let first = steps[0][0].as_u64().unwrap();
         assert_eq!(optimum(&chain, first - 1), None);
@@ -160,36 +197,22 @@ fn check_uniform(entries: &Value) {
     }
 }
 
-#[test]
-fn extract_of_the_reference() {
-    let extract: Value = serde_json::from_str(EXTRACT).unwrap();
-    assert!(check_chains(&extract["chains"]) > 30);
-    check_uniform(&extract["uniform"]);
-}
-
-#[test]
-fn whole_reference() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(WHOLE);
-    let Ok(text) = std::fs::read_to_string(&path) else {
-        println!("skipped: there is no {}", path.display());
-        return;
-    };
-    let whole: Value = serde_json::from_str(&text).unwrap();
-    let checked = check_chains(&whole["chains"]) + check_chains(&whole["small"]);
-    check_uniform(&whole["uniform"]);
-    println!("{checked} cases");
-}
-
-/// Forwards that Revolve takes, without the recording ones: r l - C(s + r, r - 1).
+/// Forwards that Revolve takes, without the recording ones: r l - C(s + r, r - 1). And those of equal stages whose graphs
+/// are as large as their outputs, where a limit of s + 4 holds s checkpoints or graphs, the input, an output and two
+/// gradients.
 #[test]
 fn revolve_counts_of_the_reference() {
-    let extract: Value = serde_json::from_str(EXTRACT).unwrap();
-    for entry in extract["revolve_counts"].as_array().unwrap() {
+    for entry in reference()["revolve_counts"].as_array().unwrap() {
         let of = |name: &str| entry[name].as_u64().unwrap() as usize;
-        let schedule = rekindle_plan::planner::revolve(of("n"), of("s")).unwrap();
+        let (n, s) = (of("n"), of("s"));
+        let schedule = rekindle_plan::planner::revolve(n, s).unwrap();
         let forwards: usize = schedule.forward_counts().iter().sum();
-        assert_eq!(forwards - of("n"), of("closed_t"));
+        assert_eq!(forwards - n, of("closed_t"));
         assert_eq!(forwards, of("optimal_steps_binomial"));
+        assert_eq!(
+            optimum(&equal_stages(n, 1, 1), s as u64 + 4),
+            entry["optimal_steps_mixed"].as_f64()
+        );
     }
 }
 

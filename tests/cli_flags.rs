@@ -1,0 +1,134 @@
+//! Flags that change how a command works, not what it is asked.
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use self::support::{document, folder, messages, rekindle};
+
+/// With SGD at a rate at which the first step overflows.
+const OVERFLOWS: &str = r#"[data]
+type = "synthetic"
+shape = [24]
+target = { values = 8 }
+samples = 64
+
+[model]
+layers = [
+  { repeat = 4, layers = [{ type = "linear", out = 48 }, "gelu"] },
+  { type = "linear", out = 8 },
+]
+
+[train]
+steps = 3
+batch = 16
+loss = "mean_squared_error"
+optimizer = "sgd"
+learning_rate = 1e30
+
+[run]
+segments = 3
+device = "cpu"
+"#;
+
+fn train(config: &str, arguments: &[&str]) -> Value {
+    let folder = folder(config);
+    let arguments = [&["train", "run.toml", "--json"], arguments].concat();
+    let output = rekindle(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    document(&output)
+}
+
+#[test]
+fn verified_values_must_be_finite() {
+    let off = train(OVERFLOWS, &["--verify", "off"]);
+    assert_eq!(off["last_loss"], Value::Null);
+    let folder = folder(OVERFLOWS);
+    let arguments = ["train", "run.toml", "--verify", "values"];
+    let refused = rekindle(folder.path(), &arguments);
+    assert_eq!(refused.status.code(), Some(1), "{}", messages(&refused));
+    let said = messages(&refused);
+    assert!(said.contains("values that are NaN or infinite"), "{said}");
+}
+
+#[test]
+fn verified_values_change_nothing() {
+    let config = OVERFLOWS.replace("1e30", "1e-3");
+    let losses = |what: &str| {
+        let record = train(&config, &["--verify", what]);
+        let steps = record["history"].as_array().expect("a history");
+        let losses = steps.iter().map(|step| step["loss"].clone());
+        losses.collect::<Vec<_>>()
+    };
+    let verified = losses("values");
+    assert_eq!(verified.len(), 3);
+    assert!(verified.iter().all(Value::is_f64), "{verified:?}");
+    assert_eq!(verified, losses("off"));
+}
+
+#[test]
+fn both_counts_are_one_on_the_processor() {
+    let config = OVERFLOWS.replace("1e30", "1e-3");
+    for count in ["in-use", "reserved"] {
+        let record = train(&config, &["--count", count]);
+        assert_eq!(record["count"], count);
+        let in_use = &record["in_use"];
+        assert!(record["measured_peak_bytes"].is_u64(), "{record}");
+        assert_eq!(record["measured_peak_bytes"], in_use["measured_bytes"]);
+        assert_eq!(record["predicted_peak_bytes"], in_use["predicted_bytes"]);
+        assert_eq!(record["pools"], Value::Null);
+    }
+}
+
+/// Sizes without a common divisor, so that no number of slots is exact.
+fn odd_chain() -> Value {
+    let stages: Vec<Value> = (0..16)
+        .map(|i| {
+            json!({
+                "name": format!("s{i}"),
+                "forward_s": 1 + (i * 7) % 5,
+                "backward_s": 2 + (i * 3) % 7,
+                "output_bytes": 1_000_003 + i * 70_001,
+                "saved_bytes": 3_000_017 + i * 90_001,
+                "forward_temp_bytes": 0,
+                "backward_temp_bytes": 0,
+            })
+        })
+        .collect();
+    json!({
+        "format": "rekindle-chain/1",
+        "input_bytes": 1_000_003,
+        "stages": stages,
+        "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 0},
+    })
+}
+
+#[test]
+fn ten_times_the_slots_are_a_tenth_as_wide() {
+    let folder = folder("");
+    let chain = folder.path().join("chain.json");
+    fs::write(&chain, odd_chain().to_string()).expect("written");
+    let plan = |slots: &str| {
+        let arguments = ["plan", "--chain", "chain.json", "--planner", "optimal"];
+        let asked = ["--budget", "30MB", "--slots", slots, "--explain"];
+        rekindle(folder.path(), &[&arguments[..], &asked].concat())
+    };
+    // `... N slots of WIDTH bytes ...`
+    let width = |slots: &str| {
+        let output = plan(slots);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (_, rest) = text.split_once(" slots of ").expect("slots");
+        let width = rest.split(' ').next().expect("a width");
+        width.parse::<u64>().expect("bytes")
+    };
+    let (few, many) = (width("5000"), width("50000"));
+    // A width is rounded up to whole bytes.
+    assert!(few.abs_diff(10 * many) <= 10, "{few} and {many}");
+
+    let refused = plan("0");
+    assert_eq!(refused.status.code(), Some(2));
+    let said = messages(&refused);
+    assert!(said.contains("cannot use 0 slots"), "{said}");
+}
