@@ -22,7 +22,9 @@ use super::{
 const LINEARS: usize = 4;
 const BLOCKS: usize = 3;
 
-const PROGRAMS: u64 = 80;
+const PROGRAMS: u64 = 120;
+/// Programs with a checkpoint that must be left to compare: in some the loss depends on nothing that is trained.
+const LEAST_COMPARED: usize = 60;
 const STEPS: u64 = 3;
 
 /// Sums of three uses and more, over some steps; relative to the largest value.
@@ -310,7 +312,9 @@ fn train(
     Some(trace)
 }
 
-fn compare_one(seed: u64) {
+/// Whether a program with a checkpoint was compared: there is nothing to compare where the loss depends on nothing that
+/// is trained.
+fn compare_one(seed: u64) -> bool {
     let mut random = StdRng::seed_from_u64(seed);
     let exact = random.random_bool(0.7);
     device().seed(seed);
@@ -367,9 +371,11 @@ fn compare_one(seed: u64) {
     match (plain, taped, refused.take()) {
         (Some(plain), Some(taped), None) => {
             assert_same(&what, &plain, &taped, if exact { 0.0 } else { TOLERANCE });
+            let checkpoint = |op: &Op| matches!(op, Op::Layer(..) | Op::Piece(..));
+            program.ops.iter().any(checkpoint)
         }
         // A constant that a checkpoint gives is tracked.
-        (None, Some(_), None) | (None, None, Some(TapeError::LossUntracked)) => {}
+        (None, Some(_), None) | (None, None, Some(TapeError::LossUntracked)) => false,
         (_, _, refused) => panic!("{what}: {refused:?}"),
     }
 }
@@ -378,7 +384,9 @@ fn compare_one(seed: u64) {
 #[test]
 fn random_programs_equal_the_plain_run() {
     own_process!();
-    (0..PROGRAMS).for_each(compare_one);
+    let compared = (0..PROGRAMS).filter(|&seed| compare_one(seed)).count();
+    println!("compared {compared}");
+    assert!(compared >= LEAST_COMPARED, "{compared} of {PROGRAMS}");
 }
 
 /// burn keeps the input's leaf in the graph of its first use, which no gradient comes to.
