@@ -43,7 +43,8 @@ fn train(config: &str, arguments: &[&str]) -> Value {
 
 #[test]
 fn verified_values_must_be_finite() {
-    let off = train(OVERFLOWS, &["--verify", "off"]);
+    let off = ["--verify", "off", "--executor", "modules"];
+    let off = train(OVERFLOWS, &off);
     assert_eq!(off["last_loss"], Value::Null);
     let folder = folder(OVERFLOWS);
     let arguments = ["train", "run.toml", "--verify", "values"];
@@ -51,6 +52,12 @@ fn verified_values_must_be_finite() {
     assert_eq!(refused.status.code(), Some(1), "{}", messages(&refused));
     let said = messages(&refused);
     assert!(said.contains("values that are NaN or infinite"), "{said}");
+
+    // A recorded step has no layer that runs again.
+    let recorded = [&arguments[..], &["--executor", "recorded"]].concat();
+    let refused = rekindle(folder.path(), &recorded);
+    assert_eq!(refused.status.code(), Some(2), "{}", messages(&refused));
+    assert!(messages(&refused).contains("leave one out"));
 }
 
 #[test]
@@ -131,4 +138,28 @@ fn ten_times_the_slots_are_a_tenth_as_wide() {
     assert_eq!(refused.status.code(), Some(2));
     let said = messages(&refused);
     assert!(said.contains("cannot use 0 slots"), "{said}");
+}
+
+/// Measuring the stages of so small a model takes more than running them.
+#[test]
+fn what_measuring_takes_counts() {
+    let config = OVERFLOWS.replace("1e30", "1e-3");
+    let folder = folder(&config);
+    let with = |budget: &str| {
+        let arguments = ["--executor", "modules", "--budget", budget, "--json"];
+        rekindle(
+            folder.path(),
+            &[&["train", "run.toml"][..], &arguments].concat(),
+        )
+    };
+    let refused = document(&with("1B"));
+    let smallest = refused["smallest_budget_bytes"].as_u64().expect("bytes");
+    for budget in [smallest / 100 * 101, smallest / 20 * 21, smallest / 4 * 5] {
+        let record = document(&with(&format!("{budget}B")));
+        let measured = record["measured_peak_bytes"].as_u64();
+        assert!(
+            measured.is_some_and(|peak| peak <= budget),
+            "{budget}: {record}"
+        );
+    }
 }

@@ -327,7 +327,7 @@ pub struct PlanArgs {
     /// Cut the layers into K segments
     #[arg(long, value_name = "K")]
     pub segments: Option<usize>,
-    /// Into how many slots `optimal` cuts the memory, at most
+    /// Into how many slots `optimal` cuts the memory where that is less than exact; short chains get more
     #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS)]
     pub slots: usize,
     /// Write the plan to this file, for `rekindle train --plan`

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rekindle::{
     device::{DeviceId, DeviceInfo},
+    executor::Recheck,
     size::Size,
     train::{
         ExecutorKind, RunDirError,
@@ -60,6 +61,7 @@ pub fn run(args: TrainArgs) -> Outcome {
         None => None,
     };
 
+    let verify = args.verify.map(Into::into).or(config.run.verify);
     let name = path.display().to_string();
     let job = Job {
         name: &name,
@@ -67,13 +69,9 @@ pub fn run(args: TrainArgs) -> Outcome {
         compare: args.compare,
         track: args.track.is_some(),
         count: config.count(args.count),
-        recheck: args
-            .verify
-            .map(Into::into)
-            .or(config.run.verify)
-            .unwrap_or_default(),
+        recheck: verify.unwrap_or_default(),
         planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere::PLANNERS),
-        executor: executor(args, &config),
+        executor: executor(args.measure.executor, verify)?,
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
@@ -148,12 +146,16 @@ fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
 }
 
 /// What runs the steps: comparing what is recomputed is the modules' executor's.
-fn executor(args: &TrainArgs, config: &Config) -> ExecutorKind {
-    let compares = args.verify.is_some() || config.run.verify.is_some();
-    args.measure.executor.unwrap_or(match compares {
-        true => ExecutorKind::Modules,
-        false => ExecutorKind::default(),
-    })
+fn executor(asked: Option<ExecutorKind>, verify: Option<Recheck>) -> Result<ExecutorKind, Failure> {
+    let compares = verify.is_some_and(|recheck| recheck != Recheck::Off);
+    match (asked, compares) {
+        (Some(ExecutorKind::Recorded), true) => Err(Failure::usage(
+            "`--executor recorded` runs operations again, not layers, and has nothing for `--verify` to compare: leave one out",
+        )),
+        (Some(asked), _) => Ok(asked),
+        (None, true) => Ok(ExecutorKind::Modules),
+        (None, false) => Ok(ExecutorKind::default()),
+    }
 }
 
 /// Where the run leaves its files.

@@ -8,7 +8,11 @@ use rekindle_plan::{
     graph::{GraphPlanError, GraphPlanner},
 };
 
-use super::{Job, Observer, Order, Planned, RunError, ScheduleRequest, numbers, prepare::Built};
+use super::{
+    Job, Observer, Order, Planned, RunError, ScheduleRequest, numbers,
+    prepare::Built,
+    subject::{count_until_now, peak_until_now},
+};
 use crate::{
     meter::Meter,
     profile::StageLabel,
@@ -124,9 +128,7 @@ pub(super) fn make_plan(
     }
     let mut planned = planned(job, step, budget, planner, labels, param_count);
     let until_now = peak_until_now(meter);
-    planned.peak = planned.peak.max(until_now);
-    planned.peak_in_use = planned.peak_in_use.max(until_now);
-    planned.plain_peak = planned.plain_peak.max(until_now);
+    count_until_now(&mut planned, until_now);
     match (budget, asked) {
         (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
             Err(infeasible(step, request.planner, budget, planned.peak, meter).into())
@@ -138,14 +140,6 @@ pub(super) fn make_plan(
             })
         }
         _ => Ok(planned),
-    }
-}
-
-/// On the processor recording and planning take memory too, more than the step of a tiny model.
-fn peak_until_now(meter: &dyn Meter) -> Bytes {
-    match meter.read().reserved_bytes {
-        None => meter.lifetime_peak().in_use_bytes,
-        Some(_) => Bytes::ZERO,
     }
 }
 

@@ -193,3 +193,23 @@ impl Subject {
         }
     }
 }
+
+/// The most that was in use until now: on the processor measuring, recording and planning count too, and take more than
+/// the step of a tiny model.
+pub(super) fn peak_until_now(meter: &dyn Meter) -> Bytes {
+    match meter.read().reserved_bytes {
+        None => meter.lifetime_peak().in_use_bytes,
+        Some(_) => Bytes::ZERO,
+    }
+}
+
+/// The process's peak is not below what it has taken already.
+pub(super) fn count_until_now(planned: &mut Planned, until_now: Bytes) {
+    for peak in [
+        &mut planned.peak,
+        &mut planned.peak_in_use,
+        &mut planned.plain_peak,
+    ] {
+        *peak = until_now.max(*peak);
+    }
+}
