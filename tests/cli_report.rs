@@ -44,8 +44,12 @@ fn sum(parts: &Value) -> u64 {
 fn a_page_stands_alone_and_agrees_with_the_record_to_the_byte() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("run <1>");
-    // The recorded step of so small a model takes less than recording it: its predicted peak is on no timeline.
-    train(&run, &["--segments", "2", "--executor", "modules"]);
+    // Wide enough that the step takes more than measuring it: else the predicted peak is on no timeline.
+    let wide = ["--width", "384", "--batch", "128"];
+    train(
+        &run,
+        &[&wide[..], &["--segments", "2", "--executor", "modules"]].concat(),
+    );
     let page = report(&[&run]);
 
     let nothing_loaded = page.replace("http://www.w3.org/2000/svg", "");
