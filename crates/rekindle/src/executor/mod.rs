@@ -29,6 +29,7 @@
 //! the promise.
 
 pub(crate) mod copies;
+mod error;
 pub(crate) mod machine;
 mod program;
 mod recheck;
@@ -40,7 +41,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle_plan::{Action, Schedule, planner};
-use thiserror::Error;
 
 use crate::{
     activation::Activation,
@@ -55,6 +55,7 @@ pub(crate) use program::{OutputBorder, Program};
 use recheck::Rechecks;
 use watch::Watch;
 
+pub use error::{CheckpointError, StepError};
 pub use recheck::Recheck;
 pub use room::Room;
 pub(crate) use room::{needed, needed_by_update};
@@ -90,113 +91,6 @@ pub struct StepOutput<T> {
     pub forward_counts: Vec<usize>,
     /// Memory after each action, if the executor [traces](Executor::traced).
     pub trace: Vec<TraceEntry>,
-}
-
-/// A step that could not run, or whose result cannot be trusted: there are no gradients. Running statistics may have
-/// moved where the error came after a forward.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum StepError {
-    /// A stage gave tensors of other shapes when it was computed again.
-    #[error(
-        "stage {stage} gave tensors of shapes {again:?} when it was computed again, but {first:?} at first: its layer \
-         has state that a forward changes"
-    )]
-    RecomputedShape {
-        /// The stage.
-        stage: usize,
-        /// Shapes of its first output's tensors.
-        first: Vec<Vec<usize>>,
-        /// Shapes when it was computed again.
-        again: Vec<Vec<usize>>,
-    },
-    /// A stage gave other values when it was computed again.
-    #[error(
-        "stage {stage} gave other values when it was computed again: its layer draws random numbers that no seed \
-         reaches (`draws_random` must be true where it draws from the backend's generator), or has state that a \
-         forward changes"
-    )]
-    RecomputedValues {
-        /// The stage.
-        stage: usize,
-    },
-    /// A stage gave a value that is no number, or infinite.
-    #[error("stage {stage} gave values that are NaN or infinite")]
-    NotFinite {
-        /// The stage.
-        stage: usize,
-    },
-    /// The schedule was made for another chain.
-    #[error("the schedule is for {schedule} stages, but the model has {layers} layers")]
-    LayerCount {
-        /// Stages of the schedule.
-        schedule: usize,
-        /// Layers of the model.
-        layers: usize,
-    },
-    /// The room was made for another chain.
-    #[error("the room in the pools is for {room} stages, but the model has {layers} layers")]
-    Room {
-        /// Stages of the room's chain.
-        room: usize,
-        /// Layers of the model.
-        layers: usize,
-    },
-    /// The step runs in a rayon task, in the middle of a stage of another step that draws random numbers.
-    #[error(
-        "the step interrupts another one that draws random numbers on the same rayon thread: run steps on threads of their \
-         own, not in rayon tasks"
-    )]
-    Interrupts,
-    /// The input is larger than the one that the schedule was planned for.
-    #[error(
-        "the schedule was planned for an input of shapes {planned:?}, and this one has {got:?}: it might take more memory \
-         than was planned; plan for the larger one, or cut it"
-    )]
-    LargerInput {
-        /// Shapes of the planned input's tensors.
-        planned: Vec<Vec<usize>>,
-        /// Shapes of this one's.
-        got: Vec<Vec<usize>>,
-    },
-    /// The loss has several values.
-    #[error(
-        "the loss must be one number (shape [1]), but has shape [{elements}]: take its mean or sum"
-    )]
-    LossNotScalar {
-        /// Number of values.
-        elements: usize,
-    },
-    /// The schedule asks for an alternative way to track a stage that the layers do not have.
-    #[error(
-        "the schedule tracks stage {stage} by alternative {alternative}, but its layer has {}",
-        if *.has_balanced { "only the default and alternative 1" } else { "only the default" }
-    )]
-    Alternative {
-        /// The stage.
-        stage: usize,
-        /// The alternative asked for.
-        alternative: usize,
-        /// Whether the layer has a balanced form.
-        has_balanced: bool,
-    },
-}
-
-impl StepError {
-    /// The stage that it is about, if it is about one.
-    #[must_use]
-    pub fn stage(&self) -> Option<usize> {
-        match self {
-            Self::RecomputedShape { stage, .. }
-            | Self::RecomputedValues { stage }
-            | Self::NotFinite { stage }
-            | Self::Alternative { stage, .. } => Some(*stage),
-            Self::LayerCount { .. }
-            | Self::Room { .. }
-            | Self::Interrupts
-            | Self::LargerInput { .. }
-            | Self::LossNotScalar { .. } => None,
-        }
-    }
 }
 
 /// A schedule's actions, but what only frozen stages would need, and the program that does them.
@@ -412,17 +306,6 @@ impl Executor {
         }
         Ok(())
     }
-}
-
-/// A one-call training step that could not run.
-#[derive(Debug, Error)]
-pub enum CheckpointError {
-    /// The number of segments does not fit the model.
-    #[error(transparent)]
-    Plan(#[from] rekindle_plan::PlanError),
-    /// The step could not run.
-    #[error(transparent)]
-    Step(#[from] StepError),
 }
 
 /// Forward, loss and backward with `segments` checkpointed segments: the form that PyTorch's
