@@ -1,7 +1,6 @@
 //! All that leans on conversions which burn leaves open and does not promise: tensors of the recording device as
 //! autodiff's, and operations run by burn's interpreter. `docs/upstream.md` lists what is assumed;
-//! `tests/suite/record/assumptions.rs`
-//! has a test for each assumption.
+//! `tests/suite/record/assumptions.rs` has a test for each assumption.
 //!
 //! burn's capture device records operations in place of running them, and burn says that it has no autodiff. But every
 //! operation of `Autodiff<Capture>` is dispatched, so that leaves made here by hand record burn's own backward too.

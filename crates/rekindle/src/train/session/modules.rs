@@ -3,13 +3,9 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use rekindle_plan::{Bytes, Chain, Plan, PlanError, PlannerKind, Seconds, Source, simulate};
+use rekindle_plan::{Bytes, Chain, Plan, PlannerKind, Seconds, Source, simulate};
 
-use super::{
-    Job, Observer, Order, Planned, RunError, ScheduleRequest,
-    prepare::Built,
-    subject::{count_until_now, peak_until_now},
-};
+use super::{Job, Observer, Order, Planned, RunError, ScheduleRequest, prepare::Built};
 use crate::{
     device::pool_overhead,
     executor::{Executor, Recheck, Room},
@@ -193,8 +189,7 @@ pub(super) fn make_plan(
             let elsewhere = job
                 .planner
                 .and_then(|planners| (planners.modules)(measured, request));
-            let plan = elsewhere.unwrap_or_else(|| measured.plan(request));
-            let plan = plan.map_err(|error| with_until_now(error, peak_until_now(meter)))?;
+            let plan = elsewhere.unwrap_or_else(|| measured.plan(request))?;
             let name = plan.planner.to_string();
             (plan, name)
         }
@@ -231,45 +226,7 @@ pub(super) fn make_plan(
             budget,
         });
     }
-    let mut planned = planned(job, plan, planner, budget, measured, meter, param_count)?;
-    let until_now = peak_until_now(meter);
-    count_until_now(&mut planned, until_now);
-    match (budget, asked) {
-        (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
-            Err(PlanError::Infeasible {
-                planner: request.planner,
-                budget,
-                smallest: until_now,
-                smallest_of_all: until_now,
-            }
-            .into())
-        }
-        (Some(budget), ScheduleRequest::Given { .. }) if until_now > budget => {
-            Err(RunError::OverBudget {
-                peak: until_now,
-                budget,
-            })
-        }
-        _ => Ok(planned),
-    }
-}
-
-/// The error of a planner that does not know what was taken before it.
-fn with_until_now(error: PlanError, until_now: Bytes) -> PlanError {
-    match error {
-        PlanError::Infeasible {
-            planner,
-            budget,
-            smallest,
-            smallest_of_all,
-        } => PlanError::Infeasible {
-            planner,
-            budget,
-            smallest: smallest.max(until_now),
-            smallest_of_all: smallest_of_all.max(until_now),
-        },
-        other => other,
-    }
+    planned(job, plan, planner, budget, measured, meter, param_count)
 }
 
 /// A plan with all that is shown of it.

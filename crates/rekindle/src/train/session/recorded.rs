@@ -8,11 +8,7 @@ use rekindle_plan::{
     graph::{GraphPlanError, GraphPlanner},
 };
 
-use super::{
-    Job, Observer, Order, Planned, RunError, ScheduleRequest, numbers,
-    prepare::Built,
-    subject::{count_until_now, peak_until_now},
-};
+use super::{Job, Observer, Order, Planned, RunError, ScheduleRequest, numbers, prepare::Built};
 use crate::{
     meter::Meter,
     profile::StageLabel,
@@ -77,7 +73,6 @@ pub(super) fn make_plan(
     step: &mut RecordedStep,
     labels: &[StageLabel],
     param_count: u64,
-    meter: &dyn Meter,
 ) -> Result<Planned, RunError> {
     let budget = asked.budget();
     let (wanted, planner) = match asked {
@@ -113,7 +108,7 @@ pub(super) fn make_plan(
     if let Err(error) = step.plan_again(budget, wanted) {
         return Err(match (error, asked) {
             (RecordError::Infeasible { budget, smallest }, ScheduleRequest::Plan(request)) => {
-                infeasible(step, request.planner, budget, smallest, meter).into()
+                infeasible(step, request.planner, budget, smallest).into()
             }
             (RecordError::Infeasible { budget, smallest }, _) => RunError::OverBudget {
                 peak: smallest,
@@ -126,21 +121,7 @@ pub(super) fn make_plan(
             (error, _) => error.into(),
         });
     }
-    let mut planned = planned(job, step, budget, planner, labels, param_count);
-    let until_now = peak_until_now(meter);
-    count_until_now(&mut planned, until_now);
-    match (budget, asked) {
-        (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
-            Err(infeasible(step, request.planner, budget, planned.peak, meter).into())
-        }
-        (Some(budget), ScheduleRequest::Given { .. }) if until_now > budget => {
-            Err(RunError::OverBudget {
-                peak: until_now,
-                budget,
-            })
-        }
-        _ => Ok(planned),
-    }
+    Ok(planned(job, step, budget, planner, labels, param_count))
 }
 
 /// What no plan fits, with the smallest budget that any planner meets.
@@ -149,7 +130,6 @@ fn infeasible(
     planner: PlannerKind,
     budget: Bytes,
     smallest: Bytes,
-    meter: &dyn Meter,
 ) -> PlanError {
     let any = match planner {
         PlannerKind::Auto => None,
@@ -159,12 +139,11 @@ fn infeasible(
         Some(RecordError::Infeasible { smallest: any, .. }) => any.min(smallest),
         _ => smallest,
     };
-    let until_now = peak_until_now(meter);
     PlanError::Infeasible {
         planner,
         budget,
-        smallest: smallest.max(until_now),
-        smallest_of_all: smallest_of_all.max(until_now),
+        smallest,
+        smallest_of_all,
     }
 }
 

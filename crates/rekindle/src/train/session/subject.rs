@@ -3,7 +3,7 @@
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use burn::tensor::Device;
-use rekindle_plan::{Bytes, Chain, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, Chain, PlanError, PlanRequest, PlannerKind};
 
 use super::{Job, Observer, Planned, RunError, ScheduleRequest, modules, prepare::Built, recorded};
 use crate::{
@@ -111,19 +111,15 @@ impl Subject {
     ///
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
-        match &mut self.kind {
+        let planned = match &mut self.kind {
             Kind::Modules(measured) => {
                 modules::make_plan(job, asked, measured, &*self.meter, self.param_count)
             }
-            Kind::Recorded { step, labels } => recorded::make_plan(
-                job,
-                asked,
-                &mut step.borrow_mut(),
-                labels,
-                self.param_count,
-                &*self.meter,
-            ),
-        }
+            Kind::Recorded { step, labels } => {
+                recorded::make_plan(job, asked, &mut step.borrow_mut(), labels, self.param_count)
+            }
+        };
+        with_until_now(planned, asked, peak_until_now(&*self.meter))
     }
 
     /// The useful plans of a planner, from the smallest peak to the largest, each larger one faster, with the smallest
@@ -165,9 +161,7 @@ impl Subject {
                 };
                 let plain = plan(None, PlannerKind::None)?;
                 let smallest = match plan(Some(Bytes(1)), request.planner) {
-                    Err(RunError::Plan(rekindle_plan::PlanError::Infeasible {
-                        smallest, ..
-                    })) => smallest,
+                    Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
                     Err(error) => return Err(error),
                     Ok(planned) => planned.peak,
                 };
@@ -196,20 +190,56 @@ impl Subject {
 
 /// The most that was in use until now: on the processor measuring, recording and planning count too, and take more than
 /// the step of a tiny model.
-pub(super) fn peak_until_now(meter: &dyn Meter) -> Bytes {
+fn peak_until_now(meter: &dyn Meter) -> Bytes {
     match meter.read().reserved_bytes {
         None => meter.lifetime_peak().in_use_bytes,
         Some(_) => Bytes::ZERO,
     }
 }
 
-/// The process's peak is not below what it has taken already.
-pub(super) fn count_until_now(planned: &mut Planned, until_now: Bytes) {
-    for peak in [
-        &mut planned.peak,
-        &mut planned.peak_in_use,
-        &mut planned.plain_peak,
-    ] {
-        *peak = until_now.max(*peak);
+/// A process whose peak is no smaller than what it has taken already.
+fn with_until_now(
+    planned: Result<Planned, RunError>,
+    asked: &ScheduleRequest,
+    until_now: Bytes,
+) -> Result<Planned, RunError> {
+    let planned = match planned {
+        Ok(planned) => Planned {
+            peak: planned.peak.max(until_now),
+            peak_in_use: planned.peak_in_use.max(until_now),
+            plain_peak: planned.plain_peak.max(until_now),
+            ..planned
+        },
+        Err(RunError::Plan(PlanError::Infeasible {
+            planner,
+            budget,
+            smallest,
+            smallest_of_all,
+        })) => {
+            return Err(RunError::Plan(PlanError::Infeasible {
+                planner,
+                budget,
+                smallest: smallest.max(until_now),
+                smallest_of_all: smallest_of_all.max(until_now),
+            }));
+        }
+        Err(error) => return Err(error),
+    };
+    match (asked.budget(), asked) {
+        (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
+            Err(RunError::Plan(PlanError::Infeasible {
+                planner: request.planner,
+                budget,
+                smallest: until_now,
+                smallest_of_all: until_now,
+            }))
+        }
+        (Some(budget), ScheduleRequest::Given { .. }) if until_now > budget => {
+            Err(RunError::OverBudget {
+                peak: until_now,
+                budget,
+            })
+        }
+        _ => Ok(planned),
     }
 }
