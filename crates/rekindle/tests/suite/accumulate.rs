@@ -1,20 +1,17 @@
 //! A batch that is run in parts trains as the whole batch does.
 
 use rekindle::{
-    Dtype,
-    data::{
-        open,
-        settings::{DataSettings, Source, SyntheticTarget},
-    },
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
         record::RunRecord,
         session::{Job, ScheduleRequest, run},
-        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+        settings::{OptimizerSettings, TrainSettings},
     },
 };
 use rekindle_plan::{PlanRequest, PlannerKind};
+
+use crate::jobs::{classifier, vectors};
 
 const WIDTH: usize = 16;
 const BATCH: usize = 12;
@@ -37,31 +34,14 @@ fn train(accumulate: usize, segments: usize) -> RunRecord {
             linear,
         ],
     };
-    let data = DataSettings {
-        source: Source::Synthetic {
-            shape: vec![WIDTH],
-            vocab: None,
-            target: SyntheticTarget::Classes { classes: WIDTH },
-            samples: 40,
-            seed: 3,
-        },
-        eval_split: 0.0,
+    let data = vectors(WIDTH, WIDTH, 40);
+    let momentum = OptimizerSettings::Sgd {
+        momentum: 0.9,
+        weight_decay: 0.0,
     };
-    let data = open(&data, 1).expect("synthetic data");
     let settings = TrainSettings {
-        steps: 5,
-        batch: BATCH,
         accumulate,
-        seed: 5,
-        dtype: Dtype::F32,
-        loss: LossKind::CrossEntropy,
-        optimizer: OptimizerSettings::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.0,
-        },
-        learning_rate: LearningRate::Constant { rate: 0.1 },
-        clip: None,
-        eval_every: None,
+        ..classifier(5, BATCH, momentum)
     };
     let request = ScheduleRequest::Plan(PlanRequest {
         planner: PlannerKind::Uniform,

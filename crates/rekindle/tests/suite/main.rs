@@ -21,6 +21,7 @@ mod budget;
 mod counted;
 mod executor;
 mod golden_traces;
+mod jobs;
 mod memory;
 mod odd_chains;
 mod recheck;

@@ -1,20 +1,17 @@
 //! What a tracked step says that came and went, against what the layers must allocate.
 
 use rekindle::{
-    Dtype,
-    data::{
-        open,
-        settings::{DataSettings, Source, SyntheticTarget},
-    },
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
         session::{Job, Observer, ScheduleRequest, run},
-        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+        settings::OptimizerSettings,
         tracker::TrackedMoment,
     },
 };
 use rekindle_plan::{PlanRequest, PlannerKind};
+
+use crate::jobs::{classifier, vectors};
 
 const BATCH: usize = 32;
 /// All sizes differ, and are large enough to be told apart.
@@ -54,33 +51,13 @@ fn what_came_and_went_is_what_the_layers_allocate() {
         input: SampleShape::float([INPUT]),
         layers: vec![linear(HIDDEN), linear(OUTPUT)],
     };
-    let data = DataSettings {
-        source: Source::Synthetic {
-            shape: vec![INPUT],
-            vocab: None,
-            target: SyntheticTarget::Classes { classes: OUTPUT },
-            samples: 100,
-            seed: 3,
-        },
-        eval_split: 0.0,
+    let data = vectors(INPUT, OUTPUT, 100);
+    let adam = OptimizerSettings::Adam {
+        betas: [0.9, 0.999],
+        epsilon: 1e-5,
+        weight_decay: 0.0,
     };
-    let data = open(&data, 1).expect("synthetic data");
-    let settings = TrainSettings {
-        steps: 4,
-        batch: BATCH,
-        accumulate: 1,
-        seed: 5,
-        dtype: Dtype::F32,
-        loss: LossKind::CrossEntropy,
-        optimizer: OptimizerSettings::Adam {
-            betas: [0.9, 0.999],
-            epsilon: 1e-5,
-            weight_decay: 0.0,
-        },
-        learning_rate: LearningRate::Constant { rate: 0.1 },
-        clip: None,
-        eval_every: None,
-    };
+    let settings = classifier(4, BATCH, adam);
     let request = ScheduleRequest::Plan(PlanRequest {
         planner: PlannerKind::Uniform,
         segments: Some(2),

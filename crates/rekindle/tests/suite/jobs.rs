@@ -1,0 +1,41 @@
+//! Small trainings that several tests run.
+
+use rekindle::{
+    Dtype,
+    data::{
+        Split, open,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    train::settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+};
+
+/// So many random vectors of `width` numbers, with classes.
+pub fn vectors(width: usize, classes: usize, samples: usize) -> Split {
+    let settings = DataSettings {
+        source: Source::Synthetic {
+            shape: vec![width],
+            vocab: None,
+            target: SyntheticTarget::Classes { classes },
+            samples,
+            seed: 3,
+        },
+        eval_split: 0.0,
+    };
+    open(&settings, 1).expect("synthetic data")
+}
+
+/// A classifier's settings, at a rate that never changes.
+pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> TrainSettings {
+    TrainSettings {
+        steps,
+        batch,
+        accumulate: 1,
+        seed: 5,
+        dtype: Dtype::F32,
+        loss: LossKind::CrossEntropy,
+        optimizer,
+        learning_rate: LearningRate::Constant { rate: 0.1 },
+        clip: None,
+        eval_every: None,
+    }
+}
