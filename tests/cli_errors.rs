@@ -352,36 +352,3 @@ fn estimate_counts_the_keras_model_exactly() {
     expected.extend([2_359_552, 73_760, 132, 5]);
     assert_eq!(counts, expected);
 }
-
-#[test]
-fn an_interrupt_of_what_keeps_nothing_is_said() {
-    use std::{
-        io::{BufRead, BufReader, Read},
-        process::Stdio,
-    };
-    for arguments in [
-        &["verify", "configs/deep-linear.toml", "--steps", "1000"][..],
-        &["plan", "configs/deep-linear.toml", "--executor", "modules"],
-    ] {
-        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-            .env("REKINDLE_CACHE", "")
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .args(arguments)
-            .args(["--device", "cpu"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let mut messages = BufReader::new(child.stderr.take().expect("piped"));
-        let mut said = String::new();
-        messages.read_line(&mut said).expect("text");
-        assert!(said.contains("on cpu"), "{said}");
-        let killed = std::process::Command::new("kill")
-            .args(["-INT", &child.id().to_string()])
-            .status();
-        assert!(killed.expect("kill").success());
-        messages.read_to_string(&mut said).expect("text");
-        assert_eq!(child.wait().expect("ended").code(), Some(130), "{said}");
-        assert!(said.contains("interrupted: nothing was written"), "{said}");
-    }
-}

@@ -1,5 +1,8 @@
 //! `sweep` from end to end.
 
+#[cfg(unix)]
+#[path = "support/signal.rs"]
+mod signal;
 mod support;
 
 use std::fs;
@@ -233,33 +236,10 @@ fn rows_that_run_out_of_memory_stay_in_the_table() {
 #[cfg(unix)]
 #[test]
 fn an_interrupt_keeps_the_rows_that_are_done() {
-    use std::{
-        io::{BufRead, BufReader, Read},
-        process::{Command, Stdio},
-    };
-
     let folder = folder(CONFIG);
-    let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder.path())
-        .args(["sweep", "run.toml", "--steps", "40", "-o", "out"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let mut messages = BufReader::new(child.stderr.take().expect("piped"));
-    let mut line = String::new();
-    while !line.starts_with("2/") {
-        line.clear();
-        assert_ne!(messages.read_line(&mut line).expect("text"), 0, "two rows");
-    }
-    let killed = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(killed.expect("kill").success());
-    let mut rest = String::new();
-    messages.read_to_string(&mut rest).expect("text");
-    let output = child.wait_with_output().expect("ended");
+    let sweep = ["sweep", "run.toml", "--steps", "40", "-o", "out"];
+    let output = signal::signalled(folder.path(), &sweep, |line| line.starts_with("2/"), "-INT");
+    let rest = messages(&output);
     assert_eq!(output.status.code(), Some(130), "{rest}");
     assert!(rest.contains("they are in out"), "{rest}");
     let table = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -9,7 +9,8 @@ use clap::Parser;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{Cli, Command, TrainArgs},
+    args::{Cli, Command, MeasureArgs, TrainArgs},
+    config::{RunKeys, TypedSchedule},
     failure::{Failure, Outcome},
     output,
 };
@@ -90,31 +91,29 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         return Ok(typed);
     };
     let before = Started::read(folder)?.arguments(folder)?;
-    let schedule = [
-        typed.segments.is_some(),
-        typed.budget.is_some(),
-        typed.plan.is_some(),
-    ];
-    let before = match schedule.contains(&true) || typed.planner.is_some() {
-        true => TrainArgs {
-            segments: None,
-            budget: None,
-            plan: None,
-            planner: None,
-            ..before
-        },
-        false => before,
+    let schedule = RunKeys {
+        segments: before.segments,
+        budget: before.budget,
+        plan: before.plan,
+        planner: before.planner,
+        ..RunKeys::default()
     };
+    let schedule = schedule.replaced(TypedSchedule {
+        segments: typed.segments,
+        budget: typed.budget,
+        plan: typed.plan.as_deref(),
+        planner: typed.planner,
+    });
     Ok(TrainArgs {
         config: before.config,
         replace: typed.replace.or(before.replace),
-        segments: typed.segments.or(before.segments),
-        budget: typed.budget.or(before.budget),
-        plan: typed.plan.or(before.plan),
-        planner: typed.planner.or(before.planner),
+        segments: schedule.segments,
+        budget: schedule.budget,
+        plan: schedule.plan,
+        planner: schedule.planner,
         steps: typed.steps.or(before.steps),
         seed: typed.seed.or(before.seed),
-        measure: crate::args::MeasureArgs {
+        measure: MeasureArgs {
             device: typed.measure.device.or(before.measure.device),
             executor: typed.measure.executor.or(before.measure.executor),
             fresh: typed.measure.fresh,

@@ -64,25 +64,14 @@ pub fn run(args: &EstimateArgs) -> Outcome {
 
 /// What to plan, if anything.
 fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<PlanRequest>, Failure> {
-    let RunKeys {
-        segments,
-        budget,
-        planner,
-        ..
-    } = *run;
-    if segments.is_none() && budget.is_none() && planner.is_none() {
+    if run.segments.is_none() && run.budget.is_none() && run.planner.is_none() {
         return Ok(None);
     }
-    let budget = match budget {
+    let budget = match run.budget {
         Some(size) => Some(size.of(device.total_bytes).map_err(Failure::usage)?),
         None => None,
     };
-    Ok(Some(PlanRequest {
-        planner: train::planner(planner, segments),
-        budget,
-        segments,
-        ..PlanRequest::default()
-    }))
+    Ok(Some(train::plan_request(run, budget)))
 }
 
 /// The plan that the config names, if no other schedule is typed.

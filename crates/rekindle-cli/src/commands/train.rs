@@ -197,12 +197,17 @@ pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequ
         Some(size) => Some(bytes_of(size, device)?),
         None => None,
     };
-    Ok(ScheduleRequest::Plan(PlanRequest {
+    Ok(ScheduleRequest::Plan(plan_request(run, budget)))
+}
+
+/// The plan that is asked for within a budget in bytes.
+pub(super) fn plan_request(run: &RunKeys, budget: Option<Bytes>) -> PlanRequest {
+    PlanRequest {
         planner: planner(run.planner, run.segments),
         budget,
         segments: run.segments,
         ..PlanRequest::default()
-    }))
+    }
 }
 
 /// The planner: the one that was asked for, else the one that the other wishes imply.
