@@ -79,6 +79,7 @@
 //! | `measure.rs` | what each operation costs |
 //! | `layout.rs` | which operations cost the same |
 //! | `planning.rs` | from a recording to a plan |
+//! | `profile.rs` | [`StepProfile`]: a measured step without its recording, to be planned elsewhere |
 //! | `program.rs` | a program, ready to run |
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `staged.rs` | the plan in terms of the model's stages |
@@ -101,6 +102,7 @@ mod operations;
 mod optimizer;
 mod output;
 mod planning;
+mod profile;
 mod program;
 mod rank;
 mod recording;
@@ -131,6 +133,7 @@ pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
 pub use output::Output;
 pub use planning::{PlanElsewhere, Wanted};
+pub use profile::StepProfile;
 pub use staged::{StagedPlan, action};
 pub use step::{SpanReading, Step};
 pub use step_plan::StepPlan;

@@ -306,7 +306,10 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
             executor: ExecutorKind::Modules,
             ..Job::new(&model, &*data.train, &settings, uniform(1))
         };
-        measure(&job, DeviceId::Cpu, &mut ()).unwrap().chain()
+        measure(&job, DeviceId::Cpu, &mut ())
+            .unwrap()
+            .measured_step(&job)
+            .chain
     };
     for (dtype, width) in [(Dtype::F32, 4), (Dtype::F16, 2), (Dtype::Bf16, 2)] {
         let chain = profile(dtype);

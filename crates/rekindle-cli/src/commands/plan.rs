@@ -2,10 +2,8 @@
 
 use std::{fmt::Write, path::Path};
 
-use rekindle::train::session::{Job, Order, Planned, RunError, ScheduleRequest};
-use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, frontier, plan,
-};
+use rekindle::train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
+use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind};
 use serde_json::json;
 
 use super::{profile, train};
@@ -65,46 +63,33 @@ pub fn run(args: &PlanArgs) -> Outcome {
                 let points = subject.frontier(job, all)?;
                 return frontier_of(args, all.planner, &points);
             }
-            match subject.plan(job, &job.schedule) {
-                Ok(planned) => show(args, &planned),
-                Err(RunError::Plan(error)) => Err(refused(args, error)),
-                Err(error) => Err(error.into()),
-            }
+            shown(args, subject.plan(job, &job.schedule))
         },
     )
 }
 
-/// Plans for a chain from a file, which is taken at its word: nothing is held back.
+/// Plans for a measured step from a file: one by itself is taken at its word, and nothing is held back.
 fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
-    let request = &PlanRequest {
+    let request = PlanRequest {
         planner: train::planner(args.planner, args.segments),
         budget: budget(args)?,
         segments: args.segments,
         slots: args.slots,
     };
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
-    let chain = Chain::from_json(&text)
+    let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-    let plain = PlanRequest {
-        planner: PlannerKind::None,
-        ..PlanRequest::default()
-    };
-    let plain = plan(&chain, &plain)?;
-    let planned = |plan: Plan, budget| {
-        Planned::of_chain(chain.clone(), plan, &plain, budget).map_err(Failure::usage)
-    };
     if args.frontier {
-        let points = frontier(&chain, request.planner, request.slots)?.into_iter();
-        let points = points.map(|plan| Ok::<_, Failure>((plan.peak, planned(plan, None)?)));
-        return frontier_of(
-            args,
-            request.planner,
-            &points.collect::<Result<Vec<_>, _>>()?,
-        );
+        return frontier_of(args, request.planner, &step.frontier(request)?);
     }
-    match plan(&chain, request) {
-        Ok(plan) => show(args, &planned(plan, request.budget)?),
-        Err(error) => Err(refused(args, error)),
+    shown(args, step.plan(&request))
+}
+
+fn shown(args: &PlanArgs, planned: Result<Planned, RunError>) -> Outcome {
+    match planned {
+        Ok(planned) => show(args, &planned),
+        Err(RunError::Plan(error)) => Err(refused(args, error)),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
 pub fn run(args: &ProfileArgs) -> Outcome {
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
-    let chain = measured(
+    let step = measured(
         &args.measure,
         &config,
         &device,
@@ -29,16 +29,16 @@ pub fn run(args: &ProfileArgs) -> Outcome {
             count: config.count(None),
             ..job
         },
-        |_, subject| Ok(subject.chain()),
+        |job, subject| Ok(subject.measured_step(job)),
     )?;
-    let text = chain.to_json().map_err(Failure::other)?;
+    let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
         output::file(path, &text)?;
     }
     if args.json {
         output::text(&format!("{text}\n"))
     } else {
-        output::text(&table(&chain))
+        output::text(&table(&step.chain))
     }
 }
 

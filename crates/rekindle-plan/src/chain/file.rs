@@ -3,7 +3,7 @@
 //! Numbers are read as plain JSON numbers first and turned into sizes and times after, so that a wrong one can be
 //! reported with its stage and field.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Number;
 
 use super::{Alternative, Chain, ChainError, FORMAT, LossCost, OptimizerCost, Place, Stage};
@@ -26,6 +26,10 @@ struct ChainFile {
     loss: LossFile,
     #[serde(default)]
     optimizer: OptimizerFile,
+    /// What whoever measured the chain knows besides; not read here.
+    #[serde(default, skip_serializing)]
+    #[expect(dead_code, reason = "allowed in the file, of no use to a chain")]
+    profile: Option<IgnoredAny>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -157,6 +161,7 @@ impl Chain {
                 temp_bytes: self.optimizer.temp_bytes.0.into(),
                 state_bytes: self.optimizer.state_bytes.0.into(),
             },
+            profile: None,
         };
         serde_json::to_string_pretty(&file).map_err(|error| ChainError::Json {
             message: error.to_string(),

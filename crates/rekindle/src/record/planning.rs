@@ -11,7 +11,7 @@ use rekindle_plan::{
     Bytes, OptimizerCost, Schedule,
     graph::{
         Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId, Program,
-        plan_graph, simulate, smallest_program,
+        Simulated, plan_graph, simulate, smallest_program,
     },
 };
 
@@ -247,11 +247,9 @@ fn planned_once<A>(
     planning: &Planning,
     measured: Rc<Measured<A>>,
 ) -> Result<Planned<A>, RecordError> {
-    let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
     let asked = planning.budget.unwrap_or(Bytes::MAX);
     // All bytes below are without the reserve.
-    let within = planning.budget.map(without_reserve);
-    let budget = within.unwrap_or(Bytes::MAX);
+    let budget = planning.budget.map_or(Bytes::MAX, without_reserve);
     let optimizer = match planning.updated {
         true => OptimizerCost {
             state_bytes: Bytes::ZERO,
@@ -282,21 +280,8 @@ fn planned_once<A>(
             .filter_map(|parameter| Some(graph.tensors[parameter.gradient?].bytes))
             .sum();
         let updating = base + beside + optimizer.state_bytes + gradients + optimizer.temp_bytes;
-        let infeasible = |smallest: Bytes| RecordError::Infeasible {
-            budget: asked,
-            smallest: with_reserve(smallest.max(updating)),
-        };
-        let plan = match planning
-            .wanted
-            .plan(&graph, within, planning.slots, planning.elsewhere)
-        {
-            Ok(plan) if updating <= budget => plan,
-            Ok(plan) => return Err(infeasible(plan.simulated.peak)),
-            Err(GraphPlanError::Infeasible { smallest, .. }) => return Err(infeasible(smallest)),
-            Err(error) => return Err(error.into()),
-        };
-        let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
-        let plain = simulate(&graph, &plain);
+        let request = (planning.budget, planning.slots, planning.elsewhere);
+        let (plan, plain) = chosen(&graph, updating, &planning.wanted, request)?;
         let (plain_peak, plain_time) = (plain.peak.max(updating), plain.time);
         drop(plain);
         let GraphPlan {
@@ -312,6 +297,7 @@ fn planned_once<A>(
             predicted_time: simulated.time,
             repeated: simulated.repeated,
             fixed_bytes: graph.fixed_bytes,
+            update_bytes: updating,
             base,
             optimizer_state: optimizer.state_bytes,
             plain_peak,
@@ -327,6 +313,8 @@ fn planned_once<A>(
         let takes = planning.in_use() - before;
         let uncounted = takes - of_plan;
         planned.base += uncounted;
+        planned.fixed_bytes += uncounted;
+        planned.update_bytes += uncounted;
         planned.predicted_peak += uncounted;
         planned.plain_peak += uncounted;
         if planned.predicted_peak <= budget {
@@ -340,6 +328,35 @@ fn planned_once<A>(
         budget: asked,
         smallest: with_reserve(smallest),
     })
+}
+
+/// The plan that is wanted, and what the plain order takes. `updating` is in use while the optimizer updates. The budget
+/// includes the reserve.
+///
+/// # Errors
+///
+/// If the plan does not fit: with the smallest budget that one does.
+pub(super) fn chosen(
+    graph: &Graph,
+    updating: Bytes,
+    wanted: &Wanted,
+    (budget, slots, elsewhere): (Option<Bytes>, usize, Option<PlanElsewhere>),
+) -> Result<(GraphPlan, Simulated), RecordError> {
+    let within = budget.map(without_reserve);
+    let infeasible = |smallest: Bytes| RecordError::Infeasible {
+        budget: budget.unwrap_or(Bytes::MAX),
+        smallest: with_reserve(smallest.max(updating)),
+    };
+    let plan = match wanted.plan(graph, within, slots, elsewhere) {
+        Ok(plan) if within.is_none_or(|within| updating <= within) => plan,
+        Ok(plan) => return Err(infeasible(plan.simulated.peak)),
+        Err(GraphPlanError::Infeasible { smallest, .. }) => return Err(infeasible(smallest)),
+        Err(error) => return Err(error.into()),
+    };
+    let plain = Program::recorded(graph)
+        .map_err(|error| RecordError::Capture(error.to_string()))
+        .map(|plain| simulate(graph, &plain))?;
+    Ok((plan, plain))
 }
 
 /// Share of a budget that plans do not get: what a step takes varies a little from run to run, by the scratch of kernels

@@ -37,17 +37,37 @@ impl StagedPlan {
         let (graph, program) = (&planned.graph(), planned.prepared.program());
         let recording = &planned.measured.recording;
         let stages = stages(graph);
-        let spans = planned.spans.clone();
+        let staged = Self::of_stages(graph, &stages, program, planned.schedule.clone());
+        Self {
+            chain: named(graph, recording, &stages),
+            beside_buffers: planned.beside,
+            recording: recording.hash,
+            ..staged
+        }
+    }
+
+    /// The plan of a graph alone: its stages have no names, and no parameters.
+    pub(super) fn of_graph(graph: &Graph, program: &Program, schedule: Option<Schedule>) -> Self {
+        Self::of_stages(graph, &stages(graph), program, schedule)
+    }
+
+    fn of_stages(
+        graph: &Graph,
+        stages: &Stages,
+        program: &Program,
+        schedule: Option<Schedule>,
+    ) -> Self {
+        let spans = stages.spans(graph, program);
         Self {
             held: held(graph, program, &spans),
-            forwards: forwards(graph, program, &stages),
-            marks: marks(graph, &stages),
-            chain: chain(graph, recording, &stages),
+            forwards: forwards(graph, program, stages),
+            marks: marks(graph, stages),
+            chain: stages.chain().clone(),
             spans,
-            beside_buffers: planned.beside,
-            schedule: planned.schedule.clone(),
+            beside_buffers: Bytes::ZERO,
+            schedule,
             operations: program.operations().to_vec(),
-            recording: recording.hash,
+            recording: 0,
         }
     }
 
@@ -108,7 +128,7 @@ fn marks(graph: &Graph, stages: &Stages) -> Vec<Option<usize>> {
 }
 
 /// The chain with names, and the bytes of the parameters that each stage reads.
-fn chain(graph: &Graph, recording: &Recording, stages: &Stages) -> Chain {
+fn named(graph: &Graph, recording: &Recording, stages: &Stages) -> Chain {
     let mut chain = stages.chain().clone();
     let mut parameters: Vec<Option<usize>> = vec![None; recording.tensors.len()];
     for (place, parameter) in recording.parameters.iter().enumerate() {

@@ -19,6 +19,7 @@ use super::{
     given::{given, shapes, started},
     output::{Done, Output},
     planning::{Measured, Planning, Wanted, planned},
+    profile::StepProfile,
     program::Prepared,
     recording::Recording,
     staged::StagedPlan,
@@ -72,6 +73,8 @@ pub(super) struct Planned<A> {
     pub(super) spans: Vec<Span>,
     /// Resident all along, as it was planned.
     pub(super) fixed_bytes: Bytes,
+    /// In use at most while the optimizer updates.
+    pub(super) update_bytes: Bytes,
     /// What is in use beside the step's own tensors when it was planned, without the optimizer's state.
     pub(super) base: Bytes,
     /// Counted, but no live buffers: the driver's context, and what pools add.
@@ -303,6 +306,11 @@ where
     /// The plan of the last step, or of the first if none ran, in terms of the model's stages.
     pub fn staged_plan(&self) -> StagedPlan {
         StagedPlan::new(&self.state.borrow().plans[0])
+    }
+
+    /// The step as it was measured, to be planned elsewhere.
+    pub fn profile(&self) -> StepProfile {
+        StepProfile::new(&self.state.borrow().plans[0])
     }
 
     /// What the optimizer's step takes, as it was measured.

@@ -2,6 +2,7 @@
 //!
 //! This is where a device is opened.
 
+mod measured_step;
 mod modules;
 pub(super) mod prepare;
 mod recorded;
@@ -24,6 +25,7 @@ use super::{
     tracker::TrackedMoment,
     trainer::TrainError,
 };
+pub use measured_step::MeasuredStep;
 pub use subject::Subject;
 
 use crate::{

@@ -22,6 +22,7 @@ mod counted;
 mod executor;
 mod golden_traces;
 mod jobs;
+mod measured_step;
 mod memory;
 mod odd_chains;
 mod recheck;

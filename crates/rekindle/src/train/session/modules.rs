@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use rekindle_plan::{Bytes, Chain, Plan, PlannerKind, Seconds, Source, simulate};
+use rekindle_plan::{Bytes, Chain, Plan, PlanRequest, PlannerKind, Seconds, Source, simulate};
+use serde::{Deserialize, Serialize};
 
-use super::{Job, Observer, Order, Planned, RunError, ScheduleRequest, prepare::Built};
+use super::{
+    Job, Observer, Order, Planned, RunError, ScheduleRequest, measured_step::Terms, prepare::Built,
+};
 use crate::{
     device::pool_overhead,
     executor::{Executor, Recheck, Room},
     graph::lone_leaf,
     meter::{Count, Meter},
-    profile::{Measured, Profiler, StoredProfile},
+    profile::{Measured, Profiler, StoredProfile, with_reserve},
     train::{engine::Engine, settings::Clip, trainer::rows},
 };
 
@@ -142,6 +145,25 @@ fn beside_buffers(job: &Job<'_>, meter: &dyn Meter, chain: &Chain) -> Bytes {
     }
 }
 
+/// What a device counts besides live buffers, and how its meter reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Beside {
+    /// Counted, but no live buffers: the driver's context, and what pools add.
+    bytes: Bytes,
+    /// Whether peaks in use are samples between actions, as a GPU's are.
+    sampled: bool,
+}
+
+impl Beside {
+    pub(super) fn new(job: &Job<'_>, meter: &dyn Meter, measured: &Measured) -> Self {
+        Self {
+            bytes: beside_buffers(job, meter, &measured.chain),
+            sampled: meter.read().reserved_bytes.is_some(),
+        }
+    }
+}
+
 /// All that a profile depends on.
 fn profile_key(job: &Job<'_>, meter: &dyn Meter) -> String {
     let settings = job.settings;
@@ -180,8 +202,8 @@ pub(super) fn make_plan(
     job: &Job<'_>,
     asked: &ScheduleRequest,
     measured: &Measured,
-    meter: &dyn Meter,
-    param_count: u64,
+    beside: Beside,
+    terms: &Terms,
 ) -> Result<Planned, RunError> {
     let budget = asked.budget();
     let (plan, planner) = match asked {
@@ -226,36 +248,50 @@ pub(super) fn make_plan(
             budget,
         });
     }
-    planned(job, plan, planner, budget, measured, meter, param_count)
+    planned(terms, plan, planner, budget, measured, beside)
 }
 
 /// A plan with all that is shown of it.
 pub(super) fn planned(
-    job: &Job<'_>,
+    terms: &Terms,
     plan: Plan,
     planner: String,
     budget: Option<Bytes>,
     measured: &Measured,
-    meter: &dyn Meter,
-    param_count: u64,
+    beside: Beside,
 ) -> Result<Planned, RunError> {
     let plain = measured.plain()?;
     // A plan is for one part of a batch; the optimizer's step comes once.
     let whole_step = |step: Seconds| {
         let update = measured.chain.optimizer.step_s;
-        (step - update) * job.settings.accumulate as f64 + update
+        (step - update) * terms.micro_batches as f64 + update
     };
     let chain = measured.under(&plan.schedule);
-    let beside = beside_buffers(job, meter, &measured.chain);
     Ok(Planned {
-        peak_in_use: seen_in_use(meter, &chain, &plan, beside)?,
+        peak_in_use: seen_in_use(beside, &chain, &plan)?,
         step: whole_step(plan.step),
         plain_step: whole_step(plain.step),
-        count: job.count,
+        count: terms.count,
         planner,
-        param_count,
+        param_count: terms.param_count,
         ..Planned::of_chain(chain, plan, &plain, budget)?
     })
+}
+
+/// The useful plans of a planner, with the smallest budget that each is made for.
+pub(super) fn frontier(
+    terms: &Terms,
+    measured: &Measured,
+    beside: Beside,
+    request: PlanRequest,
+) -> Result<Vec<(Bytes, Planned)>, RunError> {
+    let plans = measured.frontier(request.planner, request.slots)?;
+    let planned = plans.into_iter().map(|plan| {
+        let name = plan.planner.to_string();
+        let planned = planned(terms, plan, name, None, measured, beside)?;
+        Ok((with_reserve(planned.peak), planned))
+    });
+    planned.collect()
 }
 
 /// The executor for a plan.
@@ -280,17 +316,12 @@ pub(super) fn engine(job: &Job<'_>, planned: &Planned, meter: &Arc<dyn Meter>) -
 
 /// The predicted peak in use as a meter sees it: one that samples between actions misses their temporary bytes, and
 /// sees live buffers alone.
-fn seen_in_use(
-    meter: &dyn Meter,
-    chain: &Chain,
-    plan: &Plan,
-    beside_buffers: Bytes,
-) -> Result<Bytes, RunError> {
-    if meter.read().reserved_bytes.is_none() {
+fn seen_in_use(beside: Beside, chain: &Chain, plan: &Plan) -> Result<Bytes, RunError> {
+    if !beside.sampled {
         return Ok(plan.peak);
     }
     let simulation = simulate(chain, &plan.schedule)?;
     let resident = simulation.moments.iter().map(|moment| moment.resident);
     let seen = resident.max().unwrap_or_default();
-    Ok(Bytes(seen.0.saturating_sub(beside_buffers.0)))
+    Ok(Bytes(seen.0.saturating_sub(beside.bytes.0)))
 }

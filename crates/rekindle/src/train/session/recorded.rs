@@ -4,20 +4,26 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use rekindle_plan::{
-    Bytes, OptimizerCost, Parts, PlanError, PlanRequest, PlannerKind, Seconds,
+    Bytes, Chain, OptimizerCost, Parts, PlanError, PlanRequest, PlannerKind, Seconds,
     graph::{GraphPlanError, GraphPlanner},
 };
 
-use super::{Job, Observer, Order, Planned, RunError, ScheduleRequest, numbers, prepare::Built};
+use super::{
+    Job, Observer, Order, Planned, RunError, ScheduleRequest, measured_step::Terms, numbers,
+    prepare::Built,
+};
 use crate::{
     meter::Meter,
-    profile::StageLabel,
-    record::{RecordError, StagedPlan, Wanted, record},
+    profile::{StageLabel, keep_useful, with_reserve},
+    record::{RecordError, StagedPlan, StepPlan, StepProfile, Wanted, record},
     train::{
         engine::{RecordedStep, loss_of_part},
         optimizer::AnyOptimizer,
     },
 };
+
+/// Budgets between the smallest and the plain run's at which a frontier is planned.
+const FRONTIER_BUDGETS: u64 = 12;
 
 impl Built {
     /// Records the step on the run's first batch and measures its operations: plans come after. The model keeps its
@@ -68,11 +74,10 @@ impl Built {
 
 /// Plans as the schedule asks, and leaves the step with this plan.
 pub(super) fn make_plan(
-    job: &Job<'_>,
     asked: &ScheduleRequest,
     step: &mut RecordedStep,
     labels: &[StageLabel],
-    param_count: u64,
+    terms: &Terms,
 ) -> Result<Planned, RunError> {
     let budget = asked.budget();
     let (wanted, planner) = match asked {
@@ -106,34 +111,102 @@ pub(super) fn make_plan(
         }
     };
     if let Err(error) = step.plan_again(budget, wanted) {
-        return Err(match (error, asked) {
-            (RecordError::Infeasible { budget, smallest }, ScheduleRequest::Plan(request)) => {
-                infeasible(step, request.planner, budget, smallest).into()
-            }
-            (RecordError::Infeasible { budget, smallest }, _) => RunError::OverBudget {
-                peak: smallest,
-                budget,
-            },
-            (RecordError::Plan(error), _) => match *error {
-                GraphPlanError::Plan(error) => error.into(),
-                error => RecordError::from(error).into(),
-            },
-            (error, _) => error.into(),
-        });
+        let any = |planner: GraphPlanner| step.plan_again(Some(Bytes(1)), planner).err();
+        return Err(refused(error, asked, any));
     }
-    Ok(planned(job, step, budget, planner, labels, param_count))
+    let mut staged = step.staged_plan();
+    staged.chain = named(staged.chain, &staged.marks, labels);
+    Ok(planned(
+        terms,
+        step.plan(),
+        staged,
+        &step.optimizer_cost(),
+        planner,
+    ))
+}
+
+/// Plans a step that was measured elsewhere; `chain` has its stages' names.
+pub(super) fn plan_profile(
+    request: &PlanRequest,
+    profile: &StepProfile,
+    chain: &Chain,
+    terms: &Terms,
+) -> Result<Planned, RunError> {
+    let plan = |budget, planner| profile.plan(budget, planner, request.slots);
+    let (plan, mut staged) = plan(request.budget, graph_planner(request)?).map_err(|error| {
+        let any = |planner| plan(Some(Bytes(1)), planner).err();
+        refused(error, &ScheduleRequest::Plan(*request), any)
+    })?;
+    for (stage, named) in staged.chain.stages.iter_mut().zip(&chain.stages) {
+        stage.name.clone_from(&named.name);
+        stage.param_bytes = named.param_bytes;
+    }
+    Ok(planned(terms, plan, staged, &chain.optimizer, None))
+}
+
+/// The useful plans of a planner, with the budgets that they are made for; `plan` makes one.
+pub(super) fn frontier(
+    request: PlanRequest,
+    mut plan: impl FnMut(PlanRequest) -> Result<Planned, RunError>,
+) -> Result<Vec<(Bytes, Planned)>, RunError> {
+    let mut plan = |budget, planner| {
+        plan(PlanRequest {
+            budget,
+            planner,
+            ..request
+        })
+    };
+    let plain = plan(None, PlannerKind::None)?;
+    let smallest = match plan(Some(Bytes(1)), request.planner) {
+        Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
+        Err(error) => return Err(error),
+        Ok(planned) => planned.peak,
+    };
+    let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
+    let mut plans = Vec::new();
+    for place in 0..=FRONTIER_BUDGETS {
+        let budget = Bytes(smallest.0 + room * place / FRONTIER_BUDGETS);
+        // The smallest was found with what another plan took.
+        if let Ok(planned) = plan(Some(budget), request.planner) {
+            plans.push((budget, planned));
+        }
+    }
+    keep_useful(&mut plans, |(_, plan)| (plan.peak, plan.step));
+    Ok(plans)
+}
+
+/// Why there is no plan. `any` is how planning for no memory at all fails.
+fn refused(
+    error: RecordError,
+    asked: &ScheduleRequest,
+    any: impl FnOnce(GraphPlanner) -> Option<RecordError>,
+) -> RunError {
+    match (error, asked) {
+        (RecordError::Infeasible { budget, smallest }, ScheduleRequest::Plan(request)) => {
+            infeasible(request.planner, budget, smallest, any).into()
+        }
+        (RecordError::Infeasible { budget, smallest }, _) => RunError::OverBudget {
+            peak: smallest,
+            budget,
+        },
+        (RecordError::Plan(error), _) => match *error {
+            GraphPlanError::Plan(error) => error.into(),
+            error => RecordError::from(error).into(),
+        },
+        (error, _) => error.into(),
+    }
 }
 
 /// What no plan fits, with the smallest budget that any planner meets.
 fn infeasible(
-    step: &mut RecordedStep,
     planner: PlannerKind,
     budget: Bytes,
     smallest: Bytes,
+    any: impl FnOnce(GraphPlanner) -> Option<RecordError>,
 ) -> PlanError {
     let any = match planner {
         PlannerKind::Auto => None,
-        _ => step.plan_again(Some(Bytes(1)), GraphPlanner::Auto).err(),
+        _ => any(GraphPlanner::Auto),
     };
     let smallest_of_all = match any {
         Some(RecordError::Infeasible { smallest: any, .. }) => any.min(smallest),
@@ -164,21 +237,16 @@ fn graph_planner(request: &PlanRequest) -> Result<GraphPlanner, PlanError> {
     })
 }
 
-/// The step's plan with all that is shown of it.
+/// A plan with all that is shown of it.
 fn planned(
-    job: &Job<'_>,
-    step: &RecordedStep,
-    budget: Option<Bytes>,
+    terms: &Terms,
+    plan: StepPlan,
+    staged: StagedPlan,
+    optimizer: &OptimizerCost,
     planner: Option<String>,
-    labels: &[StageLabel],
-    param_count: u64,
 ) -> Planned {
-    let plan = step.plan();
-    let staged = step.staged_plan();
-    let optimizer = step.optimizer_cost();
-    let parts = job.settings.accumulate as f64;
-    let whole_step = |seconds: Seconds| seconds * parts + optimizer.step_s;
-    let (place, at_peak) = highest(&staged, &optimizer);
+    let whole_step = |seconds: Seconds| seconds * terms.micro_batches as f64 + optimizer.step_s;
+    let (place, at_peak) = highest(&staged, optimizer);
     let mut actions = staged.actions();
     actions.push(rekindle_plan::Action::Optimize);
     let segments = staged.segments();
@@ -200,16 +268,16 @@ fn planned(
         plain_peak: plan.plain_peak,
         plain_step: whole_step(plan.plain_time),
         step: whole_step(plan.predicted_time),
-        count: job.count,
+        count: terms.count,
         source: match &staged.schedule {
             Some(_) => "stages".into(),
             None => "single operations".into(),
         },
         operations: Some((plan.repeated, plan.operations)),
         planner: planner.unwrap_or_else(|| plan.planner.to_string()),
-        chain: named(staged.chain, &staged.marks, labels),
-        budget,
-        param_count,
+        chain: staged.chain,
+        budget: plan.budget,
+        param_count: terms.param_count,
     }
 }
 
@@ -232,11 +300,7 @@ fn highest(staged: &StagedPlan, optimizer: &OptimizerCost) -> (usize, Parts) {
 }
 
 /// The chain with the names of the model's stages.
-pub(super) fn named(
-    mut chain: rekindle_plan::Chain,
-    marks: &[Option<usize>],
-    labels: &[StageLabel],
-) -> rekindle_plan::Chain {
+pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], labels: &[StageLabel]) -> Chain {
     for (stage, mark) in chain.stages.iter_mut().zip(marks) {
         if let Some(label) = mark.and_then(|mark| labels.get(mark)) {
             stage.name.clone_from(&label.name);

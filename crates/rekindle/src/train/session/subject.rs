@@ -3,21 +3,24 @@
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use burn::tensor::Device;
-use rekindle_plan::{Bytes, Chain, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, PlanRequest};
 
-use super::{Job, Observer, Planned, RunError, ScheduleRequest, modules, prepare::Built, recorded};
+use super::{
+    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest,
+    measured_step::{Terms, Way},
+    modules,
+    prepare::Built,
+    recorded,
+};
 use crate::{
     device::OpenDevice,
     meter::Meter,
-    profile::{Measured, StageLabel, keep_useful, with_reserve},
+    profile::{Measured, StageLabel},
     train::{
         ExecutorKind,
         engine::{Engine, RecordedStep},
     },
 };
-
-/// Budgets between the smallest and the plain run's at which a frontier of a recorded step is planned.
-const FRONTIER_BUDGETS: u64 = 12;
 
 /// A training step that was measured, to be planned as often as one likes.
 pub struct Subject {
@@ -88,11 +91,14 @@ impl Subject {
         }
     }
 
-    /// What each stage costs. Of a recorded step: what its operations do together, at most.
+    /// The measured step apart from the model: what each stage costs, and all that its plans are made from.
     #[must_use]
-    pub fn chain(&self) -> Chain {
-        match &self.kind {
-            Kind::Modules(measured) => measured.chain.clone(),
+    pub fn measured_step(&self, job: &Job<'_>) -> MeasuredStep {
+        let (chain, way) = match &self.kind {
+            Kind::Modules(measured) => {
+                let beside = modules::Beside::new(job, &*self.meter, measured);
+                (measured.chain.clone(), Way::of_modules(measured, beside))
+            }
             Kind::Recorded { step, labels } => {
                 let step = step.borrow();
                 let staged = step.staged_plan();
@@ -100,8 +106,17 @@ impl Subject {
                 chain.optimizer = step.optimizer_cost();
                 // Counted there.
                 chain.fixed_bytes -= chain.optimizer.state_bytes;
-                chain
+                (chain, Way::Recorded(step.profile()))
             }
+        };
+        MeasuredStep::new(chain, self.terms(job), way)
+    }
+
+    fn terms(&self, job: &Job<'_>) -> Terms {
+        Terms {
+            micro_batches: job.settings.accumulate,
+            count: job.count,
+            param_count: self.param_count,
         }
     }
 
@@ -111,12 +126,14 @@ impl Subject {
     ///
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
+        let terms = self.terms(job);
         let planned = match &mut self.kind {
             Kind::Modules(measured) => {
-                modules::make_plan(job, asked, measured, &*self.meter, self.param_count)
+                let beside = modules::Beside::new(job, &*self.meter, measured);
+                modules::make_plan(job, asked, measured, beside, &terms)
             }
             Kind::Recorded { step, labels } => {
-                recorded::make_plan(job, asked, &mut step.borrow_mut(), labels, self.param_count)
+                recorded::make_plan(asked, &mut step.borrow_mut(), labels, &terms)
             }
         };
         with_until_now(planned, asked, peak_until_now(&*self.meter))
@@ -133,50 +150,15 @@ impl Subject {
         job: &Job<'_>,
         request: PlanRequest,
     ) -> Result<Vec<(Bytes, Planned)>, RunError> {
-        let mut plans = Vec::new();
         match &self.kind {
             Kind::Modules(measured) => {
-                for plan in measured.frontier(request.planner, request.slots)? {
-                    let name = plan.planner.to_string();
-                    let planned = modules::planned(
-                        job,
-                        plan,
-                        name,
-                        None,
-                        measured,
-                        &*self.meter,
-                        self.param_count,
-                    )?;
-                    plans.push((with_reserve(planned.peak), planned));
-                }
+                let beside = modules::Beside::new(job, &*self.meter, measured);
+                modules::frontier(&self.terms(job), measured, beside, request)
             }
-            Kind::Recorded { .. } => {
-                let mut plan = |budget, planner| {
-                    let request = PlanRequest {
-                        budget,
-                        planner,
-                        ..request
-                    };
-                    self.plan(job, &ScheduleRequest::Plan(request))
-                };
-                let plain = plan(None, PlannerKind::None)?;
-                let smallest = match plan(Some(Bytes(1)), request.planner) {
-                    Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
-                    Err(error) => return Err(error),
-                    Ok(planned) => planned.peak,
-                };
-                let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
-                for place in 0..=FRONTIER_BUDGETS {
-                    let budget = Bytes(smallest.0 + room * place / FRONTIER_BUDGETS);
-                    // The smallest was found with what another plan took.
-                    if let Ok(planned) = plan(Some(budget), request.planner) {
-                        plans.push((budget, planned));
-                    }
-                }
-                keep_useful(&mut plans, |(_, plan)| (plan.peak, plan.step));
-            }
+            Kind::Recorded { .. } => recorded::frontier(request, |request| {
+                self.plan(job, &ScheduleRequest::Plan(request))
+            }),
         }
-        Ok(plans)
     }
 
     /// What runs the plan that was made last.

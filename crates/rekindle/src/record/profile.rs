@@ -1,0 +1,96 @@
+//! A measured step apart from its recording.
+
+use rekindle_plan::{
+    Bytes,
+    graph::{Graph, GraphPlan, GraphPlanner},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    RecordError, StagedPlan, StepPlan,
+    planning::{Wanted, chosen},
+    step::Planned,
+};
+
+/// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepProfile {
+    /// The operations, what each takes, and as fixed bytes all that is held besides.
+    pub graph: Graph,
+    /// In use at most while the optimizer updates.
+    pub update_bytes: Bytes,
+    /// Of the fixed bytes, those that no live buffer holds: the driver's context, and what pools add.
+    pub beside_buffers_bytes: Bytes,
+    /// Equal for recordings of equal steps.
+    #[serde(with = "hexadecimal")]
+    pub recording: u64,
+}
+
+impl StepProfile {
+    pub(super) fn new<A>(planned: &Planned<A>) -> Self {
+        Self {
+            graph: planned.graph(),
+            update_bytes: planned.update_bytes,
+            beside_buffers_bytes: planned.beside,
+            recording: planned.measured.recording.hash,
+        }
+    }
+
+    /// Plans as [`Step::plan_again`](super::Step::plan_again) does. The plan's stages have no names here, and its peak
+    /// holds what the plan took that was made where the step was measured.
+    ///
+    /// # Errors
+    ///
+    /// If none fits the budget, and for a graph that makes no sense.
+    pub fn plan(
+        &self,
+        budget: Option<Bytes>,
+        planner: GraphPlanner,
+        slots: usize,
+    ) -> Result<(StepPlan, StagedPlan), RecordError> {
+        let wanted = Wanted::Planner(planner);
+        let (plan, plain) = chosen(
+            &self.graph,
+            self.update_bytes,
+            &wanted,
+            (budget, slots, None),
+        )?;
+        let GraphPlan {
+            program,
+            simulated,
+            planner,
+            schedule,
+        } = plan;
+        let staged = StagedPlan {
+            beside_buffers: self.beside_buffers_bytes,
+            recording: self.recording,
+            ..StagedPlan::of_graph(&self.graph, &program, schedule)
+        };
+        let plan = StepPlan {
+            planner,
+            budget,
+            predicted_peak: simulated.peak.max(self.update_bytes),
+            predicted_time: simulated.time,
+            plain_peak: plain.peak.max(self.update_bytes),
+            plain_time: plain.time,
+            operations: self.graph.operations.len(),
+            repeated: simulated.repeated,
+        };
+        Ok((plan, staged))
+    }
+}
+
+/// A number of 64 bits as text: readers of JSON may keep 53 of them.
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{number:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}
