@@ -117,27 +117,36 @@ impl ConfigArgs {
         device: DeviceId,
         count: Option<CountChoice>,
     ) -> Vec<OsString> {
-        let mut arguments = vec![command.into(), self.config.clone().into_os_string()];
-        let mut add = |name: &str, value: Option<OsString>| {
-            if let Some(value) = value {
-                arguments.extend([name.into(), value]);
-            }
-        };
-        let number = |value: Option<usize>| value.map(|value| value.to_string().into());
-        let replace = &self.replace;
-        add("--batch", number(replace.batch));
-        add("--depth", number(replace.depth));
-        add("--width", number(replace.width));
-        add("--data", replace.data.as_ref().map(Into::into));
-        add("--data-dir", replace.data_dir.as_ref().map(Into::into));
-        add(
-            "--dtype",
-            replace.dtype.map(|dtype| dtype.to_string().into()),
-        );
-        add("--device", Some(device.to_string().into()));
-        add("--count", count.map(|count| count.name().into()));
+        let mut arguments = vec![command.into()];
+        arguments.extend(self.typed());
+        arguments.extend(["--device".into(), device.to_string().into()]);
+        if let Some(count) = count {
+            arguments.extend(["--count".into(), count.name().into()]);
+        }
         arguments.push("--json".into());
         arguments
+    }
+
+    /// The config and what replaces its values, as they are typed.
+    pub fn typed(&self) -> Vec<OsString> {
+        let number = |value: Option<usize>| value.map(|value| value.to_string().into());
+        let replace = &self.replace;
+        let options: [(&str, Option<OsString>); 6] = [
+            ("--batch", number(replace.batch)),
+            ("--depth", number(replace.depth)),
+            ("--width", number(replace.width)),
+            ("--data", replace.data.as_ref().map(Into::into)),
+            ("--data-dir", replace.data_dir.as_ref().map(Into::into)),
+            (
+                "--dtype",
+                replace.dtype.map(|dtype| dtype.to_string().into()),
+            ),
+        ];
+        let mut typed = vec![self.config.clone().into_os_string()];
+        for (name, value) in options {
+            typed.extend(value.into_iter().flat_map(|value| [name.into(), value]));
+        }
+        typed
     }
 }
 
@@ -294,6 +303,10 @@ pub struct ProfileArgs {
     pub config: ConfigArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
+    /// Which bytes budgets of later plans bound on a GPU: reserved (what pools and driver take of it) or in-use (live
+    /// buffers)
+    #[arg(long, value_name = "WHICH", hide_possible_values = true)]
+    pub count: Option<CountChoice>,
     /// Write the chain to this file
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -385,6 +398,9 @@ pub struct MaxArgs {
     /// Which bytes the budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
     #[arg(long, value_name = "WHICH")]
     pub count: Option<CountChoice>,
+    /// Longest step to accept, as a multiple of the plain step
+    #[arg(long, value_name = "X", default_value_t = 2.0)]
+    pub slowdown: f64,
     /// Count from shapes and measure nothing, however small the model is
     #[arg(long)]
     pub counted: bool,

@@ -94,6 +94,26 @@ impl Size {
             (Self::Percent(percent), None) => Err(SizeError::UnknownDevice { percent }),
         }
     }
+
+    /// The same size as it is typed: in the largest unit of which it is a whole number.
+    #[must_use]
+    pub fn typed(self) -> String {
+        const UNITS: [(&str, u64); 6] = [
+            ("GiB", 1 << 30),
+            ("GB", 1_000_000_000),
+            ("MiB", 1 << 20),
+            ("MB", 1_000_000),
+            ("KiB", 1 << 10),
+            ("kB", 1_000),
+        ];
+        let bytes = match self {
+            Self::Bytes(bytes) => bytes.0,
+            Self::Percent(percent) => return format!("{percent}%"),
+        };
+        let whole = UNITS.into_iter().find(|(_, unit)| bytes % unit == 0);
+        let (unit, size) = whole.unwrap_or(("B", 1));
+        format!("{}{unit}", bytes / size)
+    }
 }
 
 impl fmt::Display for Size {
@@ -111,6 +131,15 @@ mod tests {
 
     fn bytes(text: &str) -> Result<Size, SizeError> {
         text.parse()
+    }
+
+    #[test]
+    fn a_size_is_typed_as_it_was() {
+        for typed in ["512MiB", "1500MB", "80%", "62914561B", "3GiB", "64KiB"] {
+            let size = bytes(typed).expect("a size");
+            assert_eq!(size.typed(), typed);
+            assert_eq!(bytes(&size.typed()), Ok(size));
+        }
     }
 
     #[test]

@@ -1,20 +1,21 @@
 //! `rekindle max`: the largest batch, depth or width that fits, by planning.
 //!
 //! Sizes are found on chains that are counted from shapes, which runs nothing. Where the answer is small enough to be
-//! measured in passing, its stages are measured in a process of its own, planned, and the count corrected, until what
-//! was measured fits.
+//! measured in passing, sizes about it are profiled in processes of their own, each once, and their plans decide.
 
-use std::ffi::OsString;
+use std::{cell::RefCell, collections::HashMap, ffi::OsString, rc::Rc};
 
 use rekindle::{
     device::{DeviceId, DeviceInfo},
     profile::Measured,
+    size::Size,
     train::{
         record::RunRecord,
+        session::{MeasuredStep, Planned},
         settings::{Clip, TrainSettings},
     },
 };
-use rekindle_plan::{Bytes, Stage};
+use rekindle_plan::Bytes;
 
 use super::train;
 use crate::{
@@ -23,30 +24,35 @@ use crate::{
     config::{self, Overrides},
     exit,
     failure::{Failure, Outcome},
-    infeasible::Infeasible,
     max::{
-        needs::{Way, updated_in_backward},
-        record::{Confirmed, Difference, Largest, MAX_FORMAT, MaxRecord, Split},
-        search::{corrected, largest},
+        record::{Confirmed, Difference, Largest, MAX_FORMAT, MaxRecord},
+        search::largest,
         subject::Subject,
+        way::{Way, updated_in_backward},
     },
-    output,
-    plan_file::PlanFile,
-    progress,
+    output, progress,
 };
 
 /// Above so many bytes nothing is measured without being asked for: parameters alone would take long to draw.
 const MEASURED_BYTES: Bytes = Bytes(2 << 30);
 
 /// Above so many seconds, as counted for two cores, neither.
-const MEASURED_SECONDS: f64 = 20.0;
+const MEASURED_SECONDS: f64 = 60.0;
 
-/// Forwards that measuring a stage comes to: four runs or more of each pass, in two ways.
-const FORWARDS_TO_MEASURE: f64 = 32.0;
+/// Plain steps that profiling a size comes to, and sizes that are profiled for one way to run it.
+const STEPS_TO_PROFILE: f64 = 8.0;
+const SIZES_TO_PROFILE: f64 = 4.0;
+
+/// How the search goes among counted sizes: by factors of 1.5, to within a percent of the largest.
+const COUNTED: (f64, f64) = (1.5, 1e-2);
+/// Among measured ones: from the counted answer on in small steps, to within two percent.
+const MEASURED: (f64, f64) = (1.15, 2e-2);
+/// Among those that are named for comparison alone.
+const ROUGH: (f64, f64) = (1.5, 5e-2);
 
 /// Share of a budget that is left when sizes are measured: what a process holds beside its training differs a little
 /// from one to the next. Seen: 0.04% of 40 MiB.
-const LEFT: f64 = 1e-3;
+const LEFT: f64 = 2e-3;
 
 /// Steps of a run that confirms: the optimizer's state appears in the first, so that the peak comes in the second.
 const CONFIRMING_STEPS: usize = 2;
@@ -56,9 +62,12 @@ pub fn run(args: &MaxArgs) -> Outcome {
     check_arguments(args)?;
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
-    let budget = match args.budget {
-        Some(size) => train::bytes_of(size, &device)?,
-        None => all_there_is(&device)?,
+    let (asked, budget) = match args.budget {
+        Some(size) => (size, train::bytes_of(size, &device)?),
+        None => {
+            let budget = all_there_is(&device)?;
+            (Size::Bytes(budget), budget)
+        }
     };
     let samples = match args.vary {
         Lever::Batch => config.open_data().ok().map(|data| data.train.len()),
@@ -72,6 +81,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         args,
         device: device.device,
         subject: &subject,
+        profiled: RefCell::default(),
     };
 
     let mut record = MaxRecord {
@@ -81,6 +91,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         budget_bytes: budget,
         budget_asked: args.budget.is_some(),
         count: config.count(args.count),
+        slowdown: args.slowdown,
         varied: subject.varied.clone(),
         batch: (args.vary != Lever::Batch).then_some(config.training.batch),
         measured: false,
@@ -88,18 +99,19 @@ pub fn run(args: &MaxArgs) -> Outcome {
         largest: Vec::new(),
         with_update_in_backward: None,
         lever: Difference::NothingFits,
+        run: None,
         confirmed: None,
     };
     let search = Search {
         subject: &subject,
         budget,
+        slowdown: args.slowdown,
     };
     record.largest = search.counted()?;
     if goes_alone(&config.training) {
-        record.with_update_in_backward = search.largest(|chain| {
-            let chain = updated_in_backward(chain);
-            Ok(Way::Plan.need(&chain)?.min(Way::Plain.need(&chain)?))
-        })?;
+        let first = record.of(Way::Plan).map_or(1, |answer| answer.size);
+        let found = search.largest_counted(Way::Plan, first, ROUGH, &updated_in_backward)?;
+        record.with_update_in_backward = found.map(|(size, _)| size);
     }
     record.not_measured_because = search.reason_not_to_measure(args, &record)?;
     if record.not_measured_because.is_none() && !record.largest.is_empty() {
@@ -113,8 +125,10 @@ pub fn run(args: &MaxArgs) -> Outcome {
         }
     }
     record.judge();
-    let confirmed = match record.of(Way::Plan) {
-        Some(answer) if args.confirm => measurer.confirm(answer.size, budget).map(Some),
+    let answer = record.of(Way::Plan).map(|answer| answer.size);
+    record.run = answer.map(|size| command(args, &subject, size, asked));
+    let confirmed = match answer {
+        Some(size) if args.confirm => measurer.confirm(size, budget).map(Some),
         _ => Ok(None),
     };
     let unconfirmed = match confirmed {
@@ -150,12 +164,18 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
         Lever::Width => args.config.replace.width,
     };
     let name = args.vary.name();
-    match given {
-        Some(_) => Err(Failure::usage(format!(
+    if given.is_some() {
+        return Err(Failure::usage(format!(
             "`--vary {name}` finds the {name}: leave `--{name}` out"
-        ))),
-        None => Ok(()),
+        )));
     }
+    if args.slowdown.is_nan() || args.slowdown < 1.0 {
+        return Err(Failure::usage(format!(
+            "`--slowdown {}` is below 1: no step is faster than the plain one",
+            args.slowdown
+        )));
+    }
+    Ok(())
 }
 
 /// Whether a gradient could go before all others are there.
@@ -177,52 +197,73 @@ fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
     })
 }
 
+/// The command that trains a size within the budget.
+fn command(args: &MaxArgs, subject: &Subject<'_>, size: usize, budget: Size) -> String {
+    let mut words: Vec<OsString> = vec!["rekindle".into(), "train".into()];
+    words.extend(args.config.typed());
+    words.extend(subject.arguments(size));
+    words.extend(["--budget".into(), budget.typed().into()]);
+    let measure = &args.measure;
+    let options = [
+        ("--device", measure.device.map(|device| device.to_string())),
+        ("--executor", measure.executor.map(|kind| kind.to_string())),
+        ("--count", args.count.map(|count| count.name().to_owned())),
+    ];
+    for (name, value) in options {
+        words.extend(
+            value
+                .into_iter()
+                .flat_map(|value| [name.into(), value.into()]),
+        );
+    }
+    let words = words.iter().map(|word| {
+        let word = word.to_string_lossy();
+        match word.contains(char::is_whitespace) {
+            true => format!("'{word}'"),
+            false => word.into_owned(),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 struct Search<'a> {
     subject: &'a Subject<'a>,
     budget: Bytes,
+    slowdown: f64,
 }
 
 impl Search<'_> {
-    /// The largest size whose counted chain needs no more than the budget.
-    fn largest(
+    /// The largest size whose counted stages fit this way, once `changed`.
+    fn largest_counted(
         &self,
-        need: impl Fn(&Measured) -> Result<Bytes, Failure>,
-    ) -> Result<Option<usize>, Failure> {
-        let unit = self.subject.unit();
-        let found = largest(self.subject.varied.limit / unit, self.budget, |units| {
-            need(&self.subject.counted(units * unit)?)
+        way: Way,
+        first: usize,
+        (factor, precision): (f64, f64),
+        changed: &dyn Fn(Measured) -> Measured,
+    ) -> Result<Option<(usize, Planned)>, Failure> {
+        let (unit, parts) = (self.subject.unit(), self.subject.micro_batches());
+        let mut found = None;
+        let limit = self.subject.varied.limit / unit;
+        largest(limit, first / unit, factor, precision, |units| {
+            let step = MeasuredStep::counted(changed(self.subject.counted(units * unit)?), parts);
+            let plan = way.fits(&step, self.budget, self.slowdown)?;
+            let fits = plan.is_some();
+            found = plan.map(|plan| (units * unit, plan)).or(found.take());
+            Ok::<_, Failure>(fits)
         })?;
-        Ok(found.map(|units| units * unit))
+        Ok(found)
     }
 
     /// The largest sizes of all ways, as counted.
     fn counted(&self) -> Result<Vec<Largest>, Failure> {
-        let mut found = Vec::new();
+        let mut all: Vec<Largest> = Vec::new();
         for way in Way::ALL {
-            if let Some(size) = self.largest(|chain| Ok(way.need(chain)?))? {
-                found.push(self.counted_at(way, size)?);
-            }
+            // Each way reaches at least as far as the one before it.
+            let first = all.last().map_or(1, |before| before.size);
+            let found = self.largest_counted(way, first, COUNTED, &|measured| measured)?;
+            all.extend(found.map(|(size, plan)| Largest::new(way, size, &plan)));
         }
-        Ok(found)
-    }
-
-    fn counted_at(&self, way: Way, size: usize) -> Result<Largest, Failure> {
-        let chain = self.subject.counted(size)?;
-        let plain = chain.plain()?;
-        // What was measured to fit may be counted not to.
-        let budget = self.budget.max(way.need(&chain)?);
-        let plan = way.plan(&chain, budget)?;
-        let split = Split::new(&chain, &plan.schedule)?;
-        Ok(Largest {
-            way,
-            size,
-            segments: plan.schedule.segments().map(|segments| segments.len()),
-            predicted_peak_bytes: plan.peak,
-            overhead: plan.step.0 / plain.step.0 - 1.0,
-            fixed_bytes: split.fixed,
-            gradient_bytes: split.gradients,
-            activation_bytes: split.activations,
-        })
+        Ok(all)
     }
 
     /// Why the answers are left as they were counted, if they are.
@@ -237,13 +278,18 @@ impl Search<'_> {
         let Some(answer) = record.largest.iter().max_by_key(|largest| largest.size) else {
             return Ok(None);
         };
-        if answer.predicted_peak_bytes > MEASURED_BYTES {
+        let plain = self
+            .subject
+            .counted(answer.size)?
+            .plain()
+            .map_err(Failure::from)?;
+        if plain.peak > MEASURED_BYTES {
             return Ok(Some(format!(
-                "it takes more than {MEASURED_BYTES}; `--confirm` runs it"
+                "its plain step takes {}, more than {MEASURED_BYTES}; `--confirm` runs it within the budget",
+                plain.peak
             )));
         }
-        let chain = self.subject.counted(answer.size)?.chain;
-        let seconds = seconds_to_measure(&chain.stages);
+        let seconds = plain.step.0 * STEPS_TO_PROFILE * SIZES_TO_PROFILE * Way::ALL.len() as f64;
         Ok((seconds > MEASURED_SECONDS).then(|| {
             format!("that would take about {seconds:.0} s on two cores; `--confirm` runs it")
         }))
@@ -256,41 +302,24 @@ impl Search<'_> {
         record: &MaxRecord,
     ) -> Result<Vec<Largest>, Failure> {
         let unit = self.subject.unit();
-        let mut found = Vec::new();
-        for counted in &record.largest {
-            let way = counted.way;
-            let room = Bytes((self.budget.0 as f64 * (1.0 - LEFT)) as u64);
-            let size = corrected(
-                self.subject.varied.limit / unit,
-                room,
-                counted.size / unit,
-                |units| Ok(way.need(&self.subject.counted(units * unit)?)?),
-                |units| measurer.need(way, units * unit),
-            )?;
-            if let Some(units) = size {
-                let at = self.counted_at(way, units * unit)?;
-                found.push(measurer.measured_at(at, self.budget)?);
-            }
+        let room = Bytes((self.budget.0 as f64 * (1.0 - LEFT)) as u64);
+        let limit = self.subject.varied.limit / unit;
+        let mut all = Vec::new();
+        for Largest { way, size, .. } in &record.largest {
+            let mut found = None;
+            largest(limit, size / unit, MEASURED.0, MEASURED.1, |units| {
+                let step = measurer.profiled(units * unit)?;
+                let plan = way.fits(&step, room, self.slowdown)?;
+                let fits = plan.is_some();
+                found = plan
+                    .map(|plan| Largest::new(*way, units * unit, &plan))
+                    .or(found.take());
+                Ok::<_, Failure>(fits)
+            })?;
+            all.extend(found);
         }
-        Ok(found)
+        Ok(all)
     }
-}
-
-/// Equal stages are measured once.
-fn seconds_to_measure(stages: &[Stage]) -> f64 {
-    let mut distinct: Vec<&Stage> = Vec::new();
-    let mut seconds = 0.0;
-    for stage in stages {
-        seconds += stage.forward_s.0;
-        let known = distinct.iter().any(|known| {
-            (known.forward_s, known.saved_bytes) == (stage.forward_s, stage.saved_bytes)
-        });
-        if !known {
-            distinct.push(stage);
-            seconds += FORWARDS_TO_MEASURE * stage.forward_s.0;
-        }
-    }
-    seconds
 }
 
 /// Asks other processes of this program.
@@ -299,6 +328,8 @@ struct Measurer<'a> {
     args: &'a MaxArgs,
     device: DeviceId,
     subject: &'a Subject<'a>,
+    /// What was measured, by size.
+    profiled: RefCell<HashMap<usize, Rc<MeasuredStep>>>,
 }
 
 impl Measurer<'_> {
@@ -306,53 +337,27 @@ impl Measurer<'_> {
         let args = self.args;
         let mut arguments = args.config.for_child(command, self.device, args.count);
         arguments.extend(self.subject.arguments(size));
-        arguments
-    }
-
-    fn plan(&self, way: Way, size: usize, budget: Option<Bytes>) -> Vec<OsString> {
-        let mut arguments = self.arguments("plan", size);
-        arguments.extend(["--planner".into(), way.planner().to_string().into()]);
-        if let Some(budget) = budget {
-            arguments.extend(["--budget".into(), format!("{}B", budget.0).into()]);
+        if let Some(executor) = args.measure.executor {
+            arguments.extend(["--executor".into(), executor.to_string().into()]);
         }
-        arguments
-    }
-
-    /// The smallest budget that a size fits, by its measured stages.
-    fn need(&self, way: Way, size: usize) -> Result<Bytes, Failure> {
-        note!("measuring {} {size}", self.subject.varied.lever.name());
-        // As it would run: `train` plans in another process, and holds a little more itself.
-        let mut arguments = self.arguments("train", size);
-        arguments.extend(["--planner".into(), way.planner().to_string().into()]);
-        arguments.extend([
-            "--budget".into(),
-            format!("{}B", Infeasible::NO_ROOM.0).into(),
-        ]);
-        if self.args.measure.fresh {
+        if args.measure.fresh {
             arguments.push("--fresh".into());
         }
-        let ended = self.children.run(&arguments)?;
-        match serde_json::from_str::<Infeasible>(&ended.stdout) {
-            Ok(answer) => Ok(answer.smallest_budget_bytes),
-            Err(_) => Err(Failure::other(ended.complaint())),
-        }
+        arguments
     }
 
-    /// What was counted, with what its measured stages say instead.
-    fn measured_at(&self, counted: Largest, budget: Bytes) -> Result<Largest, Failure> {
-        let (way, size) = (counted.way, counted.size);
-        let planned = |way, budget| -> Result<PlanFile, Failure> {
-            let ended = self.children.run(&self.plan(way, size, budget))?;
-            serde_json::from_str(&ended.stdout).map_err(|_| Failure::other(ended.complaint()))
-        };
-        let plan = planned(way, Some(budget))?;
-        let plain = planned(Way::Plain, None)?;
-        Ok(Largest {
-            segments: plan.segments.as_ref().map(Vec::len),
-            predicted_peak_bytes: plan.predicted_peak_bytes,
-            overhead: plan.predicted_step_s.0 / plain.predicted_step_s.0 - 1.0,
-            ..counted
-        })
+    /// A size as it is measured.
+    fn profiled(&self, size: usize) -> Result<Rc<MeasuredStep>, Failure> {
+        if let Some(step) = self.profiled.borrow().get(&size) {
+            return Ok(Rc::clone(step));
+        }
+        note!("measuring {} {size}", self.subject.varied.lever.name());
+        let ended = self.children.run(&self.arguments("profile", size))?;
+        let step = MeasuredStep::from_json(&ended.stdout)
+            .map_err(|_| Failure::other(ended.complaint()))?;
+        let step = Rc::new(step);
+        self.profiled.borrow_mut().insert(size, Rc::clone(&step));
+        Ok(step)
     }
 
     /// Trains a size for a moment.

@@ -26,7 +26,7 @@ pub fn run(args: &ProfileArgs) -> Outcome {
         &config,
         &device,
         |job| Job {
-            count: config.count(None),
+            count: config.count(args.count),
             ..job
         },
         |job, subject| Ok(subject.measured_step(job)),

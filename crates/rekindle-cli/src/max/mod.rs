@@ -3,13 +3,13 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`subject`] | a config with one size left open, and its counted chain for every size |
-//! | [`needs`] | what one size needs at least, in each way to run it |
+//! | [`way`] | whether one size fits, in each way to run it |
 //! | [`search`] | the largest size that fits |
 //! | [`record`] | [`MaxRecord`](record::MaxRecord): what was found |
 //! | [`text`] | the same for people |
 
-pub mod needs;
 pub mod record;
 pub mod search;
 pub mod subject;
 pub mod text;
+pub mod way;

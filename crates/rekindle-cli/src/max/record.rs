@@ -1,10 +1,10 @@
 //! What was found: one record that text and JSON are made from.
 
-use rekindle::{meter::Count, profile::Measured};
-use rekindle_plan::{Bytes, PlanError, Schedule, Seconds, simulate};
+use rekindle::{meter::Count, train::session::Planned};
+use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-use super::{needs::Way, subject::Varied};
+use super::{subject::Varied, way::Way};
 
 /// Format tag of [`MaxRecord`].
 pub const MAX_FORMAT: &str = "rekindle-max/1";
@@ -27,6 +27,8 @@ pub struct MaxRecord {
     pub budget_asked: bool,
     /// Which bytes the budget bounds.
     pub count: Count,
+    /// The longest step that counts as fitting, in plain steps.
+    pub slowdown: f64,
     /// What is varied.
     pub varied: Varied,
     /// Samples in each step, where they are not what is varied.
@@ -41,6 +43,8 @@ pub struct MaxRecord {
     pub with_update_in_backward: Option<usize>,
     /// What made the difference.
     pub lever: Difference,
+    /// The command that trains the largest size under a plan.
+    pub run: Option<String>,
     /// One real run of the answer under a plan.
     pub confirmed: Option<Confirmed>,
 }
@@ -58,12 +62,30 @@ pub struct Largest {
     pub predicted_peak_bytes: Bytes,
     /// Share by which a step takes longer than the same size's without recomputing.
     pub overhead: f64,
-    /// Parameters, the optimizer's state, and what else stays, by the count.
+    /// Of the peak: parameters, the optimizer's state, input, and what else stays.
     pub fixed_bytes: Bytes,
-    /// All gradients of parameters, by the count.
+    /// Of the peak: gradients of parameters that are there by then.
     pub gradient_bytes: Bytes,
-    /// What the schedule keeps and makes at the peak, gradients of parameters left out, by the count.
+    /// The rest of the peak: what the schedule keeps and makes.
     pub activation_bytes: Bytes,
+}
+
+impl Largest {
+    /// A size with its plan.
+    pub fn new(way: Way, size: usize, plan: &Planned) -> Self {
+        let (_, parts) = plan.at_peak;
+        let (fixed_bytes, gradient_bytes) = (parts.fixed + parts.input, parts.parameter_gradients);
+        Self {
+            way,
+            size,
+            segments: plan.segments.as_ref().map(Vec::len),
+            predicted_peak_bytes: plan.peak,
+            overhead: plan.step.0 / plan.plain_step.0 - 1.0,
+            fixed_bytes,
+            gradient_bytes,
+            activation_bytes: plan.peak - fixed_bytes - gradient_bytes,
+        }
+    }
 }
 
 /// What lets a plan reach further than the plain run.
@@ -74,6 +96,8 @@ pub enum Difference {
     Checkpointing,
     /// Nothing: what must be there anyway takes nearly all.
     None,
+    /// Not memory: the largest size that is looked for fits plain.
+    Limit,
     /// Not even size 1 fits.
     NothingFits,
 }
@@ -93,30 +117,6 @@ pub struct Confirmed {
     pub fits: bool,
 }
 
-/// Memory of a size at its peak, by the count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Split {
-    /// What is always there.
-    pub fixed: Bytes,
-    /// All gradients of parameters.
-    pub gradients: Bytes,
-    /// The rest of the peak, whichever gradients are there by then.
-    pub activations: Bytes,
-}
-
-impl Split {
-    /// What a schedule's peak is made of.
-    pub fn new(measured: &Measured, schedule: &Schedule) -> Result<Self, PlanError> {
-        let chain = measured.under(schedule);
-        let peak = simulate(&chain, schedule)?.at_peak;
-        Ok(Self {
-            fixed: peak.fixed,
-            gradients: chain.grad_bytes(),
-            activations: peak.total() - peak.fixed - peak.parameter_gradients,
-        })
-    }
-}
-
 impl MaxRecord {
     /// The largest size of a way.
     pub fn of(&self, way: Way) -> Option<&Largest> {
@@ -128,6 +128,7 @@ impl MaxRecord {
         self.lever = match (self.of(Way::Plain), self.of(Way::Plan)) {
             (_, None) => Difference::NothingFits,
             (None, Some(_)) => Difference::Checkpointing,
+            (Some(plain), _) if plain.size >= self.varied.limit => Difference::Limit,
             (Some(plain), Some(plan)) => {
                 if plan.size as f64 >= DIFFERENCE * plain.size as f64 {
                     Difference::Checkpointing

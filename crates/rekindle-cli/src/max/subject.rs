@@ -96,7 +96,12 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The chain of a size, from shapes alone.
+    /// Parts that a batch runs in.
+    pub fn micro_batches(&self) -> usize {
+        self.config.training.accumulate.max(1)
+    }
+
+    /// The stages of a size, from shapes alone.
     pub fn counted(&self, size: usize) -> Result<Measured, Failure> {
         let (model, shape) = self.model(size)?;
         let settings = self.settings(size);
@@ -158,8 +163,8 @@ fn batch(config: &Config, samples: Option<usize>) -> Varied {
         configured: config.training.batch,
         limit: samples.unwrap_or(LARGEST) / parts * parts,
         limited_by: match samples {
-            Some(samples) => format!("the data has {samples} samples to train on"),
-            None => "the search ends there".into(),
+            Some(samples) => format!("the data set ({samples} training samples)"),
+            None => "the end of the search".into(),
         },
     }
 }
@@ -179,7 +184,7 @@ fn depth(config: &Config, group: Option<&Group>) -> Result<Varied, Failure> {
         what: format!("`repeat = {}` in model.layers[{}]", group.times, group.item),
         configured: group.times,
         limit: (MOST_STAGES.saturating_sub(others) / turn).max(1),
-        limited_by: format!("the search ends at {MOST_STAGES} layers"),
+        limited_by: format!("the end of the search ({MOST_STAGES} layers)"),
     })
 }
 
@@ -196,7 +201,7 @@ fn width(config: &Config) -> Result<Varied, Failure> {
         what: format!("`out = {width}` of hidden layers, and all hidden sizes in proportion"),
         configured: width,
         limit: WIDEST,
-        limited_by: "the search ends there".into(),
+        limited_by: "the end of the search".into(),
     })
 }
 

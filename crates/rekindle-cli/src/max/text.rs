@@ -5,10 +5,10 @@ use std::fmt::Write;
 use rekindle_plan::Bytes;
 
 use super::{
-    needs::Way,
     record::{Difference, Largest, MaxRecord},
+    way::Way,
 };
-use crate::{args::Lever, table, terminal};
+use crate::{table, terminal};
 
 impl Way {
     fn name(self) -> &'static str {
@@ -24,7 +24,10 @@ impl MaxRecord {
     /// Heading, table, what made the difference, and how to run it.
     pub fn text(&self) -> String {
         let heading = terminal::wrapped(&self.heading(), "");
-        let mut text = format!("{heading}\nVaried: {}.\n\n", self.varied.what);
+        let mut text = format!(
+            "{heading}\nVaried: {}. Steps take at most {}x the plain step (`--slowdown`).\n\n",
+            self.varied.what, self.slowdown
+        );
         if !self.largest.is_empty() {
             let _ = writeln!(text, "{}\n", self.table());
         }
@@ -36,7 +39,7 @@ impl MaxRecord {
         for note in [Some(self.verdict())].into_iter().chain(notes).flatten() {
             let _ = writeln!(text, "{}", terminal::wrapped(&note, ""));
         }
-        if let Some(run) = self.command() {
+        if let Some(run) = &self.run {
             let _ = writeln!(text, "\nRun it:\n  {run}");
         }
         if let Some(confirmed) = &self.confirmed {
@@ -97,7 +100,7 @@ impl MaxRecord {
                 "weights, state",
                 "gradients",
                 "activations",
-                "step",
+                "x plain step",
             ],
             1..7,
         );
@@ -126,6 +129,10 @@ impl MaxRecord {
                 "Checkpointing makes the difference: plain, not even {name} 1 fits; a plan reaches {}.",
                 plan.size
             ),
+            (Difference::Limit, Some(plain), _) => format!(
+                "The limit is {}, not memory: {name} {} fits without checkpointing.",
+                self.varied.limited_by, plain.size
+            ),
             (Difference::None, Some(plain), _) => format!(
                 "Checkpointing makes no difference: {} of the plain run's peak are activations; parameters, their \
                  gradients and the optimizer's state are there whatever is recomputed.",
@@ -143,40 +150,25 @@ impl MaxRecord {
         let reached = self.of(Way::Plan).map_or(0, |plan| plan.size);
         let further = match reached {
             0 => String::new(),
-            reached => format!(", {:.2} times as far", size as f64 / reached as f64),
+            reached => format!(", {:.1} times as far", size as f64 / reached as f64),
         };
         Some(format!(
-            "What would: an update in the backward, layer by layer, which lets each gradient go at once. It would reach \
-             {} {size}{further} (at most 2 times with plain SGD, 1.5 with one moment, 1.33 with two). Rekindle does not \
-             do that.",
+            "What would help: updating weights during the backward pass, so that each gradient is freed at once. It would \
+             reach about {} {size}{further}. Rekindle does not do that.",
             self.lever_name(),
         ))
     }
 
     fn limit_note(&self) -> Option<String> {
         let plan = self.of(Way::Plan)?;
-        (plan.size >= self.varied.limit).then(|| {
+        (plan.size >= self.varied.limit && self.lever != Difference::Limit).then(|| {
             format!(
-                "Memory is not what ends it at {}: {}.",
-                plan.size, self.varied.limited_by
+                "The limit is {}, not memory: a plan fits {} {}.",
+                self.varied.limited_by,
+                self.lever_name(),
+                plan.size
             )
         })
-    }
-
-    /// The command that trains the answer.
-    fn command(&self) -> Option<String> {
-        let plan = self.of(Way::Plan)?;
-        let batch = match (self.batch, self.varied.lever) {
-            (Some(batch), Lever::Depth | Lever::Width) => format!(" --batch {batch}"),
-            _ => String::new(),
-        };
-        Some(format!(
-            "rekindle train {}{batch} --{} {} --budget {}B",
-            self.config,
-            self.lever_name(),
-            plan.size,
-            self.budget_bytes.0
-        ))
     }
 }
 

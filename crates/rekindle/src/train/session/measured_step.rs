@@ -77,6 +77,30 @@ impl MeasuredStep {
         Self { chain, profile }
     }
 
+    /// A step of modules whose stages were counted, which runs each batch in so many parts.
+    #[must_use]
+    pub fn counted(measured: Measured, micro_batches: usize) -> Self {
+        let terms = Terms {
+            micro_batches,
+            count: Count::default(),
+            param_count: 0,
+        };
+        let way = Way::of_modules(&measured, Beside::default());
+        Self::new(measured.chain, terms, way)
+    }
+
+    /// Whether plans are of recorded operations.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        matches!(
+            self.profile,
+            Some(Profile {
+                way: Way::Recorded(_),
+                ..
+            })
+        )
+    }
+
     /// Reads a chain, with its profile where there is one.
     ///
     /// # Errors

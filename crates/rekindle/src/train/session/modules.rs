@@ -146,7 +146,7 @@ fn beside_buffers(job: &Job<'_>, meter: &dyn Meter, chain: &Chain) -> Bytes {
 }
 
 /// What a device counts besides live buffers, and how its meter reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Beside {
     /// Counted, but no live buffers: the driver's context, and what pools add.

@@ -1,0 +1,190 @@
+//! Ways to run a model of one size: plain, in equal segments, under a plan.
+
+use rekindle::{
+    profile::Measured,
+    train::session::{MeasuredStep, Planned, RunError},
+};
+use rekindle_plan::{Bytes, Chain, PlanError, PlanRequest, PlannerKind};
+use serde::{Deserialize, Serialize};
+
+/// Stages beyond which schedules of counted chains are equal segments alone: the table of all schedules grows with their
+/// square.
+const MOST_STAGES: usize = 200;
+
+/// Segment counts that are tried of so long a chain.
+const SEGMENT_COUNTS: usize = 24;
+
+/// How a model is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Nothing recomputed.
+    Plain,
+    /// Segments of equal length.
+    Segments,
+    /// The best plan.
+    Plan,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Plain, Self::Segments, Self::Plan];
+
+    /// The planner that finds its schedule.
+    fn planner(self) -> PlannerKind {
+        match self {
+            Self::Plain => PlannerKind::None,
+            Self::Segments => PlannerKind::Uniform,
+            Self::Plan => PlannerKind::Auto,
+        }
+    }
+
+    /// The fastest schedule within a budget, if it takes at most `slowdown` plain steps.
+    pub fn fits(
+        self,
+        step: &MeasuredStep,
+        budget: Bytes,
+        slowdown: f64,
+    ) -> Result<Option<Planned>, RunError> {
+        let stages = step.chain.stages.len();
+        let long = stages > MOST_STAGES && !step.is_recorded();
+        let (planner, asked) = match self {
+            Self::Segments | Self::Plan if long => {
+                let counts = counts(stages).into_iter().map(Some);
+                (PlannerKind::Uniform, counts.collect())
+            }
+            _ => (self.planner(), vec![None]),
+        };
+        let mut fastest: Option<Planned> = None;
+        for segments in asked {
+            let request = PlanRequest {
+                planner,
+                budget: Some(budget),
+                segments,
+                ..PlanRequest::default()
+            };
+            match step.plan(&request) {
+                Ok(plan)
+                    if fastest
+                        .as_ref()
+                        .is_none_or(|other| plan.step.0 < other.step.0) =>
+                {
+                    fastest = Some(plan);
+                }
+                Ok(_) | Err(RunError::Plan(PlanError::Infeasible { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(fastest.filter(|plan| plan.step.0 <= slowdown * plan.plain_step.0))
+    }
+}
+
+/// Segment counts from 1 to the number of stages, evenly spread by ratio.
+fn counts(stages: usize) -> Vec<usize> {
+    let ratio = (stages as f64).powf(1.0 / (SEGMENT_COUNTS - 1) as f64);
+    let powers = (0..SEGMENT_COUNTS).map(|power| ratio.powi(power as i32).round() as usize);
+    let mut counts: Vec<usize> = powers.map(|count| count.min(stages)).collect();
+    counts.dedup();
+    counts
+}
+
+/// The same training with each layer updated in the backward: a gradient is there for its own stage alone, and so is
+/// what the optimizer takes for a while.
+pub fn updated_in_backward(mut measured: Measured) -> Measured {
+    let Chain {
+        stages, optimizer, ..
+    } = &mut measured.chain;
+    for (stage, held) in stages.iter_mut().zip(&mut measured.holds) {
+        let update = std::mem::take(&mut stage.grad_bytes) + optimizer.temp_bytes;
+        stage.backward_temp_bytes += update;
+        for way in &mut stage.alternatives {
+            way.backward_temp_bytes += update;
+        }
+        for output in &mut held.outputs {
+            output.released_backward_temp_bytes += update;
+        }
+    }
+    optimizer.temp_bytes = Bytes(0);
+    measured
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle::profile::Holds;
+    use rekindle_plan::{LossCost, OptimizerCost, Seconds, Stage};
+
+    use super::*;
+
+    /// `stages` equal stages that keep 10 bytes and have 100 of parameters.
+    fn equal(stages: usize, state: u64) -> Measured {
+        let stage = Stage {
+            forward_s: Seconds(1.0),
+            backward_s: Seconds(2.0),
+            output_bytes: Bytes(10),
+            saved_bytes: Bytes(10),
+            param_bytes: Bytes(100),
+            grad_bytes: Bytes(100),
+            ..Stage::default()
+        };
+        let weights = Bytes(100 * stages as u64);
+        Measured {
+            chain: Chain {
+                input_bytes: Bytes(10),
+                input_grad: false,
+                fixed_bytes: weights,
+                stages: vec![stage; stages],
+                loss: LossCost::default(),
+                optimizer: OptimizerCost {
+                    state_bytes: Bytes(state * weights.0),
+                    ..OptimizerCost::default()
+                },
+            },
+            holds: vec![
+                Holds {
+                    input: true,
+                    outputs: Vec::new(),
+                };
+                stages
+            ],
+            sweep_s: Seconds(0.0),
+        }
+    }
+
+    #[test]
+    fn an_update_in_backward_leaves_one_gradient_at_a_time() {
+        // Where weights are nearly all: with plain SGD half of it goes, with momentum a third.
+        for (state, share) in [(0, 1.0 / 2.0), (1, 2.0 / 3.0)] {
+            let measured = equal(100, state);
+            let before = measured.plain().expect("a peak").peak.0 as f64;
+            let after = updated_in_backward(measured).plain().expect("a peak").peak;
+            let left = after.0 as f64 / before;
+            assert!((left - share).abs() < 0.1, "{left} for {state}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_takes_too_long_does_not_fit() {
+        let step = MeasuredStep::counted(equal(16, 0), 1);
+        let plain = step.plan(&PlanRequest::default()).expect("no budget");
+        let budget = Bytes(plain.peak.0 - 60);
+        let found = Way::Plan.fits(&step, budget, 2.0).expect("planned");
+        let ratio = found.map(|plan| plan.step.0 / plan.plain_step.0);
+        let ratio = ratio.expect("recomputes within two plain steps");
+        assert!(ratio > 1.0, "{ratio}");
+        let fits = |slowdown| Way::Plan.fits(&step, budget, slowdown).expect("planned");
+        assert!(fits(ratio - 0.01).is_none() && fits(ratio).is_some());
+        assert!(
+            Way::Plain
+                .fits(&step, budget, 2.0)
+                .expect("planned")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn counts_of_long_chains_are_spread() {
+        let spread = counts(10_000);
+        assert_eq!((spread.first(), spread.last()), (Some(&1), Some(&10_000)));
+        assert!(spread.len() <= SEGMENT_COUNTS && spread.is_sorted());
+    }
+}
