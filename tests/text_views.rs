@@ -71,8 +71,10 @@ fn masked(text: &str, varies: impl Fn(&str) -> bool) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Commands are left whole: they are copied.
 fn assert_fits_80_columns(text: &str) {
-    for line in text.lines() {
+    let told = text.lines().filter(|line| !line.starts_with("  rekindle "));
+    for line in told {
         assert!(line.trim_end().chars().count() <= 80, "{line}");
     }
 }

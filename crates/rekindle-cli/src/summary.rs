@@ -59,7 +59,7 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
         ),
         _ => {}
     }
-    if recomputes && planned.peak >= planned.plain_peak {
+    if recomputes && saving(planned.peak, planned.plain_peak).is_none() {
         warnings.push(format!(
             "this plan saves nothing: {} instead of the plain run's {}; most memory is not activations, or the largest \
              segment is nearly the whole model",
@@ -172,36 +172,47 @@ fn predictions(record: &RunRecord) -> Table {
     table
 }
 
-/// The closing line: this peak against the plain run's. Measured times are set against measured ones, predicted against
-/// predicted ones.
+/// Share of the plain peak below which a saving is called nothing: peaks of equal runs differ by as much.
+const NOTHING: f64 = 0.01;
+
+/// What a peak saves of the plain run's, if it is worth telling.
+fn saving(peak: Bytes, plain: Bytes) -> Option<Bytes> {
+    let saved = plain - peak;
+    (saved.0 as f64 > NOTHING * plain.0 as f64).then_some(saved)
+}
+
+/// The closing line: the run against the plain run, both as measured or both as predicted.
 pub fn saved(record: &RunRecord) -> String {
     let plain = &record.plain;
-    let (how, ratio) = if plain.measured {
-        let ratio = record.measured_step_s.0 / plain.step_s.0;
-        ("measured", format!("at {ratio:.2}x the step time"))
+    let (peak, step, how) = if plain.measured {
+        (record.measured_peak_bytes, record.measured_step_s, "")
     } else {
-        let ratio = record.predicted_step_s.0 / plain.step_s.0;
         (
-            "predicted; `--compare` measures it",
-            format!("at a predicted {ratio:.2}x of the step time"),
+            record.predicted_peak_bytes,
+            record.predicted_step_s,
+            "predicted ",
         )
     };
-    let peak = record.measured_peak_bytes;
     if !record.recomputes {
         return format!(
-            "Nothing was recomputed: this is the plain run. Peak {peak}; `--segments K` or `--budget SIZE` lowers it."
+            "Nothing was recomputed: this is the plain run. Peak {}; `--segments K` or `--budget SIZE` lowers it.",
+            record.measured_peak_bytes
         );
     }
-    if peak >= plain.peak_bytes {
-        return format!(
-            "Checkpointing saved nothing here: peak {peak}, plain run {} ({how}).",
+    let told = match saving(peak, plain.peak_bytes) {
+        None => format!(
+            "Checkpointing saves nothing here: {how}peak {peak}, plain run {}.",
             plain.peak_bytes
-        );
+        ),
+        Some(saved) => format!(
+            "Checkpointing saves {saved} ({:.0}%): {how}peak {peak} instead of {}, at {:.2}x the {how}step time.",
+            100.0 * saved.0 as f64 / plain.peak_bytes.0 as f64,
+            plain.peak_bytes,
+            step.0 / plain.step_s.0,
+        ),
+    };
+    match plain.measured {
+        true => terminal::wrapped(&told, ""),
+        false => terminal::wrapped(&format!("{told} (`--compare` measures the plain run.)"), ""),
     }
-    let saved = Bytes(plain.peak_bytes.0 - peak.0);
-    format!(
-        "Checkpointing saved {saved} ({:.0}%): peak {peak} instead of {}, {ratio}.\n(Plain run: {how}.)",
-        100.0 * saved.0 as f64 / plain.peak_bytes.0 as f64,
-        plain.peak_bytes,
-    )
 }

@@ -159,13 +159,13 @@ impl fmt::Display for Advice {
         };
         writeln!(
             f,
-            "needs {} ({}); {has} ({})",
+            "needs {} ({}), and a reserve of 3%; {has} ({})",
             self.needs_bytes,
             self.needs_bytes.decimal(),
             limit.bytes.decimal()
         )?;
         if self.fits_plain {
-            return f.write_str("fits as it is: nothing need be recomputed");
+            return f.write_str("fits without checkpointing");
         }
         match (self.segments, self.optimal) {
             (Some(equal), Some(best)) if equal.step_ratio - best.step_ratio < 0.05 => {
@@ -185,7 +185,10 @@ impl fmt::Display for Advice {
             ),
             (None, None) => {
                 let least = self.smallest_budget_bytes.unwrap_or_default();
-                writeln!(f, "nothing fits: the least that any plan takes is {least}")?;
+                writeln!(
+                    f,
+                    "nothing fits: the smallest workable budget is {least}, the reserve included"
+                )?;
                 match self.fitting_batch {
                     Some(batch) => write!(f, "`--batch {batch}` would fit, and no larger one"),
                     None => write!(

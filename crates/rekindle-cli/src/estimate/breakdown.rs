@@ -178,9 +178,9 @@ pub fn bars(estimate: &Estimate, width: usize, colours: bool) -> String {
 
 /// When the peaks come, and what the words mean.
 pub fn notes(estimate: &Estimate) -> String {
-    let mut text = format!("The plain peak comes in {}", estimate.plain.peak.at);
+    let mut text = format!("The plain run peaks in {}", estimate.plain.peak.at);
     if let Some(plan) = &estimate.plan {
-        let _ = write!(text, ", the plan's in {}", plan.peak.at);
+        let _ = write!(text, ", the plan in {}", plan.peak.at);
     }
     text.push_str(
         ". Temporaries: gradients of activations, and what kernels hold for a while. Other: running statistics, and \

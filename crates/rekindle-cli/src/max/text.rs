@@ -25,7 +25,7 @@ impl MaxRecord {
     pub fn text(&self) -> String {
         let heading = terminal::wrapped(&self.heading(), "");
         let mut text = format!(
-            "{heading}\nVaried: {}. Steps take at most {}x the plain step (`--slowdown`).\n\n",
+            "{heading}\nVaried: {}.\nSteps take at most {}x the plain step (`--slowdown`).\n\n",
             self.varied.what, self.slowdown
         );
         if !self.largest.is_empty() {
@@ -100,7 +100,7 @@ impl MaxRecord {
                 "weights, state",
                 "gradients",
                 "activations",
-                "x plain step",
+                "x plain",
             ],
             1..7,
         );

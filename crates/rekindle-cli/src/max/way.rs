@@ -7,6 +7,8 @@ use rekindle::{
 use rekindle_plan::{Bytes, Chain, PlanError, PlanRequest, PlannerKind};
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Failure;
+
 /// Stages beyond which schedules of counted chains are equal segments alone: the table of all schedules grows with their
 /// square.
 const MOST_STAGES: usize = 200;
@@ -45,7 +47,7 @@ impl Way {
         step: &MeasuredStep,
         budget: Bytes,
         slowdown: f64,
-    ) -> Result<Option<Planned>, RunError> {
+    ) -> Result<Option<Planned>, Failure> {
         let stages = step.chain.stages.len();
         let long = stages > MOST_STAGES && !step.is_recorded();
         let (planner, asked) = match self {
@@ -72,7 +74,7 @@ impl Way {
                     fastest = Some(plan);
                 }
                 Ok(_) | Err(RunError::Plan(PlanError::Infeasible { .. })) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(fastest.filter(|plan| plan.step.0 <= slowdown * plan.plain_step.0))
@@ -115,18 +117,18 @@ mod tests {
 
     use super::*;
 
-    /// `stages` equal stages that keep 10 bytes and have 100 of parameters.
-    fn equal(stages: usize, state: u64) -> Measured {
+    /// `stages` equal stages that keep 10 bytes and have so many of parameters.
+    fn equal(stages: usize, parameters: u64, state: u64) -> Measured {
         let stage = Stage {
             forward_s: Seconds(1.0),
             backward_s: Seconds(2.0),
             output_bytes: Bytes(10),
             saved_bytes: Bytes(10),
-            param_bytes: Bytes(100),
-            grad_bytes: Bytes(100),
+            param_bytes: Bytes(parameters),
+            grad_bytes: Bytes(parameters),
             ..Stage::default()
         };
-        let weights = Bytes(100 * stages as u64);
+        let weights = Bytes(parameters * stages as u64);
         Measured {
             chain: Chain {
                 input_bytes: Bytes(10),
@@ -154,7 +156,7 @@ mod tests {
     fn an_update_in_backward_leaves_one_gradient_at_a_time() {
         // Where weights are nearly all: with plain SGD half of it goes, with momentum a third.
         for (state, share) in [(0, 1.0 / 2.0), (1, 2.0 / 3.0)] {
-            let measured = equal(100, state);
+            let measured = equal(100, 100, state);
             let before = measured.plain().expect("a peak").peak.0 as f64;
             let after = updated_in_backward(measured).plain().expect("a peak").peak;
             let left = after.0 as f64 / before;
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_plan_that_takes_too_long_does_not_fit() {
-        let step = MeasuredStep::counted(equal(16, 0), 1);
+        let step = MeasuredStep::counted(equal(16, 1, 0), 1);
         let plain = step.plan(&PlanRequest::default()).expect("no budget");
         let budget = Bytes(plain.peak.0 - 60);
         let found = Way::Plan.fits(&step, budget, 2.0).expect("planned");

@@ -67,8 +67,8 @@ fn headline(record: &SweepRecord) -> Markup {
                 }
             }
             @if let Some(row) = leanest { (card("smallest peak", row)) }
-            @if let Some(row) = fastest { (card("fastest that fits", row)) }
             @if let Some(limit) = record.limit_bytes {
+                @if let Some(row) = fastest { (card("fastest within the limit", row)) }
                 div.card { "limit" b { (cells::bytes(limit)) } }
             }
         }
@@ -138,9 +138,11 @@ fn methods(record: &SweepRecord) -> Markup {
              forward, loss and backward, less what is in use as the forward starts."
         }
         p {
-            "A run fits if its measured peak is within its budget"
-            @if let Some(limit) = record.limit_bytes { ", or, without one, within " (cells::bytes(limit)) }
-            "."
+            @match record.limit_bytes {
+                Some(limit) => { "A run fits if its measured peak is within the limit of " (cells::bytes(limit)) "; " }
+                None => { "Without a limit every run fits; " }
+            }
+            "one that exceeded its own budget is marked EXCEEDED."
         }
     }
 }

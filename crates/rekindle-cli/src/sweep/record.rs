@@ -106,8 +106,10 @@ pub struct SweepRow {
     pub overhead: Option<f64>,
     /// Samples per second.
     pub samples_per_s: Option<f64>,
-    /// Whether the measured peak is within the row's budget, or else the sweep's limit.
+    /// Whether the measured peak is within the sweep's limit, if there is one.
     pub fits: bool,
+    /// Whether the measured peak is within the row's own budget, if it has one.
+    pub within_budget: Option<bool>,
     /// Whether no other row takes at most as much memory and time, and less of one.
     pub pareto: bool,
     /// Whether this is what the config asks for.
@@ -141,6 +143,7 @@ impl SweepRow {
             overhead: None,
             samples_per_s: None,
             fits: false,
+            within_budget: None,
             pareto: false,
             chosen,
             smallest_budget_bytes: None,
@@ -158,6 +161,9 @@ impl SweepRow {
             planner: Some(run.planner.clone()),
             predicted_peak_bytes: Some(run.predicted_peak_bytes),
             measured_peak_bytes: Some(run.measured_peak_bytes),
+            within_budget: run
+                .budget_bytes
+                .map(|budget| run.measured_peak_bytes <= budget),
             activation_bytes: activations(&run.phases),
             predicted_step_s: Some(run.predicted_step_s),
             measured_step_s: Some(step),
@@ -223,10 +229,9 @@ impl SweepRecord {
                 .measured_step_s
                 .zip(plain.filter(|&plain| plain > 0.0))
                 .map(|(step, plain)| step.0 / plain - 1.0);
-            let limit = row.budget_bytes.or(self.limit_bytes);
             row.fits = row
                 .measured_peak_bytes
-                .is_some_and(|peak| limit.is_none_or(|limit| peak <= limit));
+                .is_some_and(|peak| self.limit_bytes.is_none_or(|limit| peak <= limit));
         }
     }
 }

@@ -79,6 +79,7 @@ impl SweepRow {
 
     pub fn verdict(&self) -> &'static str {
         match (self.outcome, self.fits) {
+            (RowOutcome::Done, _) if self.within_budget == Some(false) => "EXCEEDED",
             (RowOutcome::Done, true) => "yes",
             (RowOutcome::Done, false) => "no",
             (RowOutcome::NoPlan, _) => "no plan",
@@ -149,7 +150,7 @@ impl SweepRecord {
     fn heading(&self) -> String {
         let limit = self
             .limit_bytes
-            .map(|limit| format!("; a run without a budget of its own should fit {limit}"))
+            .map(|limit| format!("; the limit is {limit}"))
             .unwrap_or_default();
         let steps = match self.steps {
             1 => "one step".to_owned(),

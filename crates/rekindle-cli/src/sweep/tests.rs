@@ -181,9 +181,11 @@ fn rows_are_compared_with_the_plain_row_and_with_each_other() {
     // 16 segments take more of both than 4.
     let pareto: Vec<bool> = rows.iter().map(|row| row.pareto).collect();
     assert_eq!(pareto, [true, true, false, true, false, false]);
-    // Against its own budget, or the sweep's limit of 64 MiB.
+    // Within the sweep's limit of 64 MiB, whatever its own budget.
     let fits: Vec<bool> = rows.iter().map(|row| row.fits).collect();
     assert_eq!(fits, [false, true, true, true, false, false]);
+    let within: Vec<Option<bool>> = rows.iter().map(|row| row.within_budget).collect();
+    assert_eq!(within, [None, None, None, Some(true), None, None]);
     assert_eq!(rows[0].samples_per_s, Some(256.0));
     // Neither the batch's arrival nor the optimizer, and not the first step.
     assert_eq!(rows[1].activation_bytes, Some(Bytes(30 * MIB)));

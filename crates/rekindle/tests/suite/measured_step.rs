@@ -75,7 +75,10 @@ fn agree(executor: ExecutorKind) {
     let file = subject.measured_step(&job).to_json().expect("valid");
     let from_file = MeasuredStep::from_json(&file).expect("what was written");
 
-    let mut here = |request| subject.plan(&job, &ScheduleRequest::Plan(request));
+    let mut here = |request| {
+        let planned = subject.plan(&job, &ScheduleRequest::Plan(request));
+        planned.map_err(Box::new)
+    };
     let same = |here: &Planned, there: &Planned| {
         assert!(close(here.plain_peak, there.plain_peak, OF_PLANS));
         assert_eq!(here.plain_step, there.plain_step);
@@ -97,7 +100,7 @@ fn agree(executor: ExecutorKind) {
         let budget = Bytes(plain.peak.0 * percent / 100);
         for planner in [PlannerKind::Auto, PlannerKind::Segments] {
             let asked = request(planner, Some(budget));
-            match (here(asked), from_file.plan(&asked)) {
+            match (here(asked), from_file.plan(&asked).map_err(Box::new)) {
                 (Ok(here), Ok(there)) => {
                     same(&here, &there);
                     assert!(here.peak.max(there.peak) <= budget);
@@ -108,10 +111,12 @@ fn agree(executor: ExecutorKind) {
                     );
                     recomputing += usize::from(there.recomputes());
                 }
-                (
-                    Err(RunError::Plan(PlanError::Infeasible { smallest: a, .. })),
-                    Err(RunError::Plan(PlanError::Infeasible { smallest: b, .. })),
-                ) => {
+                (Err(here), Err(there)) => {
+                    let smallest = |error: &RunError| match error {
+                        RunError::Plan(PlanError::Infeasible { smallest, .. }) => *smallest,
+                        error => panic!("{error}"),
+                    };
+                    let (a, b) = (smallest(&here), smallest(&there));
                     // Where the step was measured, what measuring took is the least.
                     let until_now = HostMeter::new().expect("installed").lifetime_peak();
                     let b = b.max(until_now.in_use_bytes);

@@ -271,6 +271,7 @@ fn planned(
         count: terms.count,
         source: match &staged.schedule {
             Some(_) => "stages".into(),
+            None if plan.repeated == 0 => "the recorded order".into(),
             None => "single operations".into(),
         },
         operations: Some((plan.repeated, plan.operations)),
