@@ -189,6 +189,20 @@ fn a_comparison_measures_what_the_plain_run_takes() {
 }
 
 #[test]
+fn a_long_run_is_compared_with_plain_steps_of_another_process() {
+    let run = |steps: &str| json(&["train", MLP, "--segments", "4", "--steps", steps, "--json"]);
+    assert_eq!(run("3")["plain"]["measured"], false);
+    let long = run("400");
+    let plain = &long["plain"];
+    assert_eq!(plain["measured"], true, "{plain}");
+    let range = plain["range_s"].as_array().expect("two times");
+    let (quickest, slowest) = (range[0].as_f64(), range[1].as_f64());
+    let median = plain["step_s"].as_f64();
+    assert!(quickest <= median && median <= slowest, "{plain}");
+    assert_eq!(long["steps"], 400);
+}
+
+#[test]
 fn verification_finds_no_difference() {
     for config in ["mlp", "conv", "tokens"] {
         let path = format!("configs/parity/{config}.toml");

@@ -56,7 +56,7 @@ pub enum Command {
 }
 
 /// What every command that reads a config takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ConfigArgs {
     /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG")]
@@ -66,7 +66,7 @@ pub struct ConfigArgs {
 }
 
 /// What replaces values of a config.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ReplaceArgs {
     /// Samples in each step, instead of the config's
     #[arg(long, value_name = "N")]
@@ -219,9 +219,13 @@ pub struct TrainArgs {
     /// Write to FILE, as JSON lines, what each action of the first three steps allocates and frees; and beside it as text
     #[arg(long, value_name = "FILE")]
     pub track: Option<PathBuf>,
-    /// Run a few plain steps after the training and measure them
+    /// Run a few plain steps and measure them, however short the run (on the CPU in another process, by itself where the
+    /// run is long enough)
     #[arg(long)]
     pub compare: bool,
+    /// Leave evaluations out
+    #[arg(long, hide = true)]
+    pub no_eval: bool,
     /// Leave the run's record, its history and its newest snapshot in this new folder
     #[arg(short, long, value_name = "RUN_DIR")]
     pub output: Option<PathBuf>,

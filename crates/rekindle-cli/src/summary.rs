@@ -212,7 +212,15 @@ pub fn saved(record: &RunRecord) -> String {
         ),
     };
     match plain.measured {
-        true => terminal::wrapped(&told, ""),
+        true => {
+            let range = match plain.range_s {
+                Some([quickest, slowest]) => {
+                    format!(" (Plain steps took {quickest} to {slowest}.)")
+                }
+                None => String::new(),
+            };
+            terminal::wrapped(&format!("{told}{range}"), "")
+        }
         false => terminal::wrapped(&format!("{told} (`--compare` measures the plain run.)"), ""),
     }
 }

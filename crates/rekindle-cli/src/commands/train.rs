@@ -8,7 +8,7 @@ use rekindle::{
     size::Size,
     train::{
         ExecutorKind, RunDirError,
-        record::RunRecord,
+        record::{PlainRun, RunRecord},
         run_dir::RunDir,
         session::{self, Job, RunError, ScheduleRequest},
     },
@@ -17,7 +17,8 @@ use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
 use super::plan_elsewhere;
 use crate::{
-    args::TrainArgs,
+    args::{ConfigArgs, TrainArgs},
+    child::Children,
     config::{self, Config, Overrides, RunKeys, TypedSchedule},
     device::DeviceChoice,
     exit,
@@ -63,15 +64,19 @@ pub fn run(args: TrainArgs) -> Outcome {
 
     let verify = args.verify.map(Into::into).or(config.run.verify);
     let name = path.display().to_string();
+    let executor = executor(args.measure.executor, verify)?;
+    let plain = || plain_steps(args, path, executor);
+    let on_cpu = device.device == DeviceId::Cpu;
     let job = Job {
         name: &name,
-        eval: data.eval.as_deref(),
+        eval: data.eval.as_deref().filter(|_| !args.no_eval),
         compare: args.compare,
+        plain_elsewhere: on_cpu.then_some(&plain),
         track: args.track.is_some(),
         count: config.count(args.count),
         recheck: verify.unwrap_or_default(),
-        planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere::PLANNERS),
-        executor: executor(args.measure.executor, verify)?,
+        planner: on_cpu.then_some(plan_elsewhere::PLANNERS),
+        executor,
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
@@ -132,6 +137,34 @@ pub fn run(args: TrainArgs) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// Steps of the plain run that a run is compared with; the first is left out.
+const PLAIN_STEPS: usize = 6;
+
+/// Runs a few plain steps of the same training in another process, whose peak is not this one's.
+fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Option<PlainRun> {
+    note!("comparing with {PLAIN_STEPS} plain steps in another process");
+    let config = ConfigArgs {
+        config: config.to_owned(),
+        replace: args.replace.clone(),
+    };
+    let mut arguments = config.for_child("train", DeviceId::Cpu, args.count);
+    let steps = PLAIN_STEPS.to_string();
+    let executor = executor.to_string();
+    let plain = [
+        "--segments",
+        "1",
+        "--steps",
+        &steps,
+        "--no-eval",
+        "--executor",
+        &executor,
+    ];
+    arguments.extend(plain.map(Into::into));
+    let ended = Children::new().ok()?.run(&arguments).ok()?;
+    let run: RunRecord = serde_json::from_str(&ended.stdout).ok()?;
+    Some(PlainRun::measured(run.measured_peak_bytes, &run.history))
 }
 
 /// Leaves a picture of the traced step beside the run's record.

@@ -210,6 +210,7 @@ impl SweepRecord {
                 peak_bytes,
                 step_s,
                 measured: true,
+                range_s: None,
             });
         } else if self.plain.is_none() {
             self.plain = plain;

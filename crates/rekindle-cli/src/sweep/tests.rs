@@ -107,6 +107,7 @@ fn plain_as_predicted() -> PlainRun {
         peak_bytes: Bytes(100 * MIB),
         step_s: Seconds(0.25),
         measured: false,
+        range_s: None,
     }
 }
 

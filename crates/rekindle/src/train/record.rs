@@ -58,8 +58,30 @@ pub struct PlainRun {
     pub peak_bytes: Bytes,
     /// Its step time.
     pub step_s: Seconds,
-    /// Whether plain steps were run (`--compare`), or their cost was predicted from what was measured of the plan's parts.
+    /// Whether plain steps were run, or their cost was predicted from what was measured of the plan's parts.
     pub measured: bool,
+    /// Times of the quickest and of the slowest plain step, the first left out, where they were run.
+    #[serde(default)]
+    pub range_s: Option<[Seconds; 2]>,
+}
+
+impl PlainRun {
+    /// Plain steps that were run.
+    #[must_use]
+    pub fn measured(peak_bytes: Bytes, steps: &[StepRecord]) -> Self {
+        let times = || steps.iter().skip(1).map(|step| step.step_s.0);
+        Self {
+            peak_bytes,
+            step_s: median_step_time(steps, None),
+            measured: true,
+            range_s: times().next().map(|_| {
+                [
+                    Seconds(times().fold(f64::INFINITY, f64::min)),
+                    Seconds(times().fold(0.0, f64::max)),
+                ]
+            }),
+        }
+    }
 }
 
 /// Peak of live buffers: at every moment on the processor, between actions on a GPU.

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use super::{
     ExecutorKind, RunDirError,
-    record::{EvalRecord, RunRecord, StepRecord},
+    record::{EvalRecord, PlainRun, RunRecord, StepRecord},
     run_dir::RunDir,
     settings::TrainSettings,
     tracker::TrackedMoment,
@@ -56,6 +56,9 @@ pub struct Job<'a> {
     pub executor: ExecutorKind,
     /// Whether a few plain steps are run and measured after the training, for comparison.
     pub compare: bool,
+    /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
+    /// runs that are long enough compare themselves without being asked.
+    pub plain_elsewhere: Option<&'a dyn Fn() -> Option<PlainRun>>,
     /// What the device is called: profiles of one are not those of another.
     pub hardware: &'a str,
     /// Where profiles are kept, if anywhere.
@@ -96,6 +99,7 @@ impl<'a> Job<'a> {
             schedule,
             executor: ExecutorKind::default(),
             compare: false,
+            plain_elsewhere: None,
             hardware: "",
             profiles: None,
             planner: None,

@@ -17,7 +17,7 @@ use super::{
     engine::{Engine, Part},
     loss::TargetTensor,
     optimizer::AnyOptimizer,
-    record::{EvalRecord, StepRecord, median_step_time},
+    record::{EvalRecord, StepRecord},
     run_dir_error::RunDirError,
     settings::TrainSettings,
     snapshot::{Snapshot, SnapshotWriter},
@@ -275,7 +275,7 @@ impl Trainer {
     }
 
     /// Goes on for a few steps that recompute nothing, like the run's own in everything else, each on `parts`: the highest
-    /// peaks, and the median of their times, the first left out. Steps after it recompute nothing.
+    /// peaks, and the steps. Steps after it recompute nothing.
     ///
     /// # Errors
     ///
@@ -283,7 +283,7 @@ impl Trainer {
     pub fn plain_steps<P>(
         &mut self,
         parts: impl Fn() -> P,
-    ) -> Result<(PeakMemory, Seconds), TrainError>
+    ) -> Result<(PeakMemory, Vec<StepRecord>), TrainError>
     where
         P: ExactSizeIterator<Item = Batch>,
     {
@@ -303,7 +303,7 @@ impl Trainer {
             }
             steps.push(report.record);
         }
-        Ok((peak, median_step_time(&steps, None)))
+        Ok((peak, steps))
     }
 
     /// How often pools were trimmed so that they stayed within the budget.

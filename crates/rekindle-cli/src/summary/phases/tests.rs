@@ -89,6 +89,7 @@ fn record(
             peak_bytes: mebibytes(90),
             step_s: Seconds(0.3),
             measured: false,
+            range_s: None,
         },
         first_loss: 1.0,
         last_loss: 0.5,

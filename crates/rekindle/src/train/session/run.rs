@@ -33,6 +33,10 @@ const TRACKED_STEPS: usize = 3;
 /// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.
 const PHASED_STEPS: usize = 3;
 
+/// Plain steps' time that a run takes at least if plain steps are measured beside it without being asked for: measuring
+/// comes to about twenty.
+const WORTH_COMPARING: f64 = 200.0;
+
 pub(super) struct Session<'a> {
     job: &'a Job<'a>,
     device: DeviceId,
@@ -242,7 +246,9 @@ impl<'a> Session<'a> {
     fn finish(mut self, interrupted: bool) -> Result<RunRecord, RunError> {
         // Taken before the comparison, which is no part of the run.
         let mut record = self.record(self.predicted_plain(), interrupted)?;
-        record.plain = self.plain()?;
+        if !interrupted {
+            record.plain = self.plain()?;
+        }
         if let Some(files) = &self.files {
             files.write_record(&record)?;
         }
@@ -309,17 +315,33 @@ impl<'a> Session<'a> {
             peak_bytes: self.planned.plain_peak,
             step_s: self.planned.plain_step,
             measured: false,
+            range_s: None,
         }
     }
 
-    /// The plain run's cost: measured where that was asked for and fits, else predicted.
+    /// Whether measuring plain steps in another process takes a small part of the run's own time.
+    fn worth_comparing(&self) -> bool {
+        let planned = &self.planned;
+        let run = self.steps_here() as f64 * planned.step.0;
+        planned.recomputes() && run >= WORTH_COMPARING * planned.plain_step.0
+    }
+
+    /// The plain run's cost: measured where that was asked for or takes little, and fits; else predicted.
     fn plain(&mut self) -> Result<PlainRun, RunError> {
         let predicted = self.predicted_plain();
         let fits = self
             .job
             .free
             .is_none_or(|free| predicted.peak_bytes <= free);
-        if !self.job.compare || !fits {
+        let elsewhere = self.job.plain_elsewhere;
+        let elsewhere = elsewhere.filter(|_| self.job.compare || self.worth_comparing());
+        if !fits {
+            return Ok(predicted);
+        }
+        if let Some(plain) = elsewhere.and_then(|measure| measure()) {
+            return Ok(plain);
+        }
+        if !self.job.compare {
             return Ok(predicted);
         }
         let samples = self.batches.step(0);
@@ -329,12 +351,8 @@ impl<'a> Session<'a> {
             let parts = samples.chunks_exact(micro_batch);
             parts.map(|samples| data.batch(samples))
         };
-        let (peak, step_s) = self.trainer.plain_steps(parts)?;
-        Ok(PlainRun {
-            peak_bytes: peak.counted(self.planned.count),
-            step_s,
-            measured: true,
-        })
+        let (peak, steps) = self.trainer.plain_steps(parts)?;
+        Ok(PlainRun::measured(peak.counted(self.planned.count), &steps))
     }
 }
 
