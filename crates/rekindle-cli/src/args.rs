@@ -3,7 +3,13 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{Dtype, device::DeviceId, executor::Recheck, meter::Count, train::ExecutorKind};
+use rekindle::{
+    Dtype,
+    device::DeviceId,
+    executor::Recheck,
+    meter::Count,
+    train::{ExecutorKind, settings::OnNonFinite},
+};
 use rekindle_plan::PlannerKind;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +27,8 @@ use crate::device::DeviceChoice;
     version,
     max_term_width = 100,
     after_help = "Exit codes: 0 done; 1 other; 2 bad usage, config or input file; \
-3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 130 interrupted."
+3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 6 a loss or \
+gradient is not finite; 130 interrupted."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -210,6 +217,9 @@ pub struct TrainArgs {
     /// Write to FILE, as JSON lines, what each action of the first three steps allocates and frees; and beside it as text
     #[arg(long, value_name = "FILE")]
     pub track: Option<PathBuf>,
+    /// Where a loss or gradient is not finite: stop, skip the update, or continue with it; instead of the config's
+    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
+    pub on_nonfinite: Option<NonFiniteChoice>,
     /// Run a few plain steps after the training and measure them
     #[arg(long)]
     pub compare: bool,
@@ -267,6 +277,27 @@ pub enum VerifyChoice {
     Shapes,
     /// Shapes and values.
     Values,
+}
+
+/// What happens where a step's loss or gradients are not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NonFiniteChoice {
+    /// The run ends.
+    Stop,
+    /// Nothing is updated in that step.
+    Skip,
+    /// The update is made all the same.
+    Continue,
+}
+
+impl From<NonFiniteChoice> for OnNonFinite {
+    fn from(choice: NonFiniteChoice) -> Self {
+        match choice {
+            NonFiniteChoice::Stop => Self::Stop,
+            NonFiniteChoice::Skip => Self::Skip,
+            NonFiniteChoice::Continue => Self::Continue,
+        }
+    }
 }
 
 impl From<VerifyChoice> for Recheck {

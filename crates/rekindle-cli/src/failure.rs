@@ -6,6 +6,7 @@ use miette::{Report, miette};
 use rekindle::{
     data::{DataError, error::Blame},
     device::DeviceError,
+    executor::StepError,
     record::RecordError,
     train::{RunDirError, TrainError, session::RunError},
 };
@@ -140,11 +141,7 @@ impl From<RecordError> for Failure {
                 format!("the device ran out of memory ({message})"),
                 SMALLER,
             ),
-            RecordError::NotFinite { .. } => Self::with_help(
-                exit::OTHER,
-                &error,
-                "try a smaller learning rate or `clip`; the last snapshot is from before",
-            ),
+            RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
             _ => Self::other(error),
         }
     }
@@ -164,6 +161,9 @@ fn advised(smallest: Bytes) -> String {
         .unwrap_or(("KiB", 1024.0));
     format!("{:.1}{unit}", (bytes / size * 10.0).ceil() / 10.0)
 }
+
+/// What to do where a loss or gradient is not finite.
+const FINITE: &str = "try a smaller learning rate, `clip`, or `--on-nonfinite skip`; what was saved is from before";
 
 /// What to do where memory runs out.
 const SMALLER: &str =
@@ -186,6 +186,12 @@ impl From<RunError> for Failure {
             RunError::Train(TrainError::Recorded(error)) | RunError::Recorded(error) => {
                 error.into()
             }
+            RunError::NonFinite { .. }
+            | RunError::Stage {
+                source: StepError::NotFinite { .. },
+                ..
+            } => Self::with_help(exit::NOT_FINITE, error, FINITE),
+            RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
             RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
         }
     }

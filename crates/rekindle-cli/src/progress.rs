@@ -12,7 +12,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::train::{
     record::{EvalRecord, StepRecord},
     session::{MemoryNow, Observer, Planned},
+    settings::OnNonFinite,
     tracker::TrackedMoment,
+    NonFinite,
 };
 
 use crate::{failure::Outcome, started::Started, terminal, track::TrackFiles};
@@ -54,7 +56,8 @@ pub struct Progress {
     batch: usize,
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
-    warned: bool,
+    /// Steps that were not finite.
+    nonfinite: usize,
     track: Option<TrackFiles>,
     /// What the run was started with, for its folder, and whether it came there.
     kept: Option<(Started, PathBuf)>,
@@ -74,7 +77,7 @@ impl Progress {
             batch,
             bar,
             last_line: None,
-            warned: false,
+            nonfinite: 0,
             track: None,
             kept: None,
             keeping: Ok(()),
@@ -207,18 +210,34 @@ impl Observer for Progress {
                 }
             }
         }
-        if !step.loss.is_finite() && !self.warned {
-            self.warned = true;
-            self.line(&format!(
-                "warning: the loss of step {} is {}: try a smaller learning rate or `clip`",
-                step.step, step.loss
-            ));
-        }
         if interrupted() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
         }
+    }
+
+    fn nonfinite(&mut self, found: &NonFinite) {
+        self.nonfinite += 1;
+        // Each of the first, then ever fewer.
+        if self.nonfinite > 3 && !self.nonfinite.is_power_of_two() {
+            return;
+        }
+        let handled = match found.handled {
+            OnNonFinite::Skip => "nothing is updated",
+            OnNonFinite::Stop | OnNonFinite::Continue => "updated all the same",
+        };
+        let so_far = match self.nonfinite {
+            1 => String::new(),
+            steps => format!(" ({steps} such steps so far)"),
+        };
+        self.line(&format!("warning: {found}: {handled}{so_far}"));
+    }
+
+    fn snapshot_withheld(&mut self, step: usize, what: &str) {
+        self.line(&format!(
+            "warning: no snapshot is taken after step {step}: {what} is not finite; the one before stays"
+        ));
     }
 
     fn evaluated(&mut self, evaluation: &EvalRecord) {

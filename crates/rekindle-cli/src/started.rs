@@ -120,6 +120,7 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         },
         count: typed.count.or(before.count),
         verify: typed.verify.or(before.verify),
+        on_nonfinite: typed.on_nonfinite.or(before.on_nonfinite),
         ..typed
     })
 }

@@ -130,6 +130,7 @@ pub use estimate::{Estimate, LayerEstimate, estimate};
 pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
 pub use output::Output;
+pub(crate) use output::Put;
 pub use planning::{PlanElsewhere, Wanted};
 pub use staged::{StagedPlan, action};
 pub use step::{SpanReading, Step};

@@ -42,6 +42,7 @@ pub fn run(args: TrainArgs) -> Outcome {
         &Overrides {
             steps: args.steps,
             seed: args.seed,
+            on_nonfinite: args.on_nonfinite.map(Into::into),
             ..Overrides::from(&args.replace)
         },
     )?;

@@ -17,7 +17,7 @@ use rekindle_plan::{
 use thiserror::Error;
 
 use super::{
-    ExecutorKind, RunDirError,
+    ExecutorKind, NonFinite, RunDirError,
     record::{EvalRecord, RunRecord, StepRecord},
     run_dir::RunDir,
     settings::TrainSettings,
@@ -307,6 +307,10 @@ pub trait Observer {
     }
     /// A step is done, and what came and went in it was tracked.
     fn tracked(&mut self, _moments: &[TrackedMoment]) {}
+    /// The loss or a gradient of a step is not finite, and the run goes on.
+    fn nonfinite(&mut self, _found: &NonFinite) {}
+    /// No snapshot is taken after this step, because `what` is not finite: the one before stays.
+    fn snapshot_withheld(&mut self, _step: usize, _what: &str) {}
     /// An evaluation is done.
     fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }
@@ -350,6 +354,21 @@ pub enum RunError {
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The loss or a gradient is not finite, and the settings stop there: the state is that before the step.
+    #[error(
+        "the loss of step {} is {}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
+         optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage)
+    )]
+    NonFinite {
+        /// What was found.
+        found: NonFinite,
+        /// The epoch of its batch, from 1.
+        epoch: usize,
+        /// The batch within its epoch, from 1.
+        batch: usize,
+        /// The stage of the first gradient that is not finite.
+        stage: Option<String>,
+    },
     /// A step could not run or cannot be trusted, for a reason that lies in one stage.
     #[error("in `{name}`: {source}")]
     Stage {
@@ -364,6 +383,15 @@ pub enum RunError {
     /// The run's folder cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+}
+
+fn in_stage(found: &NonFinite, stage: &Option<String>) -> String {
+    match (&found.gradient, stage) {
+        (Some((_, path)), Some(stage)) => {
+            format!(", and the first gradient that is not finite is that of `{path}` in stage `{stage}`")
+        }
+        _ => String::new(),
+    }
 }
 
 pub(super) fn other_executor() -> RunError {

@@ -23,6 +23,7 @@ mod executor;
 mod golden_traces;
 mod jobs;
 mod memory;
+mod nonfinite;
 mod odd_chains;
 mod recheck;
 mod record;

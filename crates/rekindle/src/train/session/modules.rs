@@ -12,7 +12,7 @@ use crate::{
     graph::lone_leaf,
     meter::{Count, Meter},
     profile::{Measured, Profiler, StoredProfile},
-    train::{engine::Engine, settings::Clip, trainer::rows},
+    train::{engine::Engine, settings::Clip, statistics::Statistics, trainer::rows},
 };
 
 impl Built {
@@ -48,6 +48,7 @@ impl Built {
         };
         // Parameters, data sets, and what kernels will hold once they have run.
         measured.chain.fixed_bytes += held + kernel_bytes;
+        measured.chain.fixed_bytes += Statistics::of(&self.model).bytes();
         count_settings(job, meter, &mut measured.chain);
         let plan_bytes = plan_bytes(&measured, meter)?;
         measured.chain.fixed_bytes += Bytes(COPIES_OF_A_PLAN * plan_bytes);

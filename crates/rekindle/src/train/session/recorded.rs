@@ -16,6 +16,7 @@ use crate::{
     train::{
         engine::{RecordedStep, loss_of_part},
         optimizer::AnyOptimizer,
+        statistics::Statistics,
     },
 };
 
@@ -57,7 +58,9 @@ impl Built {
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
             .with_comparison(false)
-            .with_held(accumulated + samples)
+            // The trainer checks all parts of a batch together.
+            .with_finite_check(false)
+            .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_planner(job.planner.map(|planners| planners.recorded))
             .measured(job.budget().or(job.free), wanted, &mut |done, of| {
                 observer.measuring(done, of)

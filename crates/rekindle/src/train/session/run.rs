@@ -49,6 +49,10 @@ pub(super) struct Session<'a> {
     resumed_at: Option<usize>,
     fingerprint: String,
     files: Option<RunFiles>,
+    /// Names of the model's stages.
+    stages: Vec<String>,
+    /// Steps whose loss or gradients were not finite.
+    nonfinite_steps: usize,
 }
 
 impl<'a> Session<'a> {
@@ -83,7 +87,7 @@ impl<'a> Session<'a> {
             model,
             shape,
             batches,
-            ..
+            labels,
         } = built;
         let mut trainer = Trainer::new(
             model,
@@ -117,6 +121,8 @@ impl<'a> Session<'a> {
             resumed_at,
             fingerprint,
             files,
+            stages: labels.into_iter().map(|label| label.name).collect(),
+            nonfinite_steps: 0,
         })
     }
 
@@ -126,7 +132,7 @@ impl<'a> Session<'a> {
         // A run that was stopped right after a step left this to be done.
         if self.job.eval.is_some() && self.evaluation_is_due() {
             self.evaluate(observer)?;
-            self.save()?;
+            self.save(observer)?;
         }
         let mut interrupted = false;
         while self.trainer.steps_done() < steps && !interrupted {
@@ -142,10 +148,10 @@ impl<'a> Session<'a> {
             {
                 self.trainer.track_next_step(Arc::clone(tracker));
             }
-            let report = self
-                .trainer
-                .step(parts)
-                .map_err(|error| self.at_stage(error))?;
+            let report = match self.trainer.step(parts) {
+                Ok(report) => report,
+                Err(error) => return Err(self.ended_by(error, observer)),
+            };
             let done = self.trainer.steps_done();
             if trace {
                 self.trace = report.trace;
@@ -161,6 +167,10 @@ impl<'a> Session<'a> {
                 in_use: self.meter.read().in_use_bytes,
                 peak: self.meter.lifetime_peak(),
             };
+            if let Some(found) = &report.nonfinite {
+                self.nonfinite_steps += 1;
+                observer.nonfinite(found);
+            }
             interrupted = observer.stepped(&report.record, memory).is_break();
             if !report.moments.is_empty() {
                 observer.tracked(&report.moments);
@@ -179,7 +189,7 @@ impl<'a> Session<'a> {
                 None => evaluate,
             };
             if save || interrupted || done == steps {
-                self.save()?;
+                self.save(observer)?;
             }
         }
         self.finish(interrupted)
@@ -192,6 +202,16 @@ impl<'a> Session<'a> {
 
     /// The error with the name of the stage that it is about.
     fn at_stage(&self, error: TrainError) -> RunError {
+        if let TrainError::NonFinite(found) = error {
+            let (step, per_epoch) = (found.step - 1, self.batches.steps_per_epoch());
+            let stage = found.gradient.as_ref().map(|(stage, _)| *stage);
+            return RunError::NonFinite {
+                epoch: step / per_epoch + 1,
+                batch: step % per_epoch + 1,
+                stage: stage.and_then(|stage| self.stages.get(stage).cloned()),
+                found,
+            };
+        }
         let TrainError::Step(step) = &error else {
             return error.into();
         };
@@ -230,8 +250,23 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn save(&self) -> Result<(), RunError> {
+    /// Leaves what a later run goes on from before the error ends this one.
+    fn ended_by(&mut self, error: TrainError, observer: &mut dyn Observer) -> RunError {
+        // The error that ended the run is the one to tell, not another one of its files.
+        let _ = self.save(observer);
+        if let (Some(files), Ok(record)) = (&self.files, self.record(self.predicted_plain(), true)) {
+            let _ = files.write_record(&record);
+        }
+        self.at_stage(error)
+    }
+
+    /// Takes a snapshot, but of a state that is not finite.
+    fn save(&self, observer: &mut dyn Observer) -> Result<(), RunError> {
         if let Some(files) = &self.files {
+            if let Some(what) = self.trainer.not_finite()? {
+                observer.snapshot_withheld(self.trainer.steps_done(), &what);
+                return Ok(());
+            }
             files.write_snapshot(&self.fingerprint, &self.progress, |to| {
                 self.trainer.save(to)
             })?;
@@ -289,6 +324,7 @@ impl<'a> Session<'a> {
             batch: self.job.settings.batch,
             resumed_at: self.resumed_at,
             interrupted,
+            nonfinite_steps: self.nonfinite_steps,
             evaluations: self.progress.evaluations.clone(),
             phases: self.phases.clone(),
             timeline,
