@@ -230,9 +230,43 @@ pub struct TrainArgs {
     /// steps
     #[arg(long, value_name = "RUN_DIR", conflicts_with = "output")]
     pub resume: Option<PathBuf>,
+    /// Train in a process of its own, and start it again from its last snapshot, within less memory, where the system
+    /// ends it or its memory runs out; needs -o or --resume
+    #[arg(long)]
+    pub supervise: bool,
+    /// Write what the plan takes to this file, for the process that supervises this one
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub supervised: Option<PathBuf>,
+    /// Go on with the run in -o, within this budget
+    #[arg(long, hide = true, value_name = "SIZE", requires = "supervised")]
+    pub again_within: Option<Size>,
     /// One JSON document on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+impl TrainArgs {
+    /// What a supervisor asks for: the same run within another budget, from its snapshot where it has one.
+    pub fn again(self) -> Self {
+        let Some(budget) = self.again_within else {
+            return self;
+        };
+        let (output, resume) = match (self.output, self.resume) {
+            (Some(folder), None) if crate::commands::supervise::has_snapshot(&folder) => {
+                (None, Some(folder))
+            }
+            other => other,
+        };
+        Self {
+            output,
+            resume,
+            budget: Some(budget),
+            segments: None,
+            plan: None,
+            planner: None,
+            ..self
+        }
+    }
 }
 
 /// What every command that measures takes.

@@ -10,11 +10,11 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::train::{
+    NonFinite,
     record::{EvalRecord, StepRecord},
-    session::{MemoryNow, Observer, Planned},
+    session::{MemoryNow, Observer, Planned, PlannedAgain},
     settings::OnNonFinite,
     tracker::TrackedMoment,
-    NonFinite,
 };
 
 use crate::{failure::Outcome, started::Started, terminal, track::TrackFiles};
@@ -62,6 +62,7 @@ pub struct Progress {
     /// What the run was started with, for its folder, and whether it came there.
     kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
+    note: Option<PathBuf>,
 }
 
 impl Progress {
@@ -81,6 +82,7 @@ impl Progress {
             track: None,
             kept: None,
             keeping: Ok(()),
+            note: None,
         }
     }
 
@@ -92,6 +94,18 @@ impl Progress {
     /// Writes what comes and goes to these files.
     pub fn tracking(self, track: Option<TrackFiles>) -> Self {
         Self { track, ..self }
+    }
+
+    /// Tells a supervisor what the plan takes.
+    pub fn supervised_by(self, note: Option<PathBuf>) -> Self {
+        Self { note, ..self }
+    }
+
+    fn note_peak(&self, planned: &Planned) {
+        if let Some(path) = &self.note {
+            // Without it the supervisor goes by what it was told itself.
+            let _ = std::fs::write(path, planned.peak.0.to_string());
+        }
     }
 
     /// Prints a line without tearing the bar.
@@ -168,6 +182,8 @@ impl Observer for Progress {
     }
 
     fn planned(&mut self, planned: &Planned) {
+        crate::failure::note_plan(planned);
+        self.note_peak(planned);
         if let Some((started, folder)) = self.kept.take() {
             self.keeping = started.keep(&folder);
         }
@@ -184,6 +200,7 @@ impl Observer for Progress {
     }
 
     fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+        crate::failure::note_step(step.step + 1);
         let accuracy = step
             .accuracy
             .map(|share| format!(" acc {:.0}%", 100.0 * share))
@@ -215,6 +232,15 @@ impl Observer for Progress {
         } else {
             ControlFlow::Continue(())
         }
+    }
+
+    fn planned_again(&mut self, again: &PlannedAgain<'_>) {
+        self.note_peak(again.planned);
+        self.line(&format!(
+            "step {}: {}; planned again within {} instead of {}, and the same batch runs again",
+            again.step, again.shortage, again.budget, again.before
+        ));
+        self.line(&crate::summary::plan_line(again.planned));
     }
 
     fn nonfinite(&mut self, found: &NonFinite) {

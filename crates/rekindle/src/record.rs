@@ -418,6 +418,7 @@ where
             count: self.options.count,
             input_gradients: self.options.input_gradients,
             optimizer: optimizer.unwrap_or_default(),
+            on_host: meter.read().reserved_bytes.is_none(),
             meter,
             device,
             check: self.options.check,

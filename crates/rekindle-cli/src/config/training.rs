@@ -3,7 +3,9 @@
 use rekindle::{
     Dtype,
     data::TargetKind,
-    train::settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    train::settings::{
+        Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
+    },
 };
 
 use super::{

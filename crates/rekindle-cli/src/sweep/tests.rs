@@ -98,6 +98,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         resumed_at: None,
         interrupted: false,
         nonfinite_steps: 0,
+        replans: 0,
         evaluations: Vec::new(),
         phases: phases(20 * MIB, peak),
         history: Vec::new(),
@@ -126,7 +127,6 @@ fn empty() -> SweepRecord {
         plain: None,
         rows_asked: 6,
         interrupted: false,
-        nonfinite_steps: 0,
         rows: Vec::new(),
     }
 }

@@ -13,6 +13,7 @@ pub mod run_dir;
 mod run_dir_error;
 pub mod session;
 pub mod settings;
+pub mod shortage;
 mod snapshot;
 mod statistics;
 pub mod timeline;

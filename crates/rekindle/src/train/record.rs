@@ -162,6 +162,9 @@ pub struct RunRecord {
     /// became of their updates.
     #[serde(default)]
     pub nonfinite_steps: usize,
+    /// Plans that were made anew since then, for want of memory.
+    #[serde(default)]
+    pub replans: usize,
     /// Evaluations.
     pub evaluations: Vec<EvalRecord>,
     /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.

@@ -21,6 +21,7 @@ use super::{
     record::{EvalRecord, StepRecord, median_step_time},
     run_dir_error::RunDirError,
     settings::{OnNonFinite, TrainSettings},
+    shortage::Shortage,
     snapshot::{Snapshot, SnapshotWriter},
     statistics::{Before, Statistics},
     tracker::{TrackedMoment, Tracker},
@@ -31,7 +32,7 @@ use crate::{
     executor::{StepError, TraceEntry},
     graph::lone_leaf,
     layer::Layer,
-    meter::{Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
+    meter::{Count, Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
     model::{
         spec::{ElementKind, SampleShape},
         stage::Stage,
@@ -56,7 +57,22 @@ pub struct Trainer {
     steps_done: usize,
     tracker: Option<Arc<Tracker>>,
     statistics: Statistics,
+    bound: Bound,
 }
+
+/// What a step may take, and what was in use before it was there.
+#[derive(Default)]
+struct Bound {
+    budget: Option<Bytes>,
+    count: Count,
+    /// The plan's peak.
+    peak: Bytes,
+    /// In use after the first step, with the optimizer's state.
+    settled: Option<Bytes>,
+}
+
+/// Share of a budget, and bytes, that a process may come to hold beside its steps without another plan: plans leave them.
+const UNNOTICED: (f64, u64) = (0.005, 1 << 16);
 
 /// What one optimizer step did.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,6 +96,7 @@ struct Parts {
     loss: f64,
     correct: Option<i64>,
     samples: usize,
+    peak: PeakMemory,
     phases: Vec<PhaseReading>,
     trace: Vec<TraceEntry>,
 }
@@ -110,7 +127,10 @@ pub enum TrainError {
     /// The loss or a gradient is not finite, and the settings stop there.
     #[error("{0}")]
     NonFinite(NonFinite),
-    /// The device ran out of memory or failed.
+    /// There is too little memory; a smaller plan may do.
+    #[error("{0}")]
+    Short(Shortage),
+    /// The device failed.
     #[error("the device failed while the step ran: {0}")]
     Device(String),
 }
@@ -144,6 +164,7 @@ impl Trainer {
             device,
             steps_done: 0,
             tracker: None,
+            bound: Bound::default(),
         })
     }
 
@@ -167,6 +188,63 @@ impl Trainer {
             steps_done,
             ..self
         })
+    }
+
+    /// Bounds steps by a budget, which counts these bytes; the plan's peak is `peak`.
+    pub(super) fn bounded(self, budget: Option<Bytes>, count: Count, peak: Bytes) -> Self {
+        let bound = Bound {
+            budget,
+            count,
+            peak,
+            settled: None,
+        };
+        Self { bound, ..self }
+    }
+
+    /// Runs another plan, whose peak is `peak`, from the next step on.
+    pub(super) fn run_by(&mut self, engine: Engine, peak: Bytes) {
+        self.engine = engine;
+        self.bound.peak = peak;
+    }
+
+    /// What is in use beside what the plan counts, where the plan cannot know.
+    pub(super) fn grown_by(&self) -> Bytes {
+        match self.bound.settled {
+            Some(settled) if !self.engine.counts_growth() => {
+                self.meter.read().in_use_bytes - settled
+            }
+            _ => Bytes::ZERO,
+        }
+    }
+
+    /// Fails where what is in use beside the step leaves too little of the budget.
+    fn check_room(&self) -> Result<(), TrainError> {
+        let by = self.grown_by();
+        let noticed = |budget: Bytes| (budget.0 as f64 * UNNOTICED.0) as u64 + UNNOTICED.1;
+        match self.bound.budget {
+            Some(budget) if by.0 > noticed(budget) && self.bound.peak + by > budget => {
+                Err(TrainError::Short(Shortage::Grown { by, budget }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where an allocation failed, or the step took more than its budget.
+    fn check_memory(&self, parts: &Parts) -> Result<(), TrainError> {
+        if let Some(failure) = self.meter.failure() {
+            return Err(TrainError::Short(Shortage::Failed(failure)));
+        }
+        let peak = PeakMemory {
+            context_bytes: self.meter.context_bytes(),
+            ..parts.peak
+        };
+        let peak = peak.counted(self.bound.count);
+        match self.bound.budget {
+            Some(budget) if peak > budget => {
+                Err(TrainError::Short(Shortage::OverBudget { peak, budget }))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Steps done so far.
@@ -212,6 +290,7 @@ impl Trainer {
         parts: impl ExactSizeIterator<Item = Batch>,
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
+        self.check_room()?;
         if let Some(tracker) = &self.tracker {
             tracker.start(self.steps_done + 1);
         }
@@ -220,19 +299,20 @@ impl Trainer {
             Ok(parts) => parts,
             Err(error) => {
                 self.abandon(before);
-                return Err(error);
+                return Err(error.or_shortage());
             }
         };
         self.engine.trace(false, &*self.meter);
 
         let meter = Arc::clone(&self.meter);
         let mut after = PhaseRecorder::start(Some(&*meter));
-        let nonfinite = match self.check(&parts) {
+        let checked = self.check_memory(&parts).and_then(|()| self.check(&parts));
+        let nonfinite = match checked {
             Ok(found) => found,
             Err(error) => {
                 drop(parts);
                 self.abandon(before);
-                return Err(error);
+                return Err(error.or_shortage());
             }
         };
         let gradients = std::mem::take(&mut parts.gradients);
@@ -258,6 +338,9 @@ impl Trainer {
         });
 
         self.steps_done += 1;
+        if self.bound.settled.is_none() {
+            self.bound.settled = Some(self.meter.read().in_use_bytes);
+        }
         let update = after.finish();
         let Parts {
             loss,
@@ -290,10 +373,7 @@ impl Trainer {
     }
 
     /// Forward, loss and backward of all parts of a batch.
-    fn gradients(
-        &self,
-        parts: impl ExactSizeIterator<Item = Batch>,
-    ) -> Result<Parts, TrainError> {
+    fn gradients(&self, parts: impl ExactSizeIterator<Item = Batch>) -> Result<Parts, TrainError> {
         let count = parts.len();
         let mut sum = GradientsAccumulator::new();
         let mut all = Parts::default();
@@ -305,6 +385,11 @@ impl Trainer {
             all.loss += nonfinite::read(part.loss)?;
             if let Some(right) = part.correct {
                 *all.correct.get_or_insert(0) += self::count(right);
+            }
+            for PhaseReading { memory, .. } in &part.phases {
+                let peak = &mut all.peak;
+                peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
+                peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
             }
             all.phases = part.phases;
             all.trace = part.trace;
@@ -402,6 +487,7 @@ impl Trainer {
     where
         P: ExactSizeIterator<Item = Batch>,
     {
+        self.bound = Bound::default();
         self.engine
             .recompute_nothing(self.model.len(), &self.meter)?;
         let mut peak = PeakMemory {

@@ -32,6 +32,7 @@ mod record_parity;
 mod record_share;
 mod record_size;
 mod resume;
+mod shortage;
 mod tape;
 mod tape_memory;
 mod tracker;

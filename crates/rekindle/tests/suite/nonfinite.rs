@@ -147,7 +147,10 @@ fn a_skipped_step_changes_nothing_but_its_number() {
 
             let seen: Vec<_> = look.snapshots.into_iter().collect();
             // While step k is done, the snapshot is that of k - 1.
-            assert!(seen[BAD - 1].is_some() && seen[BAD - 1] == seen[BAD], "{case}");
+            assert!(
+                seen[BAD - 1].is_some() && seen[BAD - 1] == seen[BAD],
+                "{case}"
+            );
             assert!(seen[BAD - 2] != seen[BAD - 1], "{case}");
             assert!(seen[BAD] != seen[BAD + 1], "{case}");
             assert!(look.withheld.is_empty());
@@ -197,7 +200,13 @@ fn a_state_that_is_not_finite_never_replaces_a_snapshot() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let new = RunDir::New(folder.to_path_buf());
-    let (record, look) = train(ExecutorKind::Recorded, 1, OnNonFinite::Continue, folder, new);
+    let (record, look) = train(
+        ExecutorKind::Recorded,
+        1,
+        OnNonFinite::Continue,
+        folder,
+        new,
+    );
     let record = record.unwrap();
     assert_eq!(record.nonfinite_steps, STEPS - BAD + 1);
     assert!(record.last_loss.is_nan());

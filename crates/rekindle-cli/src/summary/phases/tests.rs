@@ -98,6 +98,7 @@ fn record(
         resumed_at: None,
         interrupted: false,
         nonfinite_steps: 0,
+        replans: 0,
         evaluations: Vec::new(),
         phases: steps
             .iter()

@@ -163,8 +163,8 @@ fn profile_key(job: &Job<'_>, meter: &dyn Meter) -> String {
 }
 
 /// A plan takes memory itself, some hundred bytes for each stage, which on the processor the budget bounds too. What
-/// carries it out and what records it are about as large, each.
-const COPIES_OF_A_PLAN: u64 = 3;
+/// carries it out, what records it, and the measurement that is kept for another plan are about as large, each.
+const COPIES_OF_A_PLAN: u64 = 4;
 
 /// What a plan takes, by the example of the plain one.
 fn plan_bytes(measured: &Measured, meter: &dyn Meter) -> Result<u64, RunError> {

@@ -168,7 +168,7 @@ fn graph_planner(request: &PlanRequest) -> Result<GraphPlanner, PlanError> {
 }
 
 /// The step's plan with all that is shown of it.
-fn planned(
+pub(super) fn planned(
     job: &Job<'_>,
     step: &RecordedStep,
     budget: Option<Bytes>,

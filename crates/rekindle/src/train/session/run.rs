@@ -2,28 +2,31 @@
 
 use std::sync::Arc;
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, PlanError};
 
 use super::{
-    Job, MemoryNow, Observer, Planned, RunError, other_executor, prepare::Built, subject::Subject,
+    Job, MemoryNow, Observer, OutOfMemory, Planned, PlannedAgain, RunError, other_executor,
+    prepare::Built, subject::Subject,
 };
 use crate::{
     data::{Shuffled, in_order},
-    device::{DeviceId, OpenDevice},
+    device::{DeviceId, OpenDevice, probe},
     executor::TraceEntry,
     meter::Meter,
     train::{
         RunDirError,
+        engine::Engine,
         fingerprint::fingerprint,
         record::{
             PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord,
             median_step_time,
         },
         run_dir::{RunDir, RunFiles, read_record},
+        shortage::Shortage,
         snapshot::{Progress, Snapshot},
         timeline::Timeline,
         tracker::Tracker,
-        trainer::{TrainError, Trainer},
+        trainer::{StepReport, TrainError, Trainer},
     },
 };
 
@@ -53,6 +56,11 @@ pub(super) struct Session<'a> {
     stages: Vec<String>,
     /// Steps whose loss or gradients were not finite.
     nonfinite_steps: usize,
+    subject: Subject,
+    /// What the last plan was made for, where that is less than what was asked for.
+    within: Option<Bytes>,
+    /// Plans that were made anew for want of memory.
+    replans: usize,
 }
 
 impl<'a> Session<'a> {
@@ -82,7 +90,15 @@ impl<'a> Session<'a> {
         let (built, mut subject) = Subject::of(job, built, &device, &meter, observer)?;
         let planned = subject.plan(job, &job.schedule)?;
         observer.planned(&planned);
+        if let Some(free) = job.free.filter(|free| planned.peak > *free) {
+            return Err(RunError::NotEnough {
+                peak: planned.peak,
+                free,
+                total: job.total,
+            });
+        }
         let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
+        meter.keep_reserve(reserve(&engine));
         let Built {
             model,
             shape,
@@ -96,7 +112,8 @@ impl<'a> Session<'a> {
             settings.clone(),
             Arc::clone(&meter),
             device,
-        )?;
+        )?
+        .bounded(planned.budget, planned.count, planned.peak);
         // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
         let resumed_at = snapshot.is_some().then_some(progress.history.len());
         if let Some(snapshot) = &mut snapshot {
@@ -123,6 +140,9 @@ impl<'a> Session<'a> {
             files,
             stages: labels.into_iter().map(|label| label.name).collect(),
             nonfinite_steps: 0,
+            subject,
+            within: None,
+            replans: 0,
         })
     }
 
@@ -136,24 +156,9 @@ impl<'a> Session<'a> {
         }
         let mut interrupted = false;
         while self.trainer.steps_done() < steps && !interrupted {
-            let samples = self.batches.step(self.trainer.steps_done());
-            let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
-            let parts = parts.map(|samples| self.job.train.batch(samples));
-            let trace = self.traced == Some(self.trainer.steps_done() + 1);
-            if trace {
-                self.trainer.trace_next_step();
-            }
-            if let Some(tracker) = &self.tracker
-                && self.steps_here() < TRACKED_STEPS
-            {
-                self.trainer.track_next_step(Arc::clone(tracker));
-            }
-            let report = match self.trainer.step(parts) {
-                Ok(report) => report,
-                Err(error) => return Err(self.ended_by(error, observer)),
-            };
+            let report = self.step(observer)?;
             let done = self.trainer.steps_done();
-            if trace {
+            if self.traced == Some(done) {
                 self.trace = report.trace;
             }
 
@@ -193,6 +198,129 @@ impl<'a> Session<'a> {
             }
         }
         self.finish(interrupted)
+    }
+
+    /// Runs the next step, with smaller plans where there is too little memory.
+    fn step(&mut self, observer: &mut dyn Observer) -> Result<StepReport, RunError> {
+        loop {
+            let next = self.trainer.steps_done() + 1;
+            let samples = self.batches.step(next - 1);
+            let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
+            let parts = parts.map(|samples| self.job.train.batch(samples));
+            if self.traced == Some(next) {
+                self.trainer.trace_next_step();
+            }
+            if let Some(tracker) = &self.tracker
+                && self.steps_here() < TRACKED_STEPS
+            {
+                self.trainer.track_next_step(Arc::clone(tracker));
+            }
+            match self.trainer.step(parts) {
+                Ok(report) => {
+                    // In the update, which cannot be taken back and got what was kept in reserve.
+                    if let Some(failure) = self.meter.failure() {
+                        self.plan_smaller(Shortage::Failed(failure), observer)?;
+                    }
+                    if let Some(by) = self.trainer.engine().take_growth() {
+                        self.planned_by_step(by, observer);
+                    }
+                    return Ok(report);
+                }
+                Err(TrainError::Short(shortage)) => self.plan_smaller(shortage, observer)?,
+                Err(error) => return Err(self.ended_by(error, observer)),
+            }
+        }
+    }
+
+    /// Has another plan run the next step, which takes less memory.
+    fn plan_smaller(
+        &mut self,
+        shortage: Shortage,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        // What failed is forgotten; planning may need a reserve as well.
+        self.meter.keep_reserve(reserve(self.trainer.engine()));
+        let before = self.within.or(self.planned.budget);
+        let (peak, beside) = (self.planned.peak, self.trainer.grown_by());
+        let planned = match shortage.next_budget(before, peak, beside) {
+            Some(budget) => {
+                let planned = self.subject.plan_smaller(self.job, budget);
+                planned.map(|planned| (budget, planned)).map_err(Some)
+            }
+            None => Err(None),
+        };
+        let (budget, planned) = match planned {
+            Ok(planned) => planned,
+            Err(Some(RunError::Plan(PlanError::Infeasible { smallest, .. }))) => {
+                return Err(self.out_of_memory(shortage, Some(smallest), observer));
+            }
+            Err(None) => return Err(self.out_of_memory(shortage, None, observer)),
+            Err(Some(error)) => return Err(error),
+        };
+        observer.planned_again(&PlannedAgain {
+            step: self.trainer.steps_done() + 1,
+            shortage: &shortage,
+            before: before.unwrap_or(peak),
+            budget,
+            planned: &planned,
+        });
+        let engine = self.subject.engine(self.job, &planned);
+        let engine = engine.ok_or_else(other_executor)?;
+        self.meter.keep_reserve(reserve(&engine));
+        self.trainer.run_by(engine, planned.peak);
+        self.within = Some(budget);
+        self.adopt(planned);
+        Ok(())
+    }
+
+    /// Tells of a step that was planned again by itself, within the same budget.
+    fn planned_by_step(&mut self, by: Bytes, observer: &mut dyn Observer) {
+        let budget = self.within.or(self.planned.budget);
+        let planned = self.subject.planned_by_step(self.job);
+        if let (Some(budget), Some(planned)) = (budget, planned) {
+            observer.planned_again(&PlannedAgain {
+                step: self.trainer.steps_done(),
+                shortage: &Shortage::Grown { by, budget },
+                before: budget,
+                budget,
+                planned: &planned,
+            });
+            self.adopt(planned);
+        }
+    }
+
+    /// Takes a plan that was made anew for the record.
+    fn adopt(&mut self, planned: Planned) {
+        self.replans += 1;
+        // A timeline is one plan's.
+        self.trace.clear();
+        let next = self.trainer.steps_done() + 2;
+        self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
+        // The record's peaks are the whole run's.
+        self.planned = Planned {
+            budget: self.planned.budget,
+            peak: planned.peak.max(self.planned.peak),
+            peak_in_use: planned.peak_in_use.max(self.planned.peak_in_use),
+            ..planned
+        };
+    }
+
+    fn out_of_memory(
+        &self,
+        shortage: Shortage,
+        smallest: Option<Bytes>,
+        observer: &mut dyn Observer,
+    ) -> RunError {
+        let error = OutOfMemory::new(
+            self.trainer.steps_done() + 1,
+            shortage,
+            self.meter.read(),
+            probe(self.device).ok(),
+            &self.planned,
+            smallest,
+        );
+        self.leave(observer);
+        RunError::OutOfMemory(Box::new(error))
     }
 
     /// Steps done since the run was started or resumed.
@@ -250,14 +378,19 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Leaves what a later run goes on from before the error ends this one.
-    fn ended_by(&mut self, error: TrainError, observer: &mut dyn Observer) -> RunError {
-        // The error that ended the run is the one to tell, not another one of its files.
+    fn ended_by(&self, error: TrainError, observer: &mut dyn Observer) -> RunError {
+        self.leave(observer);
+        self.at_stage(error)
+    }
+
+    /// Leaves what a later run goes on from, before an error ends this one: that is the error to tell, not another one of
+    /// its files.
+    fn leave(&self, observer: &mut dyn Observer) {
         let _ = self.save(observer);
-        if let (Some(files), Ok(record)) = (&self.files, self.record(self.predicted_plain(), true)) {
+        let record = self.record(self.predicted_plain(), true);
+        if let (Some(files), Ok(record)) = (&self.files, record) {
             let _ = files.write_record(&record);
         }
-        self.at_stage(error)
     }
 
     /// Takes a snapshot, but of a state that is not finite.
@@ -325,6 +458,7 @@ impl<'a> Session<'a> {
             resumed_at: self.resumed_at,
             interrupted,
             nonfinite_steps: self.nonfinite_steps,
+            replans: self.replans,
             evaluations: self.progress.evaluations.clone(),
             phases: self.phases.clone(),
             timeline,
@@ -372,6 +506,12 @@ impl<'a> Session<'a> {
             measured: true,
         })
     }
+}
+
+/// What is kept back for an allocation that fails: enough to end the action that is under way.
+fn reserve(engine: &Engine) -> Bytes {
+    const LEAST: Bytes = Bytes(1 << 20);
+    engine.largest_need() + LEAST
 }
 
 fn stages(planned: &Planned) -> Vec<StageRecord> {
