@@ -27,7 +27,7 @@ const LARGE: &str = "
 [data]
 type = 'synthetic'
 shape = [64]
-target = { type = 'classes', classes = 8 }
+target = { classes = 8 }
 samples = 150000
 [model]
 layers = [

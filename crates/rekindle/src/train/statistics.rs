@@ -68,11 +68,9 @@ impl ModuleVisitor for Statistics {
 }
 
 impl Before {
-    /// The model with these values.
+    /// The model with these values. Its leaves are new: burn keeps what is left of a step's graph as long as a leaf of
+    /// that graph is there.
     pub(super) fn put_back<M: Module>(self, model: M) -> M {
-        if self.0.is_empty() {
-            return model;
-        }
         // Statistics of its own: an update that waits in the old ones would come on top.
         let own = model.valid().train();
         drop(model);
