@@ -25,6 +25,7 @@
 mod census;
 mod gather;
 mod keep;
+mod reserve;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -36,6 +37,7 @@ use std::{
 
 pub use census::{LEAST, SIZES, SizeCount, census, next_interval, start_census, stop_census};
 pub use gather::gather_threads;
+pub use reserve::{Failure, drop_reserve, failure, keep_reserve, set_limit};
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -76,8 +78,8 @@ pub fn reset_peak() {
     EARLIER_PEAKS.fetch_max(earlier, Relaxed);
 }
 
-/// Has `hook` called, once per failure, with the bytes that the system would not give. The allocation then fails as
-/// it would have: Rust ends the process. The hook must not allocate.
+/// Has `hook` called, once per failure that no [reserve](keep_reserve) helps, with the bytes that the system would not
+/// give. The allocation then fails as it would have: Rust ends the process. The hook must not allocate.
 ///
 /// The first hook stays; later calls do nothing.
 pub fn on_exhausted(hook: fn(usize)) {
@@ -94,6 +96,30 @@ fn exhausted(bytes: usize) {
     }
 }
 
+/// The block that `allocate` gives; where it fails, with the reserve's help.
+#[inline]
+fn obtained(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+    if reserve::allows(bytes) {
+        let pointer = allocate();
+        if !pointer.is_null() {
+            return pointer;
+        }
+    }
+    obtained_from_reserve(bytes, allocate)
+}
+
+#[cold]
+fn obtained_from_reserve(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+    if reserve::give(bytes) && reserve::allows(bytes) {
+        let pointer = allocate();
+        if !pointer.is_null() {
+            return pointer;
+        }
+    }
+    exhausted(bytes);
+    std::ptr::null_mut()
+}
+
 fn grow(bytes: usize) {
     let now = IN_USE.fetch_add(bytes, Relaxed) + bytes;
     if now == bytes {
@@ -108,14 +134,13 @@ fn shrink(bytes: usize) {
     IN_USE.fetch_sub(bytes, Relaxed);
 }
 
-// SAFETY: every call is handed to the system allocator as it came, and its answer is returned as it is; counting
-// touches nothing but atomics and does not allocate.
+// SAFETY: every call is handed to the system allocator as it came, at most twice where it fails, and its answer is
+// returned as it is, or null; a reallocation that fails leaves the block as it was. Counting touches nothing but atomics
+// and does not allocate.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let pointer = unsafe { System.alloc(layout) };
-        if pointer.is_null() {
-            exhausted(layout.size());
-        } else {
+        let pointer = obtained(layout.size(), || unsafe { System.alloc(layout) });
+        if !pointer.is_null() {
             grow(layout.size());
             census::born(pointer, layout.size());
             gather::allocated(layout.size());
@@ -124,10 +149,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let pointer = unsafe { System.alloc_zeroed(layout) };
-        if pointer.is_null() {
-            exhausted(layout.size());
-        } else {
+        let pointer = obtained(layout.size(), || unsafe { System.alloc_zeroed(layout) });
+        if !pointer.is_null() {
             grow(layout.size());
             census::born(pointer, layout.size());
             gather::allocated(layout.size());
@@ -144,9 +167,11 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         census::dies(pointer, layout.size());
-        let moved = unsafe { System.realloc(pointer, layout, new_size) };
+        let more = new_size.saturating_sub(layout.size());
+        let moved = obtained(more, || unsafe {
+            System.realloc(pointer, layout, new_size)
+        });
         if moved.is_null() {
-            exhausted(new_size);
             census::born(pointer, layout.size());
             return moved;
         }

@@ -55,6 +55,34 @@ fn main() {
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     what_is_freed_is_used_again();
+    a_failed_allocation_gets_the_reserve();
+}
+
+/// The program goes on where an allocation fails, and can see that it did.
+fn a_failed_allocation_gets_the_reserve() {
+    const MIB: usize = 1024 * KIB;
+    let base = rekindle_alloc::in_use();
+    assert!(rekindle_alloc::keep_reserve(8 * MIB));
+    assert_eq!(rekindle_alloc::in_use(), base);
+    rekindle_alloc::set_limit(base + MIB);
+    let fits = vec![1u8; MIB / 2];
+    assert_eq!(rekindle_alloc::failure(), None);
+    let fails = vec![1u8; 2 * MIB];
+    let failure = rekindle_alloc::Failure {
+        asked: 2 * MIB,
+        in_use: base + MIB / 2,
+    };
+    assert_eq!(rekindle_alloc::failure(), Some(failure));
+    // The first failure is the one that is told.
+    let more = vec![1u8; 4 * MIB];
+    assert_eq!(rekindle_alloc::failure(), Some(failure));
+    drop((fits, fails, more));
+
+    assert!(rekindle_alloc::keep_reserve(MIB));
+    assert_eq!(rekindle_alloc::failure(), None);
+    rekindle_alloc::set_limit(usize::MAX);
+    rekindle_alloc::drop_reserve();
+    println!("a_failed_allocation_gets_the_reserve ... ok");
 }
 
 /// Pages that are touched again after they were freed are not asked of the system again.

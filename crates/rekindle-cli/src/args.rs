@@ -3,7 +3,13 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{Dtype, device::DeviceId, executor::Recheck, meter::Count, train::ExecutorKind};
+use rekindle::{
+    Dtype,
+    device::DeviceId,
+    executor::Recheck,
+    meter::Count,
+    train::{ExecutorKind, settings::OnNonFinite},
+};
 use rekindle_plan::PlannerKind;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +27,8 @@ use crate::device::DeviceChoice;
     version,
     max_term_width = 100,
     after_help = "Exit codes: 0 done; 1 other; 2 bad usage, config or input file; \
-3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 130 interrupted."
+3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 6 a loss or \
+gradient is not finite; 130 interrupted."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -219,6 +226,9 @@ pub struct TrainArgs {
     /// Write to FILE, as JSON lines, what each action of the first three steps allocates and frees; and beside it as text
     #[arg(long, value_name = "FILE")]
     pub track: Option<PathBuf>,
+    /// Where a loss or gradient is not finite: stop, skip the update, or continue with it; instead of the config's
+    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
+    pub on_nonfinite: Option<NonFiniteChoice>,
     /// Run a few plain steps and measure them, however short the run (on the CPU in another process, by itself where the
     /// run is long enough)
     #[arg(long)]
@@ -233,9 +243,43 @@ pub struct TrainArgs {
     /// steps
     #[arg(long, value_name = "RUN_DIR", conflicts_with = "output")]
     pub resume: Option<PathBuf>,
+    /// Train in a process of its own, and start it again from its last snapshot, within less memory, where the system
+    /// ends it or its memory runs out; needs -o or --resume
+    #[arg(long)]
+    pub supervise: bool,
+    /// Write what the plan takes to this file, for the process that supervises this one
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub supervised: Option<PathBuf>,
+    /// Go on with the run in -o, within this budget
+    #[arg(long, hide = true, value_name = "SIZE", requires = "supervised")]
+    pub again_within: Option<Size>,
     /// One JSON document on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+impl TrainArgs {
+    /// What a supervisor asks for: the same run within another budget, from its snapshot where it has one.
+    pub fn again(self) -> Self {
+        let Some(budget) = self.again_within else {
+            return self;
+        };
+        let (output, resume) = match (self.output, self.resume) {
+            (Some(folder), None) if crate::commands::supervise::has_snapshot(&folder) => {
+                (None, Some(folder))
+            }
+            other => other,
+        };
+        Self {
+            output,
+            resume,
+            budget: Some(budget),
+            segments: None,
+            plan: None,
+            planner: None,
+            ..self
+        }
+    }
 }
 
 /// What every command that measures takes.
@@ -280,6 +324,27 @@ pub enum VerifyChoice {
     Shapes,
     /// Shapes and values.
     Values,
+}
+
+/// What happens where a step's loss or gradients are not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NonFiniteChoice {
+    /// The run ends.
+    Stop,
+    /// Nothing is updated in that step.
+    Skip,
+    /// The update is made all the same.
+    Continue,
+}
+
+impl From<NonFiniteChoice> for OnNonFinite {
+    fn from(choice: NonFiniteChoice) -> Self {
+        match choice {
+            NonFiniteChoice::Stop => Self::Stop,
+            NonFiniteChoice::Skip => Self::Skip,
+            NonFiniteChoice::Continue => Self::Continue,
+        }
+    }
 }
 
 impl From<VerifyChoice> for Recheck {

@@ -12,5 +12,7 @@ pub const NO_PLAN: i32 = 3;
 pub const OUT_OF_MEMORY: i32 = 4;
 /// The system refused a file: missing, no permission, disk full.
 pub const FILE_REFUSED: i32 = 5;
+/// The loss or a gradient is not finite, and the run stops there.
+pub const NOT_FINITE: i32 = 6;
 /// Interrupted.
 pub const INTERRUPTED: i32 = 130;

@@ -1,13 +1,25 @@
 //! What ends a command early: an exit code, and a report that says what, where and how to fix it.
 
-use std::{fmt::Display, io::Write};
+use std::{
+    fmt::Display,
+    io::Write,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use miette::{Report, miette};
 use rekindle::{
     data::{DataError, error::Blame},
     device::DeviceError,
+    executor::StepError,
     record::RecordError,
-    train::{RunDirError, TrainError, session::RunError},
+    train::{
+        RunDirError, TrainError,
+        session::{Planned, RunError, holders},
+        shortage::speaks_of_memory,
+    },
 };
 use rekindle_plan::{Bytes, PlanError, PlannerKind};
 
@@ -140,11 +152,7 @@ impl From<RecordError> for Failure {
                 format!("the device ran out of memory ({message})"),
                 SMALLER,
             ),
-            RecordError::NotFinite { .. } => Self::with_help(
-                exit::OTHER,
-                &error,
-                "try a smaller learning rate or `clip`; the last snapshot is from before",
-            ),
+            RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
             _ => Self::other(error),
         }
     }
@@ -165,15 +173,30 @@ fn advised(smallest: Bytes) -> String {
     format!("{:.1}{unit}", (bytes / size * 10.0).ceil() / 10.0)
 }
 
+/// What to do where a loss or gradient is not finite.
+const FINITE: &str =
+    "try a smaller learning rate, `clip`, or `--on-nonfinite skip`; what was saved is from before";
+
 /// What to do where memory runs out.
-const SMALLER: &str =
-    "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do";
+const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do; \
+                       `--resume RUN_DIR` goes on from the last snapshot, `--supervise` does so by itself";
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Data(error) => error.into(),
             RunError::Plan(error) => error.into(),
+            RunError::NotEnough { free, .. } => Self::with_help(
+                exit::NO_PLAN,
+                &error,
+                format!(
+                    "`--budget {}` plans for less; so do a smaller `--batch` and more `--segments`",
+                    advised(Bytes(free.0 / 10 * 9))
+                ),
+            ),
+            RunError::OutOfMemory(_) | RunError::Train(TrainError::Short(_)) => {
+                Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
+            }
             RunError::OverBudget { .. } => Self {
                 code: exit::NO_PLAN,
                 report: miette!("{error}"),
@@ -186,9 +209,33 @@ impl From<RunError> for Failure {
             RunError::Train(TrainError::Recorded(error)) | RunError::Recorded(error) => {
                 error.into()
             }
+            RunError::NonFinite { .. }
+            | RunError::Stage {
+                source: StepError::NotFinite { .. },
+                ..
+            } => Self::with_help(exit::NOT_FINITE, error, FINITE),
+            RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
             RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
         }
     }
+}
+
+/// What a run's largest stages hold, and the step that runs, for the moment when nothing can be allocated any more.
+static HOLDERS: OnceLock<String> = OnceLock::new();
+static STEP: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes what a run's plan holds, and that step 1, or the one after a snapshot, is next.
+pub fn note_plan(planned: &Planned) {
+    let holders = holders(planned).into_iter();
+    let holders = holders.map(|(name, bytes)| format!("`{name}` {bytes}"));
+    // The first plan's is as good as any.
+    let _ = HOLDERS.set(holders.collect::<Vec<_>>().join(", "));
+    note_step(1);
+}
+
+/// Notes the step that runs.
+pub fn note_step(step: usize) {
+    STEP.store(step, Relaxed);
 }
 
 /// Ends the process with a code of its own when memory runs out: the processor's by the allocator's word, a GPU's by
@@ -197,10 +244,15 @@ pub fn report_exhausted_memory() {
     rekindle_alloc::on_exhausted(|bytes| {
         // Nothing may be allocated here, so the line is written piece by piece.
         let mut stderr = std::io::stderr().lock();
-        let _ = writeln!(
+        let (step, in_use) = (STEP.load(Relaxed), rekindle_alloc::in_use());
+        let _ = write!(
             stderr,
-            "rekindle: out of memory: the system would not give {bytes} bytes more; {SMALLER}"
+            "rekindle: out of memory in step {step}: could not allocate {bytes} bytes with {in_use} in use"
         );
+        if let Some(holders) = HOLDERS.get() {
+            let _ = write!(stderr, ". The stages that hold the most: {holders}");
+        }
+        let _ = writeln!(stderr, "; {SMALLER}");
         std::process::exit(exit::OUT_OF_MEMORY);
     });
 }
@@ -228,20 +280,6 @@ pub fn report_panics_as_bugs() {
         );
         std::process::exit(exit::OTHER);
     }));
-}
-
-/// cubecl reports a failed allocation only by a panic on its device's thread.
-fn speaks_of_memory(message: &str) -> bool {
-    let message = message.to_lowercase();
-    [
-        "out of memory",
-        "outofmemory",
-        "out_of_memory",
-        "buffertoobig",
-        "can't allocate",
-    ]
-    .iter()
-    .any(|words| message.contains(words))
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::train::{
+    NonFinite,
     record::{EvalRecord, StepRecord},
-    session::{MemoryNow, Observer, Planned},
+    session::{MemoryNow, Observer, Planned, PlannedAgain},
+    settings::OnNonFinite,
     tracker::TrackedMoment,
 };
 
@@ -54,11 +56,13 @@ pub struct Progress {
     batch: usize,
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
-    warned: bool,
+    /// Steps that were not finite.
+    nonfinite: usize,
     track: Option<TrackFiles>,
     /// What the run was started with, for its folder, and whether it came there.
     kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
+    note: Option<PathBuf>,
 }
 
 impl Progress {
@@ -74,10 +78,11 @@ impl Progress {
             batch,
             bar,
             last_line: None,
-            warned: false,
+            nonfinite: 0,
             track: None,
             kept: None,
             keeping: Ok(()),
+            note: None,
         }
     }
 
@@ -89,6 +94,18 @@ impl Progress {
     /// Writes what comes and goes to these files.
     pub fn tracking(self, track: Option<TrackFiles>) -> Self {
         Self { track, ..self }
+    }
+
+    /// Tells a supervisor what the plan takes.
+    pub fn supervised_by(self, note: Option<PathBuf>) -> Self {
+        Self { note, ..self }
+    }
+
+    fn note_peak(&self, planned: &Planned) {
+        if let Some(path) = &self.note {
+            // Without it the supervisor goes by what it was told itself.
+            let _ = std::fs::write(path, planned.peak.0.to_string());
+        }
     }
 
     /// Prints a line without tearing the bar.
@@ -165,6 +182,8 @@ impl Observer for Progress {
     }
 
     fn planned(&mut self, planned: &Planned) {
+        crate::failure::note_plan(planned);
+        self.note_peak(planned);
         if let Some((started, folder)) = self.kept.take() {
             self.keeping = started.keep(&folder);
         }
@@ -181,6 +200,7 @@ impl Observer for Progress {
     }
 
     fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+        crate::failure::note_step(step.step + 1);
         let accuracy = step
             .accuracy
             .map(|share| format!(" acc {:.0}%", 100.0 * share))
@@ -207,18 +227,43 @@ impl Observer for Progress {
                 }
             }
         }
-        if !step.loss.is_finite() && !self.warned {
-            self.warned = true;
-            self.line(&format!(
-                "warning: the loss of step {} is {}: try a smaller learning rate or `clip`",
-                step.step, step.loss
-            ));
-        }
         if interrupted() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
         }
+    }
+
+    fn planned_again(&mut self, again: &PlannedAgain<'_>) {
+        self.note_peak(again.planned);
+        self.line(&format!(
+            "step {}: {}; planned again within {} instead of {}, and the same batch runs again",
+            again.step, again.shortage, again.budget, again.before
+        ));
+        self.line(&crate::summary::plan_line(again.planned));
+    }
+
+    fn nonfinite(&mut self, found: &NonFinite) {
+        self.nonfinite += 1;
+        // Each of the first, then ever fewer.
+        if self.nonfinite > 3 && !self.nonfinite.is_power_of_two() {
+            return;
+        }
+        let handled = match found.handled {
+            OnNonFinite::Skip => "nothing is updated",
+            OnNonFinite::Stop | OnNonFinite::Continue => "updated all the same",
+        };
+        let so_far = match self.nonfinite {
+            1 => String::new(),
+            steps => format!(" ({steps} such steps so far)"),
+        };
+        self.line(&format!("warning: {found}: {handled}{so_far}"));
+    }
+
+    fn snapshot_withheld(&mut self, step: usize, what: &str) {
+        self.line(&format!(
+            "warning: no snapshot is taken after step {step}: {what} is not finite; the one before stays"
+        ));
     }
 
     fn evaluated(&mut self, evaluation: &EvalRecord) {

@@ -16,6 +16,8 @@ use crate::{
 };
 
 const FILE: &str = "command.json";
+/// How arguments begin that a supervisor adds.
+const SUPERVISED: &str = "--supervised=";
 const FORMAT: &str = "rekindle-command/1";
 
 /// The command line, and where it was typed.
@@ -36,6 +38,8 @@ impl Started {
             arguments: env::args_os()
                 .skip(1)
                 .map(|argument| argument.to_string_lossy().into_owned())
+                // Between this process and its supervisor.
+                .filter(|argument| !argument.starts_with(SUPERVISED))
                 .collect(),
         })
     }
@@ -120,6 +124,7 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         },
         count: typed.count.or(before.count),
         verify: typed.verify.or(before.verify),
+        on_nonfinite: typed.on_nonfinite.or(before.on_nonfinite),
         ..typed
     })
 }

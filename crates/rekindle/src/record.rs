@@ -132,6 +132,7 @@ pub use estimate::{Estimate, LayerEstimate, estimate};
 pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
 pub use output::Output;
+pub(crate) use output::Put;
 pub use planning::{PlanElsewhere, Wanted};
 pub use profile::StepProfile;
 pub use staged::{StagedPlan, action};
@@ -420,6 +421,7 @@ where
             count: self.options.count,
             input_gradients: self.options.input_gradients,
             optimizer: optimizer.unwrap_or_default(),
+            on_host: meter.read().reserved_bytes.is_none(),
             meter,
             device,
             check: self.options.check,

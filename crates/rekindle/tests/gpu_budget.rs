@@ -14,7 +14,7 @@ use rekindle::{
     train::{
         record::RunRecord,
         session::{Job, RunError, ScheduleRequest, run},
-        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+        settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
     },
 };
 use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
@@ -94,6 +94,7 @@ fn train(device: &DeviceInfo, budget: Bytes) -> Result<RunRecord, Box<RunError>>
         learning_rate: LearningRate::Constant { rate: 1e-2 },
         clip: None,
         eval_every: None,
+        on_nonfinite: OnNonFinite::Stop,
     };
     let request = ScheduleRequest::Plan(PlanRequest {
         planner: PlannerKind::Auto,

@@ -30,7 +30,7 @@ use rekindle::{
         ExecutorKind,
         record::RunRecord,
         session::{Job, ScheduleRequest, measure, run},
-        settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings},
+        settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
         verify::{Verification, usual_segments, verify},
     },
 };
@@ -147,6 +147,7 @@ fn settings(dtype: Dtype) -> TrainSettings {
         learning_rate: LearningRate::Constant { rate: 1e-2 },
         clip: None,
         eval_every: None,
+        on_nonfinite: OnNonFinite::Stop,
     }
 }
 

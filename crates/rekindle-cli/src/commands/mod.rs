@@ -7,6 +7,7 @@ pub mod plan;
 pub mod plan_elsewhere;
 pub mod profile;
 pub mod report;
+pub mod supervise;
 pub mod sweep;
 pub mod train;
 pub mod verify;

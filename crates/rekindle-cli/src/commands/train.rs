@@ -15,7 +15,7 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
-use super::plan_elsewhere;
+use super::{plan_elsewhere, supervise};
 use crate::{
     args::{ConfigArgs, TrainArgs},
     child::Children,
@@ -36,13 +36,17 @@ use crate::{
 
 /// Trains.
 pub fn run(args: TrainArgs) -> Outcome {
-    let args = &started::resolved(args)?;
+    if args.supervise {
+        return supervise::run(&args);
+    }
+    let args = &started::resolved(args.again())?;
     let path = args.config.as_deref().unwrap_or(Path::new(""));
     let mut config = config::load(
         path,
         &Overrides {
             steps: args.steps,
             seed: args.seed,
+            on_nonfinite: args.on_nonfinite.map(Into::into),
             ..Overrides::from(&args.replace)
         },
     )?;
@@ -91,13 +95,19 @@ pub fn run(args: TrainArgs) -> Outcome {
     if let Some(said) = out_of_force {
         note!("{said}");
     }
+    if let (Some(budget), Some(free)) = (job.budget(), device.free_bytes)
+        && budget > free
+    {
+        note!("warning: of the budget of {budget} only {free} are free now");
+    }
     let kept = match &args.output {
         Some(folder) => Some((Started::now()?, folder.clone())),
         None => None,
     };
     let mut progress = Progress::new(config.training.steps, config.training.batch)
         .tracking(track)
-        .keeping(kept);
+        .keeping(kept)
+        .supervised_by(args.supervised.clone());
     let result = session::run(&job, device.device, &mut progress);
     let finished = progress.finish();
     if let (true, Err(RunError::Plan(error))) = (args.json, &result) {
@@ -255,9 +265,11 @@ pub(super) fn planner(asked: Option<PlannerKind>, segments: Option<usize>) -> Pl
 pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure> {
     let bytes = size.of(device.total_bytes).map_err(Failure::usage)?;
     match device.total_bytes {
-        Some(all) if bytes > all => Err(Failure::usage(format!(
-            "a budget of {bytes} is more than the device has, which is {all}"
-        ))),
+        Some(all) if bytes > all => Err(Failure::with_help(
+            exit::NO_PLAN,
+            format!("a budget of {bytes} is more than the device has, which is {all}"),
+            "`--budget 80%` leaves some of it to others",
+        )),
         _ => Ok(bytes),
     }
 }

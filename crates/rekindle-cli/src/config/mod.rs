@@ -36,7 +36,7 @@ use rekindle::{
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
     },
-    train::settings::TrainSettings,
+    train::settings::{OnNonFinite, TrainSettings},
 };
 use toml::de::DeTable;
 
@@ -84,6 +84,8 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// The type of parameters and activations.
     pub dtype: Option<Dtype>,
+    /// What happens where a step's loss or gradients are not finite.
+    pub on_nonfinite: Option<OnNonFinite>,
     /// Random data of the same shape.
     pub synthetic: bool,
     /// Folder of the data's files.
@@ -314,6 +316,7 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     training.steps = size("steps", overrides.steps, training.steps)?;
     training.seed = overrides.seed.unwrap_or(training.seed);
     training.dtype = overrides.dtype.unwrap_or(training.dtype);
+    training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 use rekindle::{
     Dtype,
     data::TargetKind,
-    train::settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    train::settings::{
+        Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
+    },
 };
 
 use super::{
@@ -60,7 +62,16 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
             .get("eval_every")
             .map(|node| node.size())
             .transpose()?,
+        on_nonfinite: section.or("on_nonfinite", OnNonFinite::Stop, on_nonfinite)?,
     })
+}
+
+fn on_nonfinite(node: &Node<'_>) -> Result<OnNonFinite, Problem> {
+    node.choice(&[
+        ("stop", OnNonFinite::Stop),
+        ("skip", OnNonFinite::Skip),
+        ("continue", OnNonFinite::Continue),
+    ])
 }
 
 fn dtype(node: &Node<'_>) -> Result<Dtype, Problem> {

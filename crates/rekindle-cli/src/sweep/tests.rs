@@ -6,7 +6,7 @@ use rekindle::{
     model::spec::{ModelSpec, SampleShape},
     train::{
         record::{PeakInUse, PhasedStep, PlainRun, RUN_FORMAT, RunRecord},
-        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+        settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
     },
 };
 use rekindle_plan::{Bytes, Seconds};
@@ -69,6 +69,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
             learning_rate: LearningRate::Constant { rate: 0.1 },
             clip: None,
             eval_every: None,
+            on_nonfinite: OnNonFinite::Stop,
         },
         param_count: 0,
         stages: Vec::new(),
@@ -96,6 +97,8 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         batch: 64,
         resumed_at: None,
         interrupted: false,
+        nonfinite_steps: 0,
+        replans: 0,
         evaluations: Vec::new(),
         phases: phases(20 * MIB, peak),
         history: Vec::new(),

@@ -111,13 +111,47 @@ fn processor() -> DeviceInfo {
         .map(|cpu| cpu.brand().trim().to_owned())
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let (total, free) = limited(&system);
     DeviceInfo {
         device: DeviceId::Cpu,
         name,
-        total_bytes: Some(Bytes(system.total_memory())),
-        free_bytes: Some(Bytes(system.available_memory())),
+        total_bytes: Some(total),
+        free_bytes: Some(free),
         detail: format!("{cores} cores"),
     }
+}
+
+/// Memory that this process can have: all, and what is free. Limits of its control group and of its address space count as
+/// the machine's.
+fn limited(system: &System) -> (Bytes, Bytes) {
+    let machine = (system.total_memory(), system.available_memory());
+    let group = system
+        .cgroup_limits()
+        .filter(|group| group.total_memory > 0);
+    let group = group.map(|group| (group.total_memory, group.free_memory));
+    let limits = [group, address_space()].into_iter().flatten();
+    let (total, free) = limits.fold(machine, |all, limit| {
+        (all.0.min(limit.0), all.1.min(limit.1))
+    });
+    (Bytes(total), Bytes(free))
+}
+
+/// The limit of the process's address space (`ulimit -v`) and what is left of it, where there is one.
+fn address_space() -> Option<(u64, u64)> {
+    // Only Linux has these files.
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    address_space_in(&limits, &status)
+}
+
+fn address_space_in(limits: &str, status: &str) -> Option<(u64, u64)> {
+    let number = |text: &str, name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let limit = number(limits, "Max address space")?;
+    let taken = number(status, "VmSize:")? * 1024;
+    Some((limit, limit.saturating_sub(taken)))
 }
 
 #[cfg(feature = "cuda")]
@@ -198,4 +232,24 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
 #[cfg(not(feature = "wgpu"))]
 fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
     Err(Unavailable::NotBuiltIn { feature: "wgpu" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_address_space_is_read() {
+        let limits = |soft: &str| {
+            format!(
+                "Max resident set   unlimited   unlimited   bytes\nMax address space   {soft}   unlimited   bytes\n"
+            )
+        };
+        let status = "VmPeak:\t   3000 kB\nVmSize:\t   2048 kB\n";
+        assert_eq!(address_space_in(&limits("unlimited"), status), None);
+        let limited = address_space_in(&limits("4194304"), status);
+        assert_eq!(limited, Some((4 << 20, 2 << 20)));
+        // More than the limit, which was set later.
+        assert_eq!(address_space_in(&limits("1024"), status), Some((1024, 0)));
+    }
 }

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::meter::FailedAllocation;
+
 /// A step that could not run, or whose result cannot be trusted: there are no gradients. Running statistics may have
 /// moved where the error came after a forward.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -35,6 +37,9 @@ pub enum StepError {
         /// The stage.
         stage: usize,
     },
+    /// An allocation of the process failed, and the step was abandoned.
+    #[error("{0}")]
+    OutOfMemory(FailedAllocation),
     /// The schedule was made for another chain.
     #[error("the schedule is for {schedule} stages, but the model has {layers} layers")]
     LayerCount {
@@ -100,7 +105,8 @@ impl StepError {
             | Self::RecomputedValues { stage }
             | Self::NotFinite { stage }
             | Self::Alternative { stage, .. } => Some(*stage),
-            Self::LayerCount { .. }
+            Self::OutOfMemory(_)
+            | Self::LayerCount { .. }
             | Self::Room { .. }
             | Self::Interrupts
             | Self::LargerInput { .. }

@@ -84,6 +84,7 @@ pub(super) struct Machine<'a, L: Clone, A> {
     seen_to: u64,
     watch: Option<Watch>,
     rechecks: Rechecks,
+    meter: Option<&'a dyn Meter>,
 }
 
 impl<'a, L, A> Machine<'a, L, A>
@@ -115,6 +116,7 @@ where
             seen_to: node_counter(),
             watch,
             rechecks,
+            meter,
         }
     }
 
@@ -148,6 +150,7 @@ where
                 }
             }
             self.phases.sample();
+            self.check_memory()?;
         }
         self.reseed_after();
         self.rechecks.finish()?;
@@ -186,6 +189,14 @@ where
         Ok(())
     }
 
+    /// Fails where an allocation failed: what runs on takes still more. A backward runs to its end.
+    fn check_memory(&self) -> Result<(), StepError> {
+        match self.meter.and_then(Meter::failure) {
+            Some(failure) => Err(StepError::OutOfMemory(failure)),
+            None => Ok(()),
+        }
+    }
+
     fn done(&self, action: Action) {
         if let Some(watch) = &self.watch {
             watch.done(action);
@@ -218,6 +229,7 @@ where
             drop(drawing);
             layers.push(layer);
             self.rechecks.ran(stage, &output)?;
+            self.check_memory()?;
             self.done(Action::ForwardTracked {
                 stage: StageId(stage),
                 alternative: usize::from(balanced),

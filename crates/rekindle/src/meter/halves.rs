@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rekindle_plan::Bytes;
 
-use super::{MemoryReading, Meter, PeakMemory};
+use super::{FailedAllocation, MemoryReading, Meter, PeakMemory};
 
 /// One of two readers, with an interval of its own.
 pub(crate) struct Half {
@@ -55,6 +55,10 @@ impl Meter for Half {
 
     fn exact_sizes(&self) -> bool {
         self.meter.exact_sizes()
+    }
+
+    fn failure(&self) -> Option<FailedAllocation> {
+        self.meter.failure()
     }
 
     fn sample(&self) {

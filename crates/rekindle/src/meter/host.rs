@@ -3,7 +3,7 @@
 use rekindle_plan::Bytes;
 use thiserror::Error;
 
-use super::{Census, MemoryReading, Meter, PeakMemory};
+use super::{Census, FailedAllocation, MemoryReading, Meter, PeakMemory};
 
 /// Exact bytes of the whole process, from its counting allocator.
 ///
@@ -55,6 +55,19 @@ impl Meter for HostMeter {
 
     fn start_interval(&self) {
         rekindle_alloc::reset_peak();
+    }
+
+    fn keep_reserve(&self, reserve: Bytes) {
+        // Without one a failed allocation ends the process, as it always did.
+        rekindle_alloc::keep_reserve(usize::try_from(reserve.0).unwrap_or(usize::MAX));
+    }
+
+    fn failure(&self) -> Option<FailedAllocation> {
+        let failure = rekindle_alloc::failure()?;
+        Some(FailedAllocation {
+            asked: bytes(failure.asked),
+            in_use: bytes(failure.in_use),
+        })
     }
 
     fn gather_threads(&self, on: bool) {

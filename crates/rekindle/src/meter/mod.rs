@@ -14,6 +14,8 @@ mod pool;
 #[cfg(feature = "cuda")]
 mod nvml;
 
+use std::fmt;
+
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -66,8 +68,33 @@ pub trait Meter: Send + Sync {
     /// blocks.
     fn census(&self, _into: &mut Census) {}
 
+    /// Keeps address space for an allocation that fails, where the process's allocator can: the allocation then succeeds,
+    /// and [`failure`](Self::failure) tells of it. What had failed is forgotten.
+    fn keep_reserve(&self, _bytes: Bytes) {}
+
+    /// The first allocation that failed since the reserve was kept.
+    fn failure(&self) -> Option<FailedAllocation> {
+        None
+    }
+
     /// Notes the bytes in use now, where a peak can only be sampled. Must be cheap: it runs after every action.
     fn sample(&self) {}
+}
+
+/// An allocation that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FailedAllocation {
+    /// Bytes that it asked for.
+    pub asked: Bytes,
+    /// Bytes in use then.
+    pub in_use: Bytes,
+}
+
+impl fmt::Display for FailedAllocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked, in_use } = self;
+        write!(f, "could not allocate {asked} with {in_use} in use")
+    }
 }
 
 /// What a meter reads.

@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, graph::GraphPlanError};
 use thiserror::Error;
 
 use super::{bridge::FOREIGN, operation::name_of};
-use crate::meter::NotInstalled;
+use crate::meter::{FailedAllocation, NotInstalled};
 
 /// Why a step cannot be recorded, planned or run.
 #[derive(Clone, PartialEq, Error)]
@@ -123,6 +123,17 @@ pub enum RecordError {
     NotFinite {
         /// The loss, or the path of the first parameter whose gradient it is.
         what: String,
+    },
+    /// An allocation of the process failed, and the step was abandoned.
+    #[error("{0}")]
+    OutOfMemory(FailedAllocation),
+    /// The step came to hold more than its budget, and was abandoned.
+    #[error("the step holds {in_use}, more than its budget of {budget}: it was abandoned")]
+    OverBudget {
+        /// Bytes in use.
+        in_use: Bytes,
+        /// The budget.
+        budget: Bytes,
     },
     /// The device ran out of memory or failed.
     #[error("the device failed while the step ran: {0}")]

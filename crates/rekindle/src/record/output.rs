@@ -171,7 +171,7 @@ impl ActivationMapper for InputGradients {
 }
 
 /// Puts new values into a model's running statistics, which clones share.
-struct Put(HashMap<ParamId, DispatchTensor>);
+pub(crate) struct Put(pub(crate) HashMap<ParamId, DispatchTensor>);
 
 impl ModuleMapper for Put {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {

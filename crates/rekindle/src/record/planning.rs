@@ -112,6 +112,8 @@ pub(super) struct Planning {
     pub(super) meter: Arc<dyn Meter>,
     pub(super) device: Device,
     pub(super) check: bool,
+    /// Whether memory is the process's own, which is read at no cost.
+    pub(super) on_host: bool,
     /// Whether steps are compared with their recordings.
     pub(super) compare: bool,
     /// Keeps pools within the budget.
@@ -137,6 +139,21 @@ impl Planning {
     /// Whether the bytes that count are those that pools reserve.
     fn bounds_pools(&self) -> bool {
         self.count == Count::Reserved && self.meter.read().reserved_bytes.is_some()
+    }
+
+    /// Fails where an allocation failed, or the process holds more than its budget: what runs on takes still more.
+    pub(super) fn check_memory(&self) -> Result<(), RecordError> {
+        if let Some(failure) = self.meter.failure() {
+            return Err(RecordError::OutOfMemory(failure));
+        }
+        // Pools, whose reading waits for queued work, are kept within theirs by `room`.
+        let budget = self.budget.filter(|_| self.on_host);
+        match budget.map(|budget| (self.in_use(), budget)) {
+            Some((in_use, budget)) if in_use > budget => {
+                Err(RecordError::OverBudget { in_use, budget })
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn room(&self) -> Option<&Room> {

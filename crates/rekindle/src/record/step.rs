@@ -60,6 +60,8 @@ struct State<A> {
     compare_next: u64,
     /// How often a step differed from its recording though its batch's shapes were equal.
     changed: u64,
+    /// What more was in use when a step was last planned again for that.
+    grown: Option<Bytes>,
 }
 
 /// A recording that is ready to run.
@@ -122,6 +124,7 @@ where
                 steps: 0,
                 compare_next: 1,
                 changed: 0,
+                grown: None,
             }),
             types: std::marker::PhantomData,
         }
@@ -282,6 +285,11 @@ where
         (state.plans.len(), state.changed)
     }
 
+    /// How much more was in use than planned, where a step was planned again for it since this was last asked.
+    pub fn take_growth(&self) -> Option<Bytes> {
+        self.state.borrow_mut().grown.take()
+    }
+
     /// The plan of the last step, or of the first if none ran.
     pub fn plan(&self) -> StepPlan {
         let state = self.state.borrow();
@@ -423,6 +431,7 @@ where
         })?;
         let peak = again.predicted_peak;
         state.plans.insert(0, Rc::new(again));
+        state.grown = Some(growth);
         Ok((state.plans[0].clone(), peak))
     }
 
@@ -468,6 +477,7 @@ where
                 run.run(interpreter.as_mut(), &mut |tensor, value| {
                     tensors.insert(tensor, value);
                 });
+                self.planning.check_memory()?;
             }
             readings.end(span);
         }

@@ -21,6 +21,7 @@ use crate::{
     executor::{ActionHook, Executor, Room, TraceEntry, Tracing, needed, needed_by_update},
     meter::{Meter, PhaseReading},
     model::{stage::Stage, value::Value},
+    quiet,
     record::{Step, action},
     seed::StepSeed,
     sequential::Sequential,
@@ -118,6 +119,7 @@ pub(super) struct Largest {
     forward: Bytes,
     update: Bytes,
     first_update: Bytes,
+    any: Bytes,
 }
 
 impl Largest {
@@ -132,8 +134,25 @@ impl Largest {
             forward: most(&|stage| needed(chain, Action::Forward(StageId(stage)))),
             update: update(false),
             first_update: update(true),
+            any: most_of_any(chain),
         }
     }
+}
+
+/// The most that one action takes, whatever the schedule.
+fn most_of_any(chain: &Chain) -> Bytes {
+    let of_stage = |stage: usize| {
+        let stage = StageId(stage);
+        let tracked = Action::ForwardTracked {
+            stage,
+            alternative: 0,
+        };
+        [Action::Forward(stage), tracked, Action::Backward(stage)]
+    };
+    let actions = (0..chain.stages.len()).flat_map(of_stage);
+    let needs = actions.chain([Action::Loss, Action::Optimize]);
+    let needs = needs.map(|action| needed(chain, action));
+    needs.max().unwrap_or_default() + chain.optimizer.state_bytes
 }
 
 impl Engine {
@@ -163,8 +182,9 @@ impl Engine {
     ) -> Result<Part, TrainError> {
         match self {
             Self::Modules { executor, .. } => {
-                let output =
-                    executor.step(model, input, seed, |output| loss(output, &targets, parts))?;
+                let step =
+                    || executor.step(model, input, seed, |output| loss(output, &targets, parts));
+                let output = quiet::catch(step).map_err(TrainError::Device)??;
                 Ok(Part {
                     loss: output.loss,
                     correct: output.extra,
@@ -304,6 +324,27 @@ impl Engine {
                     room.make_for_update(stage, first_step);
                 }
             }
+        }
+    }
+
+    /// The most that one action or the update takes.
+    pub(super) fn largest_need(&self) -> Bytes {
+        match self {
+            Self::Recorded { largest, .. } => largest.any,
+            Self::Modules { chain, .. } => most_of_any(chain),
+        }
+    }
+
+    /// Whether the step itself notices what else comes to be in use, and plans again within the same budget.
+    pub(super) fn counts_growth(&self) -> bool {
+        matches!(self, Self::Recorded { .. })
+    }
+
+    /// How much more was in use than planned, where the step planned itself again for it since this was last asked.
+    pub(super) fn take_growth(&self) -> Option<Bytes> {
+        match self {
+            Self::Recorded { step, .. } => step.borrow().take_growth(),
+            Self::Modules { .. } => None,
         }
     }
 

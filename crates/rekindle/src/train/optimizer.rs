@@ -13,7 +13,7 @@ use burn::{
     grad_clipping::{GradientClipping, GradientClippingConfig},
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{
-        AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, SgdConfig,
+        AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, SgdConfig, StateSink,
         decay::WeightDecayConfig, momentum::MomentumConfig,
     },
     tensor::{Device, GradientCheckpointingStrategy, Tensor},
@@ -148,6 +148,18 @@ impl AnyOptimizer {
         }
         let updated = Tensor::<D>::from_bridge(updated).cast(dtype);
         Param::from_mapped_value(id, leaf.again(updated), mapper)
+    }
+
+    /// The parameter whose state holds a number that is not finite, if one does.
+    pub(super) fn not_finite(&self) -> Option<ParamId> {
+        let mut states = self.states.iter();
+        let found = states.find(|(_, state)| {
+            let mut sink = StateSink::default();
+            self.optimizer.state_flatten("", state, &mut sink);
+            let mut tensors = sink.tensors.iter();
+            tensors.any(|(_, data)| data.iter::<f64>().any(|value| !value.is_finite()))
+        });
+        found.map(|(id, _)| *id)
     }
 
     /// Writes the state of every parameter.

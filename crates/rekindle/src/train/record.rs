@@ -180,6 +180,13 @@ pub struct RunRecord {
     pub resumed_at: Option<usize>,
     /// Whether the run was stopped before its last step. In a record of a run that still goes on, too.
     pub interrupted: bool,
+    /// Steps since the run was started or resumed whose loss or gradients were not finite: `settings.on_nonfinite` says what
+    /// became of their updates.
+    #[serde(default)]
+    pub nonfinite_steps: usize,
+    /// Plans that were made anew since then, for want of memory.
+    #[serde(default)]
+    pub replans: usize,
     /// Evaluations.
     pub evaluations: Vec<EvalRecord>,
     /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.

@@ -4,6 +4,7 @@
 
 mod measured_step;
 mod modules;
+mod out_of_memory;
 pub(super) mod prepare;
 mod recorded;
 mod run;
@@ -18,7 +19,7 @@ use rekindle_plan::{
 use thiserror::Error;
 
 use super::{
-    ExecutorKind, RunDirError,
+    ExecutorKind, NonFinite, RunDirError,
     record::{EvalRecord, PlainRun, RunRecord, StepRecord},
     run_dir::RunDir,
     settings::TrainSettings,
@@ -26,6 +27,7 @@ use super::{
     trainer::TrainError,
 };
 pub use measured_step::MeasuredStep;
+pub use out_of_memory::{OutOfMemory, PlannedAgain, holders};
 pub use subject::Subject;
 
 use crate::{
@@ -72,8 +74,10 @@ pub struct Job<'a> {
     pub recheck: Recheck,
     /// Whether the first steps are [tracked](crate::train::tracker): the observer gets what came and what went.
     pub track: bool,
-    /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
+    /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
     pub free: Option<Bytes>,
+    /// All bytes of the device, where that is known.
+    pub total: Option<Bytes>,
     /// Where the run leaves its record, its history and its newest snapshot, if anywhere.
     pub run_dir: Option<RunDir>,
     /// Steps between snapshots; `None` takes one at every evaluation. One more is always taken after the last step,
@@ -107,6 +111,7 @@ impl<'a> Job<'a> {
             recheck: Recheck::default(),
             track: false,
             free: None,
+            total: None,
             run_dir: None,
             snapshot_every: None,
         }
@@ -118,6 +123,7 @@ impl<'a> Job<'a> {
         Self {
             hardware: &device.name,
             free: device.free_bytes,
+            total: device.total_bytes,
             ..self
         }
     }
@@ -313,6 +319,12 @@ pub trait Observer {
     }
     /// A step is done, and what came and went in it was tracked.
     fn tracked(&mut self, _moments: &[TrackedMoment]) {}
+    /// A step was abandoned for want of memory, or the next would be: another plan runs it from here on.
+    fn planned_again(&mut self, _again: &PlannedAgain<'_>) {}
+    /// The loss or a gradient of a step is not finite, and the run goes on.
+    fn nonfinite(&mut self, _found: &NonFinite) {}
+    /// No snapshot is taken after this step, because `what` is not finite: the one before stays.
+    fn snapshot_withheld(&mut self, _step: usize, _what: &str) {}
     /// An evaluation is done.
     fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }
@@ -353,9 +365,37 @@ pub enum RunError {
         /// The budget.
         budget: Bytes,
     },
+    /// The plan takes more than the machine can give.
+    #[error("the plan takes {peak}, but only {free}{} can be had", of_total(.total))]
+    NotEnough {
+        /// What it takes.
+        peak: Bytes,
+        /// What can be had.
+        free: Bytes,
+        /// All there is, where that is known.
+        total: Option<Bytes>,
+    },
+    /// Memory ran out in a step, and no smaller plan helps.
+    #[error(transparent)]
+    OutOfMemory(Box<OutOfMemory>),
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The loss or a gradient is not finite, and the settings stop there: the state is that before the step.
+    #[error(
+        "the loss of step {} is {}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
+         optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage)
+    )]
+    NonFinite {
+        /// What was found.
+        found: NonFinite,
+        /// The epoch of its batch, from 1.
+        epoch: usize,
+        /// The batch within its epoch, from 1.
+        batch: usize,
+        /// The stage of the first gradient that is not finite.
+        stage: Option<String>,
+    },
     /// A step could not run or cannot be trusted, for a reason that lies in one stage.
     #[error("in `{name}`: {source}")]
     Stage {
@@ -370,6 +410,21 @@ pub enum RunError {
     /// The run's folder cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+}
+
+fn of_total(total: &Option<Bytes>) -> String {
+    total.map_or_else(String::new, |total| format!(" of {total}"))
+}
+
+fn in_stage(found: &NonFinite, stage: &Option<String>) -> String {
+    match (&found.gradient, stage) {
+        (Some((_, path)), Some(stage)) => {
+            format!(
+                ", and the first gradient that is not finite is that of `{path}` in stage `{stage}`"
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 pub(super) fn other_executor() -> RunError {

@@ -31,6 +31,9 @@ pub struct TrainSettings {
     pub clip: Option<Clip>,
     /// Steps between evaluations; the last step is always evaluated.
     pub eval_every: Option<usize>,
+    /// What happens where a step's loss or gradients are not finite.
+    #[serde(default)]
+    pub on_nonfinite: OnNonFinite,
 }
 
 impl TrainSettings {
@@ -39,6 +42,20 @@ impl TrainSettings {
     pub fn micro_batch(&self) -> usize {
         self.batch / self.accumulate.max(1)
     }
+}
+
+/// What happens where a step's loss or gradients are not finite. No snapshot is taken of a state that is not finite,
+/// whatever is chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnNonFinite {
+    /// The run ends; the model is as it was before the step.
+    #[default]
+    Stop,
+    /// The step counts, but parameters, optimizer state and running statistics stay as they were.
+    Skip,
+    /// The update is made all the same.
+    Continue,
 }
 
 /// What is minimised.

@@ -8,7 +8,7 @@ use std::{
 
 use burn::{
     module::Module,
-    optim::GradientsAccumulator,
+    optim::{GradientsAccumulator, GradientsParams},
     tensor::{Device, Int, Tensor},
 };
 use rekindle_plan::{Action, Bytes, PlanError, Seconds};
@@ -16,19 +16,23 @@ use rekindle_plan::{Action, Bytes, PlanError, Seconds};
 use super::{
     engine::{Engine, Part},
     loss::TargetTensor,
+    nonfinite::{self, NonFinite},
     optimizer::AnyOptimizer,
     record::{EvalRecord, StepRecord},
     run_dir_error::RunDirError,
-    settings::TrainSettings,
+    settings::{OnNonFinite, TrainSettings},
+    shortage::Shortage,
     snapshot::{Snapshot, SnapshotWriter},
+    statistics::{Before, Statistics},
     tracker::{TrackedMoment, Tracker},
 };
 use crate::{
     data::batch::{Batch, Inputs, Targets},
     dtype::Dtype,
     executor::{StepError, TraceEntry},
+    graph::lone_leaf,
     layer::Layer,
-    meter::{Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
+    meter::{Count, Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
     model::{
         spec::{ElementKind, SampleShape},
         stage::Stage,
@@ -52,7 +56,23 @@ pub struct Trainer {
     device: Device,
     steps_done: usize,
     tracker: Option<Arc<Tracker>>,
+    statistics: Statistics,
+    bound: Bound,
 }
+
+/// What a step may take, and what was in use before it was there.
+#[derive(Default)]
+struct Bound {
+    budget: Option<Bytes>,
+    count: Count,
+    /// The plan's peak.
+    peak: Bytes,
+    /// In use after the first step, with the optimizer's state.
+    settled: Option<Bytes>,
+}
+
+/// Share of a budget, and bytes, that a process may come to hold beside its steps without another plan: plans leave them.
+const UNNOTICED: (f64, u64) = (0.005, 1 << 16);
 
 /// What one optimizer step did.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,6 +85,20 @@ pub struct StepReport {
     pub trace: Vec<TraceEntry>,
     /// What came and what went, where the step was tracked.
     pub moments: Vec<TrackedMoment>,
+    /// What of the step is not finite, where the settings go on all the same.
+    pub nonfinite: Option<NonFinite>,
+}
+
+/// What forward, loss and backward of a batch's parts give together.
+#[derive(Default)]
+struct Parts {
+    gradients: GradientsParams,
+    loss: f64,
+    correct: Option<i64>,
+    samples: usize,
+    peak: PeakMemory,
+    phases: Vec<PhaseReading>,
+    trace: Vec<TraceEntry>,
 }
 
 /// A step that could not run.
@@ -90,6 +124,15 @@ pub enum TrainError {
     /// The recorded step could not run.
     #[error(transparent)]
     Recorded(#[from] RecordError),
+    /// The loss or a gradient is not finite, and the settings stop there.
+    #[error("{0}")]
+    NonFinite(NonFinite),
+    /// There is too little memory; a smaller plan may do.
+    #[error("{0}")]
+    Short(Shortage),
+    /// The device failed.
+    #[error("the device failed while the step ran: {0}")]
+    Device(String),
 }
 
 impl Trainer {
@@ -113,6 +156,7 @@ impl Trainer {
         }
         Ok(Self {
             optimizer: AnyOptimizer::new(settings.optimizer, settings.clip),
+            statistics: Statistics::of(&model),
             engine,
             model,
             settings,
@@ -120,6 +164,7 @@ impl Trainer {
             device,
             steps_done: 0,
             tracker: None,
+            bound: Bound::default(),
         })
     }
 
@@ -145,6 +190,63 @@ impl Trainer {
         })
     }
 
+    /// Bounds steps by a budget, which counts these bytes; the plan's peak is `peak`.
+    pub(super) fn bounded(self, budget: Option<Bytes>, count: Count, peak: Bytes) -> Self {
+        let bound = Bound {
+            budget,
+            count,
+            peak,
+            settled: None,
+        };
+        Self { bound, ..self }
+    }
+
+    /// Runs another plan, whose peak is `peak`, from the next step on.
+    pub(super) fn run_by(&mut self, engine: Engine, peak: Bytes) {
+        self.engine = engine;
+        self.bound.peak = peak;
+    }
+
+    /// What is in use beside what the plan counts, where the plan cannot know.
+    pub(super) fn grown_by(&self) -> Bytes {
+        match self.bound.settled {
+            Some(settled) if !self.engine.counts_growth() => {
+                self.meter.read().in_use_bytes - settled
+            }
+            _ => Bytes::ZERO,
+        }
+    }
+
+    /// Fails where what is in use beside the step leaves too little of the budget.
+    fn check_room(&self) -> Result<(), TrainError> {
+        let by = self.grown_by();
+        let noticed = |budget: Bytes| (budget.0 as f64 * UNNOTICED.0) as u64 + UNNOTICED.1;
+        match self.bound.budget {
+            Some(budget) if by.0 > noticed(budget) && self.bound.peak + by > budget => {
+                Err(TrainError::Short(Shortage::Grown { by, budget }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where an allocation failed, or the step took more than its budget.
+    fn check_memory(&self, parts: &Parts) -> Result<(), TrainError> {
+        if let Some(failure) = self.meter.failure() {
+            return Err(TrainError::Short(Shortage::Failed(failure)));
+        }
+        let peak = PeakMemory {
+            context_bytes: self.meter.context_bytes(),
+            ..parts.peak
+        };
+        let peak = peak.counted(self.bound.count);
+        match self.bound.budget {
+            Some(budget) if peak > budget => {
+                Err(TrainError::Short(Shortage::OverBudget { peak, budget }))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Steps done so far.
     #[must_use]
     pub fn steps_done(&self) -> usize {
@@ -167,52 +269,67 @@ impl Trainer {
         self.tracker = Some(tracker);
     }
 
+    /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
+    pub(super) fn not_finite(&self) -> Result<Option<String>, TrainError> {
+        if let Some(path) = nonfinite::first_value(&self.model.valid())? {
+            return Ok(Some(format!("`{path}`")));
+        }
+        let state = self.optimizer.not_finite();
+        Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
+    }
+
     /// Runs one optimizer step on batches whose shapes fit the model: one, or equal parts of one whose gradients add
     /// up. The phases and the trace are those of the last part.
     ///
     /// # Errors
     ///
-    /// If the schedule or a batch does not fit the model, or there is no batch.
+    /// If the schedule or a batch does not fit the model, there is no batch, the device fails, or something is not finite
+    /// and the settings stop there. The model, its statistics and the optimizer are then what they were.
     pub fn step(
         &mut self,
         parts: impl ExactSizeIterator<Item = Batch>,
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
+        self.check_room()?;
         if let Some(tracker) = &self.tracker {
             tracker.start(self.steps_done + 1);
         }
-        let count = parts.len();
-        let mut sum = GradientsAccumulator::new();
-        let (mut loss, mut correct, mut samples) = (0.0, None, 0);
-        let (mut phases, mut trace) = (Vec::new(), Vec::new());
-        for (part, batch) in parts.enumerate() {
-            samples += batch.targets.len();
-            let run = self.steps_done * count + part;
-            let part = self.run_part(batch, run as u64, count)?;
-            sum.accumulate(&self.model, part.gradients);
-            loss += scalar(part.loss);
-            if let Some(right) = part.correct {
-                *correct.get_or_insert(0) += self::count(right);
+        let before = self.statistics.before(&self.model);
+        let mut parts = match self.gradients(parts) {
+            Ok(parts) => parts,
+            Err(error) => {
+                self.abandon(before);
+                return Err(error.or_shortage());
             }
-            phases = part.phases;
-            trace = part.trace;
-        }
+        };
         self.engine.trace(false, &*self.meter);
 
-        let mut after = PhaseRecorder::start(Some(&*self.meter));
+        let meter = Arc::clone(&self.meter);
+        let mut after = PhaseRecorder::start(Some(&*meter));
+        let checked = self.check_memory(&parts).and_then(|()| self.check(&parts));
+        let nonfinite = match checked {
+            Ok(found) => found,
+            Err(error) => {
+                drop(parts);
+                self.abandon(before);
+                return Err(error.or_shortage());
+            }
+        };
+        let gradients = std::mem::take(&mut parts.gradients);
         let rate = self
             .settings
             .learning_rate
             .at(self.steps_done, self.settings.steps);
-        // The optimizer consumes the model, so that it can update parameters in place.
-        let model = std::mem::replace(&mut self.model, Sequential::new(Vec::new()));
-        let first_step = self.steps_done == 0;
-        let engine = &self.engine;
-        self.model = self
-            .optimizer
-            .step_by_layer(rate, model, sum.grads(), |stage| {
-                engine.make_room_for_update(stage, first_step);
-            });
+        match &nonfinite {
+            Some(found) if found.handled == OnNonFinite::Skip => {
+                drop(gradients);
+                self.model = before.put_back(self.take_model());
+            }
+            _ => {
+                drop(before);
+                self.update(rate, gradients);
+            }
+        }
         after.end(Phase::Optimizer);
         let moments = self.tracker.take().map_or(Vec::new(), |tracker| {
             self.engine.track(None);
@@ -221,7 +338,18 @@ impl Trainer {
         });
 
         self.steps_done += 1;
+        if self.bound.settled.is_none() {
+            self.bound.settled = Some(self.meter.read().in_use_bytes);
+        }
         let update = after.finish();
+        let Parts {
+            loss,
+            correct,
+            samples,
+            mut phases,
+            mut trace,
+            ..
+        } = parts;
         trace.extend(
             update
                 .first()
@@ -240,7 +368,79 @@ impl Trainer {
             phases,
             trace,
             moments,
+            nonfinite,
         })
+    }
+
+    /// Forward, loss and backward of all parts of a batch.
+    fn gradients(&self, parts: impl ExactSizeIterator<Item = Batch>) -> Result<Parts, TrainError> {
+        let count = parts.len();
+        let mut sum = GradientsAccumulator::new();
+        let mut all = Parts::default();
+        for (part, batch) in parts.enumerate() {
+            all.samples += batch.targets.len();
+            let run = self.steps_done * count + part;
+            let part = self.run_part(batch, run as u64, count)?;
+            sum.accumulate(&self.model, part.gradients);
+            all.loss += nonfinite::read(part.loss)?;
+            if let Some(right) = part.correct {
+                *all.correct.get_or_insert(0) += self::count(right);
+            }
+            for PhaseReading { memory, .. } in &part.phases {
+                let peak = &mut all.peak;
+                peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
+                peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
+            }
+            all.phases = part.phases;
+            all.trace = part.trace;
+        }
+        all.gradients = sum.grads();
+        Ok(all)
+    }
+
+    /// What is not finite, where the settings go on all the same.
+    fn check(&self, parts: &Parts) -> Result<Option<NonFinite>, TrainError> {
+        let gradient = nonfinite::first_gradient(&self.model, &parts.gradients)?;
+        if parts.loss.is_finite() && gradient.is_none() {
+            return Ok(None);
+        }
+        let found = NonFinite {
+            step: self.steps_done + 1,
+            loss: parts.loss,
+            gradient,
+            handled: self.settings.on_nonfinite,
+        };
+        match found.handled {
+            OnNonFinite::Stop => Err(TrainError::NonFinite(found)),
+            OnNonFinite::Skip | OnNonFinite::Continue => Ok(Some(found)),
+        }
+    }
+
+    fn update(&mut self, rate: f64, gradients: GradientsParams) {
+        // The optimizer consumes the model, so that it can update parameters in place.
+        let model = self.take_model();
+        let first_step = self.steps_done == 0;
+        let engine = &self.engine;
+        self.model = self
+            .optimizer
+            .step_by_layer(rate, model, gradients, |stage| {
+                engine.make_room_for_update(stage, first_step);
+            });
+    }
+
+    fn take_model(&mut self) -> Sequential<Stage> {
+        std::mem::replace(&mut self.model, Sequential::new(Vec::new()))
+    }
+
+    /// Leaves nothing of a step that was begun.
+    fn abandon(&mut self, before: Before) {
+        self.engine.trace(false, &*self.meter);
+        self.engine.track(None);
+        self.tracker = None;
+        self.model = before.put_back(self.take_model());
+        // What the step left in burn's graph goes with the next backward.
+        drop(lone_leaf(&self.device).backward());
+        self.meter.trim();
     }
 
     /// The schedule's `optimize`, which the executor leaves to the trainer, after what the executor has traced.
@@ -287,6 +487,7 @@ impl Trainer {
     where
         P: ExactSizeIterator<Item = Batch>,
     {
+        self.bound = Bound::default();
         self.engine
             .recompute_nothing(self.model.len(), &self.meter)?;
         let mut peak = PeakMemory {
@@ -335,7 +536,7 @@ impl Trainer {
             let size = batch.targets.len();
             let (input, targets) = to_device(batch, self.settings.dtype, &device)?;
             let output = rows(self.evaluation_forward(&model, input));
-            loss += scalar(targets.loss(output.clone())) * size as f64;
+            loss += nonfinite::read(targets.loss(output.clone()))? * size as f64;
             if let Some(right) = targets.correct(output) {
                 *correct.get_or_insert(0) += count(right);
             }
@@ -382,10 +583,6 @@ pub(super) fn rows(output: Value) -> Tensor<2> {
         Ok(rows) => rows.cast(Dtype::F32.float()),
         Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
     }
-}
-
-fn scalar(tensor: Tensor<1>) -> f64 {
-    tensor.into_data().iter::<f64>().next().unwrap_or(f64::NAN)
 }
 
 fn count(tensor: Tensor<1, Int>) -> i64 {

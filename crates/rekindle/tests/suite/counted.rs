@@ -17,7 +17,7 @@ use rekindle::{
     train::{
         ExecutorKind,
         session::{Job, ScheduleRequest, measure},
-        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+        settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
     },
 };
 use rekindle_plan::{Bytes, Plan, PlanRequest, PlannerKind, Seconds, planner};
@@ -166,6 +166,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         learning_rate: LearningRate::Constant { rate: 1e-3 },
         clip: None,
         eval_every: None,
+        on_nonfinite: OnNonFinite::Stop,
     };
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {

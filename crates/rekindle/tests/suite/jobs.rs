@@ -6,7 +6,7 @@ use rekindle::{
         Split, open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    train::settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    train::settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 /// So many random vectors of `width` numbers, with classes.
@@ -37,5 +37,6 @@ pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> T
         learning_rate: LearningRate::Constant { rate: 0.1 },
         clip: None,
         eval_every: None,
+        on_nonfinite: OnNonFinite::Stop,
     }
 }

@@ -21,7 +21,7 @@ use rekindle::{
         record::{EvalRecord, RunRecord, StepRecord},
         run_dir::{RunDir, read_record},
         session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
-        settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings},
+        settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
     },
 };
 use rekindle_plan::{PlanRequest, PlannerKind};
@@ -32,7 +32,7 @@ const SAMPLES: usize = 40;
 const STEPS: usize = 6;
 const HALF: usize = 3;
 
-const ADAM: OptimizerSettings = OptimizerSettings::Adam {
+pub const ADAM: OptimizerSettings = OptimizerSettings::Adam {
     betas: [0.9, 0.999],
     epsilon: 1e-8,
     weight_decay: 0.0,
@@ -66,7 +66,7 @@ fn mlp() -> ModelSpec {
     }
 }
 
-fn conv_net() -> ModelSpec {
+pub fn conv_net() -> ModelSpec {
     let conv = LayerSpec::Conv2d {
         out: 4,
         kernel: [3, 3],
@@ -92,7 +92,7 @@ fn conv_net() -> ModelSpec {
     }
 }
 
-fn data(model: &ModelSpec) -> Split {
+pub fn data(model: &ModelSpec) -> Split {
     open(
         &DataSettings {
             source: Source::Synthetic {
@@ -109,7 +109,7 @@ fn data(model: &ModelSpec) -> Split {
     .unwrap()
 }
 
-fn settings(optimizer: OptimizerSettings) -> TrainSettings {
+pub fn settings(optimizer: OptimizerSettings) -> TrainSettings {
     TrainSettings {
         steps: STEPS,
         batch: 4,
@@ -125,6 +125,7 @@ fn settings(optimizer: OptimizerSettings) -> TrainSettings {
         },
         clip: Some(Clip::GlobalNorm { max: 1.0 }),
         eval_every: Some(2),
+        on_nonfinite: OnNonFinite::Stop,
     }
 }
 
@@ -230,14 +231,14 @@ fn computed(record: &RunRecord) -> Vec<[u64; 4]> {
 
 /// A snapshot's tensors, without the progress, which holds times, and the checksum.
 #[derive(PartialEq)]
-struct Tensors {
+pub struct Tensors {
     /// Bytes of the parameters and statistics.
-    model: Vec<Vec<u8>>,
+    pub model: Vec<Vec<u8>>,
     /// All bytes of the optimizer's state, with the ids of the parameters that it belongs to.
     optimizer: Vec<u8>,
 }
 
-fn tensors(folder: &Path) -> Tensors {
+pub fn tensors(folder: &Path) -> Tensors {
     fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> T {
         let config = bincode::config::standard();
         let (value, read) = bincode::serde::decode_from_slice(bytes, config).unwrap();

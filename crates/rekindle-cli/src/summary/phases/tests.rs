@@ -6,7 +6,7 @@ use rekindle::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
         record::{PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
-        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+        settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
     },
 };
 use rekindle_plan::{Bytes, Seconds};
@@ -58,6 +58,7 @@ fn record(
             learning_rate: LearningRate::Constant { rate: 0.1 },
             clip: None,
             eval_every: None,
+            on_nonfinite: OnNonFinite::Stop,
         },
         param_count: 10 * MIB / 4,
         executor: rekindle::train::ExecutorKind::Recorded,
@@ -97,6 +98,8 @@ fn record(
         batch: 8,
         resumed_at: None,
         interrupted: false,
+        nonfinite_steps: 0,
+        replans: 0,
         evaluations: Vec::new(),
         phases: steps
             .iter()

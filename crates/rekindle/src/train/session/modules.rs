@@ -15,7 +15,7 @@ use crate::{
     graph::lone_leaf,
     meter::{Count, Meter},
     profile::{Measured, Profiler, StoredProfile, with_reserve},
-    train::{engine::Engine, settings::Clip, trainer::rows},
+    train::{engine::Engine, settings::Clip, statistics::Statistics, trainer::rows},
 };
 
 impl Built {
@@ -51,6 +51,7 @@ impl Built {
         };
         // Parameters, data sets, and what kernels will hold once they have run.
         measured.chain.fixed_bytes += held + kernel_bytes;
+        measured.chain.fixed_bytes += Statistics::of(&self.model).bytes();
         count_settings(job, meter, &mut measured.chain);
         let plan_bytes = plan_bytes(&measured, meter)?;
         measured.chain.fixed_bytes += Bytes(COPIES_OF_A_PLAN * plan_bytes);
@@ -184,8 +185,8 @@ fn profile_key(job: &Job<'_>, meter: &dyn Meter) -> String {
 }
 
 /// A plan takes memory itself, some hundred bytes for each stage, which on the processor the budget bounds too. What
-/// carries it out and what records it are about as large, each.
-const COPIES_OF_A_PLAN: u64 = 3;
+/// carries it out, what records it, and the measurement that is kept for another plan are about as large, each.
+const COPIES_OF_A_PLAN: u64 = 4;
 
 /// What a plan takes, by the example of the plain one.
 fn plan_bytes(measured: &Measured, meter: &dyn Meter) -> Result<u64, RunError> {

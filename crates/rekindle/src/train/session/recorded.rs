@@ -19,6 +19,7 @@ use crate::{
     train::{
         engine::{RecordedStep, loss_of_part},
         optimizer::AnyOptimizer,
+        statistics::Statistics,
     },
 };
 
@@ -63,7 +64,9 @@ impl Built {
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
             .with_comparison(false)
-            .with_held(accumulated + samples)
+            // The trainer checks all parts of a batch together.
+            .with_finite_check(false)
+            .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_planner(job.planner.map(|planners| planners.recorded))
             .measured(job.budget().or(job.free), wanted, &mut |done, of| {
                 observer.measuring(done, of)
@@ -114,15 +117,20 @@ pub(super) fn make_plan(
         let any = |planner: GraphPlanner| step.plan_again(Some(Bytes(1)), planner).err();
         return Err(refused(error, asked, any));
     }
+    Ok(current(step, labels, terms, planner))
+}
+
+/// The step's present plan; `planner` is its name where it was made before.
+pub(super) fn current(
+    step: &RecordedStep,
+    labels: &[StageLabel],
+    terms: &Terms,
+    planner: Option<String>,
+) -> Planned {
     let mut staged = step.staged_plan();
     staged.chain = named(staged.chain, &staged.marks, labels);
-    Ok(planned(
-        terms,
-        step.plan(),
-        staged,
-        &step.optimizer_cost(),
-        planner,
-    ))
+    let optimizer = step.optimizer_cost();
+    planned(terms, step.plan(), staged, &optimizer, planner)
 }
 
 /// Plans a step that was measured elsewhere; `chain` has its stages' names.

@@ -2,28 +2,31 @@
 
 use std::sync::Arc;
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, PlanError};
 
 use super::{
-    Job, MemoryNow, Observer, Planned, RunError, other_executor, prepare::Built, subject::Subject,
+    Job, MemoryNow, Observer, OutOfMemory, Planned, PlannedAgain, RunError, other_executor,
+    prepare::Built, subject::Subject,
 };
 use crate::{
     data::{Shuffled, in_order},
-    device::{DeviceId, OpenDevice},
+    device::{DeviceId, OpenDevice, probe},
     executor::TraceEntry,
     meter::Meter,
     train::{
         RunDirError,
+        engine::Engine,
         fingerprint::fingerprint,
         record::{
             PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord,
             median_step_time,
         },
         run_dir::{RunDir, RunFiles, read_record},
+        shortage::Shortage,
         snapshot::{Progress, Snapshot},
         timeline::Timeline,
         tracker::Tracker,
-        trainer::{TrainError, Trainer},
+        trainer::{StepReport, TrainError, Trainer},
     },
 };
 
@@ -53,6 +56,15 @@ pub(super) struct Session<'a> {
     resumed_at: Option<usize>,
     fingerprint: String,
     files: Option<RunFiles>,
+    /// Names of the model's stages.
+    stages: Vec<String>,
+    /// Steps whose loss or gradients were not finite.
+    nonfinite_steps: usize,
+    subject: Subject,
+    /// What the last plan was made for, where that is less than what was asked for.
+    within: Option<Bytes>,
+    /// Plans that were made anew for want of memory.
+    replans: usize,
 }
 
 impl<'a> Session<'a> {
@@ -82,12 +94,20 @@ impl<'a> Session<'a> {
         let (built, mut subject) = Subject::of(job, built, &device, &meter, observer)?;
         let planned = subject.plan(job, &job.schedule)?;
         observer.planned(&planned);
+        if let Some(free) = job.free.filter(|free| planned.peak > *free) {
+            return Err(RunError::NotEnough {
+                peak: planned.peak,
+                free,
+                total: job.total,
+            });
+        }
         let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
+        meter.keep_reserve(reserve(&engine));
         let Built {
             model,
             shape,
             batches,
-            ..
+            labels,
         } = built;
         let mut trainer = Trainer::new(
             model,
@@ -96,7 +116,8 @@ impl<'a> Session<'a> {
             settings.clone(),
             Arc::clone(&meter),
             device,
-        )?;
+        )?
+        .bounded(planned.budget, planned.count, planned.peak);
         // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
         let resumed_at = snapshot.is_some().then_some(progress.history.len());
         if let Some(snapshot) = &mut snapshot {
@@ -121,6 +142,11 @@ impl<'a> Session<'a> {
             resumed_at,
             fingerprint,
             files,
+            stages: labels.into_iter().map(|label| label.name).collect(),
+            nonfinite_steps: 0,
+            subject,
+            within: None,
+            replans: 0,
         })
     }
 
@@ -130,28 +156,13 @@ impl<'a> Session<'a> {
         // A run that was stopped right after a step left this to be done.
         if self.job.eval.is_some() && self.evaluation_is_due() {
             self.evaluate(observer)?;
-            self.save()?;
+            self.save(observer)?;
         }
         let mut interrupted = false;
         while self.trainer.steps_done() < steps && !interrupted {
-            let samples = self.batches.step(self.trainer.steps_done());
-            let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
-            let parts = parts.map(|samples| self.job.train.batch(samples));
-            let trace = self.traced == Some(self.trainer.steps_done() + 1);
-            if trace {
-                self.trainer.trace_next_step();
-            }
-            if let Some(tracker) = &self.tracker
-                && self.steps_here() < TRACKED_STEPS
-            {
-                self.trainer.track_next_step(Arc::clone(tracker));
-            }
-            let report = self
-                .trainer
-                .step(parts)
-                .map_err(|error| self.at_stage(error))?;
+            let report = self.step(observer)?;
             let done = self.trainer.steps_done();
-            if trace {
+            if self.traced == Some(done) {
                 self.trace = report.trace;
             }
 
@@ -165,6 +176,10 @@ impl<'a> Session<'a> {
                 in_use: self.meter.read().in_use_bytes,
                 peak: self.meter.lifetime_peak(),
             };
+            if let Some(found) = &report.nonfinite {
+                self.nonfinite_steps += 1;
+                observer.nonfinite(found);
+            }
             interrupted = observer.stepped(&report.record, memory).is_break();
             if !report.moments.is_empty() {
                 observer.tracked(&report.moments);
@@ -183,10 +198,133 @@ impl<'a> Session<'a> {
                 None => evaluate,
             };
             if save || interrupted || done == steps {
-                self.save()?;
+                self.save(observer)?;
             }
         }
         self.finish(interrupted)
+    }
+
+    /// Runs the next step, with smaller plans where there is too little memory.
+    fn step(&mut self, observer: &mut dyn Observer) -> Result<StepReport, RunError> {
+        loop {
+            let next = self.trainer.steps_done() + 1;
+            let samples = self.batches.step(next - 1);
+            let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
+            let parts = parts.map(|samples| self.job.train.batch(samples));
+            if self.traced == Some(next) {
+                self.trainer.trace_next_step();
+            }
+            if let Some(tracker) = &self.tracker
+                && self.steps_here() < TRACKED_STEPS
+            {
+                self.trainer.track_next_step(Arc::clone(tracker));
+            }
+            match self.trainer.step(parts) {
+                Ok(report) => {
+                    // In the update, which cannot be taken back and got what was kept in reserve.
+                    if let Some(failure) = self.meter.failure() {
+                        self.plan_smaller(Shortage::Failed(failure), observer)?;
+                    }
+                    if let Some(by) = self.trainer.engine().take_growth() {
+                        self.planned_by_step(by, observer);
+                    }
+                    return Ok(report);
+                }
+                Err(TrainError::Short(shortage)) => self.plan_smaller(shortage, observer)?,
+                Err(error) => return Err(self.ended_by(error, observer)),
+            }
+        }
+    }
+
+    /// Has another plan run the next step, which takes less memory.
+    fn plan_smaller(
+        &mut self,
+        shortage: Shortage,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        // What failed is forgotten; planning may need a reserve as well.
+        self.meter.keep_reserve(reserve(self.trainer.engine()));
+        let before = self.within.or(self.planned.budget);
+        let (peak, beside) = (self.planned.peak, self.trainer.grown_by());
+        let planned = match shortage.next_budget(before, peak, beside) {
+            Some(budget) => {
+                let planned = self.subject.plan_smaller(self.job, budget);
+                planned.map(|planned| (budget, planned)).map_err(Some)
+            }
+            None => Err(None),
+        };
+        let (budget, planned) = match planned {
+            Ok(planned) => planned,
+            Err(Some(RunError::Plan(PlanError::Infeasible { smallest, .. }))) => {
+                return Err(self.out_of_memory(shortage, Some(smallest), observer));
+            }
+            Err(None) => return Err(self.out_of_memory(shortage, None, observer)),
+            Err(Some(error)) => return Err(error),
+        };
+        observer.planned_again(&PlannedAgain {
+            step: self.trainer.steps_done() + 1,
+            shortage: &shortage,
+            before: before.unwrap_or(peak),
+            budget,
+            planned: &planned,
+        });
+        let engine = self.subject.engine(self.job, &planned);
+        let engine = engine.ok_or_else(other_executor)?;
+        self.meter.keep_reserve(reserve(&engine));
+        self.trainer.run_by(engine, planned.peak);
+        self.within = Some(budget);
+        self.adopt(planned);
+        Ok(())
+    }
+
+    /// Tells of a step that was planned again by itself, within the same budget.
+    fn planned_by_step(&mut self, by: Bytes, observer: &mut dyn Observer) {
+        let budget = self.within.or(self.planned.budget);
+        let planned = self.subject.planned_by_step(self.job);
+        if let (Some(budget), Some(planned)) = (budget, planned) {
+            observer.planned_again(&PlannedAgain {
+                step: self.trainer.steps_done(),
+                shortage: &Shortage::Grown { by, budget },
+                before: budget,
+                budget,
+                planned: &planned,
+            });
+            self.adopt(planned);
+        }
+    }
+
+    /// Takes a plan that was made anew for the record.
+    fn adopt(&mut self, planned: Planned) {
+        self.replans += 1;
+        // A timeline is one plan's.
+        self.trace.clear();
+        let next = self.trainer.steps_done() + 2;
+        self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
+        // The record's peaks are the whole run's.
+        self.planned = Planned {
+            budget: self.planned.budget,
+            peak: planned.peak.max(self.planned.peak),
+            peak_in_use: planned.peak_in_use.max(self.planned.peak_in_use),
+            ..planned
+        };
+    }
+
+    fn out_of_memory(
+        &self,
+        shortage: Shortage,
+        smallest: Option<Bytes>,
+        observer: &mut dyn Observer,
+    ) -> RunError {
+        let error = OutOfMemory::new(
+            self.trainer.steps_done() + 1,
+            shortage,
+            self.meter.read(),
+            probe(self.device).ok(),
+            &self.planned,
+            smallest,
+        );
+        self.leave(observer);
+        RunError::OutOfMemory(Box::new(error))
     }
 
     /// Steps done since the run was started or resumed.
@@ -196,6 +334,16 @@ impl<'a> Session<'a> {
 
     /// The error with the name of the stage that it is about.
     fn at_stage(&self, error: TrainError) -> RunError {
+        if let TrainError::NonFinite(found) = error {
+            let (step, per_epoch) = (found.step - 1, self.batches.steps_per_epoch());
+            let stage = found.gradient.as_ref().map(|(stage, _)| *stage);
+            return RunError::NonFinite {
+                epoch: step / per_epoch + 1,
+                batch: step % per_epoch + 1,
+                stage: stage.and_then(|stage| self.stages.get(stage).cloned()),
+                found,
+            };
+        }
         let TrainError::Step(step) = &error else {
             return error.into();
         };
@@ -234,8 +382,28 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn save(&self) -> Result<(), RunError> {
+    fn ended_by(&self, error: TrainError, observer: &mut dyn Observer) -> RunError {
+        self.leave(observer);
+        self.at_stage(error)
+    }
+
+    /// Leaves what a later run goes on from, before an error ends this one: that is the error to tell, not another one of
+    /// its files.
+    fn leave(&self, observer: &mut dyn Observer) {
+        let _ = self.save(observer);
+        let record = self.record(self.predicted_plain(), true);
+        if let (Some(files), Ok(record)) = (&self.files, record) {
+            let _ = files.write_record(&record);
+        }
+    }
+
+    /// Takes a snapshot, but of a state that is not finite.
+    fn save(&self, observer: &mut dyn Observer) -> Result<(), RunError> {
         if let Some(files) = &self.files {
+            if let Some(what) = self.trainer.not_finite()? {
+                observer.snapshot_withheld(self.trainer.steps_done(), &what);
+                return Ok(());
+            }
             files.write_snapshot(&self.fingerprint, &self.progress, |to| {
                 self.trainer.save(to)
             })?;
@@ -295,6 +463,8 @@ impl<'a> Session<'a> {
             batch: self.job.settings.batch,
             resumed_at: self.resumed_at,
             interrupted,
+            nonfinite_steps: self.nonfinite_steps,
+            replans: self.replans,
             evaluations: self.progress.evaluations.clone(),
             phases: self.phases.clone(),
             timeline,
@@ -354,6 +524,12 @@ impl<'a> Session<'a> {
         let (peak, steps) = self.trainer.plain_steps(parts)?;
         Ok(PlainRun::measured(peak.counted(self.planned.count), &steps))
     }
+}
+
+/// What is kept back for an allocation that fails: enough to end the action that is under way.
+fn reserve(engine: &Engine) -> Bytes {
+    const LEAST: Bytes = Bytes(1 << 20);
+    engine.largest_need() + LEAST
 }
 
 fn stages(planned: &Planned) -> Vec<StageRecord> {

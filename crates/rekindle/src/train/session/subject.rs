@@ -126,8 +126,41 @@ impl Subject {
     ///
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
+        let planned = self.plan_now(job, asked);
+        let planned = with_until_now(planned, asked, peak_until_now(&*self.meter));
+        planned.map_err(|error| match &job.run_dir {
+            None => with_run_dir(error),
+            Some(_) => error,
+        })
+    }
+
+    /// The fastest plan within a smaller budget, in the middle of a run: peaks before it do not count.
+    ///
+    /// # Errors
+    ///
+    /// If none fits.
+    pub(in crate::train) fn plan_smaller(
+        &mut self,
+        job: &Job<'_>,
+        budget: Bytes,
+    ) -> Result<Planned, RunError> {
+        self.plan_now(job, &ScheduleRequest::Plan(PlanRequest::within(budget)))
+    }
+
+    /// The plan that a recorded step has made of itself.
+    pub(in crate::train) fn planned_by_step(&self, job: &Job<'_>) -> Option<Planned> {
+        match &self.kind {
+            Kind::Modules(_) => None,
+            Kind::Recorded { step, labels } => {
+                let terms = self.terms(job);
+                Some(recorded::current(&step.borrow(), labels, &terms, None))
+            }
+        }
+    }
+
+    fn plan_now(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
         let terms = self.terms(job);
-        let planned = match &mut self.kind {
+        match &mut self.kind {
             Kind::Modules(measured) => {
                 let beside = modules::Beside::new(job, &*self.meter, measured);
                 modules::make_plan(job, asked, measured, beside, &terms)
@@ -135,8 +168,7 @@ impl Subject {
             Kind::Recorded { step, labels } => {
                 recorded::make_plan(asked, &mut step.borrow_mut(), labels, &terms)
             }
-        };
-        with_until_now(planned, asked, peak_until_now(&*self.meter))
+        }
     }
 
     /// The useful plans of a planner, from the smallest peak to the largest, each larger one faster, with the smallest
@@ -167,6 +199,27 @@ impl Subject {
             Kind::Modules(_) => modules::engine(job, planned, &self.meter),
             Kind::Recorded { step, .. } => Some(Engine::recorded(Rc::clone(step), &planned.chain)),
         }
+    }
+}
+
+/// What a run's folder takes: its paths, open files, and the trace of a step.
+const RUN_DIR_BYTES: Bytes = Bytes(8 << 10);
+
+/// The budgets that an error names, so that they also do for the same run with a folder.
+fn with_run_dir(error: RunError) -> RunError {
+    match error {
+        RunError::Plan(PlanError::Infeasible {
+            planner,
+            budget,
+            smallest,
+            smallest_of_all,
+        }) => RunError::Plan(PlanError::Infeasible {
+            planner,
+            budget,
+            smallest: smallest + RUN_DIR_BYTES,
+            smallest_of_all: smallest_of_all + RUN_DIR_BYTES,
+        }),
+        other => other,
     }
 }
 

@@ -1,0 +1,180 @@
+//! `rekindle train --supervise`: the training in a process of its own, which is started again where it is lost.
+//!
+//! A process is lost where the system kills it, where a failed allocation aborts it, and where memory ran out and no
+//! smaller plan helped. It goes on from its last snapshot, or begins again where it has none yet, within a share of what
+//! its plan took. The child is in a process group of its own: Ctrl-C comes here, and is handed on once each time.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::Path,
+    process::{Child, Command, ExitStatus},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
+
+use rekindle::size::Size;
+use rekindle_plan::Bytes;
+use sysinfo::{Pid, ProcessesToUpdate, Signal, System};
+use tempfile::NamedTempFile;
+
+use crate::{
+    args::TrainArgs,
+    exit,
+    failure::{Failure, Outcome},
+};
+
+/// How often a run is started again.
+const RESTARTS: usize = 5;
+
+/// Share of what the lost process's plan took that the next may take.
+const NEXT: f64 = 0.9;
+
+/// Time between two looks at the child.
+const POLL: Duration = Duration::from_millis(20);
+
+static INTERRUPTS: AtomicUsize = AtomicUsize::new(0);
+
+/// Trains in a child. Ends this process with the child's exit code.
+pub fn run(args: &TrainArgs) -> Outcome {
+    let Some(folder) = args.output.as_ref().or(args.resume.as_ref()) else {
+        return Err(Failure::usage(
+            "`--supervise` needs a folder whose snapshots it goes on from: add `-o RUN_DIR`",
+        ));
+    };
+    // Without a handler Ctrl-C still ends both.
+    let _ = ctrlc::set_handler(|| {
+        INTERRUPTS.fetch_add(1, Relaxed);
+    });
+    let note = NamedTempFile::new().map_err(|error| Failure::file(&env::temp_dir(), &error))?;
+    let mut within = match args.budget {
+        Some(Size::Bytes(bytes)) => Some(bytes),
+        _ => None,
+    };
+    let mut again = None;
+    for restarts in 0..=RESTARTS {
+        let status = train(note.path(), again)?;
+        let Some(lost) = lost(status) else {
+            let code = status.code().unwrap_or(exit::OTHER);
+            // What memory has run out for at first.
+            let code = match (code, restarts) {
+                (exit::NO_PLAN, 1..) => exit::OUT_OF_MEMORY,
+                _ => code,
+            };
+            std::process::exit(code);
+        };
+        if restarts == RESTARTS {
+            break;
+        }
+        // The plan of the process that is gone; where it made none, what it was to plan within.
+        let took = fs::read_to_string(note.path()).ok();
+        let took = took.and_then(|text| text.trim().parse().ok()).map(Bytes);
+        let Some(took) = took.or(within) else {
+            return Err(Failure::with_help(
+                exit::OUT_OF_MEMORY,
+                format!("the training {lost} before it had a plan"),
+                "`--budget SIZE` bounds the measurement as well",
+            ));
+        };
+        let next = Bytes((within.map_or(took, |within| within.min(took)).0 as f64 * NEXT) as u64);
+        let from = match has_snapshot(folder) {
+            true => "goes on from its last snapshot",
+            false => {
+                remove_remains(folder);
+                "begins again, as it has no snapshot yet"
+            }
+        };
+        note!(
+            "the training {lost}; its plan took {took}: it {from}, within {next} (restart {} of {RESTARTS})",
+            restarts + 1
+        );
+        (within, again) = (Some(next), Some(next));
+    }
+    Err(Failure::with_help(
+        exit::OUT_OF_MEMORY,
+        format!("the training was lost {} times", RESTARTS + 1),
+        format!(
+            "`rekindle train --resume {}` goes on from the last snapshot",
+            folder.display()
+        ),
+    ))
+}
+
+/// Whether a run's folder has a snapshot to go on from.
+pub fn has_snapshot(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .into_iter()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("snapshot"))
+}
+
+/// Removes what a run has left that cannot go on.
+fn remove_remains(folder: &Path) {
+    for file in ["history.csv", "run.json"] {
+        // The next process says what is in its way.
+        let _ = fs::remove_file(folder.join(file));
+    }
+}
+
+/// Runs the training to its end.
+fn train(note: &Path, again: Option<Bytes>) -> Result<ExitStatus, Failure> {
+    let cannot = |error: std::io::Error| {
+        Failure::other(format!("this program cannot be run again: {error}"))
+    };
+    // What an earlier process has written is not this one's.
+    fs::write(note, "").map_err(|error| Failure::file(note, &error))?;
+    let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    arguments.retain(|argument| argument != "--supervise");
+    let mut supervised = OsString::from("--supervised=");
+    supervised.push(note);
+    arguments.push(supervised);
+    if let Some(budget) = again {
+        arguments.push(format!("--again-within={}B", budget.0).into());
+    }
+    let mut command = Command::new(env::current_exe().map_err(cannot)?);
+    command.args(arguments);
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let mut child = command.spawn().map_err(cannot)?;
+    let mut handed_on = 0;
+    loop {
+        if let Some(status) = child.try_wait().map_err(cannot)? {
+            return Ok(status);
+        }
+        if INTERRUPTS.load(Relaxed) > handed_on {
+            handed_on += 1;
+            interrupt(&mut child);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn interrupt(child: &mut Child) {
+    let pid = Pid::from_u32(child.id());
+    let mut system = System::new();
+    system.refresh_processes(ProcessesToUpdate::Some(&[pid]), true);
+    let sent = system
+        .process(pid)
+        .and_then(|process| process.kill_with(Signal::Interrupt));
+    if sent != Some(true) {
+        // A system without such a signal, or a child that has just ended.
+        let _ = child.kill();
+    }
+}
+
+/// How a process was lost that may do with less memory.
+fn lost(status: ExitStatus) -> Option<String> {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        let name = match signal {
+            6 => "aborted",
+            7 | 11 => "crashed",
+            9 => "was killed by the system, as far as can be told for want of memory",
+            _ => return None,
+        };
+        return Some(format!("{name} (signal {signal})"));
+    }
+    (status.code() == Some(exit::OUT_OF_MEMORY)).then(|| "ran out of memory".into())
+}

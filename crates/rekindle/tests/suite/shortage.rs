@@ -1,0 +1,222 @@
+//! Memory that runs out in the middle of a run: the step is abandoned, and a smaller plan runs the same batch with the same
+//! random numbers, so that the run computes what an undisturbed one does.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::{hint::black_box, ops::ControlFlow, path::Path};
+
+use rekindle::{
+    device::DeviceId,
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    train::{
+        ExecutorKind,
+        record::{RunRecord, StepRecord},
+        run_dir::RunDir,
+        session::{
+            Job, MemoryNow, Observer, Planned, PlannedAgain, RunError, ScheduleRequest, run,
+        },
+        settings::TrainSettings,
+        shortage::Shortage,
+    },
+};
+use rekindle_plan::{Bytes, PlanRequest};
+
+use crate::{
+    jobs::{classifier, vectors},
+    resume::{ADAM, tensors},
+};
+
+const WIDTH: usize = 64;
+const BATCH: usize = 4096;
+const STEPS: usize = 6;
+/// The last step before memory is short.
+const UNTIL: usize = 3;
+
+/// Activations of 1 MiB each, parameters of 16 KiB.
+fn model() -> ModelSpec {
+    let linear = LayerSpec::Linear {
+        out: WIDTH,
+        bias: true,
+    };
+    let block = [
+        linear.clone(),
+        LayerSpec::Tanh,
+        LayerSpec::Dropout { p: 0.1 },
+    ];
+    let mut layers: Vec<LayerSpec> = (0..8).flat_map(|_| block.clone()).collect();
+    layers.push(linear);
+    ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers,
+    }
+}
+
+/// What makes memory short after step [`UNTIL`].
+#[derive(Clone, Copy)]
+enum Disturbance {
+    None,
+    /// Allocations fail that would take more than this share of what steps took so far.
+    Limit(f64),
+    /// The program holds this share of what steps took so far.
+    Held(f64),
+}
+
+struct Disturb {
+    by: Disturbance,
+    peak: Bytes,
+    held: Vec<u8>,
+    again: Vec<(usize, Shortage, Bytes)>,
+}
+
+impl Observer for Disturb {
+    fn planned(&mut self, planned: &Planned) {
+        self.peak = planned.peak;
+    }
+
+    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        if step.step == UNTIL {
+            let base = rekindle_alloc::in_use();
+            let share = |share: f64| ((self.peak.0 as usize - base) as f64 * share) as usize;
+            match self.by {
+                Disturbance::None => {}
+                Disturbance::Limit(of) => rekindle_alloc::set_limit(base + share(of)),
+                Disturbance::Held(of) => self.held = black_box(vec![1; share(of)]),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn planned_again(&mut self, again: &PlannedAgain<'_>) {
+        let seen = (again.step, again.shortage.clone(), again.planned.peak);
+        self.again.push(seen);
+    }
+}
+
+fn train(
+    executor: ExecutorKind,
+    budget: Option<Bytes>,
+    by: Disturbance,
+    run_dir: RunDir,
+) -> (Result<RunRecord, RunError>, Disturb) {
+    let model = model();
+    let data = vectors(WIDTH, WIDTH, 2 * BATCH);
+    let settings = TrainSettings {
+        ..classifier(STEPS, BATCH, ADAM)
+    };
+    let request = PlanRequest {
+        budget,
+        ..PlanRequest::default()
+    };
+    let job = Job {
+        executor,
+        run_dir: Some(run_dir),
+        ..Job::new(
+            &model,
+            &*data.train,
+            &settings,
+            ScheduleRequest::Plan(request),
+        )
+    };
+    let mut disturb = Disturb {
+        by,
+        peak: Bytes::ZERO,
+        held: Vec::new(),
+        again: Vec::new(),
+    };
+    let record = run(&job, DeviceId::Cpu, &mut disturb);
+    rekindle_alloc::set_limit(usize::MAX);
+    disturb.held = Vec::new();
+    (record, disturb)
+}
+
+fn losses(record: &RunRecord) -> Vec<u64> {
+    record
+        .history
+        .iter()
+        .map(|step| step.loss.to_bits())
+        .collect()
+}
+
+/// Both runs left the same parameters and computed the same losses.
+fn assert_same(whole: (&RunRecord, &Path), other: (&RunRecord, &Path)) {
+    assert_eq!(losses(whole.0), losses(other.0));
+    assert!(tensors(whole.1).model == tensors(other.1).model);
+}
+
+fn survives_a_failed_allocation(executor: ExecutorKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, short] = ["whole", "short"].map(|name| folder.path().join(name));
+    let new = |path: &Path| RunDir::New(path.to_path_buf());
+    let (plain, disturb) = train(executor, None, Disturbance::None, new(&whole));
+    let (plain, peak) = (plain.unwrap(), disturb.peak);
+    assert_eq!((plain.replans, plain.recomputes), (0, false));
+
+    let (record, disturb) = train(executor, None, Disturbance::Limit(0.6), new(&short));
+    let record = record.unwrap();
+    assert!(record.replans > 0 && record.recomputes);
+    assert_eq!(disturb.again.len(), record.replans);
+    let (step, shortage, smaller) = &disturb.again[0];
+    println!("{shortage}; {smaller} instead of {peak}");
+    assert_eq!(*step, UNTIL + 1);
+    assert!(matches!(shortage, Shortage::Failed(_)), "{shortage}");
+    assert!(*smaller < peak);
+    assert_same((&plain, &whole), (&record, &short));
+}
+
+#[test]
+fn a_failed_allocation_of_a_recorded_step_is_survived_bit_for_bit() {
+    own_process!();
+    survives_a_failed_allocation(ExecutorKind::Recorded);
+}
+
+#[test]
+fn a_failed_allocation_of_modules_is_survived_bit_for_bit() {
+    own_process!();
+    survives_a_failed_allocation(ExecutorKind::Modules);
+}
+
+fn makes_room_or_ends_with_a_snapshot(executor: ExecutorKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, less, none] = ["whole", "less", "none"].map(|name| folder.path().join(name));
+    let new = |path: &Path| RunDir::New(path.to_path_buf());
+    let (plain, disturb) = train(executor, None, Disturbance::None, new(&whole));
+    let plain = plain.unwrap();
+    // Peaks of the run before count in this process.
+    let budget = Some(disturb.peak + Bytes(disturb.peak.0 / 8));
+
+    let (record, disturb) = train(executor, budget, Disturbance::Held(0.4), new(&less));
+    let record = record.unwrap();
+    let [(step, shortage, _)] = &disturb.again[..] else {
+        panic!("{:?}", disturb.again);
+    };
+    println!("{shortage}");
+    assert_eq!(*step, UNTIL + 1);
+    assert!(matches!(shortage, Shortage::Grown { .. }), "{shortage}");
+    assert!(Some(record.measured_peak_bytes) <= budget);
+    assert_same((&plain, &whole), (&record, &less));
+
+    let (error, _) = train(executor, budget, Disturbance::Held(1.0), new(&none));
+    let error = error.unwrap_err();
+    let RunError::OutOfMemory(out) = &error else {
+        panic!("{error}");
+    };
+    println!("{error}");
+    assert_eq!((out.step, out.holders.len()), (UNTIL + 1, 5));
+    assert!(out.smallest.is_some() || matches!(out.shortage, Shortage::NoRoom { .. }));
+    let resume = RunDir::Resume(none.clone());
+    let (record, _) = train(executor, None, Disturbance::None, resume);
+    let record = record.unwrap();
+    assert_eq!(record.resumed_at, Some(UNTIL));
+    assert_same((&plain, &whole), (&record, &none));
+}
+
+#[test]
+fn memory_that_others_take_leads_a_recorded_step_to_a_smaller_plan_or_an_end_with_a_snapshot() {
+    own_process!();
+    makes_room_or_ends_with_a_snapshot(ExecutorKind::Recorded);
+}
+
+#[test]
+fn memory_that_others_take_leads_modules_to_a_smaller_plan_or_an_end_with_a_snapshot() {
+    own_process!();
+    makes_room_or_ends_with_a_snapshot(ExecutorKind::Modules);
+}
