@@ -7,7 +7,7 @@ use rekindle::{
     data::{DataError, error::Blame},
     device::DeviceError,
     record::RecordError,
-    train::{RunDirError, TrainError, session::RunError},
+    train::{RunDirError, TrainError, WeightsError, session::RunError},
 };
 use rekindle_plan::{Bytes, PlanError, PlannerKind};
 
@@ -183,6 +183,8 @@ impl From<RunError> for Failure {
                 Self::usage(error)
             }
             RunError::RunDir(error) => error.into(),
+            RunError::Weights(WeightsError::Refused { path, source }) => Self::file(&path, &source),
+            RunError::Weights(_) => Self::usage(error),
             RunError::Train(TrainError::Recorded(error)) | RunError::Recorded(error) => {
                 error.into()
             }

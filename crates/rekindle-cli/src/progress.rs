@@ -1,6 +1,7 @@
 //! What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere. All of it on standard error.
 
 use std::{
+    collections::BTreeMap,
     io::{self, IsTerminal},
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -11,11 +12,18 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::train::{
     record::{EvalRecord, StepRecord},
+    run_dir::{Notice, RunFile},
     session::{MemoryNow, Observer, Planned},
     tracker::TrackedMoment,
 };
 
-use crate::{failure::Outcome, started::Started, terminal, track::TrackFiles};
+use crate::{
+    exit,
+    failure::{Failure, Outcome},
+    started::Started,
+    terminal,
+    track::TrackFiles,
+};
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -28,7 +36,7 @@ pub fn stop_on_interrupt(notice: &'static str) {
     // Without a handler Ctrl-C still ends the process; only the good order is lost.
     let _ = ctrlc::set_handler(move || {
         if INTERRUPTED.swap(true, Relaxed) {
-            std::process::exit(crate::exit::INTERRUPTED);
+            std::process::exit(exit::INTERRUPTED);
         }
         note!("\n{notice}; press Ctrl-C again to stop at once");
     });
@@ -39,7 +47,7 @@ pub fn end_on_interrupt() {
     // Without a handler Ctrl-C still ends the process, without the word.
     let _ = ctrlc::set_handler(|| {
         note!("\ninterrupted: nothing was written");
-        std::process::exit(crate::exit::INTERRUPTED);
+        std::process::exit(exit::INTERRUPTED);
     });
 }
 
@@ -59,6 +67,8 @@ pub struct Progress {
     /// What the run was started with, for its folder, and whether it came there.
     kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
+    /// Files of the run's folder that could not be written last, and why.
+    unwritten: BTreeMap<RunFile, String>,
 }
 
 impl Progress {
@@ -78,6 +88,7 @@ impl Progress {
             track: None,
             kept: None,
             keeping: Ok(()),
+            unwritten: BTreeMap::new(),
         }
     }
 
@@ -99,7 +110,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away, and ends the files.
+    /// Takes the bar away, and ends the files. An error says which files were not written.
     pub fn finish(self) -> Outcome {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -108,8 +119,26 @@ impl Progress {
             Some(track) => track.finish(),
             None => Ok(()),
         };
-        self.keeping.and(tracked)
+        let written = match self.unwritten.is_empty() {
+            true => Ok(()),
+            false => Err(not_written(&self.unwritten)),
+        };
+        written.and(self.keeping).and(tracked)
     }
+}
+
+fn not_written(unwritten: &BTreeMap<RunFile, String>) -> Failure {
+    let files: Vec<String> = unwritten.keys().map(RunFile::to_string).collect();
+    let reasons: Vec<&str> = unwritten.values().map(String::as_str).collect();
+    Failure::with_help(
+        exit::FILE_REFUSED,
+        format!(
+            "the run ended, but not all of its folder is written: {} ({})",
+            files.join(" and "),
+            reasons.join("; ")
+        ),
+        "make room, then `rekindle train --resume RUN_DIR` writes the rest; steps after the last snapshot run again",
+    )
 }
 
 /// Characters fall back to what every terminal has; a broken template would be a bug, not a reason to stop a run.
@@ -218,6 +247,22 @@ impl Observer for Progress {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
+        }
+    }
+
+    fn notified(&mut self, notice: &Notice<'_>) {
+        match notice {
+            Notice::NotWritten(file, error) => {
+                self.unwritten.insert(*file, error.to_string());
+            }
+            Notice::WrittenAgain(file) => {
+                self.unwritten.remove(file);
+            }
+            Notice::Damaged(_) | Notice::BeginsAgain(_) => {}
+        }
+        match notice {
+            Notice::WrittenAgain(_) => self.line(&notice.to_string()),
+            _ => self.line(&format!("warning: {notice}")),
         }
     }
 

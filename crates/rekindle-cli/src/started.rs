@@ -77,7 +77,12 @@ impl Started {
         let Command::Train(mut args) = cli.command else {
             return Err(wrong(&"holds another command than `train`"));
         };
-        let paths = [&mut args.config, &mut args.replace.data_dir, &mut args.plan];
+        let paths = [
+            &mut args.config,
+            &mut args.replace.data_dir,
+            &mut args.plan,
+            &mut args.weights,
+        ];
         for path in paths.into_iter().flatten() {
             *path = self.directory.join(&*path);
         }
@@ -120,6 +125,7 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         },
         count: typed.count.or(before.count),
         verify: typed.verify.or(before.verify),
+        weights: before.weights,
         ..typed
     })
 }

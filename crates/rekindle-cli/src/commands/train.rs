@@ -10,7 +10,7 @@ use rekindle::{
         ExecutorKind, RunDirError,
         record::RunRecord,
         run_dir::RunDir,
-        session::{self, Job, RunError, ScheduleRequest},
+        session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
     },
 };
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
@@ -74,6 +74,9 @@ pub fn run(args: TrainArgs) -> Outcome {
         executor: executor(args.measure.executor, verify)?,
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
+        snapshot_every: config.run.snapshot_every.unwrap_or_default(),
+        keep_snapshots: config.run.keep_snapshots.unwrap_or(KEEP_SNAPSHOTS),
+        weights: args.weights.clone(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);
@@ -106,10 +109,10 @@ pub fn run(args: TrainArgs) -> Outcome {
         return Ok(());
     }
     let record = result?;
-    finished?;
-    if let Some(folder) = args.output.as_ref().or(args.resume.as_ref()) {
-        draw_timeline(&record, folder)?;
-    }
+    let drawn = match args.output.as_ref().or(args.resume.as_ref()) {
+        Some(folder) => draw_timeline(&record, folder),
+        None => Ok(()),
+    };
 
     if args.json {
         output::json(&record)?;
@@ -131,7 +134,7 @@ pub fn run(args: TrainArgs) -> Outcome {
             },
         ));
     }
-    Ok(())
+    finished.and(drawn)
 }
 
 /// Leaves a picture of the traced step beside the run's record.

@@ -96,9 +96,9 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         batch: 64,
         resumed_at: None,
         interrupted: false,
-        evaluations: Vec::new(),
+        evaluation: None,
+        best_evaluation: None,
         phases: phases(20 * MIB, peak),
-        history: Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Format tag of [`RunRecord`].
-pub const RUN_FORMAT: &str = "rekindle-run/1";
+pub const RUN_FORMAT: &str = "rekindle-run/2";
 
 /// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,7 +97,8 @@ pub struct StageRecord {
     pub param_bytes: Bytes,
 }
 
-/// A whole run.
+/// A whole run, in as much memory after any number of steps: steps and evaluations are in [files of their
+/// own](super::run_dir).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// [`RUN_FORMAT`].
@@ -140,7 +141,7 @@ pub struct RunRecord {
     pub whole_gpu_used_bytes: Option<Bytes>,
     /// Step time that was predicted.
     pub predicted_step_s: Seconds,
-    /// Median step time that was measured, the first step and the traced one left out where there are more.
+    /// Median of the last 1,000 step times, the first step and the traced one left out where there are others.
     pub measured_step_s: Seconds,
     /// The same training without recomputing.
     pub plain: PlainRun,
@@ -158,15 +159,15 @@ pub struct RunRecord {
     pub resumed_at: Option<usize>,
     /// Whether the run was stopped before its last step. In a record of a run that still goes on, too.
     pub interrupted: bool,
-    /// Evaluations.
-    pub evaluations: Vec<EvalRecord>,
+    /// The last evaluation.
+    pub evaluation: Option<EvalRecord>,
+    /// The evaluation with the smallest loss.
+    pub best_evaluation: Option<EvalRecord>,
     /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.
     pub phases: Vec<PhasedStep>,
     /// One step action by action, where the run left its files somewhere: the fourth after it began or was resumed, or
     /// the last if that comes first.
     pub timeline: Option<Timeline>,
-    /// Every step.
-    pub history: Vec<StepRecord>,
 }
 
 /// Why a text is no record that this version reads.
@@ -217,22 +218,6 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     } else {
         f64::deserialize(from)
     }
-}
-
-/// The median step time. Two steps are left out where there are more: the first, which also warms up, and the one that
-/// was `traced`, which also reads the meter at every action.
-#[must_use]
-pub fn median_step_time(history: &[StepRecord], traced: Option<usize>) -> Seconds {
-    let mut counted: Vec<&StepRecord> = history.iter().collect();
-    if counted.len() > 1 {
-        counted.remove(0);
-    }
-    if counted.len() > 1 {
-        counted.retain(|step| Some(step.step) != traced);
-    }
-    let mut seconds: Vec<f64> = counted.iter().map(|step| step.step_s.0).collect();
-    seconds.sort_by(f64::total_cmp);
-    Seconds(seconds.get(seconds.len() / 2).copied().unwrap_or(0.0))
 }
 
 #[cfg(test)]

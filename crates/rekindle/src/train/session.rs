@@ -8,7 +8,11 @@ mod recorded;
 mod run;
 pub(super) mod subject;
 
-use std::{io, ops::ControlFlow, path::Path};
+use std::{
+    io,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
 
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, Plan, PlanError, PlanRequest, Schedule, Seconds, StageId,
@@ -19,10 +23,11 @@ use thiserror::Error;
 use super::{
     ExecutorKind, RunDirError,
     record::{EvalRecord, RunRecord, StepRecord},
-    run_dir::RunDir,
+    run_dir::{Notice, RunDir, SnapshotEvery},
     settings::TrainSettings,
     tracker::TrackedMoment,
     trainer::TrainError,
+    weights::WeightsError,
 };
 pub use subject::Subject;
 
@@ -35,6 +40,9 @@ use crate::{
     profile::{Measured, ProfileStore},
     record::{PlanElsewhere, RecordError},
 };
+
+/// [`Job::keep_snapshots`], where nothing else is asked for.
+pub const KEEP_SNAPSHOTS: usize = 2;
 
 /// What is to be trained, on what, and how.
 pub struct Job<'a> {
@@ -69,11 +77,14 @@ pub struct Job<'a> {
     pub track: bool,
     /// Bytes that the device can still give, where that is known: a plain step that needs more is not tried.
     pub free: Option<Bytes>,
-    /// Where the run leaves its record, its history and its newest snapshot, if anywhere.
+    /// Where the run leaves its record, its history and its snapshots, if anywhere.
     pub run_dir: Option<RunDir>,
-    /// Steps between snapshots; `None` takes one at every evaluation. One more is always taken after the last step,
-    /// and when the observer stops the run.
-    pub snapshot_every: Option<usize>,
+    /// When it takes snapshots.
+    pub snapshot_every: SnapshotEvery,
+    /// How many of the newest snapshots are kept, at least one. That of the best evaluation is kept besides.
+    pub keep_snapshots: usize,
+    /// Weights that a new run starts from, as safetensors, instead of random ones.
+    pub weights: Option<PathBuf>,
 }
 
 impl<'a> Job<'a> {
@@ -102,7 +113,9 @@ impl<'a> Job<'a> {
             track: false,
             free: None,
             run_dir: None,
-            snapshot_every: None,
+            snapshot_every: SnapshotEvery::default(),
+            keep_snapshots: KEEP_SNAPSHOTS,
+            weights: None,
         }
     }
 
@@ -307,6 +320,8 @@ pub trait Observer {
     }
     /// A step is done, and what came and went in it was tracked.
     fn tracked(&mut self, _moments: &[TrackedMoment]) {}
+    /// Something about the run's folder that does not end the run.
+    fn notified(&mut self, _notice: &Notice<'_>) {}
     /// An evaluation is done.
     fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }
@@ -364,6 +379,9 @@ pub enum RunError {
     /// The run's folder cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+    /// The weights to start from cannot be used.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
 }
 
 pub(super) fn other_executor() -> RunError {
@@ -377,6 +395,7 @@ impl RunError {
         let blame = match self {
             Self::Data(error) => error.blame(),
             Self::RunDir(error) => error.blame(),
+            Self::Weights(WeightsError::Refused { .. }) => Blame::System,
             _ => Blame::Content,
         };
         blame == Blame::System
@@ -387,8 +406,7 @@ impl RunError {
 ///
 /// # Errors
 ///
-/// A [`RunError`]. Nothing has been trained then, unless it is of the run's folder: that can fail at any step, and
-/// keeps the snapshot before.
+/// A [`RunError`]. What a run cannot write of its folder once it trains is no error: see [`Notice`].
 pub fn run(
     job: &Job<'_>,
     device: DeviceId,

@@ -17,10 +17,11 @@ use super::{
     engine::{Engine, Part},
     loss::TargetTensor,
     optimizer::AnyOptimizer,
-    record::{EvalRecord, StepRecord, median_step_time},
+    record::{EvalRecord, StepRecord},
     run_dir_error::RunDirError,
     settings::TrainSettings,
     snapshot::{Snapshot, SnapshotWriter},
+    step_times::StepTimes,
     tracker::{TrackedMoment, Tracker},
 };
 use crate::{
@@ -127,7 +128,7 @@ impl Trainer {
     ///
     /// Updates of statistics that wait are merged first, as the next forward would: nothing that is computed changes.
     pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        to.model(&self.model.valid())?;
+        to.model(&self.model())?;
         self.optimizer.save(to)
     }
 
@@ -149,6 +150,11 @@ impl Trainer {
     #[must_use]
     pub fn steps_done(&self) -> usize {
         self.steps_done
+    }
+
+    /// The model, its statistics up to date.
+    pub(super) fn model(&self) -> Sequential<Stage> {
+        self.model.valid()
     }
 
     /// What runs the steps.
@@ -294,16 +300,16 @@ impl Trainer {
             reserved_bytes: None,
             ..self.meter.lifetime_peak()
         };
-        let mut steps = Vec::with_capacity(PLAIN_STEPS);
-        for _ in 0..PLAIN_STEPS {
+        let mut times = StepTimes::new();
+        for step in 0..PLAIN_STEPS {
             let report = self.step(parts())?;
             for PhaseReading { memory, .. } in &report.phases {
                 peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
                 peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
             }
-            steps.push(report.record);
+            times.add(report.record.step_s, step > 0);
         }
-        Ok((peak, median_step_time(&steps, None)))
+        Ok((peak, times.median()))
     }
 
     /// How often pools were trimmed so that they stayed within the budget.

@@ -1,12 +1,18 @@
 //! Small trainings that several tests run.
 
+use std::ops::ControlFlow;
+
 use rekindle::{
     Dtype,
     data::{
         Split, open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    train::settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    train::{
+        record::StepRecord,
+        session::{MemoryNow, Observer},
+        settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    },
 };
 
 /// So many random vectors of `width` numbers, with classes.
@@ -37,5 +43,16 @@ pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> T
         learning_rate: LearningRate::Constant { rate: 0.1 },
         clip: None,
         eval_every: None,
+    }
+}
+
+/// Keeps every step of a run.
+#[derive(Default)]
+pub struct Steps(pub Vec<StepRecord>);
+
+impl Observer for Steps {
+    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        self.0.push(step.clone());
+        ControlFlow::Continue(())
     }
 }

@@ -23,6 +23,7 @@ mod executor;
 mod golden_traces;
 mod jobs;
 mod memory;
+mod memory_growth;
 mod odd_chains;
 mod recheck;
 mod record;

@@ -96,7 +96,8 @@ fn record(
         batch: 8,
         resumed_at: None,
         interrupted: false,
-        evaluations: Vec::new(),
+        evaluation: None,
+        best_evaluation: None,
         phases: steps
             .iter()
             .map(|(step, readings)| PhasedStep {
@@ -105,7 +106,6 @@ fn record(
             })
             .collect(),
         timeline: None,
-        history: Vec::new(),
     }
 }
 
