@@ -167,12 +167,7 @@ impl<R: Row> History<R> {
             row.write(&mut self.pending);
             self.pending.push('\n');
         }
-        let written = self.flush();
-        if written.is_err() {
-            // Half a line may be there. If it cannot be cut now, it is written over later.
-            let _ = self.cut();
-        }
-        written
+        self.flush()
     }
 
     /// Waits until the disk has it.
@@ -183,7 +178,11 @@ impl<R: Row> History<R> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(self.len))?;
-        self.file.write_all(self.pending.as_bytes())?;
+        if let Err(error) = self.file.write_all(self.pending.as_bytes()) {
+            // Half a line may be there. If it cannot be cut now, it is written over later.
+            let _ = self.cut();
+            return Err(error);
+        }
         self.len += self.pending.len() as u64;
         self.pending.clear();
         Ok(())
