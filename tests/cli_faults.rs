@@ -1,287 +1,283 @@
-//! Runs in which something goes wrong: each row of `docs/faults.md` that is about numbers, memory or a lost process.
-#![cfg(target_os = "linux")]
+//! Runs that are killed, whose files cannot be written, and folders that two runs want.
+#![cfg(unix)]
 
-#[path = "support/signal.rs"]
-mod signal;
+#[path = "support/history.rs"]
+mod history;
 mod support;
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
     path::Path,
     process::{Child, Command, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
-use serde_json::Value;
-use tempfile::TempDir;
-
 use self::{
-    signal::signalled,
+    history::losses,
     support::{document, folder, messages, rekindle},
 };
 
 const MLP: &str = include_str!("../configs/parity/mlp.toml");
 
-/// Activations of 36 MB each, which the allocator asks the system for one by one.
-const LARGE: &str = "
+const KILLS: u64 = 30;
+
+/// Of the moments.
+const SEED: u64 = 17;
+
+const CONFIG: &str = r#"
 [data]
-type = 'synthetic'
-shape = [64]
-target = { classes = 8 }
-samples = 150000
+type = "synthetic"
+shape = [8]
+target = { classes = 3 }
+samples = 64
+
 [model]
-layers = [
-    { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 64 }, { type = 'tanh' },
-    { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 8 },
-]
+layers = [{ type = "linear", out = 16 }, "tanh", { type = "dropout", p = 0.1 }, { type = "linear", out = 3 }]
+
 [train]
-batch = 140000
-steps = 5
-";
+steps = 1500
+batch = 8
+optimizer = "adam"
+learning_rate = { type = "warmup_cosine", rate = 1e-2, warmup_steps = 10, final_rate = 1e-3 }
+eval_every = 100
 
-/// Starts the program in `folder`; its messages can be read.
-fn started(folder: &Path, arguments: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
-    let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder)
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let messages = BufReader::new(child.stderr.take().expect("piped"));
-    (child, messages)
-}
+[run]
+segments = 2
+device = "cpu"
+snapshot_every = 1
+"#;
 
-/// Reads messages to the `count`th line with `word`.
-fn read_to(messages: &mut impl BufRead, word: &str, count: usize) {
-    let mut line = String::new();
-    for _ in 0..count {
-        line.clear();
-        while !line.contains(word) {
-            line.clear();
-            assert_ne!(messages.read_line(&mut line).expect("text"), 0, "ended");
-        }
+/// Numbers from 0 to 1: splitmix64.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-fn ended(child: Child, mut messages: impl Read) -> Output {
-    let mut stderr = Vec::new();
-    messages.read_to_end(&mut stderr).expect("text");
-    let output = child.wait_with_output().expect("ended");
-    Output { stderr, ..output }
-}
-
-fn run(program: &str, arguments: &[&str]) {
-    let status = Command::new(program).args(arguments).status();
-    assert!(status.expect(program).success(), "{program} {arguments:?}");
-}
-
-fn losses(record: &Value) -> Vec<Value> {
-    let steps = record["history"].as_array().expect("a history");
-    steps.iter().map(|step| step["loss"].clone()).collect()
-}
-
-fn record(folder: &TempDir, run: &str) -> Value {
-    let text = fs::read(folder.path().join(run).join("run.json")).expect("a record");
-    serde_json::from_slice(&text).expect("JSON")
-}
-
-#[test]
-fn a_loss_that_is_not_finite_has_an_exit_code_and_can_be_skipped() {
-    let rates = MLP.replace("learning_rate = 1e-3", "learning_rate = 1e30");
-    assert_ne!(rates, MLP);
-    let folder = folder(&rates);
-    let train = ["train", "run.toml", "--device", "cpu", "--steps", "6"];
-    let stopped = rekindle(folder.path(), &[&train[..], &["-o", "run"]].concat());
-    let said = messages(&stopped);
-    assert_eq!(stopped.status.code(), Some(6), "{said}");
-    assert!(
-        said.contains("the loss of step") && said.contains("of epoch 1"),
-        "{said}"
-    );
-    assert!(
-        said.contains("gradient") && said.contains("in stage"),
-        "{said}"
-    );
-    assert!(said.contains("--on-nonfinite skip"), "{said}");
-    assert!(folder.path().join("run/snapshot").exists());
-
-    let go_on = |choice: &str| {
-        let arguments = [&train[..], &["--json", "--on-nonfinite", choice]].concat();
-        let output = rekindle(folder.path(), &arguments);
-        (document(&output), messages(&output))
-    };
-    let (skipped, said) = go_on("skip");
-    assert!(skipped["nonfinite_steps"].as_u64() > Some(0), "{said}");
-    assert_eq!(skipped["settings"]["on_nonfinite"], "skip");
-    assert!(said.contains("nothing is updated"), "{said}");
-    let (_, said) = go_on("continue");
-    assert!(said.contains("updated all the same"), "{said}");
-}
-
-#[test]
-fn a_plan_that_the_machine_cannot_hold_is_not_started() {
-    let folder = folder(LARGE);
-    let program = assert_cmd::cargo::cargo_bin("rekindle");
-    let train = "train run.toml --device cpu --planner none";
-    let output = Command::new("sh")
-        .args([
-            "-c",
-            &format!("ulimit -v 600000; exec {} {train}", program.display()),
-        ])
+/// Starts the run, or goes on with it: both have the config's name, since a killed run may not have kept it.
+fn start(folder: &Path) -> Child {
+    let begun = folder.join("killed/history.csv").exists();
+    Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
         .env("REKINDLE_CACHE", "")
-        .current_dir(folder.path())
+        .current_dir(folder)
+        .args([
+            "train",
+            "run.toml",
+            if begun { "--resume" } else { "-o" },
+            "killed",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started")
+}
+
+/// Whether a file is there that is not whole yet.
+fn is_writing(run: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(run) else {
+        return false;
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names
+        .into_iter()
+        .any(|name| name.to_string_lossy().starts_with(".rekindle-"))
+}
+
+#[test]
+fn a_run_that_is_killed_thirty_times_ends_with_the_same_weights() {
+    let folder = folder(CONFIG);
+    let run = folder.path().join("killed");
+    // Where a process dies: while it starts, in a step, or (every other time) while a snapshot is written.
+    let mut moments = Moments(SEED);
+    let began = Instant::now();
+    let (mut alive, mut half_written) = (0, 0);
+    for kill in 0..KILLS {
+        let mut child = start(folder.path());
+        if kill % 2 == 0 {
+            while !is_writing(&run) && child.try_wait().expect("a child").is_none() {
+                sleep(Duration::from_micros(100));
+            }
+            sleep(Duration::from_secs_f64(0.002 * moments.next()));
+        } else {
+            sleep(Duration::from_secs_f64(1.2 * moments.next()));
+        }
+        alive += usize::from(child.try_wait().expect("a child").is_none());
+        // Where it is alive: SIGKILL.
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        half_written += usize::from(is_writing(&run));
+    }
+    println!(
+        "seed {SEED}: {alive} of {KILLS} kills, {half_written} with half a file, {} steps, {:?}",
+        losses(&run).len(),
+        began.elapsed()
+    );
+    assert!(alive >= 25 && half_written > 0, "{alive} {half_written}");
+
+    let rarely = CONFIG.replace("snapshot_every = 1", "snapshot_every = 10000");
+    fs::write(folder.path().join("run.toml"), rarely).expect("written");
+    let train = |how: &str, name: &str| {
+        let output = rekindle(folder.path(), &["train", "run.toml", how, name]);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    };
+    train("--resume", "killed");
+    train("-o", "whole");
+    let written = |name: &str| fs::read(folder.path().join(name)).expect("written");
+    assert!(written("killed/weights.safetensors") == written("whole/weights.safetensors"));
+    assert_eq!(losses(&run), losses(&folder.path().join("whole")));
+    assert_eq!(
+        written("killed/evaluations.csv"),
+        written("whole/evaluations.csv")
+    );
+    assert!(!is_writing(&run), "what kills left is tidied up");
+}
+
+/// Runs the program where no file may grow beyond so many blocks of 512 bytes, as where a disk is full.
+fn where_files_end(blocks: u32, folder: &Path, arguments: &[&str]) -> Output {
+    let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    Command::new("sh")
+        .args(["-c", &limited])
+        .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+        .args(arguments)
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder)
         .output()
-        .expect("started");
+        .expect("started")
+}
+
+#[test]
+fn a_run_whose_disk_is_full_goes_on_and_says_so() {
+    let config = format!(
+        "{}\n[run]\nsnapshot_every = 1\n",
+        MLP.replace("steps = 3", "steps = 200")
+    );
+    let folder = folder(&config);
+    let train = ["train", "run.toml", "--device", "cpu"];
+    let new = [&train[..], &["-o", "run"]].concat();
+    // Snapshots take 200 kB, 100 lines of the history more than 4 kB.
+    let output = where_files_end(8, folder.path(), &new);
     let said = messages(&output);
-    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    for once in [
+        "warning: run/snapshot-1: cannot be written: ",
+        "warning: run/history.csv: cannot be written: ",
+    ] {
+        assert_eq!(said.matches(once).count(), 1, "{once}: {said}");
+    }
     assert!(
-        said.contains("can be had") && said.contains("--budget"),
+        said.contains("the run ended, but not all of its folder is written: the snapshot"),
         "{said}"
     );
-    assert!(!said.contains("step 1/"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("in 200 steps"), "{text}");
+    let short = losses(&folder.path().join("run")).len();
+    assert!((20..150).contains(&short), "{short}");
+
+    // There is room again.
+    let resume = [&train[..], &["--resume", "run"]].concat();
+    let output = rekindle(folder.path(), &resume);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    assert!(
+        messages(&output).contains("begins again"),
+        "{}",
+        messages(&output)
+    );
+    let output = rekindle(folder.path(), &[&train[..], &["-o", "whole"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    let [run, whole] = ["run", "whole"].map(|name| folder.path().join(name));
+    assert_eq!(losses(&run), losses(&whole));
+    let weights = |run: &Path| fs::read(run.join("weights.safetensors")).expect("weights");
+    assert!(weights(&run) == weights(&whole));
 }
 
 #[test]
-fn an_allocation_that_the_system_refuses_is_survived_bit_for_bit() {
-    let folder = folder(LARGE);
-    let train = ["train", "run.toml", "--device", "cpu", "--json"];
-    let whole = document(&rekindle(folder.path(), &train));
-    assert_eq!(whole["replans"], 0);
-
-    let (child, mut messages) = started(folder.path(), &train);
-    read_to(&mut messages, "step 1/", 1);
-    let pid = child.id().to_string();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
-    let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    // Two activations less than steps have taken so far.
-    let limit = (peak.expect("a peak") * 1024 - 2 * 36_000_000).to_string();
-    run("prlimit", &["--pid", &pid, &format!("--as={limit}:")]);
-    let output = ended(child, messages);
-    let said = support::messages(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("could not allocate"), "{said}");
-    assert!(said.contains("the same batch runs again"), "{said}");
-    let record = document(&output);
-    assert!(record["replans"].as_u64() > Some(0), "{said}");
-    assert_eq!(losses(&record), losses(&whole));
-}
-
-/// A run that takes long enough to be killed, with a snapshot at each evaluation.
-fn supervised(
-    folder: &TempDir,
-    steps: &str,
-    output: &str,
-) -> (Child, BufReader<impl Read + use<>>) {
-    let arguments = [
+fn a_second_process_is_told_who_trains_in_the_folder() {
+    let folder = folder(MLP);
+    let endless = [
         "train",
         "run.toml",
-        "--device",
-        "cpu",
-        "--supervise",
         "--steps",
-        steps,
-    ];
-    started(folder.path(), &[&arguments[..], &["-o", output]].concat())
-}
-
-fn evaluating() -> TempDir {
-    let evaluated = MLP.replace("[train]", "[train]\neval_every = 100");
-    let evaluated = evaluated.replace("[data]", "[data]\neval_split = 0.2");
-    folder(&evaluated)
-}
-
-/// The process that a supervisor has started.
-fn child_of(supervisor: &Child) -> String {
-    let wanted = format!("PPid:\t{}\n", supervisor.id());
-    let processes = fs::read_dir("/proc").expect("processes").flatten();
-    let mut ids = processes.map(|process| process.file_name().to_string_lossy().into_owned());
-    let child = ids.find(|id| {
-        let status = fs::read_to_string(format!("/proc/{id}/status"));
-        status.is_ok_and(|status| status.contains(&wanted))
-    });
-    child.expect("a child")
-}
-
-#[test]
-fn a_killed_child_is_started_again_from_its_snapshot() {
-    let folder = evaluating();
-    let (whole, messages) = supervised(&folder, "1500", "whole");
-    assert!(ended(whole, messages).status.success());
-
-    let (supervisor, mut messages) = supervised(&folder, "1500", "killed");
-    read_to(&mut messages, "evaluation", 2);
-    run("kill", &["-KILL", &child_of(&supervisor)]);
-    let output = ended(supervisor, messages);
-    let said = support::messages(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(
-        said.contains("killed by the system") && said.contains("restart 1 of"),
-        "{said}"
-    );
-    assert!(said.contains("goes on from its last snapshot"), "{said}");
-    let [whole, killed] = ["whole", "killed"].map(|run| record(&folder, run));
-    assert!(killed["resumed_at"].as_u64() >= Some(100), "{said}");
-    assert_eq!(losses(&killed), losses(&whole));
-    assert_eq!(killed["evaluations"], whole["evaluations"]);
-}
-
-#[test]
-fn an_interrupt_passes_through_a_supervisor() {
-    let folder = evaluating();
-    let arguments = [
-        "train",
-        "run.toml",
+        "100000000",
         "--device",
         "cpu",
-        "--supervise",
         "-o",
         "run",
     ];
-    let arguments = [&arguments[..], &["--steps", "100000000"]].concat();
-    let stepped = |line: &str| line.starts_with("step ");
-    let output = signalled(folder.path(), &arguments, stepped, "-INT");
-    let said = messages(&output);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("interrupted after step"), "{said}");
-    assert_eq!(record(&folder, "run")["interrupted"], true);
-}
-
-#[test]
-fn a_supervisor_needs_a_folder() {
-    let folder = folder(MLP);
-    let output = rekindle(folder.path(), &["train", "run.toml", "--supervise"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(messages(&output).contains("-o RUN_DIR"));
-}
-
-#[test]
-fn the_budget_that_is_named_does_for_a_run_with_a_folder_too() {
-    let folder = folder(MLP);
-    for executor in ["recorded", "modules"] {
-        let train = [
-            "train",
-            "run.toml",
-            "--device",
-            "cpu",
-            "--executor",
-            executor,
-            "--json",
-        ];
-        let refused = rekindle(folder.path(), &[&train[..], &["--budget", "1kB"]].concat());
-        let smallest = document(&refused)["smallest_budget_bytes"]
-            .as_u64()
-            .expect("bytes");
-        let budget = format!("{smallest}B");
-        let output = rekindle(
-            folder.path(),
-            &[&train[..], &["-o", executor, "--budget", &budget]].concat(),
-        );
-        let said = messages(&output);
-        assert_eq!(output.status.code(), Some(0), "{executor}: {said}");
-        let peak = document(&output)["measured_peak_bytes"].as_u64();
-        assert!(peak <= Some(smallest), "{executor}: {peak:?} of {smallest}");
+    let mut first = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder.path())
+        .args(endless)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    while losses_so_far(&folder.path().join("run")) < 2 {
+        sleep(Duration::from_millis(5));
     }
+    for arguments in [
+        &["train", "run.toml", "-o", "run"][..],
+        &["train", "run.toml", "--resume", "run"],
+    ] {
+        let refused = rekindle(folder.path(), arguments);
+        let said = messages(&refused).replace("│ ", "");
+        assert_eq!(refused.status.code(), Some(5), "{said}");
+        let holder = format!("is in use by process {} on ", first.id());
+        assert!(
+            said.contains(&holder) && said.contains("--steps 100000000"),
+            "{said}"
+        );
+    }
+    first.kill().expect("killed");
+    first.wait().expect("ended");
+    let on = [
+        "train", "run.toml", "--resume", "run", "--steps", "3", "--json",
+    ];
+    assert_eq!(document(&rekindle(folder.path(), &on))["steps"], 3);
+}
+
+fn losses_so_far(run: &Path) -> usize {
+    fs::read_to_string(run.join("history.csv")).map_or(0, |history| history.lines().count())
+}
+
+#[test]
+fn a_run_starts_from_weights_and_goes_on_from_them() {
+    let folder = folder(MLP);
+    let train = |arguments: &[&str]| {
+        let output = rekindle(folder.path(), &[&["train"], arguments].concat());
+        (output.status.code(), messages(&output))
+    };
+    let trained = |arguments: &[&str]| assert_eq!(train(arguments).0, Some(0), "{arguments:?}");
+    trained(&["run.toml", "-o", "first"]);
+    trained(&[
+        "run.toml",
+        "--weights",
+        "first/weights.safetensors",
+        "-o",
+        "second",
+        "--steps",
+        "1",
+    ]);
+    trained(&["--resume", "second", "--steps", "3"]);
+    trained(&[
+        "run.toml",
+        "--weights",
+        "first/weights.safetensors",
+        "-o",
+        "third",
+    ]);
+    let losses = |run: &str| losses(&folder.path().join(run));
+    assert_eq!(losses("second"), losses("third"));
+    assert_ne!(losses("first"), losses("third"));
+
+    let missing = train(&["run.toml", "--weights", "no.safetensors"]);
+    assert_eq!(missing.0, Some(5), "{}", missing.1);
+    fs::write(folder.path().join("no.safetensors"), "no weights").expect("written");
+    let wrong = train(&["run.toml", "--weights", "no.safetensors"]);
+    assert_eq!(wrong.0, Some(2), "{}", wrong.1);
 }

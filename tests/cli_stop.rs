@@ -1,6 +1,8 @@
 //! Runs that are stopped, and runs that go on.
 #![cfg(unix)]
 
+#[path = "support/history.rs"]
+mod history;
 #[path = "support/signal.rs"]
 mod signal;
 mod support;
@@ -11,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use self::{
+    history::losses,
     signal::signalled,
     support::{document, folder, messages, rekindle},
 };
@@ -34,12 +37,17 @@ fn stopped_by(signal: &str, folder: &TempDir) -> (String, String) {
 }
 
 #[test]
-fn sigterm_stops_as_an_interrupt_does() {
-    let folder = folder(MLP);
-    let (said, text) = stopped_by("-TERM", &folder);
-    assert!(said.contains("rekindle train --resume"), "{said}");
-    assert!(text.contains("peak memory"), "{text}");
-    assert_eq!(record(&folder, "run")["interrupted"], true);
+fn what_a_session_ends_with_stops_as_an_interrupt_does() {
+    for signal in ["-TERM", "-HUP"] {
+        let folder = folder(MLP);
+        let (said, text) = stopped_by(signal, &folder);
+        assert!(said.contains("rekindle train --resume"), "{said}");
+        assert!(text.contains("peak memory"), "{text}");
+        let record = record(&folder, "run");
+        assert_eq!(record["interrupted"], true);
+        let snapshot = format!("run/snapshot-{}", record["steps"]);
+        assert!(folder.path().join(snapshot).is_file(), "{signal}");
+    }
 }
 
 #[test]
@@ -96,7 +104,7 @@ fn a_run_goes_on_with_what_it_was_started_with() {
         ];
         document(&rekindle(folder.path(), &[&run[..], &typed].concat()))
     };
-    let expected = start("6", "whole");
+    start("6", "whole");
     start("4", "part");
     let written = || fs::read(folder.path().join("part/run.json")).expect("a record");
     let kept = written();
@@ -115,11 +123,8 @@ fn a_run_goes_on_with_what_it_was_started_with() {
     assert_eq!(written(), kept);
 
     let more = document(&on(&["--steps", "6", "--json"]));
-    let losses = |record: &Value| -> Vec<Value> {
-        let steps = record["history"].as_array().expect("a history");
-        steps.iter().map(|step| step["loss"].clone()).collect()
-    };
-    assert_eq!(losses(&more), losses(&expected));
+    let losses = |run: &str| losses(&folder.path().join(run));
+    assert_eq!(losses("part"), losses("whole"));
     assert_eq!(more["resumed_at"], 4);
     assert_eq!(more["segments"].as_array().map(Vec::len), Some(4));
     // Another schedule for what is left.

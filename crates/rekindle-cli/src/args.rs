@@ -236,10 +236,13 @@ pub struct TrainArgs {
     /// Leave evaluations out
     #[arg(long, hide = true)]
     pub no_eval: bool,
-    /// Leave the run's record, its history and its newest snapshot in this new folder
+    /// Start from these weights (safetensors, such as a run's `weights.safetensors`) instead of random ones
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    pub weights: Option<PathBuf>,
+    /// Leave the run's record, history, snapshots and weights in this new folder
     #[arg(short, long, value_name = "RUN_DIR")]
     pub output: Option<PathBuf>,
-    /// Go on with the run in this folder: with what it was started with, or with another schedule, on another device, for more
+    /// Go on with the run in this folder, from its newest whole snapshot: with what it was started with, or with another schedule, on another device, for more
     /// steps
     #[arg(long, value_name = "RUN_DIR", conflicts_with = "output")]
     pub resume: Option<PathBuf>,

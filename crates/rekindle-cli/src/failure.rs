@@ -16,7 +16,7 @@ use rekindle::{
     executor::StepError,
     record::RecordError,
     train::{
-        RunDirError, TrainError,
+        RunDirError, TrainError, WeightsError,
         session::{Planned, RunError, holders},
         shortage::speaks_of_memory,
     },
@@ -206,6 +206,8 @@ impl From<RunError> for Failure {
                 Self::usage(error)
             }
             RunError::RunDir(error) => error.into(),
+            RunError::Weights(WeightsError::Refused { path, source }) => Self::file(&path, &source),
+            RunError::Weights(_) => Self::usage(error),
             RunError::Train(TrainError::Recorded(error)) | RunError::Recorded(error) => {
                 error.into()
             }

@@ -13,6 +13,7 @@ use std::{
     path::Path,
 };
 
+use rekindle::train::replace::replace;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
@@ -40,12 +41,5 @@ pub fn file(path: &Path, text: &str) -> Outcome {
     if path.metadata().is_ok_and(|there| !there.is_file()) {
         return std::fs::write(path, text).map_err(refused);
     }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = std::fs::remove_file(&beside);
-    }
-    written.map_err(refused)
+    replace(path, |out| out.write_all(text.as_bytes())).map_err(refused)
 }

@@ -1,6 +1,7 @@
 //! What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere. All of it on standard error.
 
 use std::{
+    collections::BTreeMap,
     io::{self, IsTerminal},
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -12,12 +13,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::train::{
     NonFinite,
     record::{EvalRecord, StepRecord},
+    run_dir::{Notice, RunFile},
     session::{MemoryNow, Observer, Planned, PlannedAgain},
     settings::OnNonFinite,
     tracker::TrackedMoment,
 };
 
-use crate::{failure::Outcome, started::Started, terminal, track::TrackFiles};
+use crate::{
+    exit,
+    failure::{Failure, Outcome},
+    started::Started,
+    terminal,
+    track::TrackFiles,
+};
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -30,7 +38,7 @@ pub fn stop_on_interrupt(notice: &'static str) {
     // Without a handler Ctrl-C still ends the process; only the good order is lost.
     let _ = ctrlc::set_handler(move || {
         if INTERRUPTED.swap(true, Relaxed) {
-            std::process::exit(crate::exit::INTERRUPTED);
+            std::process::exit(exit::INTERRUPTED);
         }
         note!("\n{notice}; press Ctrl-C again to stop at once");
     });
@@ -41,7 +49,7 @@ pub fn end_on_interrupt() {
     // Without a handler Ctrl-C still ends the process, without the word.
     let _ = ctrlc::set_handler(|| {
         note!("\ninterrupted: nothing was written");
-        std::process::exit(crate::exit::INTERRUPTED);
+        std::process::exit(exit::INTERRUPTED);
     });
 }
 
@@ -63,6 +71,8 @@ pub struct Progress {
     kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
     note: Option<PathBuf>,
+    /// Files of the run's folder that could not be written last, and why.
+    unwritten: BTreeMap<RunFile, String>,
 }
 
 impl Progress {
@@ -83,6 +93,7 @@ impl Progress {
             kept: None,
             keeping: Ok(()),
             note: None,
+            unwritten: BTreeMap::new(),
         }
     }
 
@@ -116,7 +127,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away, and ends the files.
+    /// Takes the bar away, and ends the files. An error says which files were not written.
     pub fn finish(self) -> Outcome {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -125,8 +136,26 @@ impl Progress {
             Some(track) => track.finish(),
             None => Ok(()),
         };
-        self.keeping.and(tracked)
+        let written = match self.unwritten.is_empty() {
+            true => Ok(()),
+            false => Err(not_written(&self.unwritten)),
+        };
+        written.and(self.keeping).and(tracked)
     }
+}
+
+fn not_written(unwritten: &BTreeMap<RunFile, String>) -> Failure {
+    let files: Vec<String> = unwritten.keys().map(RunFile::to_string).collect();
+    let reasons: Vec<&str> = unwritten.values().map(String::as_str).collect();
+    Failure::with_help(
+        exit::FILE_REFUSED,
+        format!(
+            "the run ended, but not all of its folder is written: {} ({})",
+            files.join(" and "),
+            reasons.join("; ")
+        ),
+        "make room, then `rekindle train --resume RUN_DIR` writes the rest; steps after the last snapshot run again",
+    )
 }
 
 /// Characters fall back to what every terminal has; a broken template would be a bug, not a reason to stop a run.
@@ -264,6 +293,22 @@ impl Observer for Progress {
         self.line(&format!(
             "warning: no snapshot is taken after step {step}: {what} is not finite; the one before stays"
         ));
+    }
+
+    fn notified(&mut self, notice: &Notice<'_>) {
+        match notice {
+            Notice::NotWritten(file, error) => {
+                self.unwritten.insert(*file, error.to_string());
+            }
+            Notice::WrittenAgain(file) => {
+                self.unwritten.remove(file);
+            }
+            Notice::Damaged(_) | Notice::BeginsAgain(_) => {}
+        }
+        match notice {
+            Notice::WrittenAgain(_) => self.line(&notice.to_string()),
+            _ => self.line(&format!("warning: {notice}")),
+        }
     }
 
     fn evaluated(&mut self, evaluation: &EvalRecord) {

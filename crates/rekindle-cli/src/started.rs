@@ -81,7 +81,12 @@ impl Started {
         let Command::Train(mut args) = cli.command else {
             return Err(wrong(&"holds another command than `train`"));
         };
-        let paths = [&mut args.config, &mut args.replace.data_dir, &mut args.plan];
+        let paths = [
+            &mut args.config,
+            &mut args.replace.data_dir,
+            &mut args.plan,
+            &mut args.weights,
+        ];
         for path in paths.into_iter().flatten() {
             *path = self.directory.join(&*path);
         }
@@ -125,6 +130,7 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         count: typed.count.or(before.count),
         verify: typed.verify.or(before.verify),
         on_nonfinite: typed.on_nonfinite.or(before.on_nonfinite),
+        weights: before.weights,
         ..typed
     })
 }

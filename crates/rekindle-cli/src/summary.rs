@@ -82,7 +82,7 @@ pub fn closing(record: &RunRecord) -> String {
     }
     text.push('\n');
     let _ = writeln!(text, "{}\n", predictions(record));
-    if record.history.len() == 1 {
+    if record.steps == 1 {
         text.push_str("One step ran: its time holds what warms up in the first.\n\n");
     }
     if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
@@ -91,7 +91,7 @@ pub fn closing(record: &RunRecord) -> String {
             "The pools were trimmed {trims} times to stay within the budget.\n"
         );
     }
-    if let Some(evaluation) = record.evaluations.last() {
+    if let Some(evaluation) = &record.evaluation {
         let accuracy = evaluation
             .accuracy
             .map(|share| format!(", accuracy {:.1}%", 100.0 * share))

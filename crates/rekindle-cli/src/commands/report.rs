@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle::train::{record::RunRecord, run_dir::read_record};
+use rekindle::train::{
+    record::RunRecord,
+    run_dir::{read_evaluations, read_record, read_steps},
+};
 use serde::Serialize;
 
 use crate::{
@@ -92,10 +95,12 @@ fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> 
     let records = folders.iter().map(|folder| read_record(folder));
     let records: Vec<RunRecord> = records.collect::<Result<_, _>>()?;
     let runs: Vec<_> = names(folders).into_iter().zip(&records).collect();
-    match &runs[..] {
-        runs if wants_picture(args) => timeline(runs),
-        [(_, record)] => report::run::run(record),
-        runs => report::comparison::comparison(runs),
+    match (&runs[..], folders) {
+        (runs, _) if wants_picture(args) => timeline(runs),
+        ([(_, record)], [folder]) => {
+            report::run::run(record, &read_steps(folder)?, &read_evaluations(folder)?)
+        }
+        (runs, _) => report::comparison::comparison(runs),
     }
 }
 

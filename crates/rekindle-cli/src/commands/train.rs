@@ -10,7 +10,7 @@ use rekindle::{
         ExecutorKind, RunDirError,
         record::{PlainRun, RunRecord},
         run_dir::RunDir,
-        session::{self, Job, RunError, ScheduleRequest},
+        session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
     },
 };
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
@@ -83,6 +83,9 @@ pub fn run(args: TrainArgs) -> Outcome {
         executor,
         profiles: profiles(args.measure.fresh),
         run_dir: run_dir(args),
+        snapshot_every: config.run.snapshot_every.unwrap_or_default(),
+        keep_snapshots: config.run.keep_snapshots.unwrap_or(KEEP_SNAPSHOTS),
+        weights: args.weights.clone(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);
@@ -121,10 +124,10 @@ pub fn run(args: TrainArgs) -> Outcome {
         return Ok(());
     }
     let record = result?;
-    finished?;
-    if let Some(folder) = args.output.as_ref().or(args.resume.as_ref()) {
-        draw_timeline(&record, folder)?;
-    }
+    let drawn = match args.output.as_ref().or(args.resume.as_ref()) {
+        Some(folder) => draw_timeline(&record, folder),
+        None => Ok(()),
+    };
 
     if args.json {
         output::json(&record)?;
@@ -146,7 +149,7 @@ pub fn run(args: TrainArgs) -> Outcome {
             },
         ));
     }
-    Ok(())
+    finished.and(drawn)
 }
 
 /// Steps of the plain run that a run is compared with; the first is left out.
@@ -174,7 +177,12 @@ fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Optio
     arguments.extend(plain.map(Into::into));
     let ended = Children::new().ok()?.run(&arguments).ok()?;
     let run: RunRecord = serde_json::from_str(&ended.stdout).ok()?;
-    Some(PlainRun::measured(run.measured_peak_bytes, &run.history))
+    Some(PlainRun {
+        peak_bytes: run.measured_peak_bytes,
+        step_s: run.measured_step_s,
+        measured: true,
+        range_s: run.step_range_s,
+    })
 }
 
 /// Leaves a picture of the traced step beside the run's record.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle::{executor::Recheck, meter::Count};
+use rekindle::{executor::Recheck, meter::Count, train::run_dir::SnapshotEvery};
 use rekindle_plan::PlannerKind;
 
 use super::{problem::Problem, reader::Section};
@@ -25,6 +25,10 @@ pub struct RunKeys {
     pub count: Option<Count>,
     /// How closely recomputed outputs are compared with the first ones.
     pub verify: Option<Recheck>,
+    /// When a run with a folder takes snapshots.
+    pub snapshot_every: Option<SnapshotEvery>,
+    /// How many of the newest snapshots are kept.
+    pub keep_snapshots: Option<usize>,
     /// The device, as [`DeviceChoice`] reads it.
     pub device: Option<String>,
 }
@@ -120,6 +124,15 @@ pub fn read(section: &mut Section<'_>, base: &Path) -> Result<RunKeys, Problem> 
             ("values", Recheck::Values),
         ];
         keys.verify = Some(node.choice(&choices)?);
+    }
+    if let Some(node) = section.get("snapshot_every") {
+        keys.snapshot_every = Some(match node.as_text() {
+            Some(_) => node.parsed()?,
+            None => SnapshotEvery::Steps(node.size()?),
+        });
+    }
+    if let Some(node) = section.get("keep_snapshots") {
+        keys.keep_snapshots = Some(node.size()?);
     }
     if let Some(node) = section.get("device") {
         let _: DeviceChoice = node.parsed()?;

@@ -4,7 +4,7 @@ use plotters::{
     element::{Circle, PathElement},
     style::Color,
 };
-use rekindle::train::record::RunRecord;
+use rekindle::train::record::{EvalRecord, StepRecord};
 
 use super::{
     canvas::{self, Drawn},
@@ -16,15 +16,19 @@ use super::{
 const PLOT: i32 = 200;
 
 /// The losses of a run of two steps or more; `None` where there is no line to draw.
-pub fn picture(record: &RunRecord, size: Size) -> Option<Drawn<String>> {
+pub fn picture(
+    steps: &[StepRecord],
+    evaluations: &[EvalRecord],
+    size: Size,
+) -> Option<Drawn<String>> {
     let points = |steps: &mut dyn Iterator<Item = (usize, f64)>| {
         let finite = steps.filter(|(_, loss)| loss.is_finite());
         finite
             .map(|(step, loss)| (step as f64, loss))
             .collect::<Vec<_>>()
     };
-    let losses = points(&mut record.history.iter().map(|step| (step.step, step.loss)));
-    let evaluations = record.evaluations.iter();
+    let losses = points(&mut steps.iter().map(|step| (step.step, step.loss)));
+    let evaluations = evaluations.iter();
     let evaluations = points(&mut evaluations.map(|evaluation| (evaluation.step, evaluation.loss)));
     (losses.len() > 1).then(|| paint(&thinned(losses, size.width() as usize), &evaluations, size))
 }

@@ -5,7 +5,7 @@ use rekindle::{
     meter::Count,
     model::spec::{LayerSpec, ModelSpec},
     train::{
-        record::{RunRecord, StageRecord},
+        record::{EvalRecord, RunRecord, StageRecord, StepRecord},
         settings::TrainSettings,
     },
 };
@@ -15,7 +15,11 @@ use super::{cells, figure, page};
 use crate::{failure::Failure, plot, summary, table::thousands};
 
 /// The page.
-pub fn run(record: &RunRecord) -> Result<String, Failure> {
+pub fn run(
+    record: &RunRecord,
+    steps: &[StepRecord],
+    evaluations: &[EvalRecord],
+) -> Result<String, Failure> {
     let title = super::name(record);
     let body = html! {
         h1 { (title) }
@@ -35,8 +39,8 @@ pub fn run(record: &RunRecord) -> Result<String, Failure> {
         h2 { "Plan" }
         (plan(record))
         h2 { "Training" }
-        @if let Some(curve) = figure(|size| plot::curve::picture(record, size), "")? { (curve) }
-        (evaluations(record))
+        @if let Some(curve) = figure(|size| plot::curve::picture(steps, evaluations, size), "")? { (curve) }
+        (losses(record, evaluations))
         h2 { "Config" }
         (config(record))
         h2 { "How the numbers were taken" }
@@ -230,9 +234,9 @@ fn stages(stages: &[StageRecord]) -> Markup {
     cells::table(&header, 2, &rows.collect::<Vec<_>>())
 }
 
-fn evaluations(record: &RunRecord) -> Markup {
+fn losses(record: &RunRecord, evaluations: &[EvalRecord]) -> Markup {
     let accuracy = |share: Option<f64>| html! { (share.map_or("-".into(), |share| format!("{:.1}%", 100.0 * share))) };
-    let rows = record.evaluations.iter().map(|evaluation| {
+    let rows = evaluations.iter().map(|evaluation| {
         vec![
             html! { (evaluation.step) },
             html! { (evaluation.samples) },
@@ -245,7 +249,7 @@ fn evaluations(record: &RunRecord) -> Markup {
             "Loss " (format!("{:.4}", record.first_loss)) " in step 1, " (format!("{:.4}", record.last_loss))
             " in step " (record.steps) "."
         }
-        @if !record.evaluations.is_empty() {
+        @if !evaluations.is_empty() {
             (cells::table(&["after step", "samples", "evaluation loss", "accuracy"], 0, &rows.collect::<Vec<_>>()))
         }
     }

@@ -90,6 +90,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         whole_gpu_used_bytes: None,
         predicted_step_s: Seconds(step * 2.0),
         measured_step_s: Seconds(step),
+        step_range_s: None,
         plain: plain_as_predicted(),
         first_loss: 1.0,
         last_loss: 0.5,
@@ -99,9 +100,9 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         interrupted: false,
         nonfinite_steps: 0,
         replans: 0,
-        evaluations: Vec::new(),
+        evaluation: None,
+        best_evaluation: None,
         phases: phases(20 * MIB, peak),
-        history: Vec::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What every source of samples answers.
 
-use super::batch::Batch;
+use super::{batch::Batch, identity::Identity};
 use crate::model::spec::SampleShape;
 
 /// Samples that can be read in any order.
@@ -18,6 +18,9 @@ pub trait Dataset: Send + Sync {
 
     /// What is to be predicted.
     fn target(&self) -> TargetKind;
+
+    /// What tells it from another data set of the same size. Reads all samples.
+    fn identity(&self) -> Identity;
 
     /// The samples with these numbers, in this order.
     ///

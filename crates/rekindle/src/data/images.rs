@@ -3,6 +3,7 @@
 use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
+    identity::Identity,
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
@@ -33,6 +34,10 @@ impl Dataset for Images {
 
     fn target(&self) -> TargetKind {
         TargetKind::Classes(self.classes)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::of_bytes([&self.pixels[..], &self.labels])
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {

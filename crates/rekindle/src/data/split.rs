@@ -7,6 +7,7 @@ use super::{
     cifar10,
     dataset::{Dataset, TargetKind},
     error::DataError,
+    identity::{self, Identity},
     images::Images,
     mnist,
     permutation::Permutation,
@@ -113,6 +114,7 @@ fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, Dat
     let part = |first, len| Part {
         all: Arc::clone(&all),
         order,
+        seed,
         first,
         len,
     };
@@ -129,6 +131,7 @@ const SPLIT: u64 = u64::MAX;
 struct Part {
     all: Arc<dyn Dataset>,
     order: Permutation,
+    seed: u64,
     first: usize,
     len: usize,
 }
@@ -144,6 +147,16 @@ impl Dataset for Part {
 
     fn target(&self) -> TargetKind {
         self.all.target()
+    }
+
+    fn identity(&self) -> Identity {
+        Identity {
+            split: Some(identity::Split {
+                seed: self.seed,
+                first: self.first,
+            }),
+            ..self.all.identity()
+        }
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {

@@ -18,6 +18,7 @@ use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
     error::DataError,
+    identity::{Identity, Origin},
     settings::SyntheticTarget,
 };
 use crate::model::spec::{ElementKind, SampleShape};
@@ -252,6 +253,13 @@ impl Dataset for Synthetic {
             Rule::Classes(classes) => TargetKind::Classes(classes),
             Rule::Regression { values, .. } => TargetKind::Values(values),
         }
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::whole(Origin::Drawn {
+            seed: self.seed,
+            vocab: self.vocab,
+        })
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {

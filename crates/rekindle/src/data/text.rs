@@ -14,6 +14,7 @@ use super::{
     dataset::{Dataset, TargetKind},
     error::DataError,
     file,
+    identity::Identity,
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
@@ -161,6 +162,10 @@ impl Dataset for Text {
 
     fn target(&self) -> TargetKind {
         TargetKind::Classes(CLASSES)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::of_bytes(self.files.iter().map(Vec::as_slice))
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings};
 use crate::{
-    data::{Dataset, TargetKind},
+    data::{Dataset, Identity, TargetKind},
     dtype::Dtype,
     model::spec::{ModelSpec, SampleShape},
 };
@@ -31,16 +31,17 @@ struct Fields<'a> {
     model: &'a ModelSpec,
 }
 
-/// What can be told of a data set without reading it.
 #[derive(Serialize)]
 struct Data {
     samples: usize,
     sample: SampleShape,
     classes: Option<usize>,
     values: Option<usize>,
+    #[serde(flatten)]
+    identity: Identity,
 }
 
-/// As JSON text: what a run computes follows from it and from the data's content.
+/// As JSON text: what a run computes follows from it.
 pub(super) fn fingerprint(
     model: &ModelSpec,
     settings: &TrainSettings,
@@ -68,6 +69,7 @@ pub(super) fn fingerprint(
             sample: data.sample_shape(),
             classes,
             values,
+            identity: data.identity(),
         },
         model,
     };

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Format tag of [`RunRecord`].
-pub const RUN_FORMAT: &str = "rekindle-run/1";
+pub const RUN_FORMAT: &str = "rekindle-run/2";
 
 /// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,25 +65,6 @@ pub struct PlainRun {
     pub range_s: Option<[Seconds; 2]>,
 }
 
-impl PlainRun {
-    /// Plain steps that were run.
-    #[must_use]
-    pub fn measured(peak_bytes: Bytes, steps: &[StepRecord]) -> Self {
-        let times = || steps.iter().skip(1).map(|step| step.step_s.0);
-        Self {
-            peak_bytes,
-            step_s: median_step_time(steps, None),
-            measured: true,
-            range_s: times().next().map(|_| {
-                [
-                    Seconds(times().fold(f64::INFINITY, f64::min)),
-                    Seconds(times().fold(0.0, f64::max)),
-                ]
-            }),
-        }
-    }
-}
-
 /// Peak of live buffers: at every moment on the processor, between actions on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakInUse {
@@ -119,7 +100,8 @@ pub struct StageRecord {
     pub param_bytes: Bytes,
 }
 
-/// A whole run.
+/// A whole run, in as much memory after any number of steps: steps and evaluations are in [files of their
+/// own](super::run_dir).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// [`RUN_FORMAT`].
@@ -162,8 +144,11 @@ pub struct RunRecord {
     pub whole_gpu_used_bytes: Option<Bytes>,
     /// Step time that was predicted.
     pub predicted_step_s: Seconds,
-    /// Median step time that was measured, the first step and the traced one left out where there are more.
+    /// Median of the last 1,000 step times, the first step and the traced one left out where there are others.
     pub measured_step_s: Seconds,
+    /// Times of the quickest and of the slowest of these steps.
+    #[serde(default)]
+    pub step_range_s: Option<[Seconds; 2]>,
     /// The same training without recomputing.
     pub plain: PlainRun,
     /// Loss of the first step.
@@ -187,15 +172,15 @@ pub struct RunRecord {
     /// Plans that were made anew since then, for want of memory.
     #[serde(default)]
     pub replans: usize,
-    /// Evaluations.
-    pub evaluations: Vec<EvalRecord>,
+    /// The last evaluation.
+    pub evaluation: Option<EvalRecord>,
+    /// The evaluation with the smallest loss.
+    pub best_evaluation: Option<EvalRecord>,
     /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.
     pub phases: Vec<PhasedStep>,
     /// One step action by action, where the run left its files somewhere: the fourth after it began or was resumed, or
     /// the last if that comes first.
     pub timeline: Option<Timeline>,
-    /// Every step.
-    pub history: Vec<StepRecord>,
 }
 
 /// Why a text is no record that this version reads.
@@ -246,22 +231,6 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     } else {
         f64::deserialize(from)
     }
-}
-
-/// The median step time. Two steps are left out where there are more: the first, which also warms up, and the one that
-/// was `traced`, which also reads the meter at every action.
-#[must_use]
-pub fn median_step_time(history: &[StepRecord], traced: Option<usize>) -> Seconds {
-    let mut counted: Vec<&StepRecord> = history.iter().collect();
-    if counted.len() > 1 {
-        counted.remove(0);
-    }
-    if counted.len() > 1 {
-        counted.retain(|step| Some(step.step) != traced);
-    }
-    let mut seconds: Vec<f64> = counted.iter().map(|step| step.step_s.0).collect();
-    seconds.sort_by(f64::total_cmp);
-    Seconds(seconds.get(seconds.len() / 2).copied().unwrap_or(0.0))
 }
 
 #[cfg(test)]

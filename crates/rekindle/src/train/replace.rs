@@ -1,61 +1,71 @@
 //! Files that are replaced whole or not at all.
 
 use std::{
-    ffi::OsString,
     fs::{self, File},
     io::{self, BufWriter, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
-use super::run_dir_error::RunDirError;
+use tempfile::Builder;
+
+/// How names of files begin that are not whole yet.
+const PREFIX: &str = ".rekindle-";
 
 /// Writes a file so that its path names, at every moment and after a crash at any moment, either the whole old file
 /// or the whole new one.
 ///
-/// The new content goes to `<name>.new` beside it, then to the disk, then takes the name over. When that fails,
-/// the file that was written so far is removed: a full disk stays no fuller than it was.
+/// The new content goes to a file beside it with a random name that no other file has, then to the disk, then takes the
+/// name over. When that fails, what was written is removed: a full disk stays no fuller than it was.
 ///
 /// # Errors
 ///
 /// What the system refused, or what `write` returned; the old file is untouched then.
-pub(super) fn replace(
+pub fn replace(
     path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> Result<(), RunDirError> {
-    let new = beside(path);
-    let written = write_through(&new, write).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        // The first error is the one to tell; what is left over is overwritten by the next attempt.
-        let _ = fs::remove_file(&new);
-    }
-    written
-        .and_then(|()| sync_folder(path))
-        .map_err(RunDirError::refused(path, "written"))
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".new");
-    name.into()
-}
-
-fn write_through(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut out = BufWriter::new(File::create(path)?);
+    let folder = folder_of(path);
+    let mut builder = Builder::new();
+    builder.prefix(PREFIX);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As of any new file: the process's mask applies.
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    let mut new = builder.tempfile_in(folder)?;
+    let mut out = BufWriter::new(new.as_file_mut());
     write(&mut out)?;
     out.flush()?;
-    out.get_ref().sync_all()
+    drop(out);
+    new.as_file().sync_all()?;
+    new.persist(path).map_err(|error| error.error)?;
+    sync_folder(folder)
+}
+
+/// Removes what a process that was killed left of files that were not whole. No other process may write there.
+pub(super) fn remove_remains(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 /// Makes a rename last. Only Unix opens folders as files.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) if cfg!(unix) && !folder.as_os_str().is_empty() => {
-            File::open(folder)?.sync_all()
-        }
-        _ => Ok(()),
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match cfg!(unix) {
+        true => File::open(folder)?.sync_all(),
+        false => Ok(()),
     }
 }
 
@@ -75,21 +85,37 @@ mod tests {
             Err(io::ErrorKind::StorageFull.into())
         })
         .unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("{}: cannot be written: no storage space", path.display())
-        );
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
+    #[cfg(unix)]
     #[test]
-    fn what_a_crash_left_beside_it_is_overwritten() {
+    fn links_that_others_planted_are_not_followed() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        fs::write(folder.path().join("file.new"), b"half of a longer fi").unwrap();
+        let [path, precious] = ["file", "precious"].map(|name| folder.path().join(name));
+        fs::write(&precious, b"precious").unwrap();
+        for planted in ["file", "file.new", ".rekindle-", ".file.tmp"] {
+            symlink(&precious, folder.path().join(planted)).unwrap();
+        }
         replace(&path, |out| out.write_all(b"new")).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read(&precious).unwrap(), b"precious");
+        assert!(path.symlink_metadata().unwrap().is_file());
+        // Readable to whom new files are.
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode(&path), mode(&precious));
+    }
+
+    #[test]
+    fn what_a_kill_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let half = folder.path().join(".rekindle-x1y2z3");
+        fs::write(&half, b"half of a fi").unwrap();
+        fs::write(folder.path().join("file"), b"whole").unwrap();
+        remove_remains(folder.path()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

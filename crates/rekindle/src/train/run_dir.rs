@@ -2,38 +2,160 @@
 //!
 //! | file | holds | written |
 //! |---|---|---|
-//! | `history.csv` | a line for each step | line by line, as steps are done |
-//! | `run.json` | the [`RunRecord`] | whole, at every evaluation and at the end |
-//! | `snapshot` | what a resumed run needs | whole, see [`Job::snapshot_every`](super::session::Job::snapshot_every) |
+//! | `history.csv`, `evaluations.csv` | a line for each step, and for each evaluation | line by line |
+//! | `snapshot-500` | what a run needs to go on after step 500 | whole, see [`SnapshotEvery`] |
+//! | `run.json` | the [`RunRecord`] | whole, with every snapshot and evaluation, and at the end |
+//! | `weights.safetensors` | the model | whole, when the run ends or is stopped |
+//! | `lock` | which process trains here | when it starts |
 //!
 //! Files that are written whole are replaced in one move: a crash or a full disk leaves the ones before. A resumed
-//! run goes on from the snapshot, and the history is cut back to it.
+//! run goes on from the newest snapshot that is whole, and the histories are cut back to it; where none was taken yet it
+//! begins again.
+//!
+//! Once a run trains, a file that cannot be written does not end it: the observer gets a [`Notice`], and the file is
+//! written at the next occasion.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
+    fmt, fs, io,
     path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
 };
 
+use burn::module::Module;
+
 use super::{
-    record::{RunRecord, StepRecord},
-    replace::replace,
+    history::{self, History, Row},
+    lock::Lock,
+    record::{EvalRecord, RunRecord, StepRecord},
+    replace::{remove_remains, replace},
     run_dir_error::RunDirError,
-    snapshot::{self, Progress, Snapshot, SnapshotWriter},
+    snapshot::{Progress, Snapshot, SnapshotWriter},
+    snapshots::{self, Snapshots},
+    weights,
 };
 
 const RECORD: &str = "run.json";
 const HISTORY: &str = "history.csv";
-const SNAPSHOT: &str = "snapshot";
-const COLUMNS: &str = "step,loss,accuracy,learning_rate,step_s\n";
+const EVALUATIONS: &str = "evaluations.csv";
+const WEIGHTS: &str = "weights.safetensors";
 
 /// Where a run leaves its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunDir {
     /// A folder without a run in it; made where there is none.
     New(PathBuf),
-    /// A folder with a run that goes on from its snapshot.
+    /// A folder with a run that goes on from its newest snapshot, or from the start where none was taken yet.
     Resume(PathBuf),
+}
+
+impl RunDir {
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        match self {
+            Self::New(folder) | Self::Resume(folder) => folder,
+        }
+    }
+}
+
+/// When a run with a folder takes snapshots. One more is always taken after the best evaluation so far, after the last
+/// step, and when the observer stops the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotEvery {
+    /// After so many steps.
+    Steps(usize),
+    /// After the first step that ends so long after the snapshot before.
+    Time(Duration),
+}
+
+impl Default for SnapshotEvery {
+    fn default() -> Self {
+        Self::Time(Duration::from_secs(600))
+    }
+}
+
+impl FromStr for SnapshotEvery {
+    type Err = String;
+
+    /// Reads a time such as `90s`, `10min` or `2h`, or a number of steps.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+        let number: Option<u64> = digits.parse().ok().filter(|&number| number > 0);
+        let every = number.and_then(|number| {
+            let seconds = match text[digits.len()..].trim_start() {
+                "" => return usize::try_from(number).ok().map(Self::Steps),
+                "s" => 1,
+                "min" => 60,
+                "h" => 3_600,
+                _ => return None,
+            };
+            Some(Self::Time(Duration::from_secs(
+                number.checked_mul(seconds)?,
+            )))
+        });
+        every.ok_or_else(|| format!("{text:?} is not a time such as \"90s\", \"10min\" or \"2h\""))
+    }
+}
+
+/// A file of a run's folder, as messages call it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RunFile {
+    /// What a run goes on from.
+    Snapshot,
+    /// `history.csv`.
+    History,
+    /// `evaluations.csv`.
+    Evaluations,
+    /// `run.json`.
+    Record,
+    /// `weights.safetensors`.
+    Weights,
+}
+
+impl fmt::Display for RunFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Snapshot => "the snapshot",
+            Self::History => "the history",
+            Self::Evaluations => "the history of evaluations",
+            Self::Record => "the record",
+            Self::Weights => "the weights",
+        })
+    }
+}
+
+/// What a user should know of the run's folder, and that does not end the run.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// A file could not be written; said once for each reason, until it can be.
+    NotWritten(RunFile, &'a RunDirError),
+    /// A file could not be written before, and was now.
+    WrittenAgain(RunFile),
+    /// A snapshot is damaged, and the one before is tried.
+    Damaged(&'a RunDirError),
+    /// The run that is resumed was stopped before its first snapshot, and begins again.
+    BeginsAgain(&'a Path),
+}
+
+impl fmt::Display for Notice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotWritten(_, error) => {
+                write!(
+                    f,
+                    "{error}; the run goes on, and writes it at the next occasion"
+                )
+            }
+            Self::WrittenAgain(file) => write!(f, "{file} could be written now"),
+            Self::Damaged(error) => write!(f, "{error}; the snapshot before it is used"),
+            Self::BeginsAgain(folder) => write!(
+                f,
+                "{}: the run was stopped before its first snapshot and begins again",
+                folder.display()
+            ),
+        }
+    }
 }
 
 /// The record in a run's folder.
@@ -53,93 +175,218 @@ pub fn read_record(folder: &Path) -> Result<RunRecord, RunDirError> {
     RunRecord::from_json(&text).map_err(|source| RunDirError::Record { path, source })
 }
 
-/// An open run folder.
-pub(super) struct RunFiles {
-    folder: PathBuf,
-    history: File,
+/// Every step in a run's folder, none where the folder has no history.
+///
+/// # Errors
+///
+/// If the history cannot be read, or is none.
+pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, RunDirError> {
+    history::read(&folder.join(HISTORY))
 }
 
-impl RunFiles {
-    /// Opens the folder of a new run. The folder gets an empty history, so that one that cannot be written to is
-    /// known before the first step.
-    pub(super) fn create(folder: &Path) -> Result<Self, RunDirError> {
-        let has = |name| folder.join(name).exists();
-        let path = folder.to_path_buf();
-        if has(SNAPSHOT) {
-            return Err(RunDirError::HoldsRun { path });
-        }
-        let steps_recorded = fs::metadata(folder.join(HISTORY))
-            .is_ok_and(|history| history.len() > COLUMNS.len() as u64);
-        if has(RECORD) || steps_recorded {
-            return Err(RunDirError::HoldsRemains { path });
-        }
-        fs::create_dir_all(folder).map_err(RunDirError::refused(folder, "created"))?;
-        Self::open(folder, &[])
-    }
+/// Every evaluation in a run's folder.
+///
+/// # Errors
+///
+/// As [`read_steps`].
+pub fn read_evaluations(folder: &Path) -> Result<Vec<EvalRecord>, RunDirError> {
+    history::read(&folder.join(EVALUATIONS))
+}
 
-    /// The snapshot in the folder of a run that stopped.
-    pub(super) fn snapshot(folder: &Path) -> Result<Snapshot, RunDirError> {
-        let path = folder.join(SNAPSHOT);
-        if folder.is_dir() && !path.exists() {
-            return Err(RunDirError::NoSnapshot {
+/// An open run folder, which no other process opens.
+pub(super) struct RunFiles {
+    folder: PathBuf,
+    steps: History<StepRecord>,
+    evaluations: History<EvalRecord>,
+    snapshots: Snapshots,
+    /// What could not be written last, and why.
+    unwritten: Vec<(RunFile, String)>,
+    _lock: Lock,
+}
+
+/// A run folder that nobody else opens, before what is in it is known to belong to the run.
+pub(super) struct Locked {
+    folder: PathBuf,
+    lock: Lock,
+}
+
+impl Locked {
+    /// Makes and locks the folder of a new run.
+    pub(super) fn new_run(folder: &Path) -> Result<Self, RunDirError> {
+        fs::create_dir_all(folder).map_err(RunDirError::refused(folder, "created"))?;
+        let locked = Self::lock(folder)?;
+        let begun = fs::metadata(folder.join(HISTORY))
+            .is_ok_and(|history| history.len() > StepRecord::COLUMNS.len() as u64);
+        if begun || folder.join(RECORD).exists() || snapshots::any(folder)? {
+            return Err(RunDirError::HoldsRun {
                 path: folder.to_path_buf(),
             });
         }
-        Snapshot::open(&path)
+        Ok(locked)
     }
 
-    /// Opens the folder of a run that goes on after these steps.
-    pub(super) fn open(folder: &Path, done: &[StepRecord]) -> Result<Self, RunDirError> {
-        let path = folder.join(HISTORY);
-        replace(&path, |out| {
-            out.write_all(COLUMNS.as_bytes())?;
-            done.iter().try_for_each(|step| write_line(out, step))
-        })?;
-        let history = OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .map_err(RunDirError::refused(&path, "written"))?;
+    /// Locks the folder of a run that goes on, and finds the snapshot that it goes on from: none where it was stopped
+    /// before the first. `skipped` is told of damaged ones.
+    pub(super) fn resumed(
+        folder: &Path,
+        skipped: impl FnMut(&RunDirError),
+    ) -> Result<(Self, Option<Snapshot>), RunDirError> {
+        fs::read_dir(folder).map_err(RunDirError::refused(folder, "read"))?;
+        if !folder.join(HISTORY).exists() && !snapshots::any(folder)? {
+            return Err(RunDirError::NoRun {
+                path: folder.to_path_buf(),
+            });
+        }
+        let locked = Self::lock(folder)?;
+        let snapshot = snapshots::newest(folder, skipped)?;
+        Ok((locked, snapshot))
+    }
+
+    fn lock(folder: &Path) -> Result<Self, RunDirError> {
         Ok(Self {
+            lock: Lock::take(folder)?,
             folder: folder.to_path_buf(),
-            history,
         })
     }
 
-    /// Adds a step to the history.
-    pub(super) fn stepped(&mut self, step: &StepRecord) -> Result<(), RunDirError> {
-        write_line(&mut self.history, step)
-            .map_err(RunDirError::refused(&self.folder.join(HISTORY), "written"))
+    /// Whether the run in the folder has done so many steps and all that comes after them.
+    pub(super) fn has_finished(&self, steps: usize) -> bool {
+        self.folder.join(WEIGHTS).exists()
+            && read_record(&self.folder)
+                .is_ok_and(|record| record.steps == steps && !record.interrupted)
     }
 
-    /// Replaces the record.
-    pub(super) fn write_record(&self, record: &RunRecord) -> Result<(), RunDirError> {
-        replace(&self.folder.join(RECORD), |out| {
-            serde_json::to_writer_pretty(&mut *out, record)?;
-            out.write_all(b"\n")
+    /// Opens the files of a run that has done so many steps, so that what cannot be written is known before the first.
+    /// `each` sees the steps that were done.
+    pub(super) fn open(
+        self,
+        keep_snapshots: usize,
+        done: usize,
+        each: impl FnMut(&StepRecord),
+    ) -> Result<RunFiles, RunDirError> {
+        let Self { folder, lock } = self;
+        remove_remains(&folder).map_err(RunDirError::refused(&folder, "tidied up"))?;
+        Ok(RunFiles {
+            steps: History::open(&folder.join(HISTORY), done, each)?,
+            evaluations: History::open(&folder.join(EVALUATIONS), done, |_| ())?,
+            snapshots: Snapshots::of_run(&folder, keep_snapshots, done)?,
+            unwritten: Vec::new(),
+            folder,
+            _lock: lock,
         })
-    }
-
-    /// Replaces the snapshot.
-    pub(super) fn write_snapshot(
-        &self,
-        fingerprint: &str,
-        progress: &Progress,
-        tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
-    ) -> Result<(), RunDirError> {
-        snapshot::write(&self.folder.join(SNAPSHOT), fingerprint, progress, tensors)
     }
 }
 
-/// One line, written at once: a reader beside the run sees whole lines.
-fn write_line(out: &mut impl Write, step: &StepRecord) -> io::Result<()> {
-    let accuracy = step.accuracy.map(|share| share.to_string());
-    let line = format!(
-        "{},{},{},{},{}\n",
-        step.step,
-        step.loss,
-        accuracy.unwrap_or_default(),
-        step.learning_rate,
-        step.step_s.0
-    );
-    out.write_all(line.as_bytes())
+impl RunFiles {
+    /// Adds a step to the history.
+    pub(super) fn stepped(&mut self, step: &StepRecord, notify: &mut dyn FnMut(&Notice<'_>)) {
+        let written = self.steps.append(step);
+        self.wrote_to(HISTORY, RunFile::History, written, notify);
+    }
+
+    /// Adds an evaluation to its history.
+    pub(super) fn evaluated(
+        &mut self,
+        evaluation: &EvalRecord,
+        notify: &mut dyn FnMut(&Notice<'_>),
+    ) {
+        let written = self.evaluations.append(evaluation);
+        self.wrote_to(EVALUATIONS, RunFile::Evaluations, written, notify);
+    }
+
+    /// Replaces the record.
+    pub(super) fn write_record(&mut self, record: &RunRecord, notify: &mut dyn FnMut(&Notice<'_>)) {
+        let written = replace(&self.folder.join(RECORD), |out| {
+            serde_json::to_writer_pretty(&mut *out, record)?;
+            out.write_all(b"\n")
+        });
+        self.wrote_to(RECORD, RunFile::Record, written, notify);
+    }
+
+    /// Takes a snapshot. The histories are on the disk before it.
+    pub(super) fn take_snapshot(
+        &mut self,
+        fingerprint: &str,
+        progress: &Progress,
+        tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
+        notify: &mut dyn FnMut(&Notice<'_>),
+    ) {
+        let (steps, evaluations) = (self.steps.sync(), self.evaluations.sync());
+        let taken = self.snapshots.take(fingerprint, progress, tensors);
+        self.wrote(RunFile::Snapshot, taken, notify);
+        self.wrote_to(HISTORY, RunFile::History, steps, notify);
+        self.wrote_to(EVALUATIONS, RunFile::Evaluations, evaluations, notify);
+    }
+
+    /// Replaces the weights.
+    pub(super) fn write_weights(
+        &mut self,
+        model: &impl Module,
+        notify: &mut dyn FnMut(&Notice<'_>),
+    ) {
+        let written = weights::write(model, &self.folder.join(WEIGHTS));
+        self.wrote_to(WEIGHTS, RunFile::Weights, written, notify);
+    }
+
+    fn wrote_to(
+        &mut self,
+        name: &str,
+        file: RunFile,
+        written: io::Result<()>,
+        notify: &mut dyn FnMut(&Notice<'_>),
+    ) {
+        let path = self.folder.join(name);
+        let written = written.map_err(RunDirError::refused(&path, "written"));
+        self.wrote(file, written, notify);
+    }
+
+    /// Says what could not be written, once for each reason, and when it could be again.
+    fn wrote(
+        &mut self,
+        file: RunFile,
+        written: Result<(), RunDirError>,
+        notify: &mut dyn FnMut(&Notice<'_>),
+    ) {
+        let before = self.unwritten.iter().position(|(other, _)| *other == file);
+        let before = before.map(|place| self.unwritten.swap_remove(place));
+        match written {
+            Ok(()) if before.is_some() => notify(&Notice::WrittenAgain(file)),
+            Ok(()) => {}
+            Err(error) => {
+                let reason = error.reason();
+                if before.is_none_or(|(_, before)| before != reason) {
+                    notify(&Notice::NotWritten(file, &error));
+                }
+                self.unwritten.push((file, reason));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_are_taken_after_steps_or_times() {
+        let time = |seconds| Ok(SnapshotEvery::Time(Duration::from_secs(seconds)));
+        assert_eq!("500".parse(), Ok(SnapshotEvery::Steps(500)));
+        assert_eq!("90s".parse(), time(90));
+        assert_eq!("10min".parse(), time(600));
+        assert_eq!("2 h".parse(), time(7_200));
+        for bad in [
+            "",
+            "0",
+            "0min",
+            "min",
+            "-1s",
+            "1.5h",
+            "10m",
+            "10 min 5s",
+            "18446744073709551615h",
+        ] {
+            assert!(bad.parse::<SnapshotEvery>().is_err(), "{bad}");
+        }
+        assert_eq!(Ok(SnapshotEvery::default()), "10min".parse());
+    }
 }

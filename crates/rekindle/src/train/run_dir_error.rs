@@ -17,7 +17,7 @@ pub enum RunDirError {
     Refused {
         /// The file or folder.
         path: PathBuf,
-        /// `created`, `read` or `written`.
+        /// `created`, `locked`, `read` or `written`.
         what: &'static str,
         /// What the system said.
         source: io::Error,
@@ -31,24 +31,36 @@ pub enum RunDirError {
         /// The folder.
         path: PathBuf,
     },
-    /// A new run would overwrite what is left of another, which cannot be continued.
-    #[error(
-        "{}: holds a run that was stopped before its first snapshot and cannot be resumed: remove it, or name another folder",
-        path.display()
-    )]
-    HoldsRemains {
+    /// Another process trains in the folder.
+    #[error("{}: is in use by {holder}: wait until that ends, or name another folder", path.display())]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+        /// The process, its host, its command, and for how long it has run.
+        holder: String,
+    },
+    /// A folder without a run.
+    #[error("{}: holds no run to resume: `train CONFIG -o {}` starts one", path.display(), path.display())]
+    NoRun {
         /// The folder.
         path: PathBuf,
     },
-    /// A folder without a snapshot.
-    #[error("{}: holds no snapshot, so there is nothing to resume", path.display())]
-    NoSnapshot {
+    /// A folder whose snapshots are all damaged.
+    #[error(
+        "{}: none of its {count} snapshots can be read, so the run cannot be resumed: start it anew in another folder (the newest: {newest})",
+        path.display()
+    )]
+    NoneWhole {
         /// The folder.
         path: PathBuf,
+        /// Snapshots that were tried.
+        count: usize,
+        /// What is wrong with the newest.
+        newest: Box<RunDirError>,
     },
     /// A folder without a record.
     #[error(
-        "{}: holds no record of a run: `train -o` writes one at every evaluation and at the run's end",
+        "{}: holds no record of a run: `train -o` writes one with every snapshot and at the run's end",
         path.display()
     )]
     NoRecord {
@@ -73,7 +85,7 @@ pub enum RunDirError {
     },
     /// A snapshot of an earlier version.
     #[error(
-        "{}: is a `{format}`, written by an earlier version with burn 0.21, and cannot be read: continue the run with that version, or start a new run",
+        "{}: is a `{format}` of an earlier version and cannot be read: continue the run with that version, or start a new run",
         path.display()
     )]
     Outdated {
@@ -151,8 +163,16 @@ impl RunDirError {
     #[must_use]
     pub fn blame(&self) -> Blame {
         match self {
-            Self::Refused { .. } | Self::NoSnapshot { .. } => Blame::System,
+            Self::Refused { .. } | Self::NoRun { .. } | Self::Locked { .. } => Blame::System,
             _ => Blame::Content,
+        }
+    }
+
+    /// Why, without the path: for the same reason another file cannot be written.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Refused { source, .. } => source.to_string(),
+            other => other.to_string(),
         }
     }
 

@@ -10,7 +10,11 @@ mod recorded;
 mod run;
 pub(super) mod subject;
 
-use std::{io, ops::ControlFlow, path::Path};
+use std::{
+    io,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
 
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, Plan, PlanError, PlanRequest, Schedule, Seconds, StageId,
@@ -21,10 +25,11 @@ use thiserror::Error;
 use super::{
     ExecutorKind, NonFinite, RunDirError,
     record::{EvalRecord, PlainRun, RunRecord, StepRecord},
-    run_dir::RunDir,
+    run_dir::{Notice, RunDir, SnapshotEvery},
     settings::TrainSettings,
     tracker::TrackedMoment,
     trainer::TrainError,
+    weights::WeightsError,
 };
 pub use measured_step::MeasuredStep;
 pub use out_of_memory::{OutOfMemory, PlannedAgain, holders};
@@ -39,6 +44,9 @@ use crate::{
     profile::{Measured, ProfileStore},
     record::{PlanElsewhere, RecordError},
 };
+
+/// [`Job::keep_snapshots`], where nothing else is asked for.
+pub const KEEP_SNAPSHOTS: usize = 2;
 
 /// What is to be trained, on what, and how.
 pub struct Job<'a> {
@@ -78,11 +86,14 @@ pub struct Job<'a> {
     pub free: Option<Bytes>,
     /// All bytes of the device, where that is known.
     pub total: Option<Bytes>,
-    /// Where the run leaves its record, its history and its newest snapshot, if anywhere.
+    /// Where the run leaves its record, its history and its snapshots, if anywhere.
     pub run_dir: Option<RunDir>,
-    /// Steps between snapshots; `None` takes one at every evaluation. One more is always taken after the last step,
-    /// and when the observer stops the run.
-    pub snapshot_every: Option<usize>,
+    /// When it takes snapshots.
+    pub snapshot_every: SnapshotEvery,
+    /// How many of the newest snapshots are kept, at least one. That of the best evaluation is kept besides.
+    pub keep_snapshots: usize,
+    /// Weights that a new run starts from, as safetensors, instead of random ones.
+    pub weights: Option<PathBuf>,
 }
 
 impl<'a> Job<'a> {
@@ -113,7 +124,9 @@ impl<'a> Job<'a> {
             free: None,
             total: None,
             run_dir: None,
-            snapshot_every: None,
+            snapshot_every: SnapshotEvery::default(),
+            keep_snapshots: KEEP_SNAPSHOTS,
+            weights: None,
         }
     }
 
@@ -325,6 +338,8 @@ pub trait Observer {
     fn nonfinite(&mut self, _found: &NonFinite) {}
     /// No snapshot is taken after this step, because `what` is not finite: the one before stays.
     fn snapshot_withheld(&mut self, _step: usize, _what: &str) {}
+    /// Something about the run's folder that does not end the run.
+    fn notified(&mut self, _notice: &Notice<'_>) {}
     /// An evaluation is done.
     fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }
@@ -410,6 +425,9 @@ pub enum RunError {
     /// The run's folder cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+    /// The weights to start from cannot be used.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
 }
 
 fn of_total(total: &Option<Bytes>) -> String {
@@ -438,6 +456,7 @@ impl RunError {
         let blame = match self {
             Self::Data(error) => error.blame(),
             Self::RunDir(error) => error.blame(),
+            Self::Weights(WeightsError::Refused { .. }) => Blame::System,
             _ => Blame::Content,
         };
         blame == Blame::System
@@ -448,8 +467,7 @@ impl RunError {
 ///
 /// # Errors
 ///
-/// A [`RunError`]. Nothing has been trained then, unless it is of the run's folder: that can fail at any step, and
-/// keeps the snapshot before.
+/// A [`RunError`]. What a run cannot write of its folder once it trains is no error: see [`Notice`].
 pub fn run(
     job: &Job<'_>,
     device: DeviceId,

@@ -1,8 +1,8 @@
 //! A run's state in one file, written and read one tensor at a time.
 //!
 //! ```text
-//! "rekindle-snapshot/2\n"
-//! fingerprint, history, evaluations
+//! "rekindle-snapshot/3\n"
+//! fingerprint, steps done, first and last loss, last and best evaluation
 //! count, then an id and a tensor for each parameter and statistic, in the model's order
 //! count, then an id, a rank, named tensors and named scalars for each parameter that has optimizer state
 //! "end\n", CRC-32 of everything before
@@ -18,7 +18,7 @@
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, BufReader, BufWriter, Read, Write},
+    io::{self, BufReader, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -41,9 +41,9 @@ use super::{
     run_dir_error::RunDirError,
 };
 
-const START: &str = "rekindle-snapshot/2\n";
-/// How files start that were written with burn 0.21, whose records burn no longer reads.
-const START_OF_VERSION_1: &str = "rekindle-snapshot/1\n";
+const START: &str = "rekindle-snapshot/3\n";
+/// How files of earlier versions start: the first with burn 0.21, the second with the whole history inside.
+const EARLIER_STARTS: [&str; 2] = ["rekindle-snapshot/1\n", "rekindle-snapshot/2\n"];
 const END: &[u8; 4] = b"end\n";
 /// Bytes of [`END`] and of the checksum.
 const TRAILER: u64 = 8;
@@ -51,12 +51,50 @@ const TRAILER: u64 = 8;
 /// Names inside a parameter's state start with nothing: the id stands beside them.
 const STATE_PREFIX: &str = "";
 
-/// What a run has done, apart from its tensors.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// What a run has done, apart from its tensors. It does not grow with the steps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Progress {
-    /// Every step that is done.
-    pub(super) history: Vec<StepRecord>,
-    pub(super) evaluations: Vec<EvalRecord>,
+    /// Steps that are done.
+    pub(super) steps: usize,
+    pub(super) first_loss: f64,
+    pub(super) last_loss: f64,
+    /// The last evaluation.
+    pub(super) evaluation: Option<EvalRecord>,
+    /// The evaluation with the smallest loss.
+    pub(super) best: Option<EvalRecord>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            steps: 0,
+            first_loss: f64::NAN,
+            last_loss: f64::NAN,
+            evaluation: None,
+            best: None,
+        }
+    }
+}
+
+impl Progress {
+    pub(super) fn stepped(&mut self, step: &StepRecord) {
+        if self.steps == 0 {
+            self.first_loss = step.loss;
+        }
+        self.steps = step.step;
+        self.last_loss = step.loss;
+    }
+
+    /// Whether no evaluation before had so small a loss.
+    pub(super) fn evaluated(&mut self, evaluation: &EvalRecord) -> bool {
+        self.evaluation = Some(evaluation.clone());
+        let bound = self.best.as_ref().map_or(f64::INFINITY, |best| best.loss);
+        let better = evaluation.loss < bound;
+        if better {
+            self.best = Some(evaluation.clone());
+        }
+        better
+    }
 }
 
 /// Replaces the snapshot at `path`; `tensors` writes the model and the optimizer, in this order.
@@ -79,11 +117,12 @@ pub(super) fn write(
         let checksum = writer.checksum.finalize();
         out.write_all(&checksum.to_le_bytes())
     })
+    .map_err(RunDirError::refused(path, "written"))
 }
 
 /// A snapshot that is being written.
 pub(super) struct SnapshotWriter<'a> {
-    out: &'a mut BufWriter<File>,
+    out: &'a mut dyn Write,
     checksum: crc32fast::Hasher,
 }
 
@@ -202,7 +241,7 @@ impl Snapshot {
                 wanted: difference.wanted,
             });
         }
-        let done = self.progress.history.len();
+        let done = self.progress.steps;
         if done > steps {
             return Err(RunDirError::Ahead {
                 path: self.path.clone(),
@@ -216,11 +255,6 @@ impl Snapshot {
     /// What the run has done.
     pub(super) fn progress(&self) -> &Progress {
         &self.progress
-    }
-
-    /// The same, without a copy of a long history; nothing is left of it here.
-    pub(super) fn take_progress(&mut self) -> Progress {
-        std::mem::take(&mut self.progress)
     }
 
     fn take<T: DeserializeOwned>(&mut self) -> Result<T, RunDirError> {
@@ -351,10 +385,13 @@ fn check_whole(path: &Path, mut file: File) -> Result<(), RunDirError> {
         .take(START.len() as u64)
         .read_to_end(&mut start)
         .map_err(refused())?;
-    if start == START_OF_VERSION_1.as_bytes() {
+    if let Some(earlier) = EARLIER_STARTS
+        .iter()
+        .find(|earlier| start == earlier.as_bytes())
+    {
         return Err(RunDirError::Outdated {
             path: path.to_path_buf(),
-            format: START_OF_VERSION_1.trim_end(),
+            format: earlier.trim_end(),
         });
     }
     if !START.as_bytes().starts_with(&start) {
@@ -408,18 +445,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_of_version_1_is_refused_by_name() {
+    fn snapshots_of_earlier_versions_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
-        std::fs::write(&path, "rekindle-snapshot/1\nwhatever follows").unwrap();
-        let error = Snapshot::open(&path).err().unwrap();
-        assert_eq!(
-            error.to_string(),
-            format!(
-                "{}: is a `rekindle-snapshot/1`, written by an earlier version with burn 0.21, and cannot be read: \
-                 continue the run with that version, or start a new run",
-                path.display()
+        for version in [1, 2] {
+            std::fs::write(
+                &path,
+                format!("rekindle-snapshot/{version}\nwhatever follows"),
             )
-        );
+            .unwrap();
+            let error = Snapshot::open(&path).err().unwrap();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "{}: is a `rekindle-snapshot/{version}` of an earlier version and cannot be read: continue the run \
+                     with that version, or start a new run",
+                    path.display()
+                )
+            );
+        }
     }
 }

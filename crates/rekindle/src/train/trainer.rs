@@ -24,6 +24,7 @@ use super::{
     shortage::Shortage,
     snapshot::{Snapshot, SnapshotWriter},
     statistics::{Before, Statistics},
+    step_times::StepTimes,
     tracker::{TrackedMoment, Tracker},
 };
 use crate::{
@@ -172,7 +173,7 @@ impl Trainer {
     ///
     /// Updates of statistics that wait are merged first, as the next forward would: nothing that is computed changes.
     pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        to.model(&self.model.valid())?;
+        to.model(&self.model())?;
         self.optimizer.save(to)
     }
 
@@ -251,6 +252,11 @@ impl Trainer {
     #[must_use]
     pub fn steps_done(&self) -> usize {
         self.steps_done
+    }
+
+    /// The model, its statistics up to date.
+    pub(super) fn model(&self) -> Sequential<Stage> {
+        self.model.valid()
     }
 
     /// What runs the steps.
@@ -475,15 +481,15 @@ impl Trainer {
     }
 
     /// Goes on for a few steps that recompute nothing, like the run's own in everything else, each on `parts`: the highest
-    /// peaks, and the steps. Steps after it recompute nothing.
+    /// peaks, and the times of all but the first. Steps after it recompute nothing.
     ///
     /// # Errors
     ///
     /// As [`step`](Self::step).
-    pub fn plain_steps<P>(
+    pub(in crate::train) fn plain_steps<P>(
         &mut self,
         parts: impl Fn() -> P,
-    ) -> Result<(PeakMemory, Vec<StepRecord>), TrainError>
+    ) -> Result<(PeakMemory, StepTimes), TrainError>
     where
         P: ExactSizeIterator<Item = Batch>,
     {
@@ -495,16 +501,16 @@ impl Trainer {
             reserved_bytes: None,
             ..self.meter.lifetime_peak()
         };
-        let mut steps = Vec::with_capacity(PLAIN_STEPS);
-        for _ in 0..PLAIN_STEPS {
+        let mut times = StepTimes::new();
+        for step in 0..PLAIN_STEPS {
             let report = self.step(parts())?;
             for PhaseReading { memory, .. } in &report.phases {
                 peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
                 peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
             }
-            steps.push(report.record);
+            times.add(report.record.step_s, step > 0);
         }
-        Ok((peak, steps))
+        Ok((peak, times))
     }
 
     /// How often pools were trimmed so that they stayed within the budget.

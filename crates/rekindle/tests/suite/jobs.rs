@@ -1,12 +1,18 @@
 //! Small trainings that several tests run.
 
+use std::ops::ControlFlow;
+
 use rekindle::{
     Dtype,
     data::{
         Split, open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    train::settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    train::{
+        record::StepRecord,
+        session::{MemoryNow, Observer},
+        settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    },
 };
 
 /// So many random vectors of `width` numbers, with classes.
@@ -38,5 +44,16 @@ pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> T
         clip: None,
         eval_every: None,
         on_nonfinite: OnNonFinite::Stop,
+    }
+}
+
+/// Keeps every step of a run.
+#[derive(Default)]
+pub struct Steps(pub Vec<StepRecord>);
+
+impl Observer for Steps {
+    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        self.0.push(step.clone());
+        ControlFlow::Continue(())
     }
 }

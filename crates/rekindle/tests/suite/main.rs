@@ -24,6 +24,7 @@ mod golden_traces;
 mod jobs;
 mod measured_step;
 mod memory;
+mod memory_growth;
 mod nonfinite;
 mod odd_chains;
 mod recheck;

@@ -15,11 +15,11 @@ use rekindle::{
         settings::{DataSettings, Source, SyntheticTarget},
     },
     device::DeviceId,
-    model::spec::{LayerSpec, ModelSpec, Padding, SampleShape},
+    model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     train::{
         RunDirError,
         record::{EvalRecord, RunRecord, StepRecord},
-        run_dir::{RunDir, read_record},
+        run_dir::{Notice, RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
         session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
         settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
     },
@@ -92,21 +92,19 @@ pub fn conv_net() -> ModelSpec {
     }
 }
 
-pub fn data(model: &ModelSpec) -> Split {
-    open(
-        &DataSettings {
-            source: Source::Synthetic {
-                shape: model.input.dims.clone(),
-                vocab: None,
-                target: SyntheticTarget::Classes { classes: CLASSES },
-                samples: SAMPLES,
-                seed: 7,
-            },
-            eval_split: 0.3,
-        },
-        1,
-    )
-    .unwrap()
+pub fn data(model: &ModelSpec, source: Option<Source>) -> Split {
+    let synthetic = Source::Synthetic {
+        shape: model.input.dims.clone(),
+        vocab: None,
+        target: SyntheticTarget::Classes { classes: CLASSES },
+        samples: SAMPLES,
+        seed: 7,
+    };
+    let settings = DataSettings {
+        source: source.unwrap_or(synthetic),
+        eval_split: 0.3,
+    };
+    open(&settings, 1).unwrap()
 }
 
 pub fn settings(optimizer: OptimizerSettings) -> TrainSettings {
@@ -129,20 +127,46 @@ pub fn settings(optimizer: OptimizerSettings) -> TrainSettings {
     }
 }
 
-/// Does something after a step, and may stop the run there.
-struct After<F: FnMut(usize) -> ControlFlow<()>>(F);
+/// Does something after a step, and may stop the run there. Keeps what it is told.
+struct After<F: FnMut(usize) -> ControlFlow<()>> {
+    each: F,
+    steps: Vec<StepRecord>,
+    evaluations: Vec<EvalRecord>,
+    notices: Vec<String>,
+}
 
 impl<F: FnMut(usize) -> ControlFlow<()>> Observer for After<F> {
     fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        (self.0)(step.step)
+        self.steps.push(step.clone());
+        (self.each)(step.step)
     }
+
+    fn evaluated(&mut self, evaluation: &EvalRecord) {
+        self.evaluations.push(evaluation.clone());
+    }
+
+    fn notified(&mut self, notice: &Notice<'_>) {
+        self.notices.push(notice.to_string());
+    }
+}
+
+/// What a run left: in its folder, where it has one.
+#[derive(Debug)]
+struct Ran {
+    record: RunRecord,
+    steps: Vec<StepRecord>,
+    evaluations: Vec<EvalRecord>,
+    notices: Vec<String>,
 }
 
 struct Case {
     model: ModelSpec,
     settings: TrainSettings,
+    source: Option<Source>,
     segments: usize,
-    snapshot_every: Option<usize>,
+    snapshot_every: SnapshotEvery,
+    keep_snapshots: usize,
+    weights: Option<PathBuf>,
 }
 
 impl Case {
@@ -150,17 +174,20 @@ impl Case {
         Self {
             model,
             settings: settings(optimizer),
+            source: None,
             segments: 1,
-            snapshot_every: Some(HALF),
+            snapshot_every: SnapshotEvery::Steps(HALF),
+            keep_snapshots: 2,
+            weights: None,
         }
     }
 
     fn run(
         &self,
         run_dir: Option<RunDir>,
-        after: impl FnMut(usize) -> ControlFlow<()>,
-    ) -> Result<RunRecord, Box<RunError>> {
-        let data = data(&self.model);
+        each: impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Ran, Box<RunError>> {
+        let data = data(&self.model, self.source.clone());
         let schedule = ScheduleRequest::Plan(PlanRequest {
             planner: PlannerKind::Uniform,
             segments: Some(self.segments),
@@ -168,15 +195,36 @@ impl Case {
         });
         let job = Job {
             eval: data.eval.as_deref(),
-            run_dir,
+            run_dir: run_dir.clone(),
             snapshot_every: self.snapshot_every,
+            keep_snapshots: self.keep_snapshots,
+            weights: self.weights.clone(),
             ..Job::new(&self.model, &*data.train, &self.settings, schedule)
         };
-        run(&job, DeviceId::Cpu, &mut After(after)).map_err(Box::new)
+        let mut after = After {
+            each,
+            steps: Vec::new(),
+            evaluations: Vec::new(),
+            notices: Vec::new(),
+        };
+        let record = run(&job, DeviceId::Cpu, &mut after)?;
+        let (steps, evaluations) = match &run_dir {
+            None => (after.steps, after.evaluations),
+            Some(dir) => (
+                read_steps(dir.folder()).unwrap(),
+                read_evaluations(dir.folder()).unwrap(),
+            ),
+        };
+        Ok(Ran {
+            record,
+            steps,
+            evaluations,
+            notices: after.notices,
+        })
     }
 
     fn refused(&self, run_dir: RunDir) -> RunDirError {
-        match self.run(Some(run_dir), |_| ControlFlow::Continue(())) {
+        match self.run(Some(run_dir), go_on) {
             Err(error) => match *error {
                 RunError::RunDir(error) => error,
                 other => panic!("a folder's error was expected, not {other}"),
@@ -199,17 +247,31 @@ fn stop_at(last: usize) -> impl FnMut(usize) -> ControlFlow<()> {
 
 /// A run that was stopped after [`HALF`] steps.
 fn half_a_run(case: &Case, folder: &Path) {
-    let record = case
-        .run(Some(RunDir::New(folder.to_path_buf())), stop_at(HALF))
-        .unwrap();
+    let run_dir = Some(RunDir::New(folder.to_path_buf()));
+    let record = case.run(run_dir, stop_at(HALF)).unwrap().record;
     assert!(record.interrupted);
     assert_eq!(record.steps, HALF);
 }
 
+/// Steps after which the folder has a snapshot.
+fn snapshots(folder: &Path) -> Vec<usize> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        Some(name.strip_prefix("snapshot-")?.parse().unwrap())
+    });
+    let mut steps: Vec<usize> = names.flatten().collect();
+    steps.sort_unstable();
+    steps
+}
+
+fn newest_snapshot(folder: &Path) -> PathBuf {
+    folder.join(format!("snapshot-{}", snapshots(folder).last().unwrap()))
+}
+
 /// Losses, rates and accuracies of all steps and evaluations; bits, so that nothing is lost in a comparison.
-fn computed(record: &RunRecord) -> Vec<[u64; 4]> {
+fn computed(ran: &Ran) -> Vec<[u64; 4]> {
     let bits = |number: Option<f64>| number.map_or(0, f64::to_bits);
-    let steps = record.history.iter().map(|step| {
+    let steps = ran.steps.iter().map(|step| {
         let rate = Some(step.learning_rate);
         [
             step.step as u64,
@@ -218,7 +280,7 @@ fn computed(record: &RunRecord) -> Vec<[u64; 4]> {
             bits(rate),
         ]
     });
-    let evaluations = record.evaluations.iter().map(|evaluation| {
+    let evaluations = ran.evaluations.iter().map(|evaluation| {
         [
             evaluation.step as u64,
             bits(Some(evaluation.loss)),
@@ -245,9 +307,10 @@ pub fn tensors(folder: &Path) -> Tensors {
         *bytes = &bytes[read..];
         value
     }
-    let bytes = fs::read(folder.join("snapshot")).unwrap();
-    let mut left = &bytes["rekindle-snapshot/2\n".len()..bytes.len() - 4];
-    take::<(String, Vec<StepRecord>, Vec<EvalRecord>)>(&mut left);
+    type Progress = (usize, f64, f64, Option<EvalRecord>, Option<EvalRecord>);
+    let bytes = fs::read(newest_snapshot(folder)).unwrap();
+    let mut left = &bytes["rekindle-snapshot/3\n".len()..bytes.len() - 4];
+    take::<(String, Progress)>(&mut left);
     let tensors: usize = take(&mut left);
     let model = (0..tensors)
         .map(|_| take::<(u64, TensorData)>(&mut left).1.as_bytes().to_vec())
@@ -289,14 +352,14 @@ fn resumes_exactly(mut case: Case) {
     assert_eq!(alone.evaluations.len(), 3);
 
     // What lies on the disk while step 5 is done is what a process that is killed there leaves.
-    let record = case.run(Some(RunDir::New(whole.clone())), |step| {
+    let ran = case.run(Some(RunDir::New(whole.clone())), |step| {
         if step == HALF + 2 {
             copy_folder(&whole, &killed);
         }
         ControlFlow::Continue(())
     });
     assert_eq!(
-        computed(&record.unwrap()),
+        computed(&ran.unwrap()),
         expected,
         "snapshots change nothing"
     );
@@ -306,12 +369,15 @@ fn resumes_exactly(mut case: Case) {
         let resumed = folder.path().join(segments.to_string());
         copy_folder(from, &resumed);
         case.segments = segments;
-        let record = case
+        let newest = snapshots(from).last().copied();
+        let ran = case
             .run(Some(RunDir::Resume(resumed.clone())), go_on)
             .unwrap();
-        assert_eq!(computed(&record), expected, "{segments} segments");
-        assert_eq!(record.resumed_at, Some(HALF));
-        assert!(!record.interrupted);
+        assert_eq!(computed(&ran), expected, "{segments} segments");
+        assert_eq!(ran.record.resumed_at, newest);
+        assert!(newest >= Some(HALF) && !ran.record.interrupted);
+        let weights = |folder: &Path| fs::read(folder.join("weights.safetensors")).unwrap();
+        assert!(weights(&resumed) == weights(&whole), "{segments} segments");
         let (resumed, whole) = (tensors(&resumed), tensors(&whole));
         assert!(resumed.model == whole.model, "{segments} segments");
         // Ids are drawn anew in every run, so only parts of the same run have the same.
@@ -355,12 +421,11 @@ fn more_steps_can_be_asked_for_at_a_constant_rate() {
     case.settings.steps = HALF;
     case.run(Some(RunDir::New(path.clone())), go_on).unwrap();
     case.settings.steps = STEPS;
-    let mut record = case.run(Some(RunDir::Resume(path)), go_on).unwrap();
+    let mut ran = case.run(Some(RunDir::Resume(path)), go_on).unwrap();
     // The shorter run has evaluated its own last step.
-    record
-        .evaluations
+    ran.evaluations
         .retain(|evaluation| evaluation.step == STEPS);
-    assert_eq!(computed(&record), longer);
+    assert_eq!(computed(&ran), longer);
 }
 
 #[test]
@@ -375,21 +440,21 @@ fn a_run_folder_holds_the_record_and_every_step() {
     let lines = fs::read_to_string(&history).unwrap();
     fs::write(&history, format!("{lines}4,1.0,0.5,0.1,0.1\n5,1.0,0.")).unwrap();
 
-    let record = case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
+    case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
     let lines = fs::read_to_string(&history).unwrap();
     let lines: Vec<_> = lines.lines().collect();
     assert_eq!(lines[0], "step,loss,accuracy,learning_rate,step_s");
     assert_eq!(lines.len(), 1 + STEPS);
-    for (line, step) in lines[1..].iter().zip(&record.history) {
+    let alone = case.run(None, go_on).unwrap();
+    for (line, step) in lines[1..].iter().zip(&alone.steps) {
         let numbers: Vec<f64> = line.split(',').map(|cell| cell.parse().unwrap()).collect();
         assert_eq!(
-            numbers,
+            numbers[..4],
             [
                 step.step as f64,
                 step.loss,
                 step.accuracy.unwrap(),
                 step.learning_rate,
-                step.step_s.0
             ]
         );
     }
@@ -397,8 +462,33 @@ fn a_run_folder_holds_the_record_and_every_step() {
         serde_json::from_slice(&fs::read(path.join("run.json")).unwrap()).unwrap();
     assert_eq!(written["steps"], STEPS);
     assert_eq!(written["interrupted"], false);
-    assert_eq!(written["evaluations"].as_array().unwrap().len(), 3);
-    assert_eq!(fs::read_dir(&path).unwrap().count(), 3);
+    let evaluations = fs::read_to_string(path.join("evaluations.csv")).unwrap();
+    assert_eq!(evaluations.lines().count(), 1 + 3);
+    assert_eq!(written["evaluation"]["step"], STEPS);
+    let best = alone
+        .evaluations
+        .iter()
+        .min_by(|a, b| a.loss.total_cmp(&b.loss));
+    let best = best.unwrap().step;
+    assert_eq!(written["best_evaluation"]["step"], best);
+    // The newest two snapshots, and the best; and besides them these.
+    let kept = snapshots(&path);
+    assert!(
+        kept.len() <= 3 && kept.contains(&best) && kept.contains(&STEPS),
+        "{kept:?}"
+    );
+    let files = [
+        "lock",
+        "history.csv",
+        "evaluations.csv",
+        "run.json",
+        "weights.safetensors",
+    ];
+    assert!(files.iter().all(|file| path.join(file).is_file()));
+    assert_eq!(
+        fs::read_dir(&path).unwrap().count(),
+        kept.len() + files.len()
+    );
 }
 
 #[test]
@@ -407,7 +497,10 @@ fn a_record_read_back_is_the_one_that_was_written() {
     let case = Case::new(mlp(), SGD);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run");
-    let returned = case.run(Some(RunDir::New(path.clone())), go_on).unwrap();
+    let returned = case
+        .run(Some(RunDir::New(path.clone())), go_on)
+        .unwrap()
+        .record;
 
     let read = read_record(&path).unwrap();
     let written: serde_json::Value =
@@ -421,12 +514,12 @@ fn a_record_read_back_is_the_one_that_was_written() {
 fn a_run_with_a_folder_traces_one_step_and_leaves_its_phases_and_its_median_alone() {
     own_process!();
     let case = Case::new(mlp(), SGD);
-    let record = case.run(None, go_on).unwrap();
+    let record = case.run(None, go_on).unwrap().record;
     assert_eq!(record.timeline, None);
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run");
-    let record = case.run(Some(RunDir::New(path.clone())), go_on).unwrap();
+    let Ran { record, steps, .. } = case.run(Some(RunDir::New(path.clone())), go_on).unwrap();
     let phased: Vec<_> = record.phases.iter().map(|phases| phases.step).collect();
     assert_eq!(phased, [1, 2, 3, STEPS]);
     let timeline = record.timeline.unwrap();
@@ -438,8 +531,7 @@ fn a_run_with_a_folder_traces_one_step_and_leaves_its_phases_and_its_median_alon
     // Recording and planning took more than a step of this tiny model: that is the predicted peak.
     assert!(predicted.max() <= Some(record.in_use.predicted_bytes));
     assert_eq!(record.in_use.predicted_bytes, record.in_use.measured_bytes);
-    let mut counted: Vec<f64> = record
-        .history
+    let mut counted: Vec<f64> = steps
         .iter()
         .filter(|step| ![1, 4].contains(&step.step))
         .map(|step| step.step_s.0)
@@ -451,7 +543,7 @@ fn a_run_with_a_folder_traces_one_step_and_leaves_its_phases_and_its_median_alon
     let mut short = Case::new(mlp(), SGD);
     short.settings.steps = 2;
     let path = folder.path().join("short");
-    let record = short.run(Some(RunDir::New(path)), go_on).unwrap();
+    let record = short.run(Some(RunDir::New(path)), go_on).unwrap().record;
     assert_eq!(record.timeline.unwrap().step, 2);
 }
 
@@ -464,7 +556,7 @@ fn a_record_that_cannot_be_read_is_refused() {
     assert_eq!(
         refusal(),
         format!(
-            "{shown}: holds no record of a run: `train -o` writes one at every evaluation and at the run's end"
+            "{shown}: holds no record of a run: `train -o` writes one with every snapshot and at the run's end"
         )
     );
     let path = folder.path().join("run.json");
@@ -472,11 +564,11 @@ fn a_record_that_cannot_be_read_is_refused() {
     assert_eq!(
         refusal(),
         format!(
-            "{}: a record of the format `rekindle-run/9`, but this version reads `rekindle-run/1`",
+            "{}: a record of the format `rekindle-run/9`, but this version reads `rekindle-run/2`",
             path.display()
         )
     );
-    fs::write(&path, r#"{"format": "rekindle-run/1"}"#).unwrap();
+    fs::write(&path, r#"{"format": "rekindle-run/2"}"#).unwrap();
     assert!(refusal().contains("not a run's record: missing field"));
 }
 
@@ -495,13 +587,24 @@ fn a_new_run_spares_an_old_one() {
             "{shown}: already holds a run: continue it with `--resume {shown}`, or name another folder"
         )
     );
-    fs::remove_file(path.join("snapshot")).unwrap();
+    // Killed before its first snapshot.
+    for step in snapshots(&path) {
+        fs::remove_file(path.join(format!("snapshot-{step}"))).unwrap();
+    }
     let error = case.refused(RunDir::New(path.clone()));
-    assert!(matches!(error, RunDirError::HoldsRemains { .. }), "{error}");
-    let error = case.refused(RunDir::Resume(path.clone()));
+    assert!(matches!(error, RunDirError::HoldsRun { .. }), "{error}");
+    let ran = case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
+    let begins = format!("{shown}: the run was stopped before its first snapshot and begins again");
+    assert_eq!(ran.notices, [begins]);
+    assert_eq!(ran.record.resumed_at, None);
+    assert_eq!(computed(&ran), computed(&case.run(None, go_on).unwrap()));
+
+    let empty = path.join("empty");
+    fs::create_dir(&empty).unwrap();
+    let shown = empty.display();
     assert_eq!(
-        error.to_string(),
-        format!("{shown}: holds no snapshot, so there is nothing to resume")
+        case.refused(RunDir::Resume(empty.clone())).to_string(),
+        format!("{shown}: holds no run to resume: `train CONFIG -o {shown}` starts one")
     );
 }
 
@@ -544,6 +647,16 @@ fn what_must_not_change_is_named_with_both_values() {
         refused(|case| case.model.layers[3] = linear(17)),
         "model.layers[3].out 16 17"
     );
+    let other_seed = |case: &mut Case| {
+        case.source = Some(Source::Synthetic {
+            shape: vec![12],
+            vocab: None,
+            target: SyntheticTarget::Classes { classes: CLASSES },
+            samples: SAMPLES,
+            seed: 8,
+        });
+    };
+    assert_eq!(refused(other_seed), "data.seed 7 8");
 
     let constant = |steps| {
         let mut case = Case::new(mlp(), ADAM);
@@ -558,57 +671,176 @@ fn what_must_not_change_is_named_with_both_values() {
         error.to_string(),
         format!(
             "{}: has done 3 steps already, but 2 are asked for: ask for at least 3",
-            path.join("snapshot").display()
+            path.join("snapshot-3").display()
         )
     );
 }
 
 #[test]
-fn a_damaged_snapshot_is_named() {
+fn a_text_of_the_same_length_is_another_one() {
     own_process!();
-    let case = Case::new(conv_net(), ADAM);
     let folder = tempfile::tempdir().unwrap();
-    half_a_run(&case, folder.path());
-    let file = folder.path().join("snapshot");
-    let whole = fs::read(&file).unwrap();
-    let history = fs::read(folder.path().join("history.csv")).unwrap();
-    let error = |bytes: &[u8]| {
-        fs::write(&file, bytes).unwrap();
-        let error = case.refused(RunDir::Resume(folder.path().to_path_buf()));
-        let text = error.to_string();
-        assert!(text.starts_with(&file.display().to_string()), "{text}");
-        error
+    let text = folder.path().join("text");
+    let model = ModelSpec {
+        input: SampleShape {
+            kind: ElementKind::Token,
+            dims: vec![4],
+        },
+        layers: vec![
+            LayerSpec::Embedding { vocab: 256, dim: 2 },
+            LayerSpec::Flatten,
+            linear(256),
+        ],
     };
-    for length in [0, 5, 20, 27, whole.len() / 2, whole.len() - 1] {
-        let error = error(&whole[..length]);
-        assert!(
-            matches!(error, RunDirError::Truncated { bytes, .. } if bytes == length as u64),
-            "{length} bytes: {error}"
-        );
-    }
-    for place in [25, whole.len() / 2, whole.len() - 1] {
-        let mut bytes = whole.clone();
-        bytes[place] ^= 1;
-        let error = error(&bytes);
-        assert!(
-            matches!(error, RunDirError::Checksum { .. }),
-            "byte {place}: {error}"
-        );
-    }
-    let error = error(b"something else that has its length");
-    assert!(matches!(error, RunDirError::Format { .. }), "{error}");
-    assert_eq!(
-        fs::read(folder.path().join("history.csv")).unwrap(),
-        history,
-        "a run that is not resumed is not touched"
+    let mut case = Case::new(model, SGD);
+    case.source = Some(Source::Text {
+        files: vec![text.clone()],
+        window: 4,
+    });
+    fs::write(&text, "one text of some length, read byte by byte").unwrap();
+    let run = folder.path().join("run");
+    half_a_run(&case, &run);
+    fs::write(&text, "one text of some length, read byte by bite").unwrap();
+    let error = case.refused(RunDir::Resume(run.clone()));
+    assert!(
+        matches!(&error, RunDirError::Mismatch { field, .. } if field == "data.contents"),
+        "{error}"
     );
-    fs::write(&file, &whole).unwrap();
-    case.run(Some(RunDir::Resume(folder.path().to_path_buf())), go_on)
-        .unwrap();
+    fs::write(&text, "one text of some length, read byte by byte").unwrap();
+    case.run(Some(RunDir::Resume(run)), go_on).unwrap();
 }
 
 #[test]
-fn what_the_system_refuses_is_told_apart_and_spares_the_snapshot() {
+fn a_damaged_snapshot_is_named_and_the_one_before_it_used() {
+    own_process!();
+    let mut case = Case::new(conv_net(), ADAM);
+    case.snapshot_every = SnapshotEvery::Steps(1);
+    let expected = computed(&case.run(None, go_on).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    half_a_run(&case, &run);
+    let newest = newest_snapshot(&run);
+    assert_eq!(newest, run.join("snapshot-3"));
+    let whole = fs::read(&newest).unwrap();
+    let cut = |length: usize| whole[..length].to_vec();
+    let changed = |place: usize| {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1;
+        bytes
+    };
+    let damages = [0, 5, 20, 27, whole.len() / 2, whole.len() - 1]
+        .map(|length| (cut(length), format!("after {length} bytes")))
+        .into_iter()
+        .chain(
+            [25, whole.len() / 2, whole.len() - 1].map(|place| (changed(place), "checksum".into())),
+        )
+        .chain([(
+            b"something else that has its length".to_vec(),
+            "is not a snapshot".into(),
+        )]);
+    for (number, (bytes, words)) in damages.enumerate() {
+        let path = folder.path().join(number.to_string());
+        copy_folder(&run, &path);
+        let damaged = path.join("snapshot-3");
+        fs::write(&damaged, bytes).unwrap();
+        let ran = case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
+        let [notice] = &ran.notices[..] else {
+            panic!("{:?}", ran.notices);
+        };
+        assert!(
+            notice.starts_with(&damaged.display().to_string()),
+            "{notice}"
+        );
+        assert!(notice.contains(&words), "{notice}");
+        assert_eq!(ran.record.resumed_at, Some(2));
+        assert_eq!(computed(&ran), expected);
+    }
+
+    // None before it.
+    for step in snapshots(&run) {
+        fs::write(run.join(format!("snapshot-{step}")), cut(100)).unwrap();
+    }
+    let history = fs::read(run.join("history.csv")).unwrap();
+    let message = case.refused(RunDir::Resume(run.clone())).to_string();
+    assert!(message.contains("snapshots can be read"), "{message}");
+    assert!(
+        message.contains("start it anew in another folder"),
+        "{message}"
+    );
+    assert!(message.contains("snapshot-3: was cut short"), "{message}");
+    let untouched = fs::read(run.join("history.csv")).unwrap();
+    assert_eq!(
+        untouched, history,
+        "a run that is not resumed is not touched"
+    );
+}
+
+#[test]
+fn the_newest_snapshots_and_the_best_are_kept() {
+    own_process!();
+    let mut case = Case::new(mlp(), SGD);
+    case.snapshot_every = SnapshotEvery::Steps(1);
+    case.settings.steps = 30;
+    case.settings.eval_every = Some(1);
+    // It gets worse from some step on.
+    case.settings.learning_rate = LearningRate::Constant { rate: 0.3 };
+    case.keep_snapshots = 3;
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let ran = case.run(Some(RunDir::New(run.clone())), go_on).unwrap();
+    let best = ran.record.best_evaluation.unwrap();
+    let lowest = ran
+        .evaluations
+        .iter()
+        .min_by(|a, b| a.loss.total_cmp(&b.loss));
+    assert_eq!(Some(&best), lowest);
+    assert!(
+        best.step < 28,
+        "the best is none of the last: {}",
+        best.step
+    );
+    assert_eq!(snapshots(&run), [best.step, 28, 29, 30]);
+}
+
+#[test]
+fn files_that_cannot_be_written_do_not_end_a_run() {
+    own_process!();
+    let mut case = Case::new(mlp(), ADAM);
+    case.snapshot_every = SnapshotEvery::Steps(1);
+    let expected = computed(&case.run(None, go_on).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    // A folder in the place of a file: the system refuses the file, whoever the user is.
+    let in_the_way = ["run.json", "snapshot-2", "snapshot-3"].map(|name| run.join(name));
+    let ran = case.run(Some(RunDir::New(run.clone())), |step| {
+        for path in &in_the_way {
+            match step {
+                1 => fs::create_dir_all(path.join("not empty")).unwrap(),
+                4 => fs::remove_dir_all(path).unwrap(),
+                _ => {}
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    let ran = ran.unwrap();
+    let said: Vec<&str> = ran.notices.iter().map(String::as_str).collect();
+    let [record, snapshot, snapshot_again, record_again] = &said[..] else {
+        panic!("{said:?}");
+    };
+    assert!(record.contains("run.json: cannot be written"), "{record}");
+    assert!(
+        snapshot.contains("snapshot-2: cannot be written"),
+        "{snapshot}"
+    );
+    assert_eq!(*snapshot_again, "the snapshot could be written now");
+    assert_eq!(*record_again, "the record could be written now");
+    assert_eq!(computed(&ran), expected);
+    assert_eq!(read_record(&run).unwrap().steps, STEPS);
+    assert!(!ran.record.interrupted);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused_before_the_first_step() {
     own_process!();
     let case = Case::new(mlp(), ADAM);
     let folder = tempfile::tempdir().unwrap();
@@ -627,24 +859,119 @@ fn what_the_system_refuses_is_told_apart_and_spares_the_snapshot() {
     let missing = folder.path().join("missing");
     refused(
         RunDir::Resume(missing.clone()),
-        format!("{}: cannot be read: ", missing.join("snapshot").display()),
+        format!("{}: cannot be read: ", missing.display()),
     );
+}
 
-    let run_dir = folder.path().join("run");
-    half_a_run(&case, &run_dir);
-    let before = fs::read(run_dir.join("snapshot")).unwrap();
-    // A folder where the next snapshot would be written: the system refuses it, whoever the user is.
-    let in_the_way = run_dir.join("snapshot.new");
-    fs::create_dir(&in_the_way).unwrap();
-    refused(
-        RunDir::Resume(run_dir.clone()),
-        format!(
-            "{}: cannot be written: ",
-            run_dir.join("snapshot").display()
-        ),
+#[test]
+fn a_second_run_in_a_folder_is_refused_while_the_first_goes_on() {
+    own_process!();
+    let case = Case::new(mlp(), ADAM);
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let mut second = Vec::new();
+    let ran = case.run(Some(RunDir::New(run.clone())), |step| {
+        if step == 4 {
+            second.push(case.refused(RunDir::Resume(run.clone())));
+            second.push(case.refused(RunDir::New(run.clone())));
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(
+        computed(&ran.unwrap()),
+        computed(&case.run(None, go_on).unwrap())
     );
-    assert!(fs::read(run_dir.join("snapshot")).unwrap() == before);
-    fs::remove_dir(&in_the_way).unwrap();
-    let record = case.run(Some(RunDir::Resume(run_dir)), go_on).unwrap();
-    assert_eq!(computed(&record), computed(&case.run(None, go_on).unwrap()));
+    assert_eq!(second.len(), 2);
+    for error in second {
+        assert!(matches!(error, RunDirError::Locked { .. }), "{error}");
+        let process = format!("is in use by process {} on ", std::process::id());
+        assert!(error.to_string().contains(&process), "{error}");
+    }
+}
+
+#[test]
+fn weights_go_out_and_in_again() {
+    own_process!();
+    let mut case = Case::new(conv_net(), ADAM);
+    case.settings.dtype = Dtype::Bf16;
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+    case.run(Some(RunDir::New(first.clone())), go_on).unwrap();
+    let weights = first.join("weights.safetensors");
+
+    // A rate of nothing leaves parameters alone, and no momentum leaves statistics alone.
+    let frozen = |model: ModelSpec| {
+        let mut case = Case::new(model, SGD);
+        case.settings.dtype = Dtype::Bf16;
+        case.settings.learning_rate = LearningRate::Constant { rate: 0.0 };
+        case.weights = Some(weights.clone());
+        case
+    };
+    frozen(still(conv_net()))
+        .run(Some(RunDir::New(second.clone())), go_on)
+        .unwrap();
+    let written = fs::read(&weights).unwrap();
+    assert!(fs::read(second.join("weights.safetensors")).unwrap() == written);
+
+    let shown = weights.display().to_string();
+    let refused = |model: ModelSpec| {
+        let message = frozen(model).run(None, go_on).unwrap_err().to_string();
+        let what = message.strip_prefix(&format!("{shown}: "));
+        what.unwrap_or_else(|| panic!("{message}")).to_owned()
+    };
+    let changed = |change: fn(&mut Vec<LayerSpec>)| {
+        let mut model = conv_net();
+        change(&mut model.layers);
+        refused(model)
+    };
+    let smaller_kernel = changed(|layers| {
+        if let LayerSpec::Conv2d { kernel, .. } = &mut layers[0] {
+            *kernel = [1, 1];
+        }
+    });
+    assert_eq!(
+        smaller_kernel,
+        "`0.ops.0.Conv2d.weight` has the shape [4, 2, 3, 3], but [4, 2, 1, 1] in the model"
+    );
+    let another_layer = changed(|layers| layers.push(linear(CLASSES)));
+    assert!(another_layer.starts_with("lacks `"), "{another_layer}");
+    assert!(
+        another_layer.ends_with(", which the model has"),
+        "{another_layer}"
+    );
+    let no_bias = changed(|layers| {
+        let last = layers.last_mut().unwrap();
+        *last = LayerSpec::Linear {
+            out: CLASSES,
+            bias: false,
+        };
+    });
+    assert!(
+        no_bias.ends_with(".Linear.bias`, which the model lacks"),
+        "{no_bias}"
+    );
+    fs::write(&weights, &written[..written.len() - 1]).unwrap();
+    let message = refused(conv_net());
+    assert!(
+        message.starts_with("cannot be read as safetensors: "),
+        "{message}"
+    );
+    fs::remove_file(&weights).unwrap();
+    let error = frozen(conv_net()).run(None, go_on).unwrap_err();
+    assert!(error.is_refused_file(), "{error}");
+}
+
+/// The same with batch norms whose statistics stay as they are.
+fn still(mut model: ModelSpec) -> ModelSpec {
+    fn each(layers: &mut [LayerSpec]) {
+        for layer in layers {
+            match layer {
+                LayerSpec::BatchNorm { momentum, .. } => *momentum = 0.0,
+                LayerSpec::Residual { layers } => each(layers),
+                _ => {}
+            }
+        }
+    }
+    each(&mut model.layers);
+    model
 }

@@ -86,6 +86,7 @@ fn record(
         whole_gpu_used_bytes: None,
         predicted_step_s: Seconds(0.3),
         measured_step_s: Seconds(0.3),
+        step_range_s: None,
         plain: PlainRun {
             peak_bytes: mebibytes(90),
             step_s: Seconds(0.3),
@@ -100,7 +101,8 @@ fn record(
         interrupted: false,
         nonfinite_steps: 0,
         replans: 0,
-        evaluations: Vec::new(),
+        evaluation: None,
+        best_evaluation: None,
         phases: steps
             .iter()
             .map(|(step, readings)| PhasedStep {
@@ -109,7 +111,6 @@ fn record(
             })
             .collect(),
         timeline: None,
-        history: Vec::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! One run on one device.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use rekindle_plan::{Bytes, PlanError};
 
@@ -17,16 +17,15 @@ use crate::{
         RunDirError,
         engine::Engine,
         fingerprint::fingerprint,
-        record::{
-            PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord,
-            median_step_time,
-        },
-        run_dir::{RunDir, RunFiles, read_record},
+        record::{PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
+        run_dir::{Locked, Notice, RunDir, RunFiles, SnapshotEvery},
         shortage::Shortage,
         snapshot::{Progress, Snapshot},
+        step_times::StepTimes,
         timeline::Timeline,
         tracker::Tracker,
         trainer::{StepReport, TrainError, Trainer},
+        weights,
     },
 };
 
@@ -53,6 +52,7 @@ pub(super) struct Session<'a> {
     trace: Vec<TraceEntry>,
     tracker: Option<Arc<Tracker>>,
     progress: Progress,
+    times: StepTimes,
     resumed_at: Option<usize>,
     fingerprint: String,
     files: Option<RunFiles>,
@@ -65,6 +65,8 @@ pub(super) struct Session<'a> {
     within: Option<Bytes>,
     /// Plans that were made anew for want of memory.
     replans: usize,
+    /// When the last snapshot was tried.
+    tried: Instant,
 }
 
 impl<'a> Session<'a> {
@@ -77,15 +79,18 @@ impl<'a> Session<'a> {
     ) -> Result<Self, RunError> {
         let settings = job.settings;
         let fingerprint = fingerprint(job.model, settings, job.train);
-        let (files, mut snapshot) = open_run_dir(job, &fingerprint)?;
+        let mut times = StepTimes::new();
+        let (files, mut snapshot) = open_run_dir(job, &fingerprint, &mut times, observer)?;
         let progress = snapshot
-            .as_mut()
-            .map(Snapshot::take_progress)
+            .as_ref()
+            .map(|snapshot| snapshot.progress().clone())
             .unwrap_or_default();
 
         let mut built = Built::new(job, &device)?;
         if let Some(snapshot) = &mut snapshot {
             built.model = snapshot.restore(built.model)?;
+        } else if let Some(path) = &job.weights {
+            built.model = weights::read(built.model, path)?;
         }
         // Before the measurement, which counts as held what a tracker takes.
         let tracker = job
@@ -119,9 +124,9 @@ impl<'a> Session<'a> {
         )?
         .bounded(planned.budget, planned.count, planned.peak);
         // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
-        let resumed_at = snapshot.is_some().then_some(progress.history.len());
+        let resumed_at = snapshot.is_some().then_some(progress.steps);
         if let Some(snapshot) = &mut snapshot {
-            trainer = trainer.resumed(progress.history.len(), snapshot)?;
+            trainer = trainer.resumed(progress.steps, snapshot)?;
         }
         Ok(Self {
             job,
@@ -131,14 +136,13 @@ impl<'a> Session<'a> {
             planned,
             trainer,
             phases: Vec::new(),
-            traced: files.is_some().then(|| {
-                settings
-                    .steps
-                    .min(progress.history.len() + PHASED_STEPS + 1)
-            }),
+            traced: files
+                .is_some()
+                .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
             trace: Vec::new(),
             tracker,
             progress,
+            times,
             resumed_at,
             fingerprint,
             files,
@@ -147,6 +151,7 @@ impl<'a> Session<'a> {
             subject,
             within: None,
             replans: 0,
+            tried: Instant::now(),
         })
     }
 
@@ -184,24 +189,29 @@ impl<'a> Session<'a> {
             if !report.moments.is_empty() {
                 observer.tracked(&report.moments);
             }
+            self.progress.stepped(&report.record);
+            let counts = self.steps_here() > 1 && self.traced != Some(done);
+            self.times.add(report.record.step_s, counts);
             if let Some(files) = &mut self.files {
-                files.stepped(&report.record)?;
+                files.stepped(&report.record, &mut |notice| observer.notified(notice));
             }
-            self.progress.history.push(report.record);
 
             let evaluate = self.evaluation_is_due() && !interrupted;
-            if evaluate {
-                self.evaluate(observer)?;
-            }
-            let save = match self.job.snapshot_every {
-                Some(every) => done.is_multiple_of(every),
-                None => evaluate,
-            };
-            if save || interrupted || done == steps {
+            let best = evaluate && self.evaluate(observer)?;
+            if best || self.snapshot_is_due() || interrupted || done == steps {
                 self.save(observer)?;
+            } else if evaluate {
+                self.write_record(observer)?;
             }
         }
-        self.finish(interrupted)
+        self.finish(interrupted, observer)
+    }
+
+    fn snapshot_is_due(&self) -> bool {
+        match self.job.snapshot_every {
+            SnapshotEvery::Steps(every) => self.trainer.steps_done().is_multiple_of(every),
+            SnapshotEvery::Time(time) => self.tried.elapsed() >= time,
+        }
     }
 
     /// Runs the next step, with smaller plans where there is too little memory.
@@ -310,7 +320,7 @@ impl<'a> Session<'a> {
     }
 
     fn out_of_memory(
-        &self,
+        &mut self,
         shortage: Shortage,
         smallest: Option<Bytes>,
         observer: &mut dyn Observer,
@@ -323,7 +333,7 @@ impl<'a> Session<'a> {
             &self.planned,
             smallest,
         );
-        self.leave(observer);
+        let _ = self.save(observer);
         RunError::OutOfMemory(Box::new(error))
     }
 
@@ -360,75 +370,98 @@ impl<'a> Session<'a> {
     fn evaluation_is_due(&self) -> bool {
         let settings = self.job.settings;
         let done = self.trainer.steps_done();
-        let last = self.progress.evaluations.last();
+        let last = self.progress.evaluation.as_ref();
         let due = settings
             .eval_every
             .is_some_and(|every| done.is_multiple_of(every));
         (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
     }
 
-    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+    /// Whether no evaluation before was as good.
+    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<bool, RunError> {
         let Some(data) = self.job.eval else {
-            return Ok(());
+            return Ok(false);
         };
         let batches = in_order(data.len(), self.job.settings.micro_batch())
             .map(|indices| data.batch(&indices));
-        let evaluation = self.trainer.evaluate(batches)?;
+        let evaluation = match self.trainer.evaluate(batches) {
+            Ok(evaluation) => evaluation,
+            Err(error) => {
+                self.save(observer)?;
+                return Err(error.into());
+            }
+        };
         observer.evaluated(&evaluation);
-        self.progress.evaluations.push(evaluation);
-        if let Some(files) = &self.files {
-            files.write_record(&self.record(self.predicted_plain(), true)?)?;
+        if let Some(files) = &mut self.files {
+            files.evaluated(&evaluation, &mut |notice| observer.notified(notice));
+        }
+        Ok(self.progress.evaluated(&evaluation))
+    }
+
+    /// Takes a snapshot, but of a state that is not finite; then writes the record.
+    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        self.tried = Instant::now();
+        if let Some(files) = &mut self.files {
+            let trainer = &self.trainer;
+            if let Some(what) = trainer.not_finite()? {
+                observer.snapshot_withheld(trainer.steps_done(), &what);
+                return self.write_record(observer);
+            }
+            files.take_snapshot(
+                &self.fingerprint,
+                &self.progress,
+                |to| trainer.save(to),
+                &mut |notice| observer.notified(notice),
+            );
+        }
+        self.write_record(observer)
+    }
+
+    /// Writes the record of a run that goes on.
+    fn write_record(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        if self.files.is_none() {
+            return Ok(());
+        }
+        let record = self.record(self.predicted_plain(), true)?;
+        if let Some(files) = &mut self.files {
+            files.write_record(&record, &mut |notice| observer.notified(notice));
         }
         Ok(())
     }
 
-    fn ended_by(&self, error: TrainError, observer: &mut dyn Observer) -> RunError {
-        self.leave(observer);
+    /// The error that ends the run. What a later run continues from is written first; files that cannot be written are not
+    /// the error to tell.
+    fn ended_by(&mut self, error: TrainError, observer: &mut dyn Observer) -> RunError {
+        let _ = self.save(observer);
         self.at_stage(error)
     }
 
-    /// Leaves what a later run goes on from, before an error ends this one: that is the error to tell, not another one of
-    /// its files.
-    fn leave(&self, observer: &mut dyn Observer) {
-        let _ = self.save(observer);
-        let record = self.record(self.predicted_plain(), true);
-        if let (Some(files), Ok(record)) = (&self.files, record) {
-            let _ = files.write_record(&record);
+    fn finish(
+        mut self,
+        interrupted: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<RunRecord, RunError> {
+        if let Some(files) = &mut self.files {
+            files.write_weights(&self.trainer.model(), &mut |notice| {
+                observer.notified(notice);
+            });
         }
-    }
-
-    /// Takes a snapshot, but of a state that is not finite.
-    fn save(&self, observer: &mut dyn Observer) -> Result<(), RunError> {
-        if let Some(files) = &self.files {
-            if let Some(what) = self.trainer.not_finite()? {
-                observer.snapshot_withheld(self.trainer.steps_done(), &what);
-                return Ok(());
-            }
-            files.write_snapshot(&self.fingerprint, &self.progress, |to| {
-                self.trainer.save(to)
-            })?;
-        }
-        Ok(())
-    }
-
-    fn finish(mut self, interrupted: bool) -> Result<RunRecord, RunError> {
         // Taken before the comparison, which is no part of the run.
         let mut record = self.record(self.predicted_plain(), interrupted)?;
         if !interrupted {
             record.plain = self.plain()?;
         }
-        if let Some(files) = &self.files {
-            files.write_record(&record)?;
+        if let Some(files) = &mut self.files {
+            files.write_record(&record, &mut |notice| observer.notified(notice));
         }
         Ok(record)
     }
 
     fn record(&self, plain: PlainRun, interrupted: bool) -> Result<RunRecord, RunError> {
         let planned = &self.planned;
-        let history = &self.progress.history;
+        let progress = &self.progress;
         // Before the peak is read: on the processor a record counts too.
         let timeline = self.timeline()?;
-        let traced = timeline.as_ref().map(|timeline| timeline.step);
         Ok(RunRecord {
             format: RUN_FORMAT.into(),
             name: self.job.name.into(),
@@ -455,20 +488,21 @@ impl<'a> Session<'a> {
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.device),
             predicted_step_s: planned.step,
-            measured_step_s: median_step_time(history, traced),
+            measured_step_s: self.times.median(),
+            step_range_s: self.times.range(),
             plain,
-            first_loss: history.first().map_or(f64::NAN, |step| step.loss),
-            last_loss: history.last().map_or(f64::NAN, |step| step.loss),
-            steps: self.trainer.steps_done(),
+            first_loss: progress.first_loss,
+            last_loss: progress.last_loss,
+            steps: progress.steps,
             batch: self.job.settings.batch,
             resumed_at: self.resumed_at,
             interrupted,
             nonfinite_steps: self.nonfinite_steps,
             replans: self.replans,
-            evaluations: self.progress.evaluations.clone(),
+            evaluation: progress.evaluation.clone(),
+            best_evaluation: progress.best.clone(),
             phases: self.phases.clone(),
             timeline,
-            history: history.clone(),
         })
     }
 
@@ -521,8 +555,13 @@ impl<'a> Session<'a> {
             let parts = samples.chunks_exact(micro_batch);
             parts.map(|samples| data.batch(samples))
         };
-        let (peak, steps) = self.trainer.plain_steps(parts)?;
-        Ok(PlainRun::measured(peak.counted(self.planned.count), &steps))
+        let (peak, times) = self.trainer.plain_steps(parts)?;
+        Ok(PlainRun {
+            peak_bytes: peak.counted(self.planned.count),
+            step_s: times.median(),
+            measured: true,
+            range_s: times.range(),
+        })
     }
 }
 
@@ -562,29 +601,45 @@ fn whole_gpu_used(_device: DeviceId) -> Option<Bytes> {
     None
 }
 
-/// The run's files, if it leaves any, and the snapshot that it goes on from.
+/// The run's files, if it leaves any, and the snapshot that it goes on from. Times of steps that were done are added to
+/// `times`.
 fn open_run_dir(
     job: &Job<'_>,
     fingerprint: &str,
+    times: &mut StepTimes,
+    observer: &mut dyn Observer,
 ) -> Result<(Option<RunFiles>, Option<Snapshot>), RunError> {
-    Ok(match &job.run_dir {
-        None => (None, None),
-        Some(RunDir::New(folder)) => (Some(RunFiles::create(folder)?), None),
+    let (locked, snapshot) = match &job.run_dir {
+        None => return Ok((None, None)),
+        Some(RunDir::New(folder)) => (Locked::new_run(folder)?, None),
         Some(RunDir::Resume(folder)) => {
-            let snapshot = RunFiles::snapshot(folder)?;
-            snapshot.check(fingerprint, job.settings.steps)?;
-            // A run that was stopped right after its last step has left the rest to be done.
-            let finished = read_record(folder)
-                .is_ok_and(|record| record.steps == job.settings.steps && !record.interrupted);
-            if finished {
-                return Err(RunDirError::Finished {
-                    path: folder.clone(),
-                    steps: job.settings.steps,
-                }
-                .into());
+            let (locked, snapshot) = Locked::resumed(folder, |damaged| {
+                observer.notified(&Notice::Damaged(damaged));
+            })?;
+            match &snapshot {
+                Some(snapshot) => snapshot.check(fingerprint, job.settings.steps)?,
+                None => observer.notified(&Notice::BeginsAgain(folder)),
             }
-            let files = RunFiles::open(folder, &snapshot.progress().history)?;
-            (Some(files), Some(snapshot))
+            (locked, snapshot)
         }
-    })
+    };
+    let steps = job.settings.steps;
+    let done = snapshot
+        .as_ref()
+        .map_or(0, |snapshot| snapshot.progress().steps);
+    // A run that was stopped right after its last step has left the rest to be done.
+    if let Some(run_dir) = &job.run_dir
+        && done == steps
+        && locked.has_finished(steps)
+    {
+        return Err(RunDirError::Finished {
+            path: run_dir.folder().to_path_buf(),
+            steps,
+        }
+        .into());
+    }
+    let files = locked.open(job.keep_snapshots, done, |step| {
+        times.add(step.step_s, step.step > 1);
+    })?;
+    Ok((Some(files), snapshot))
 }

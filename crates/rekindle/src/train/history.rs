@@ -1,0 +1,340 @@
+//! What a run appends to as it goes: a line of CSV for each step, and for each evaluation.
+//!
+//! Nothing of it is kept in memory but lines that could not be written yet, at most [`PENDING`] bytes of them, which are
+//! allocated when the file is opened.
+
+use std::{
+    fmt::Write as _,
+    fs::{File, OpenOptions},
+    io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write},
+    marker::PhantomData,
+    path::Path,
+    str::Split,
+};
+
+use rekindle_plan::Seconds;
+
+use super::{
+    record::{EvalRecord, StepRecord},
+    run_dir_error::RunDirError,
+};
+
+/// Bytes of lines that wait for a disk that has no room. About 1,000 steps; what comes after them is lost.
+const PENDING: usize = 64 << 10;
+
+/// The longest line that is a row.
+const LONGEST_LINE: u64 = 512;
+
+/// What is written as a line.
+pub(super) trait Row: Sized {
+    /// The first line, with its end.
+    const COLUMNS: &'static str;
+
+    /// Steps that were done by then.
+    fn step(&self) -> usize;
+
+    /// The line without its end.
+    fn write(&self, to: &mut String);
+
+    /// A line without its end; `None` if it is none that was written here.
+    fn read(line: &str) -> Option<Self>;
+}
+
+fn optional(number: Option<f64>, to: &mut String) {
+    if let Some(number) = number {
+        let _ = write!(to, "{number}");
+    }
+}
+
+fn read_optional(cells: &mut Split<'_, char>) -> Option<Option<f64>> {
+    match cells.next()? {
+        "" => Some(None),
+        number => Some(Some(number.parse().ok()?)),
+    }
+}
+
+impl Row for StepRecord {
+    const COLUMNS: &'static str = "step,loss,accuracy,learning_rate,step_s\n";
+
+    fn step(&self) -> usize {
+        self.step
+    }
+
+    fn write(&self, to: &mut String) {
+        let _ = write!(to, "{},{},", self.step, self.loss);
+        optional(self.accuracy, to);
+        let _ = write!(to, ",{},{}", self.learning_rate, self.step_s.0);
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        let mut cells = line.split(',');
+        let row = Self {
+            step: cells.next()?.parse().ok()?,
+            loss: cells.next()?.parse().ok()?,
+            accuracy: read_optional(&mut cells)?,
+            learning_rate: cells.next()?.parse().ok()?,
+            step_s: Seconds(cells.next()?.parse().ok()?),
+        };
+        cells.next().is_none().then_some(row)
+    }
+}
+
+impl Row for EvalRecord {
+    const COLUMNS: &'static str = "step,samples,loss,accuracy\n";
+
+    fn step(&self) -> usize {
+        self.step
+    }
+
+    fn write(&self, to: &mut String) {
+        let _ = write!(to, "{},{},{},", self.step, self.samples, self.loss);
+        optional(self.accuracy, to);
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        let mut cells = line.split(',');
+        let row = Self {
+            step: cells.next()?.parse().ok()?,
+            samples: cells.next()?.parse().ok()?,
+            loss: cells.next()?.parse().ok()?,
+            accuracy: read_optional(&mut cells)?,
+        };
+        cells.next().is_none().then_some(row)
+    }
+}
+
+/// A file that rows are appended to.
+#[derive(Debug)]
+pub(super) struct History<R> {
+    file: File,
+    /// Bytes that are whole lines.
+    len: u64,
+    pending: String,
+    rows: PhantomData<R>,
+}
+
+impl<R: Row> History<R> {
+    /// Opens the file of a run that has done so many steps, and cuts what lies beyond; makes it where there is none.
+    /// `each` sees the rows that stay.
+    pub(super) fn open(
+        path: &Path,
+        done: usize,
+        mut each: impl FnMut(&R),
+    ) -> Result<Self, RunDirError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let opened = match options.open(path) {
+            // Nobody else's file, and no link to one.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                options.create_new(true).open(path)
+            }
+            other => other,
+        };
+        let file = opened.map_err(RunDirError::refused(path, "written"))?;
+        let len = {
+            let (mut rows, mut len) = (Rows::new(&file), 0);
+            while let Some(line) = rows.next().map_err(RunDirError::refused(path, "read"))? {
+                match line {
+                    Line::Columns => {}
+                    Line::Row(row) if R::step(&row) <= done => each(&row),
+                    Line::Other if rows.lines == 1 => return Err(rows.malformed(path)),
+                    Line::Row(_) | Line::Other => break,
+                }
+                len = rows.read;
+            }
+            len
+        };
+        let mut history = Self {
+            file,
+            len,
+            pending: String::with_capacity(PENDING),
+            rows: PhantomData,
+        };
+        if len == 0 {
+            history.pending.push_str(R::COLUMNS);
+        }
+        history
+            .cut()
+            .and_then(|()| history.flush())
+            .map_err(RunDirError::refused(path, "written"))?;
+        Ok(history)
+    }
+
+    /// Adds a row, after those that could not be written before. What cannot be written waits for the next row, or
+    /// is lost where too much waits already.
+    pub(super) fn append(&mut self, row: &R) -> io::Result<()> {
+        if self.pending.len() + LONGEST_LINE as usize <= PENDING {
+            row.write(&mut self.pending);
+            self.pending.push('\n');
+        }
+        self.flush()
+    }
+
+    /// Waits until the disk has it.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.flush()?;
+        self.file.sync_data()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(self.len))?;
+        if let Err(error) = self.file.write_all(self.pending.as_bytes()) {
+            // Half a line may be there. If it cannot be cut now, it is written over later.
+            let _ = self.cut();
+            return Err(error);
+        }
+        self.len += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn cut(&mut self) -> io::Result<()> {
+        self.file.set_len(self.len)
+    }
+}
+
+/// All rows of a file, none where there is no file. A last line without its end is one that is being written.
+pub(super) fn read<R: Row>(path: &Path) -> Result<Vec<R>, RunDirError> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(RunDirError::refused(path, "read"))?,
+    };
+    let mut lines = Rows::new(&file);
+    let mut rows = Vec::new();
+    while let Some(line) = lines.next().map_err(RunDirError::refused(path, "read"))? {
+        match line {
+            Line::Columns => {}
+            Line::Row(row) => rows.push(row),
+            Line::Other => return Err(lines.malformed(path)),
+        }
+    }
+    Ok(rows)
+}
+
+enum Line<R> {
+    Columns,
+    Row(R),
+    Other,
+}
+
+/// The whole lines of a file.
+struct Rows<'a, R> {
+    input: BufReader<&'a File>,
+    line: Vec<u8>,
+    /// Bytes and lines that were read.
+    read: u64,
+    lines: usize,
+    rows: PhantomData<R>,
+}
+
+impl<'a, R: Row> Rows<'a, R> {
+    fn new(file: &'a File) -> Self {
+        Self {
+            input: BufReader::new(file),
+            line: Vec::new(),
+            read: 0,
+            lines: 0,
+            rows: PhantomData,
+        }
+    }
+
+    /// About the line that was read last.
+    fn malformed(&self, path: &Path) -> RunDirError {
+        RunDirError::Malformed {
+            path: path.to_path_buf(),
+            reason: format!(
+                "line {} is not one of `{}`",
+                self.lines,
+                R::COLUMNS.trim_end()
+            ),
+        }
+    }
+
+    fn next(&mut self) -> io::Result<Option<Line<R>>> {
+        self.line.clear();
+        let mut input = io::Read::take(&mut self.input, LONGEST_LINE);
+        input.read_until(b'\n', &mut self.line)?;
+        let Some((b'\n', line)) = self.line.split_last() else {
+            let too_long = self.line.len() as u64 == LONGEST_LINE;
+            self.lines += 1;
+            return Ok(too_long.then_some(Line::Other));
+        };
+        self.read += self.line.len() as u64;
+        self.lines += 1;
+        if self.lines == 1 {
+            return Ok(Some(match self.line == R::COLUMNS.as_bytes() {
+                true => Line::Columns,
+                false => Line::Other,
+            }));
+        }
+        let row = std::str::from_utf8(line).ok().and_then(R::read);
+        Ok(Some(row.map_or(Line::Other, Line::Row)))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn step(step: usize) -> StepRecord {
+        StepRecord {
+            step,
+            loss: 0.1 + step as f64,
+            accuracy: (step % 2 == 0).then_some(1.0 / 3.0),
+            learning_rate: 1e-300,
+            step_s: Seconds(f64::MIN_POSITIVE),
+        }
+    }
+
+    #[test]
+    fn rows_are_read_as_they_were_written_and_cut_where_a_run_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.csv");
+        let mut history = History::open(&path, 0, |_| ()).unwrap();
+        for number in 1..=5 {
+            history.append(&step(number)).unwrap();
+        }
+        let rows: Vec<StepRecord> = read(&path).unwrap();
+        assert_eq!(rows, [1, 2, 3, 4, 5].map(step));
+
+        // As a killed process leaves it.
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.len() - 3]).unwrap();
+        assert_eq!(read::<StepRecord>(&path).unwrap().len(), 4);
+        let mut seen = Vec::new();
+        let mut history = History::open(&path, 3, |row| seen.push(StepRecord::clone(row))).unwrap();
+        assert_eq!(seen, [1, 2, 3].map(step));
+        history.append(&step(4)).unwrap();
+        assert_eq!(read::<StepRecord>(&path).unwrap(), [1, 2, 3, 4].map(step));
+    }
+
+    #[test]
+    fn lines_that_nobody_wrote_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.csv");
+        let of = |text: &[u8]| {
+            fs::write(&path, text).unwrap();
+            read::<EvalRecord>(&path).map_err(|error| error.to_string())
+        };
+        let evaluation = EvalRecord {
+            step: 2,
+            samples: 9,
+            loss: 0.5,
+            accuracy: None,
+        };
+        let columns = EvalRecord::COLUMNS;
+        assert_eq!(
+            of(format!("{columns}2,9,0.5,\n3").as_bytes()),
+            Ok(vec![evaluation])
+        );
+        for bad in ["x,9,0.5,", "2,9,0.5,,", "2,9,0.5", &"9".repeat(600)] {
+            let message = of(format!("{columns}{bad}\n").as_bytes()).unwrap_err();
+            assert!(message.ends_with("line 2 is not one of `step,samples,loss,accuracy`"));
+        }
+        assert!(of(b"step\n").is_err());
+        assert!(of(&[columns.as_bytes(), b"\xff,9,0.5,\n"].concat()).is_err());
+    }
+}

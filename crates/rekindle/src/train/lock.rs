@@ -1,0 +1,133 @@
+//! One run in a folder at a time.
+//!
+//! The lock is the operating system's, on the file `lock`: it ends with the process that holds it, however that ends.
+//! What the file says is for the message that another process shows. On a file system without locks nothing is locked.
+
+use std::{
+    env,
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Read, Seek, Write},
+    path::Path,
+    process,
+    time::Duration,
+};
+
+use super::run_dir_error::RunDirError;
+
+const LOCK: &str = "lock";
+
+/// The most that is read of what a lock file says.
+const HOLDER_BYTES: u64 = 1024;
+
+/// Holds a folder until it is dropped.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Locks a folder that is there.
+    pub(super) fn take(folder: &Path) -> Result<Self, RunDirError> {
+        let path = folder.join(LOCK);
+        let refused = || RunDirError::refused(&path, "locked");
+        if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
+            return Err(refused()(io::Error::other("it is no regular file")));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(&path).map_err(refused())?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(RunDirError::Locked {
+                    path: folder.to_path_buf(),
+                    holder: holder(&mut file),
+                });
+            }
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(TryLockError::Error(error)) => return Err(refused()(error)),
+        }
+        // A message that cannot be left is no reason not to train.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(own_name().as_bytes()));
+        Ok(Self { _file: file })
+    }
+}
+
+/// This process, for people.
+fn own_name() -> String {
+    let command = env::args_os().map(|argument| argument.to_string_lossy().into_owned());
+    let command = command.collect::<Vec<_>>().join(" ");
+    let host = sysinfo::System::host_name().unwrap_or_else(|| "an unnamed host".into());
+    format!("process {} on {host} (`{command}`)", process::id())
+}
+
+/// Who has locked the file, and for how long.
+fn holder(file: &mut File) -> String {
+    let mut said = Vec::new();
+    let read = file.take(HOLDER_BYTES).read_to_end(&mut said);
+    let said: String = String::from_utf8_lossy(&said)
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .collect();
+    let since = file.metadata().and_then(|about| about.modified());
+    let name = match read {
+        Ok(1..) => said,
+        _ => "another process".into(),
+    };
+    match since.map(|since| since.elapsed()) {
+        Ok(Ok(since)) => format!("{name} for {}", rounded(since)),
+        _ => name,
+    }
+}
+
+fn rounded(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locked_folder_names_its_holder_until_that_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = Lock::take(folder.path()).unwrap();
+        let message = Lock::take(folder.path()).unwrap_err().to_string();
+        let own = format!("is in use by process {} on ", process::id());
+        assert!(message.contains(&own), "{message}");
+        assert!(message.contains(" for 0 s"), "{message}");
+        drop(held);
+        Lock::take(folder.path()).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_place_of_the_lock_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let precious = folder.path().join("precious");
+        std::fs::write(&precious, b"precious").unwrap();
+        std::os::unix::fs::symlink(&precious, folder.path().join(LOCK)).unwrap();
+        let message = Lock::take(folder.path()).unwrap_err().to_string();
+        assert!(message.contains("it is no regular file"), "{message}");
+        assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn times_are_shown_in_one_unit() {
+        let shown = [0, 119, 120, 7_199, 7_200, 172_799, 172_800]
+            .map(|seconds| rounded(Duration::from_secs(seconds)));
+        assert_eq!(
+            shown,
+            ["0 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 days"]
+        );
+    }
+}

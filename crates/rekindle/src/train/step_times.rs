@@ -1,0 +1,82 @@
+//! The median step time in bounded memory.
+
+use std::collections::VecDeque;
+
+use rekindle_plan::Seconds;
+
+/// Steps whose times are kept.
+const KEPT: usize = 1_000;
+
+/// Times of the last 1,000 steps that count.
+#[derive(Debug)]
+pub(super) struct StepTimes {
+    counted: VecDeque<f64>,
+    /// The last one that does not count.
+    set_aside: f64,
+}
+
+impl StepTimes {
+    /// None yet; all memory that they will take is allocated.
+    pub(super) fn new() -> Self {
+        Self {
+            counted: VecDeque::with_capacity(KEPT),
+            set_aside: 0.0,
+        }
+    }
+
+    /// Adds the time of a step. One that does not `count` is used where there is no other.
+    pub(super) fn add(&mut self, time: Seconds, counts: bool) {
+        if !counts {
+            self.set_aside = time.0;
+            return;
+        }
+        if self.counted.len() == KEPT {
+            self.counted.pop_front();
+        }
+        self.counted.push_back(time.0);
+    }
+
+    /// The least and the most of those that count.
+    pub(super) fn range(&self) -> Option<[Seconds; 2]> {
+        let times = || self.counted.iter().copied();
+        times().next()?;
+        let (least, most) = (
+            times().fold(f64::INFINITY, f64::min),
+            times().fold(0.0, f64::max),
+        );
+        Some([Seconds(least), Seconds(most)])
+    }
+
+    /// The median of those that count.
+    pub(super) fn median(&self) -> Seconds {
+        let mut times: Vec<f64> = self.counted.iter().copied().collect();
+        times.sort_unstable_by(f64::total_cmp);
+        Seconds(
+            times
+                .get(times.len() / 2)
+                .copied()
+                .unwrap_or(self.set_aside),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_of_the_last_thousand_that_count() {
+        let mut times = StepTimes::new();
+        times.add(Seconds(9.0), false);
+        assert_eq!(times.median(), Seconds(9.0));
+        for step in 1..=3_001 {
+            times.add(Seconds(f64::from(step)), step % 7 != 0);
+        }
+        let mut counted: Vec<i32> = (1..=3_001).filter(|step| step % 7 != 0).collect();
+        let mut last = counted.split_off(counted.len() - KEPT);
+        last.sort_unstable();
+        assert_eq!(times.median(), Seconds(f64::from(last[KEPT / 2])));
+        let ends = [last[0], last[KEPT - 1]].map(|step| Seconds(f64::from(step)));
+        assert_eq!(times.range(), Some(ends));
+    }
+}

@@ -1,0 +1,288 @@
+//! Runs in which something goes wrong: each row of `docs/faults.md` that is about numbers, memory or a lost process.
+#![cfg(target_os = "linux")]
+
+#[path = "support/history.rs"]
+mod history;
+#[path = "support/signal.rs"]
+mod signal;
+mod support;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use self::{
+    history::losses,
+    signal::signalled,
+    support::{document, folder, messages, rekindle},
+};
+
+const MLP: &str = include_str!("../configs/parity/mlp.toml");
+
+/// Activations of 36 MB each, which the allocator asks the system for one by one.
+const LARGE: &str = "
+[data]
+type = 'synthetic'
+shape = [64]
+target = { classes = 8 }
+samples = 150000
+[model]
+layers = [
+    { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 64 }, { type = 'tanh' },
+    { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 8 },
+]
+[train]
+batch = 140000
+steps = 5
+";
+
+/// Starts the program in `folder`; its messages can be read.
+fn started(folder: &Path, arguments: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let messages = BufReader::new(child.stderr.take().expect("piped"));
+    (child, messages)
+}
+
+/// Reads messages to the `count`th line with `word`.
+fn read_to(messages: &mut impl BufRead, word: &str, count: usize) {
+    let mut line = String::new();
+    for _ in 0..count {
+        line.clear();
+        while !line.contains(word) {
+            line.clear();
+            assert_ne!(messages.read_line(&mut line).expect("text"), 0, "ended");
+        }
+    }
+}
+
+fn ended(child: Child, mut messages: impl Read) -> Output {
+    let mut stderr = Vec::new();
+    messages.read_to_end(&mut stderr).expect("text");
+    let output = child.wait_with_output().expect("ended");
+    Output { stderr, ..output }
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status();
+    assert!(status.expect(program).success(), "{program} {arguments:?}");
+}
+
+fn record(folder: &TempDir, run: &str) -> Value {
+    let text = fs::read(folder.path().join(run).join("run.json")).expect("a record");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+#[test]
+fn a_loss_that_is_not_finite_has_an_exit_code_and_can_be_skipped() {
+    let rates = MLP.replace("learning_rate = 1e-3", "learning_rate = 1e30");
+    assert_ne!(rates, MLP);
+    let folder = folder(&rates);
+    let train = ["train", "run.toml", "--device", "cpu", "--steps", "6"];
+    let stopped = rekindle(folder.path(), &[&train[..], &["-o", "run"]].concat());
+    let said = messages(&stopped);
+    assert_eq!(stopped.status.code(), Some(6), "{said}");
+    assert!(
+        said.contains("the loss of step") && said.contains("of epoch 1"),
+        "{said}"
+    );
+    assert!(
+        said.contains("gradient") && said.contains("in stage"),
+        "{said}"
+    );
+    assert!(said.contains("--on-nonfinite skip"), "{said}");
+    assert!(folder.path().join("run/snapshot-1").exists());
+
+    let go_on = |choice: &str| {
+        let arguments = [&train[..], &["--json", "--on-nonfinite", choice]].concat();
+        let output = rekindle(folder.path(), &arguments);
+        (document(&output), messages(&output))
+    };
+    let (skipped, said) = go_on("skip");
+    assert!(skipped["nonfinite_steps"].as_u64() > Some(0), "{said}");
+    assert_eq!(skipped["settings"]["on_nonfinite"], "skip");
+    assert!(said.contains("nothing is updated"), "{said}");
+    let (_, said) = go_on("continue");
+    assert!(said.contains("updated all the same"), "{said}");
+}
+
+#[test]
+fn a_plan_that_the_machine_cannot_hold_is_not_started() {
+    let folder = folder(LARGE);
+    let program = assert_cmd::cargo::cargo_bin("rekindle");
+    let train = "train run.toml --device cpu --planner none";
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            &format!("ulimit -v 600000; exec {} {train}", program.display()),
+        ])
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder.path())
+        .output()
+        .expect("started");
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("can be had") && said.contains("--budget"),
+        "{said}"
+    );
+    assert!(!said.contains("step 1/"), "{said}");
+}
+
+#[test]
+fn an_allocation_that_the_system_refuses_is_survived_bit_for_bit() {
+    let folder = folder(LARGE);
+    let train = ["train", "run.toml", "--device", "cpu", "--json", "-o"];
+    let train = |run: &'static str| [&train[..], &[run]].concat();
+    let whole = document(&rekindle(folder.path(), &train("whole")));
+    assert_eq!(whole["replans"], 0);
+
+    let (child, mut messages) = started(folder.path(), &train("short"));
+    read_to(&mut messages, "step 1/", 1);
+    let pid = child.id().to_string();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
+    let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    // Two activations less than steps have taken so far.
+    let limit = (peak.expect("a peak") * 1024 - 2 * 36_000_000).to_string();
+    run("prlimit", &["--pid", &pid, &format!("--as={limit}:")]);
+    let output = ended(child, messages);
+    let said = support::messages(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("could not allocate"), "{said}");
+    assert!(said.contains("the same batch runs again"), "{said}");
+    let record = document(&output);
+    assert!(record["replans"].as_u64() > Some(0), "{said}");
+    let losses = |run: &str| losses(&folder.path().join(run));
+    assert_eq!(losses("short"), losses("whole"));
+}
+
+/// A run that takes long enough to be killed, with a snapshot at each evaluation.
+fn supervised(
+    folder: &TempDir,
+    steps: &str,
+    output: &str,
+) -> (Child, BufReader<impl Read + use<>>) {
+    let arguments = [
+        "train",
+        "run.toml",
+        "--device",
+        "cpu",
+        "--supervise",
+        "--steps",
+        steps,
+    ];
+    started(folder.path(), &[&arguments[..], &["-o", output]].concat())
+}
+
+fn evaluating() -> TempDir {
+    let evaluated = MLP.replace("[train]", "[train]\neval_every = 100");
+    let evaluated = evaluated.replace("[data]", "[data]\neval_split = 0.2");
+    folder(&format!("{evaluated}\n[run]\nsnapshot_every = 100\n"))
+}
+
+/// The process that a supervisor has started.
+fn child_of(supervisor: &Child) -> String {
+    let wanted = format!("PPid:\t{}\n", supervisor.id());
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let mut ids = processes.map(|process| process.file_name().to_string_lossy().into_owned());
+    let child = ids.find(|id| {
+        let status = fs::read_to_string(format!("/proc/{id}/status"));
+        status.is_ok_and(|status| status.contains(&wanted))
+    });
+    child.expect("a child")
+}
+
+#[test]
+fn a_killed_child_is_started_again_from_its_snapshot() {
+    let folder = evaluating();
+    let (whole, messages) = supervised(&folder, "1500", "whole");
+    assert!(ended(whole, messages).status.success());
+
+    let (supervisor, mut messages) = supervised(&folder, "1500", "killed");
+    read_to(&mut messages, "evaluation", 2);
+    run("kill", &["-KILL", &child_of(&supervisor)]);
+    let output = ended(supervisor, messages);
+    let said = support::messages(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("killed by the system") && said.contains("restart 1 of"),
+        "{said}"
+    );
+    assert!(said.contains("goes on from its last snapshot"), "{said}");
+    let [whole, killed] = ["whole", "killed"].map(|run| record(&folder, run));
+    assert!(killed["resumed_at"].as_u64() >= Some(100), "{said}");
+    let losses = |run: &str| losses(&folder.path().join(run));
+    assert_eq!(losses("killed"), losses("whole"));
+    assert_eq!(killed["best_evaluation"], whole["best_evaluation"]);
+}
+
+#[test]
+fn an_interrupt_passes_through_a_supervisor() {
+    let folder = evaluating();
+    let arguments = [
+        "train",
+        "run.toml",
+        "--device",
+        "cpu",
+        "--supervise",
+        "-o",
+        "run",
+    ];
+    let arguments = [&arguments[..], &["--steps", "100000000"]].concat();
+    let stepped = |line: &str| line.starts_with("step ");
+    let output = signalled(folder.path(), &arguments, stepped, "-INT");
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted after step"), "{said}");
+    assert_eq!(record(&folder, "run")["interrupted"], true);
+}
+
+#[test]
+fn a_supervisor_needs_a_folder() {
+    let folder = folder(MLP);
+    let output = rekindle(folder.path(), &["train", "run.toml", "--supervise"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(messages(&output).contains("-o RUN_DIR"));
+}
+
+#[test]
+fn the_budget_that_is_named_does_for_a_run_with_a_folder_too() {
+    let folder = folder(MLP);
+    for executor in ["recorded", "modules"] {
+        let train = [
+            "train",
+            "run.toml",
+            "--device",
+            "cpu",
+            "--executor",
+            executor,
+            "--json",
+        ];
+        let refused = rekindle(folder.path(), &[&train[..], &["--budget", "1kB"]].concat());
+        let smallest = document(&refused)["smallest_budget_bytes"]
+            .as_u64()
+            .expect("bytes");
+        let budget = format!("{smallest}B");
+        let output = rekindle(
+            folder.path(),
+            &[&train[..], &["-o", executor, "--budget", &budget]].concat(),
+        );
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(0), "{executor}: {said}");
+        let peak = document(&output)["measured_peak_bytes"].as_u64();
+        assert!(peak <= Some(smallest), "{executor}: {peak:?} of {smallest}");
+    }
+}
