@@ -13,7 +13,8 @@
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures; runs as one page |
 //! | [`started`] | what a run was started with, for going on |
-//! | [`child`] | this program, run again in a process of its own |
+//! | [`child`], [`parent`] | this program, run again in a process of its own that ends with this one |
+//! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
 #[macro_use]
@@ -29,12 +30,14 @@ mod exit;
 mod failure;
 mod infeasible;
 mod max;
+mod parent;
 mod plan_file;
 mod plot;
 mod profiles;
 mod progress;
 mod report;
 mod started;
+mod stop;
 mod summary;
 mod sweep;
 mod table;
@@ -52,6 +55,8 @@ fn main() {
     terminal::set_up_reports();
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();
+    stop::listen();
+    parent::watch_if_child();
     let result = match Cli::parse().command {
         Command::Estimate(args) => commands::estimate::run(&args),
         Command::Train(args) => commands::train::run(args),

@@ -32,7 +32,7 @@ use crate::{
     },
     output,
     plan_file::PlanFile,
-    progress,
+    stop,
 };
 
 /// Above so many bytes nothing is measured without being asked for: parameters alone would take long to draw.
@@ -65,7 +65,6 @@ pub fn run(args: &MaxArgs) -> Outcome {
         Lever::Depth | Lever::Width => None,
     };
     let subject = Subject::new(&config, args.vary, device.device, samples)?;
-    progress::stop_on_interrupt("stopping");
     let children = Children::new()?;
     let measurer = Measurer {
         children: &children,
@@ -102,6 +101,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         })?;
     }
     record.not_measured_because = search.reason_not_to_measure(args, &record)?;
+    stop::in_order("stopping");
     if record.not_measured_because.is_none() && !record.largest.is_empty() {
         match search.measured(&measurer, &record) {
             Ok(largest) => {

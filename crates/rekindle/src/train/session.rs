@@ -307,6 +307,10 @@ pub trait Observer {
     }
     /// A step is done, and what came and went in it was tracked.
     fn tracked(&mut self, _moments: &[TrackedMoment]) {}
+    /// An evaluation has seen `done` of `of` samples. Breaking stops the run in good order, without this evaluation.
+    fn evaluating(&mut self, _done: usize, _of: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
     /// An evaluation is done.
     fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }

@@ -1,6 +1,6 @@
 //! One run on one device.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use rekindle_plan::Bytes;
 
@@ -124,11 +124,11 @@ impl<'a> Session<'a> {
     pub(super) fn run(mut self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
         let steps = self.job.settings.steps;
         // A run that was stopped right after a step left this to be done.
+        let mut interrupted = false;
         if self.job.eval.is_some() && self.evaluation_is_due() {
-            self.evaluate(observer)?;
+            interrupted = self.evaluate(observer)?.is_break();
             self.save()?;
         }
-        let mut interrupted = false;
         while self.trainer.steps_done() < steps && !interrupted {
             let samples = self.batches.step(self.trainer.steps_done());
             let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
@@ -172,7 +172,7 @@ impl<'a> Session<'a> {
 
             let evaluate = self.evaluation_is_due() && !interrupted;
             if evaluate {
-                self.evaluate(observer)?;
+                interrupted = self.evaluate(observer)?.is_break();
             }
             let save = match self.job.snapshot_every {
                 Some(every) => done.is_multiple_of(every),
@@ -215,19 +215,26 @@ impl<'a> Session<'a> {
         (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
     }
 
-    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+    /// Evaluates, unless the observer breaks it off.
+    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<ControlFlow<()>, RunError> {
         let Some(data) = self.job.eval else {
-            return Ok(());
+            return Ok(ControlFlow::Continue(()));
         };
-        let batches = in_order(data.len(), self.job.settings.micro_batch())
-            .map(|indices| data.batch(&indices));
+        let mut goes_on = ControlFlow::Continue(());
+        let batches = in_order(data.len(), self.job.settings.micro_batch()).map_while(|indices| {
+            goes_on = observer.evaluating(indices[0], data.len());
+            goes_on.is_continue().then(|| data.batch(&indices))
+        });
         let evaluation = self.trainer.evaluate(batches)?;
+        if goes_on.is_break() {
+            return Ok(goes_on);
+        }
         observer.evaluated(&evaluation);
         self.progress.evaluations.push(evaluation);
         if let Some(files) = &self.files {
             files.write_record(&self.record(self.predicted_plain(), true)?)?;
         }
-        Ok(())
+        Ok(goes_on)
     }
 
     fn save(&self) -> Result<(), RunError> {
@@ -242,7 +249,9 @@ impl<'a> Session<'a> {
     fn finish(mut self, interrupted: bool) -> Result<RunRecord, RunError> {
         // Taken before the comparison, which is no part of the run.
         let mut record = self.record(self.predicted_plain(), interrupted)?;
-        record.plain = self.plain()?;
+        if !interrupted {
+            record.plain = self.plain()?;
+        }
         if let Some(files) = &self.files {
             files.write_record(&record)?;
         }
