@@ -8,6 +8,7 @@
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
+//! | [`input`] | text files that a user names |
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
@@ -29,7 +30,11 @@ mod estimate;
 mod exit;
 mod failure;
 mod infeasible;
+mod input;
 mod max;
+#[cfg(test)]
+#[path = "../../rekindle/tests/support/mutated.rs"]
+mod mutated;
 mod parent;
 mod plan_file;
 mod plot;

@@ -14,7 +14,7 @@ use crate::{
     config::{self, Overrides, TypedSchedule},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
-    output,
+    input, output,
     plan_file::PlanFile,
     table,
 };
@@ -82,7 +82,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         segments: args.segments,
         slots: args.slots,
     };
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+    let text = input::text(path)?;
     let chain = Chain::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     let plain = PlanRequest {

@@ -13,7 +13,7 @@ use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
     error::DataError,
-    file,
+    file::Input,
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
@@ -55,7 +55,7 @@ pub(super) fn open(
     }
     let files = paths
         .iter()
-        .map(|path| file::read(path))
+        .map(|path| Input::open(path)?.all())
         .collect::<Result<Vec<_>, _>>()?;
     let (longest, bytes) = paths
         .iter()

@@ -21,4 +21,6 @@ pub mod verify;
 pub use engine::ExecutorKind;
 pub use estimate::estimate;
 pub use run_dir_error::RunDirError;
+#[cfg(fuzzing)]
+pub use snapshot::fuzz_snapshot;
 pub use trainer::{StepReport, TrainError, Trainer, to_device};
