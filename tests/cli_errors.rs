@@ -289,6 +289,110 @@ fn wrong_files_are_the_contents_fault() {
 }
 
 #[test]
+fn sizes_that_nothing_has_are_refused_before_anything_is_read() {
+    assert_says(
+        &broken("samples = 64", "samples = 9223372036854775807"),
+        2,
+        &[
+            "the number of synthetic samples is 9223372036854775807",
+            "from 1 to 2147483647",
+        ],
+    );
+    let nested =
+        "{ repeat = 1000, layers = [{ repeat = 1000, layers = [\"relu\"] }] },\n  \"relu\"";
+    assert_says(
+        &broken("\"relu\"", nested),
+        2,
+        &["a model has at most 20000 layers here", "run.toml:10:"],
+    );
+}
+
+/// What is read and is no text is wrong; the system refused nothing.
+#[test]
+fn files_that_are_no_text_are_the_contents_fault() {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("run.toml"), CONFIG).expect("written");
+    fs::write(folder.path().join("bytes"), b"{\"format\": \"\xff\"}").expect("written");
+    for arguments in [
+        &["estimate", "bytes"][..],
+        &["plan", "--chain", "bytes", "--budget", "1MiB"],
+        &["train", "run.toml", "--device", "cpu", "--plan", "bytes"],
+    ] {
+        let refusal = refused(folder.path(), arguments);
+        assert_says(
+            &refusal,
+            2,
+            &["bytes is not UTF-8 text (byte 12)"].map(|words| {
+                if arguments[0] == "estimate" {
+                    "bytes is not UTF-8 text"
+                } else {
+                    words
+                }
+            }),
+        );
+    }
+}
+
+/// Names from files are text: they cannot clear the screen or name the window.
+#[test]
+fn control_characters_do_not_reach_the_terminal() {
+    let folder = TempDir::new().expect("a folder");
+    let write =
+        |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("written");
+    write(
+        "chain.json",
+        r#"{"format": "rekindle-chain/1", "input_bytes": 3, "stages": [{"name": "\u001b[2J", "forward_s": 7,
+            "backward_s": 14, "output_bytes": 5, "saved_bytes": 11, "forward_temp_bytes": 2, "backward_temp_bytes": 3}],
+            "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 1}}"#,
+    );
+    write(
+        "key.toml",
+        &CONFIG.replace("batch = 4", "\"\\u001b[2J\" = 4"),
+    );
+    write("raw.toml", &CONFIG.replace("batch = 4", "\u{1b}[2J = 4"));
+    for (arguments, words) in [
+        (
+            &["plan", "--chain", "chain.json", "--budget", "1MiB"][..],
+            "control character",
+        ),
+        (&["estimate", "key.toml"], "unknown key"),
+        (&["estimate", "raw.toml"], "not TOML"),
+        (&["estimate", "\u{1b}[2J.toml"], "No such file"),
+    ] {
+        let refusal = refused(folder.path(), arguments);
+        assert!(refusal.message.contains(words), "{}", refusal.message);
+        let commands = |character: char| character.is_control() && character != '\n';
+        assert!(!refusal.message.contains(commands), "{:?}", refusal.message);
+    }
+}
+
+/// The batch alone is a gibibyte.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_that_the_system_will_not_give_has_a_code_of_its_own() {
+    let folder = TempDir::new().expect("a folder");
+    let config = CONFIG
+        .replace("shape = [1, 8, 8]", "shape = [1, 64, 64]")
+        .replace("samples = 64", "samples = 65536")
+        .replace("batch = 4", "batch = 65536");
+    fs::write(folder.path().join("run.toml"), config).expect("written");
+    let output = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -v 800000; exec \"$0\" train run.toml --device cpu --planner none",
+        ])
+        .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+        .env("REKINDLE_CACHE", "")
+        .env("RAYON_NUM_THREADS", "2")
+        .current_dir(folder.path())
+        .output()
+        .expect("started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("memory"), "{said}");
+}
+
+#[test]
 fn a_text_shorter_than_its_window_is_named() {
     let folder = TempDir::new().expect("a folder");
     fs::write(folder.path().join("a.txt"), "short").expect("written");

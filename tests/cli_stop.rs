@@ -7,7 +7,12 @@ mod history;
 mod signal;
 mod support;
 
-use std::{fs, path::Path};
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -92,6 +97,155 @@ fn an_interrupt_of_what_keeps_nothing_is_said() {
         assert_eq!(output.status.code(), Some(130), "{said}");
         assert!(said.contains("interrupted: nothing was written"), "{said}");
     }
+}
+
+/// Starts the program in `folder`.
+fn started(folder: &Path, arguments: &[&str]) -> Child {
+    Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started")
+}
+
+fn send(child: &Child, signal: &str, times: usize) {
+    let kill = format!("kill {signal} {}", child.id());
+    let all = vec![kill; times].join("; ");
+    let sent = Command::new("sh").args(["-c", &all]).status();
+    assert!(sent.expect("sh").success());
+}
+
+/// Reads on until a line of the child's messages starts with `words`.
+fn read_until(child: &mut Child, words: &str) -> BufReader<std::process::ChildStderr> {
+    let mut messages = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.starts_with(words) {
+        line.clear();
+        assert_ne!(messages.read_line(&mut line).expect("text"), 0, "ended");
+    }
+    messages
+}
+
+fn end(child: Child, mut messages: impl Read) -> Output {
+    let mut stderr = Vec::new();
+    messages.read_to_end(&mut stderr).expect("text");
+    let output = child.wait_with_output().expect("ended");
+    Output { stderr, ..output }
+}
+
+/// A pipe as the config: the command waits for its text, which never comes.
+#[test]
+fn a_blocked_read_is_interrupted_in_every_command() {
+    let folder = TempDir::new().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let commands: [(&str, &[&str]); 8] = [
+        ("-TERM", &["train", "pipe"]),
+        ("-INT", &["profile", "pipe"]),
+        ("-HUP", &["plan", "pipe"]),
+        ("-TERM", &["plan", "--chain", "pipe", "--budget", "1MiB"]),
+        ("-INT", &["estimate", "pipe"]),
+        ("-HUP", &["verify", "pipe"]),
+        ("-TERM", &["max", "pipe", "--vary", "batch"]),
+        ("-INT", &["sweep", "pipe"]),
+    ];
+    for (signal, arguments) in commands {
+        let child = started(folder.path(), arguments);
+        // Opens once the command has opened it, too.
+        let writer = File::options().write(true).open(&pipe).expect("opened");
+        send(&child, signal, 1);
+        let output = child.wait_with_output().expect("ended");
+        drop(writer);
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(130), "{arguments:?}: {said}");
+        assert!(said.contains("interrupted: nothing was written"), "{said}");
+    }
+}
+
+#[test]
+fn a_run_that_is_measured_is_interrupted_at_once() {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for command in ["train", "profile"] {
+        let arguments = [command, "configs/deep-linear.toml", "--device", "cpu"];
+        let output = signalled(project, &arguments, |line| line.contains("on cpu"), "-TERM");
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("interrupted: nothing was written"), "{said}");
+    }
+}
+
+#[test]
+fn signals_in_a_row_leave_a_snapshot() {
+    let folder = folder(MLP);
+    let endless = ["train", "run.toml", "--steps", "100000000"];
+    let arguments = [&endless[..], &["--device", "cpu", "-o", "run"]].concat();
+    let mut child = started(folder.path(), &arguments);
+    let rest = read_until(&mut child, "step ");
+    send(&child, "-TERM", 3);
+    let output = end(child, rest);
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("rekindle train --resume"), "{said}");
+    assert_eq!(record(&folder, "run")["interrupted"], true);
+}
+
+/// An evaluation of a thousand million samples, after the last step.
+#[test]
+fn a_long_evaluation_is_interrupted_and_done_when_the_run_goes_on() {
+    let config = |samples: &str| {
+        format!(
+            "[data]\ntype = \"synthetic\"\nshape = [8]\ntarget = {{ classes = 3 }}\n\
+             samples = {samples}\neval_split = 0.5\n\
+             [model]\nlayers = [{{ type = \"linear\", out = 3 }}]\n[train]\nsteps = 2\nbatch = 4\n"
+        )
+    };
+    let folder = folder(&config("2_000_000_000"));
+    let arguments = ["train", "run.toml", "--device", "cpu", "-o", "run"];
+    let mut child = started(folder.path(), &arguments);
+    let rest = read_until(&mut child, "step 2/2");
+    send(&child, "-INT", 1);
+    let output = end(child, rest);
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted after step 2 of 2"), "{said}");
+    let kept = record(&folder, "run");
+    assert_eq!(
+        (&kept["interrupted"], &kept["steps"]),
+        (&true.into(), &2.into())
+    );
+    assert_eq!(kept["evaluations"], Value::Array(Vec::new()));
+    // The evaluation is still due.
+    let mut child = started(folder.path(), &["train", "--resume", "run"]);
+    let rest = read_until(&mut child, "plan");
+    send(&child, "-TERM", 1);
+    let output = end(child, rest);
+    assert_eq!(output.status.code(), Some(130), "{}", messages(&output));
+}
+
+/// `nohup` ignores SIGHUP: the run outlives its terminal.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hangup_that_is_ignored_stops_nothing() {
+    let folder = folder(MLP);
+    let run = "trap '' HUP; exec \"$0\" train run.toml --device cpu --steps 2000";
+    let mut child = Command::new("sh")
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder.path())
+        .args(["-c", run])
+        .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let rest = read_until(&mut child, "step ");
+    send(&child, "-HUP", 1);
+    let output = end(child, rest);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
 }
 
 #[test]

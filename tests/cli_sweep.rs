@@ -235,9 +235,10 @@ fn rows_that_run_out_of_memory_stay_in_the_table() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupt_keeps_the_rows_that_are_done() {
+fn an_interrupt_keeps_the_rows_that_are_done_and_a_resumed_sweep_runs_the_others() {
     let folder = folder(CONFIG);
-    let sweep = ["sweep", "run.toml", "--steps", "40", "-o", "out"];
+    let asked = ["sweep", "run.toml", "--segments", "2,4", "--steps", "40"];
+    let sweep = [&asked[..], &["-o", "out"]].concat();
     let output = signal::signalled(folder.path(), &sweep, |line| line.starts_with("2/"), "-INT");
     let rest = messages(&output);
     assert_eq!(output.status.code(), Some(130), "{rest}");
@@ -250,7 +251,88 @@ fn an_interrupt_keeps_the_rows_that_are_done() {
     let kept = fs::read_to_string(folder.path().join("out/sweep.json")).expect("kept");
     let kept: Value = serde_json::from_str(&kept).expect("JSON");
     assert_eq!(kept["interrupted"], true);
-    assert!(rows(&kept).len() >= 2, "{kept}");
+    let done = rows(&kept).len();
+    assert!((2..4).contains(&done), "{kept}");
+
+    let again = rekindle(folder.path(), &sweep);
+    assert_eq!(again.status.code(), Some(2), "{}", messages(&again));
+    assert!(
+        messages(&again).contains("--resume out"),
+        "{}",
+        messages(&again)
+    );
+    let other = ["sweep", "run.toml", "--steps", "41", "--resume", "out"];
+    let other = rekindle(folder.path(), &other);
+    assert_eq!(other.status.code(), Some(2), "{}", messages(&other));
+    let words = "`steps` is 40 in the sweep there, but 41 now";
+    assert!(messages(&other).contains(words), "{}", messages(&other));
+
+    let on = [&asked[..], &["--resume", "out", "--json"]].concat();
+    let whole = document(&rekindle(folder.path(), &on));
+    assert_eq!(whole["interrupted"], false);
+    assert_eq!(whole["rows_asked"], 4);
+    let measured = |row: &Value| {
+        (
+            row["measured_peak_bytes"].clone(),
+            row["measured_step_s"].clone(),
+        )
+    };
+    let (before, after) = (rows(&kept), rows(&whole));
+    assert_eq!(after.len(), 4, "{whole}");
+    for (before, after) in before.iter().zip(after) {
+        assert_eq!(measured(before), measured(after));
+    }
+    // Nothing is left to run.
+    assert_eq!(document(&rekindle(folder.path(), &on)), whole);
+}
+
+/// The processes that were given this path.
+#[cfg(target_os = "linux")]
+fn processes_of(path: &Path) -> Vec<String> {
+    let path = path.to_str().expect("text");
+    let commands = fs::read_dir("/proc")
+        .expect("processes")
+        .filter_map(|entry| {
+            let command = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+            Some(String::from_utf8_lossy(&command).replace('\0', " "))
+        });
+    commands.filter(|command| command.contains(path)).collect()
+}
+
+/// Looks until `found` is true of the processes that were given this path.
+#[cfg(target_os = "linux")]
+fn wait_for(path: &Path, found: impl Fn(&[String]) -> bool) {
+    const LOOKS: usize = 1_200;
+    for _ in 0..LOOKS {
+        if found(&processes_of(path)) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{:?}", processes_of(path));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_killed_sweep_leaves_no_child() {
+    let folder = folder(CONFIG);
+    let config = folder.path().join("run.toml");
+    let mut sweep = std::process::Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
+        .env("REKINDLE_CACHE", "")
+        .arg("sweep")
+        .arg(&config)
+        .args(["--steps", "100000000"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("started");
+    wait_for(&config, |commands| {
+        let row = |command: &String| command.contains(" train ") && command.contains("100000000");
+        commands.iter().any(row)
+    });
+    // SIGKILL: nothing of the sweep's own runs any more.
+    sweep.kill().expect("killed");
+    sweep.wait().expect("ended");
+    wait_for(&config, |commands| commands.is_empty());
 }
 
 #[test]

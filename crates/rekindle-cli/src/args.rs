@@ -450,6 +450,9 @@ pub struct SweepArgs {
     /// Leave sweep.json, sweep.csv, sweep.md and frontier.svg in this folder, renewed after each row
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
+    /// Go on with the sweep in this folder: run the rows that it lacks
+    #[arg(long, value_name = "DIR", conflicts_with = "output")]
+    pub resume: Option<PathBuf>,
     /// One JSON document on standard output
     #[arg(long)]
     pub json: bool,

@@ -1,7 +1,7 @@
 //! This program, run again.
 //!
 //! A peak is a process's, and a process that ran out of memory has no next row: what is to be measured by itself runs in
-//! a process of its own. The child gets no input, its output is caught, and it ends when this one is interrupted.
+//! a process of its own. The child's output is caught, and it ends when this one is interrupted or gone.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{exit, failure::Failure, profiles, progress};
+use crate::{exit, failure::Failure, parent, profiles, stop};
 
 /// Time between two looks at a child.
 const POLL: Duration = Duration::from_millis(20);
@@ -83,9 +83,8 @@ impl Children {
     /// Runs one to its end.
     pub fn run(&self, arguments: &[OsString]) -> Result<Ended, ChildError> {
         let mut command = Command::new(env::current_exe()?);
-        command
+        parent::watched(&mut command)
             .args(arguments)
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         if let Some(cache) = &self.cache {
@@ -100,7 +99,7 @@ impl Children {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
-            if progress::interrupted() && !interrupted {
+            if stop::asked() && !interrupted {
                 interrupted = true;
                 child.kill()?;
             }
@@ -112,7 +111,7 @@ impl Children {
                 .unwrap_or_default()
         };
         // A terminal's Ctrl-C reaches the child as well, and may end it first.
-        if interrupted || progress::interrupted() {
+        if interrupted || stop::asked() {
             return Err(ChildError::Interrupted);
         }
         Ok(Ended {

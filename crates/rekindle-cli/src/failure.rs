@@ -23,7 +23,7 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, PlanError, PlannerKind};
 
-use crate::exit;
+use crate::{exit, terminal};
 
 /// An exit code and a report for people.
 #[derive(Debug)]
@@ -34,6 +34,11 @@ pub struct Failure {
     pub report: Report,
 }
 
+/// A report in which names from files, whatever they hold, are only text.
+fn said(message: impl Display) -> Report {
+    miette!("{}", terminal::shown(&message.to_string()))
+}
+
 /// What a command gives.
 pub type Outcome = Result<(), Failure>;
 
@@ -42,7 +47,7 @@ impl Failure {
     pub fn usage(message: impl Display) -> Self {
         Self {
             code: exit::USAGE,
-            report: miette!("{message}"),
+            report: said(message),
         }
     }
 
@@ -50,7 +55,7 @@ impl Failure {
     pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
         Self {
             code: exit::FILE_REFUSED,
-            report: miette!("{}: {error}", path.display()),
+            report: said(format_args!("{}: {error}", path.display())),
         }
     }
 
@@ -58,7 +63,7 @@ impl Failure {
     pub fn other(message: impl Display) -> Self {
         Self {
             code: exit::OTHER,
-            report: miette!("{message}"),
+            report: said(message),
         }
     }
 
@@ -66,7 +71,11 @@ impl Failure {
     pub fn with_help(code: i32, message: impl Display, help: impl Display) -> Self {
         Self {
             code,
-            report: miette!(help = help.to_string(), "{message}"),
+            report: miette!(
+                help = terminal::shown(&help.to_string()),
+                "{}",
+                terminal::shown(&message.to_string())
+            ),
         }
     }
 }
@@ -80,7 +89,7 @@ impl From<DataError> for Failure {
         };
         Self {
             code,
-            report: miette!("{error}"),
+            report: said(error),
         }
     }
 }
@@ -121,7 +130,7 @@ impl From<RunDirError> for Failure {
         };
         Self {
             code,
-            report: miette!("{error}"),
+            report: said(error),
         }
     }
 }
@@ -199,7 +208,7 @@ impl From<RunError> for Failure {
             }
             RunError::OverBudget { .. } => Self {
                 code: exit::NO_PLAN,
-                report: miette!("{error}"),
+                report: said(error),
             },
             RunError::Device(error) => error.into(),
             RunError::Shape(_) | RunError::Schedule(_) | RunError::OtherModel(_) => {

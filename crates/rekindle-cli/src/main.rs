@@ -8,12 +8,14 @@
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
+//! | [`input`] | text files that a user names |
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures; runs as one page |
 //! | [`started`] | what a run was started with, for going on |
-//! | [`child`] | this program, run again in a process of its own |
+//! | [`child`], [`parent`] | this program, run again in a process of its own that ends with this one |
+//! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
 #[macro_use]
@@ -28,13 +30,19 @@ mod estimate;
 mod exit;
 mod failure;
 mod infeasible;
+mod input;
 mod max;
+#[cfg(test)]
+#[path = "../../rekindle/tests/support/mutated.rs"]
+mod mutated;
+mod parent;
 mod plan_file;
 mod plot;
 mod profiles;
 mod progress;
 mod report;
 mod started;
+mod stop;
 mod summary;
 mod sweep;
 mod table;
@@ -52,6 +60,8 @@ fn main() {
     terminal::set_up_reports();
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();
+    stop::listen();
+    parent::watch_if_child();
     let result = match Cli::parse().command {
         Command::Estimate(args) => commands::estimate::run(&args),
         Command::Train(args) => commands::train::run(args),

@@ -6,7 +6,7 @@ use rekindle::train::session::{Order, Planned};
 use rekindle_plan::{Bytes, Chain, Schedule, Seconds, graph::OperationId};
 use serde::{Deserialize, Serialize};
 
-use crate::{exit, failure::Failure};
+use crate::{exit, failure::Failure, input};
 
 const FORMAT: &str = "rekindle-plan/1";
 
@@ -85,7 +85,7 @@ impl PlanFile {
 
     /// Reads a plan; a schedule in it breaks no rule.
     pub fn read(path: &Path) -> Result<(Self, Order), Failure> {
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+        let text = input::text(path)?;
         let wrong = |message: String| Failure::usage(format!("{}: {message}", path.display()));
         let file: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         if file.format != FORMAT {
@@ -128,7 +128,10 @@ impl PlanFile {
             if planned.name != actual.name || planned.param_bytes != actual.param_bytes {
                 return Err(refused(format!(
                     "its stage {stage} is `{}` with {} of parameters, this one's is `{}` with {}",
-                    planned.name, planned.param_bytes, actual.name, actual.param_bytes
+                    planned.name.escape_debug(),
+                    planned.param_bytes,
+                    actual.name,
+                    actual.param_bytes
                 )));
             }
             let difference = planned.output_bytes.0.abs_diff(actual.output_bytes.0);
@@ -153,4 +156,42 @@ fn sizes(chain: &Chain) -> Vec<StageSizes> {
             param_bytes: stage.param_bytes,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::mutated;
+
+    const PLAN: &str = r#"{"format": "rekindle-plan/1", "chain": [
+        {"name": "a", "output_bytes": 5, "param_bytes": 0}, {"name": "b", "output_bytes": 5, "param_bytes": 12}],
+        "planner": "uniform", "feasible": true, "budget_bytes": null, "predicted_peak_bytes": 40,
+        "predicted_step_s": 0.5, "segments": [[0, 0], [1, 1]],
+        "schedule": ["forward 0", "forward_tracked 1", "loss", "backward 1", "forward_tracked 0", "backward 0",
+        "optimize"], "operations": {"recording": "00ff", "order": [0, 1, 2]}}"#;
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig {
+            failure_persistence: None,
+            ..proptest::prelude::ProptestConfig::with_cases(400)
+        })]
+
+        #[test]
+        fn damaged_plans_are_read_or_refused(edits in mutated::edits(), staged in proptest::bool::ANY) {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("plan.json");
+            let plan = match staged {
+                true => PLAN.replace(", \"operations\": {\"recording\": \"00ff\", \"order\": [0, 1, 2]}", ""),
+                false => PLAN.to_owned(),
+            };
+            fs::write(&path, &plan).expect("written");
+            assert!(PlanFile::read(&path).is_ok());
+            fs::write(&path, mutated::edited(plan.as_bytes(), &edits)).expect("written");
+            if let Err(failure) = PlanFile::read(&path) {
+                assert_eq!(failure.code, exit::USAGE);
+            }
+        }
+    }
 }

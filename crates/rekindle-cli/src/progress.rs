@@ -5,7 +5,6 @@ use std::{
     io::{self, IsTerminal},
     ops::ControlFlow,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -23,40 +22,12 @@ use crate::{
     exit,
     failure::{Failure, Outcome},
     started::Started,
-    terminal,
+    stop, terminal,
     track::TrackFiles,
 };
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Makes the first Ctrl-C stop the command in good order, of which `notice` tells, and the second end the process at
-/// once.
-pub fn stop_on_interrupt(notice: &'static str) {
-    // Without a handler Ctrl-C still ends the process; only the good order is lost.
-    let _ = ctrlc::set_handler(move || {
-        if INTERRUPTED.swap(true, Relaxed) {
-            std::process::exit(exit::INTERRUPTED);
-        }
-        note!("\n{notice}; press Ctrl-C again to stop at once");
-    });
-}
-
-/// Makes Ctrl-C end the command at once, with a word: it keeps nothing that could be lost.
-pub fn end_on_interrupt() {
-    // Without a handler Ctrl-C still ends the process, without the word.
-    let _ = ctrlc::set_handler(|| {
-        note!("\ninterrupted: nothing was written");
-        std::process::exit(exit::INTERRUPTED);
-    });
-}
-
-/// Whether Ctrl-C was pressed.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Relaxed)
-}
 
 /// Shows a run's progress.
 pub struct Progress {
@@ -158,6 +129,13 @@ fn not_written(unwritten: &BTreeMap<RunFile, String>) -> Failure {
     )
 }
 
+fn asked_to_stop() -> ControlFlow<()> {
+    match stop::asked() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}
+
 /// Characters fall back to what every terminal has; a broken template would be a bug, not a reason to stop a run.
 pub fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
@@ -213,6 +191,8 @@ impl Observer for Progress {
     fn planned(&mut self, planned: &Planned) {
         crate::failure::note_plan(planned);
         self.note_peak(planned);
+        // Until now nothing could be lost.
+        stop::in_order("stopping after this step");
         if let Some((started, folder)) = self.kept.take() {
             self.keeping = started.keep(&folder);
         }
@@ -256,11 +236,25 @@ impl Observer for Progress {
                 }
             }
         }
-        if interrupted() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
+        asked_to_stop()
+    }
+
+    fn evaluating(&mut self, done: usize, of: usize) -> ControlFlow<()> {
+        match &self.bar {
+            Some(bar) => bar.set_message(format!("evaluating, {done} of {of} samples")),
+            // Only those that take long.
+            None if done == 0 => self.last_line = Some(Instant::now()),
+            None => {
+                let due = self
+                    .last_line
+                    .is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
+                if due {
+                    self.line(&format!("evaluating: {done} of {of} samples"));
+                    self.last_line = Some(Instant::now());
+                }
+            }
         }
+        asked_to_stop()
     }
 
     fn planned_again(&mut self, again: &PlannedAgain<'_>) {

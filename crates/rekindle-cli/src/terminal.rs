@@ -42,6 +42,34 @@ pub fn set_up_reports() {
     }));
 }
 
+/// Text from a file as it may be printed: control characters, which could rewrite what a terminal shows, are escaped.
+pub fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_command(character) {
+            true => shown.extend(character.escape_unicode()),
+            false => shown.push(character),
+        }
+    }
+    shown
+}
+
+/// The same where places are counted in bytes: each byte of a control character becomes `?`.
+pub fn in_place(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_command(character) {
+            true => shown.extend(std::iter::repeat_n('?', character.len_utf8())),
+            false => shown.push(character),
+        }
+    }
+    shown
+}
+
+fn is_command(character: char) -> bool {
+    character.is_control() && !matches!(character, '\n' | '\t' | '\r')
+}
+
 /// Width of text in files and pipes, and the most that anyone reads with ease.
 const PROSE: usize = 80;
 

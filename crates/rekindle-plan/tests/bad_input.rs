@@ -7,6 +7,9 @@ use rekindle_plan::{
     ScheduleError, Seconds, StageId, plan,
 };
 
+#[path = "../../rekindle/tests/support/mutated.rs"]
+mod mutated;
+
 const GOOD: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 3,
  "stages": [
   {"name": "conv1", "forward_s": 7, "backward_s": 14, "output_bytes": 5, "saved_bytes": 11,
@@ -311,4 +314,35 @@ fn broken_schedules_name_action_and_rule() {
         message.contains("stage 0 has no alternative 2, the largest is 1"),
         "{message}"
     );
+}
+
+/// A name is only text: one that moves the cursor or colours a terminal is refused.
+#[test]
+fn names_with_control_characters_are_refused() {
+    for (name, place) in [("conv1", "stage 0"), ("balanced", "alternative 1")] {
+        let named = format!("\"name\": \"{name}\"");
+        let said = message(&named, "\"name\": \"\\u001b[2J\\u0007\"");
+        assert!(
+            said.contains(place) && said.contains("control character"),
+            "{said}"
+        );
+        assert!(!said.contains(char::is_control), "{said:?}");
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig {
+        failure_persistence: None,
+        ..proptest::prelude::ProptestConfig::with_cases(500)
+    })]
+
+    /// What is read can be written, and read again.
+    #[test]
+    fn damaged_files_are_read_or_refused(edits in mutated::edits()) {
+        let bytes = mutated::edited(GOOD.as_bytes(), &edits);
+        if let Ok(chain) = Chain::from_json(&String::from_utf8_lossy(&bytes)) {
+            let text = chain.to_json().unwrap();
+            assert_eq!(Chain::from_json(&text).unwrap(), chain);
+        }
+    }
 }

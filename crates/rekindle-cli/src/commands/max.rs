@@ -30,7 +30,7 @@ use crate::{
         subject::Subject,
         way::{Way, updated_in_backward},
     },
-    output, progress,
+    output, stop,
 };
 
 /// Above so many bytes nothing is measured without being asked for: parameters alone would take long to draw.
@@ -74,7 +74,6 @@ pub fn run(args: &MaxArgs) -> Outcome {
         Lever::Depth | Lever::Width => None,
     };
     let subject = Subject::new(&config, args.vary, device.device, samples)?;
-    progress::stop_on_interrupt("stopping");
     let children = Children::new()?;
     let measurer = Measurer {
         children: &children,
@@ -114,6 +113,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         record.with_update_in_backward = found.map(|(size, _)| size);
     }
     record.not_measured_because = search.reason_not_to_measure(args, &record)?;
+    stop::in_order("stopping");
     if record.not_measured_because.is_none() && !record.largest.is_empty() {
         match search.measured(&measurer, &record) {
             Ok(largest) => {

@@ -12,7 +12,7 @@ use crate::{
     config::{self, Overrides, TypedSchedule},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
-    output,
+    input, output,
     plan_file::PlanFile,
     table,
 };
@@ -76,7 +76,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         segments: args.segments,
         slots: args.slots,
     };
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+    let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     if args.frontier {

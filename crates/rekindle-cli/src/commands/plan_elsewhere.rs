@@ -3,10 +3,10 @@
 //! On the processor a budget bounds the memory of the process that trains. Planners fill tables that can be larger
 //! than a small model, so `train` hands what was measured to another process of this program and gets a plan back, as
 //! JSON over pipes: of a recorded step the request and the graph, a line each; of modules two lines (the request, what
-//! graphs hold) and the chain. The answer is one line.
+//! graphs hold) and the chain, as a string. The answer is one line.
 
 use std::{
-    io::{self, BufRead, BufReader, Read, Write, stdin},
+    io::{self, BufRead, BufReader, Write, stdin},
     process::{ChildStdin, Command, Stdio},
 };
 
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     failure::{Failure, Outcome},
-    output,
+    output, parent,
 };
 
 /// The subcommand for recorded steps.
@@ -38,25 +38,33 @@ fn ask<A: DeserializeOwned>(
     subcommand: &str,
     send: impl FnOnce(&mut ChildStdin) -> io::Result<()>,
 ) -> Option<A> {
-    let mut child = Command::new(std::env::current_exe().ok()?)
+    let mut child = parent::watched_later(&mut Command::new(std::env::current_exe().ok()?))
         .arg(subcommand)
-        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    // Closed when it is sent.
-    let sent = child.stdin.take().map(|mut to| send(&mut to));
+    // Held open until there is an answer: a child whose input is closed ends.
+    let mut held = child.stdin.take();
+    let sent = held.as_mut().map(send);
     let mut answer = String::new();
     let read = child
         .stdout
         .take()
         .map(|from| BufReader::new(from).read_line(&mut answer));
+    drop(held);
     let ended = child.wait().ok()?;
     sent?.ok()?;
     read?.ok()?;
     let answer = ended.success().then(|| serde_json::from_str(&answer).ok());
     answer.flatten()
+}
+
+/// The next line that was asked.
+fn take<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<T, Failure> {
+    let mut line = String::new();
+    input.read_line(&mut line).map_err(Failure::other)?;
+    serde_json::from_str(&line).map_err(Failure::usage)
 }
 
 fn answer(answer: &impl Serialize) -> Outcome {
@@ -81,10 +89,10 @@ enum GraphAnswer {
 /// Plans the graph that comes on standard input.
 pub fn plan_graph() -> Outcome {
     let mut input = stdin().lock();
-    let mut line = String::new();
-    input.read_line(&mut line).map_err(Failure::other)?;
-    let request: GraphRequest = serde_json::from_str(&line).map_err(Failure::usage)?;
-    let graph: Graph = serde_json::from_reader(input).map_err(Failure::usage)?;
+    let request: GraphRequest = take(&mut input)?;
+    let graph: Graph = take(&mut input)?;
+    drop(input);
+    parent::watch();
     answer(&match rekindle_plan::graph::plan_graph(&graph, &request) {
         Ok(plan) => GraphAnswer::Plan {
             planner: plan.planner,
@@ -106,6 +114,7 @@ fn graph_elsewhere(
         to.write_all(b"\n")?;
         let mut to = io::BufWriter::new(to);
         serde_json::to_writer(&mut to, graph)?;
+        to.write_all(b"\n")?;
         to.flush()
     });
     match found? {
@@ -153,15 +162,11 @@ enum Answer {
 /// Plans the measured modules that come on standard input.
 pub fn plan_measured() -> Outcome {
     let mut input = stdin().lock();
-    let mut line = || {
-        let mut line = String::new();
-        input.read_line(&mut line).map_err(Failure::other)?;
-        Ok::<_, Failure>(line)
-    };
-    let request: PlanRequest = serde_json::from_str(&line()?).map_err(Failure::usage)?;
-    let (holds, sweep_s) = serde_json::from_str(&line()?).map_err(Failure::usage)?;
-    let mut chain = String::new();
-    input.read_to_string(&mut chain).map_err(Failure::other)?;
+    let request: PlanRequest = take(&mut input)?;
+    let (holds, sweep_s) = take(&mut input)?;
+    let chain: String = take(&mut input)?;
+    drop(input);
+    parent::watch();
     let chain = Chain::from_json(&chain).map_err(Failure::usage)?;
     let measured = Measured {
         chain,
@@ -197,7 +202,8 @@ fn measured_elsewhere(
         serde_json::to_writer(&mut *to, &(&measured.holds, measured.sweep_s))?;
         let chain = measured.chain.to_json().map_err(io::Error::other)?;
         to.write_all(b"\n")?;
-        to.write_all(chain.as_bytes())
+        serde_json::to_writer(&mut *to, &chain)?;
+        to.write_all(b"\n")
     });
     match found? {
         Answer::Plan {

@@ -13,7 +13,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     profiles::profiles,
-    progress::{self, Progress},
+    progress::Progress,
     table,
 };
 
@@ -60,7 +60,6 @@ pub fn measured<T>(
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
     let job = complete(job.on(device));
-    progress::end_on_interrupt();
     note!("on {} ({})", device.device, device.name);
     let mut progress = Progress::new(0, config.training.batch);
     let subject = session::measure(&job, device.device, &mut progress);

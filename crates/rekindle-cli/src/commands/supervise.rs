@@ -2,7 +2,8 @@
 //!
 //! A process is lost where the system kills it, where a failed allocation aborts it, and where memory ran out and no
 //! smaller plan helped. It goes on from its last snapshot, or begins again where it has none yet, within a share of what
-//! its plan took. The child is in a process group of its own: Ctrl-C comes here, and is handed on once each time.
+//! its plan took. The child is in a process group of its own: a signal comes here, and is handed on. A second one ends this process
+//! at once, and with it the child.
 
 use std::{
     env,
@@ -10,7 +11,6 @@ use std::{
     fs,
     path::Path,
     process::{Child, Command, ExitStatus},
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread,
     time::Duration,
 };
@@ -24,6 +24,7 @@ use crate::{
     args::TrainArgs,
     exit,
     failure::{Failure, Outcome},
+    parent, stop,
 };
 
 /// How often a run is started again.
@@ -35,8 +36,6 @@ const NEXT: f64 = 0.9;
 /// Time between two looks at the child.
 const POLL: Duration = Duration::from_millis(20);
 
-static INTERRUPTS: AtomicUsize = AtomicUsize::new(0);
-
 /// Trains in a child. Ends this process with the child's exit code.
 pub fn run(args: &TrainArgs) -> Outcome {
     let Some(folder) = args.output.as_ref().or(args.resume.as_ref()) else {
@@ -44,10 +43,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
             "`--supervise` needs a folder whose snapshots it goes on from: add `-o RUN_DIR`",
         ));
     };
-    // Without a handler Ctrl-C still ends both.
-    let _ = ctrlc::set_handler(|| {
-        INTERRUPTS.fetch_add(1, Relaxed);
-    });
+    stop::in_order("handing the signal on");
     let note = NamedTempFile::new().map_err(|error| Failure::file(&env::temp_dir(), &error))?;
     let mut within = match args.budget {
         Some(Size::Bytes(bytes)) => Some(bytes),
@@ -134,17 +130,17 @@ fn train(note: &Path, again: Option<Bytes>) -> Result<ExitStatus, Failure> {
         arguments.push(format!("--again-within={}B", budget.0).into());
     }
     let mut command = Command::new(env::current_exe().map_err(cannot)?);
-    command.args(arguments);
+    parent::watched(&mut command).args(arguments);
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let mut child = command.spawn().map_err(cannot)?;
-    let mut handed_on = 0;
+    let mut handed_on = false;
     loop {
         if let Some(status) = child.try_wait().map_err(cannot)? {
             return Ok(status);
         }
-        if INTERRUPTS.load(Relaxed) > handed_on {
-            handed_on += 1;
+        if stop::asked() && !handed_on {
+            handed_on = true;
             interrupt(&mut child);
         }
         thread::sleep(POLL);

@@ -10,7 +10,7 @@ use crate::{
     config::{self, Config, Overrides},
     exit,
     failure::{Failure, Outcome},
-    output, progress,
+    output, stop,
     sweep::{Point, RowProgress, Runner, SweepFolder, SweepRecord, point, record::SWEEP_FORMAT},
 };
 
@@ -34,11 +34,29 @@ pub fn run(args: &SweepArgs) -> Outcome {
         Some(size) => Some(train::bytes_of(size, &device)?),
         None => device.total_bytes,
     };
-    let folder = match &args.output {
-        Some(path) => Some(SweepFolder::open(path)?),
-        None => None,
+    let mut record = SweepRecord {
+        format: SWEEP_FORMAT.into(),
+        config: args.config.config.display().to_string(),
+        config_crc32: identity(&config)?,
+        device: device.device.to_string(),
+        device_name: device.name.clone(),
+        device_bytes: device.total_bytes,
+        count: config.count(args.count),
+        batch: config.training.batch,
+        steps: args.steps,
+        limit_bytes: limit,
+        plain: None,
+        spread_bytes: Vec::new(),
+        rows_asked: 0,
+        interrupted: true,
+        rows: Vec::new(),
     };
-    progress::stop_on_interrupt("stopping; rows that are done are kept");
+    let folder = match (&args.output, &args.resume) {
+        (_, Some(path)) => Some(SweepFolder::resume(path, &mut record)?),
+        (Some(path), None) => Some(SweepFolder::open(path)?),
+        (None, None) => None,
+    };
+    stop::in_order("stopping; rows that are done are kept");
 
     let mut sweep = Sweep {
         runner: Runner::new(
@@ -46,21 +64,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
             args.config.for_child("train", device.device, args.count),
         ),
         chosen: Point::of_config(&config.run),
-        record: SweepRecord {
-            format: SWEEP_FORMAT.into(),
-            config: args.config.config.display().to_string(),
-            device: device.device.to_string(),
-            device_name: device.name.clone(),
-            device_bytes: device.total_bytes,
-            count: config.count(args.count),
-            batch: config.training.batch,
-            steps: args.steps,
-            limit_bytes: limit,
-            plain: None,
-            rows_asked: 0,
-            interrupted: true,
-            rows: Vec::new(),
-        },
+        record,
         folder,
         progress: RowProgress::new(),
     };
@@ -81,8 +85,12 @@ pub fn run(args: &SweepArgs) -> Outcome {
                 record.rows.len(),
                 record.rows_asked
             ),
-            match &args.output {
-                Some(folder) => format!("they are in {}", folder.display()),
+            match args.output.as_ref().or(args.resume.as_ref()) {
+                Some(_) if record.rows.is_empty() => "repeat the command".into(),
+                Some(folder) => format!(
+                    "they are in {0}; the same command with `--resume {0}` in place of `-o` runs the others",
+                    folder.display()
+                ),
                 None => {
                     "they are shown above; `-o DIR` would have kept them in files as well".into()
                 }
@@ -90,6 +98,13 @@ pub fn run(args: &SweepArgs) -> Outcome {
         )),
         result => result,
     }
+}
+
+/// What rows of one sweep have in common: what the config and the arguments say of model, training and data.
+fn identity(config: &Config) -> Result<String, Failure> {
+    let all = (&config.model, &config.training, &config.data);
+    let json = serde_json::to_vec(&all).map_err(Failure::other)?;
+    Ok(format!("{:08x}", crc32fast::hash(&json)))
 }
 
 /// Refuses segment counts that the model has too few stages for.
@@ -126,14 +141,19 @@ impl Sweep {
         }
         self.record.rows_asked = points.len() + more;
 
-        self.progress.measuring();
-        let smallest = self.runner.smallest_budget(args.measure.fresh)?;
-        for &point in &points {
-            self.row(point)?;
+        if points.iter().any(|&point| !self.record.has(point)) || (spread && !self.is_spread()) {
+            self.progress.measuring();
+            let smallest = self.runner.smallest_budget(args.measure.fresh)?;
+            for &point in &points {
+                self.row(point)?;
+            }
+            if spread && !self.is_spread() {
+                let plain = self.record.plain.as_ref().map(|plain| plain.peak_bytes);
+                self.record.spread_bytes = point::budgets(smallest, plain.unwrap_or(smallest));
+            }
         }
         if spread {
-            let plain = self.record.plain.as_ref().map(|plain| plain.peak_bytes);
-            let budgets = point::budgets(smallest, plain.unwrap_or(smallest));
+            let budgets = self.record.spread_bytes.clone();
             self.record.rows_asked = points.len() + budgets.len();
             for budget in budgets {
                 self.row(Point::Optimal(budget))?;
@@ -143,7 +163,15 @@ impl Sweep {
         self.write()
     }
 
+    fn is_spread(&self) -> bool {
+        !self.record.spread_bytes.is_empty()
+    }
+
+    /// Runs a row, unless it is there.
     fn row(&mut self, point: Point) -> Outcome {
+        if self.record.has(point) {
+            return Ok(());
+        }
         let (done, of) = (self.record.rows.len(), self.record.rows_asked);
         self.progress.starts(done, of);
         let chosen = point == self.chosen;

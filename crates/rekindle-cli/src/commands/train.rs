@@ -28,7 +28,7 @@ use crate::{
     plan_file::PlanFile,
     plot,
     profiles::profiles,
-    progress::{self, Progress},
+    progress::Progress,
     started::{self, Started},
     summary,
     track::TrackFiles,
@@ -89,7 +89,6 @@ pub fn run(args: TrainArgs) -> Outcome {
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);
-    progress::stop_on_interrupt("stopping after this step");
     let budget = match config.run.budget {
         Some(budget) => format!(", budget {budget}"),
         None => String::new(),

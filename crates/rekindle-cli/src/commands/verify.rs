@@ -19,7 +19,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     profiles::profiles,
-    progress, table,
+    table,
 };
 
 /// Format tag of the document that `--json` writes.
@@ -55,7 +55,6 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);
-    progress::end_on_interrupt();
     note!(
         "comparing {} steps with the plain run on {} ({})",
         args.steps,

@@ -13,8 +13,8 @@ use super::{
     vary::Group,
 };
 
-/// Layers that a config may unfold to.
-const MAX_LAYERS: usize = 1_000_000;
+/// Layers that a config may unfold to, those inside residuals counted: as many as planners take stages.
+const MAX_LAYERS: usize = 20_000;
 
 /// All layer types, as a config spells them.
 const TYPES: [&str; 17] = [
@@ -55,6 +55,13 @@ pub struct Layers {
     pub places: Vec<Place>,
     /// Groups that repeat, of the list itself.
     pub groups: Vec<Group>,
+    /// All layers, those inside residuals counted.
+    count: usize,
+}
+
+/// All layers, those inside residuals counted.
+fn count(places: &[Place]) -> usize {
+    places.iter().map(|place| 1 + count(&place.inner)).sum()
 }
 
 impl Layers {
@@ -85,14 +92,16 @@ impl Layers {
     /// The same with its largest group repeated so many times, or why that cannot be.
     pub fn with_depth(&self, times: usize) -> Result<Self, String> {
         let group = Group::deepest(&self.groups).ok_or("no group in `layers` has a `repeat`")?;
-        let unfolded = self.specs.len() - group.layers.len() + group.turn().saturating_mul(times);
-        if unfolded > MAX_LAYERS {
+        let turn = count(&self.places[group.layers.start..][..group.turn()]);
+        let others = self.count - turn * group.times;
+        if others.saturating_add(turn.saturating_mul(times)) > MAX_LAYERS {
             return Err(format!("a model has at most {MAX_LAYERS} layers here"));
         }
         Ok(Self {
             specs: group.repeated(&self.specs, times),
             places: group.repeated(&self.places, times),
             groups: Vec::new(),
+            count: others + turn * times,
         })
     }
 
@@ -102,6 +111,7 @@ impl Layers {
             let empty = toml::de::DeTable::new();
             let mut section = Section::new(&empty, node.span.clone(), format!("layer `{name}`"));
             let (spec, inner) = read_layer(name, &node.span, &mut section, vocab)?;
+            self.count += 1 + count(&inner);
             self.specs.push(spec);
             self.places.push(Place {
                 span: node.span.clone(),
@@ -121,6 +131,7 @@ impl Layers {
                 section.finish()?;
                 Self {
                     specs: vec![spec],
+                    count: 1 + count(&inner),
                     places: vec![Place {
                         span: node.span.clone(),
                         inner,
@@ -143,7 +154,10 @@ impl Layers {
         };
 
         let unfolded = group.specs.len().saturating_mul(repeat);
-        if self.specs.len().saturating_add(unfolded) > MAX_LAYERS {
+        let all = self
+            .count
+            .saturating_add(group.count.saturating_mul(repeat));
+        if all > MAX_LAYERS {
             let node = repeat_node.as_ref().unwrap_or(node);
             return Err(node.problem(&format!(
                 "smaller: a model has at most {MAX_LAYERS} layers here"
@@ -156,6 +170,7 @@ impl Layers {
                 times: repeat,
             });
         }
+        self.count = all;
         for _ in 0..repeat {
             self.specs.extend_from_slice(&group.specs);
             self.places.extend_from_slice(&group.places);

@@ -18,10 +18,8 @@ mod training;
 pub mod vary;
 
 use std::{
-    fs,
     ops::Range,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use rekindle::{
@@ -108,17 +106,7 @@ impl From<&ReplaceArgs> for Overrides {
 
 /// Reads a config and checks all that can be checked without opening the data.
 pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Failure> {
-    let bytes = fs::read(path).map_err(|error| Failure::file(path, &error))?;
-    let text: Arc<str> = match String::from_utf8(bytes) {
-        Ok(text) => text.into(),
-        Err(error) => {
-            return Err(Failure::usage(format!(
-                "{} is not UTF-8 text (byte {})",
-                path.display(),
-                error.utf8_error().valid_up_to()
-            )));
-        }
-    };
+    let text = crate::input::text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
     parse(&text, base, overrides).map_err(|mistake| match mistake {
         Mistake::File(problem) => Failure {

@@ -1,8 +1,10 @@
 //! What is wrong in a config, and where.
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{ops::Range, path::Path};
 
 use miette::{Diagnostic, NamedSource, SourceSpan};
+
+use crate::terminal;
 
 /// Something wrong at a place of a config whose text is still at hand.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,13 +38,13 @@ impl Problem {
     }
 
     /// Joins the problem with the text that it is in.
-    pub fn in_file(self, path: &Path, text: &Arc<str>) -> ConfigError {
+    pub fn in_file(self, path: &Path, text: &str) -> ConfigError {
         ConfigError {
-            message: self.message,
-            source_code: NamedSource::new(path.display().to_string(), Arc::clone(text)),
+            message: terminal::shown(&self.message),
+            source_code: NamedSource::new(path.display().to_string(), terminal::in_place(text)),
             span: self.span.into(),
-            label: self.label,
-            help: self.help,
+            label: terminal::shown(&self.label),
+            help: self.help.as_deref().map(terminal::shown),
         }
     }
 }
@@ -53,7 +55,7 @@ impl Problem {
 pub struct ConfigError {
     message: String,
     #[source_code]
-    source_code: NamedSource<Arc<str>>,
+    source_code: NamedSource<String>,
     #[label("{label}")]
     span: SourceSpan,
     label: String,

@@ -5,6 +5,7 @@ use rekindle::{
 use rekindle_plan::Bytes;
 
 use super::*;
+use crate::mutated;
 use rekindle::size::Size;
 
 const SYNTHETIC: &str =
@@ -425,4 +426,50 @@ fn what_is_not_toml_is_marked() {
     }
     assert_eq!(problem("").0, "the config has no `data`");
     assert_eq!(problem("data = 3\nmodel = 3").0, "`data` must be a table");
+}
+
+/// Layers inside residuals count, and so do groups inside groups.
+#[test]
+fn a_model_has_no_more_layers_than_can_be_planned() {
+    for layers in [
+        "{ repeat = 30, layers = [{ repeat = 30, layers = [{ repeat = 30, layers = ['relu'] }] }] },",
+        "{ repeat = 200, layers = [{ type = 'residual', layers = [{ repeat = 200, layers = ['relu'] }] }] },",
+        "{ repeat = 20_001, type = 'relu' },",
+    ] {
+        let (message, _, _) = problem(&with_layers(layers));
+        assert!(
+            message.contains("a model has at most 20000 layers here"),
+            "{message}"
+        );
+    }
+    let deep = with_layers(
+        "{ repeat = 4, layers = ['relu', { type = 'residual', layers = ['relu', 'tanh'] }] },",
+    );
+    let overrides = Overrides {
+        depth: Some(5_001),
+        ..Overrides::default()
+    };
+    let refused = parse(&deep, Path::new(""), &overrides);
+    assert!(matches!(refused, Err(Mistake::Arguments(why)) if why.contains("20000 layers")));
+}
+
+const ALL: &str = include_str!("../../../../configs/parity/conv.toml");
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig {
+        failure_persistence: None,
+        ..proptest::prelude::ProptestConfig::with_cases(400)
+    })]
+
+    #[test]
+    fn damaged_configs_are_read_or_refused(edits in mutated::edits()) {
+        let bytes = mutated::edited(ALL.as_bytes(), &edits);
+        let text = String::from_utf8_lossy(&bytes);
+        if let Err(Mistake::File(problem)) = parse(&text, Path::new(""), &Overrides::default()) {
+            // The place is one that the text has, and the report is drawn.
+            assert!(text.get(problem.span.clone()).is_some(), "{problem:?}");
+            let report = miette::Report::from(problem.in_file(Path::new("run.toml"), &text));
+            assert!(!format!("{report:?}").contains('\u{7}'));
+        }
+    }
 }

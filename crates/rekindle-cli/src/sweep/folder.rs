@@ -54,20 +54,38 @@ pub struct SweepFolder {
 }
 
 impl SweepFolder {
+    /// Opens the folder of a sweep that goes on, and takes over the rows of `record`, which must be of the same sweep.
+    pub fn resume(path: &Path, record: &mut SweepRecord) -> Result<Self, Failure> {
+        let before = read(path)?;
+        if let Some((field, recorded, wanted)) = before.difference(record) {
+            return Err(Failure::usage(format!(
+                "{}: `{field}` is {recorded} in the sweep there, but {wanted} now: repeat the command that it was \
+                 started with, or start a new one",
+                path.display()
+            )));
+        }
+        record.plain = before.plain;
+        record.spread_bytes = before.spread_bytes;
+        record.rows = before.rows;
+        Ok(Self {
+            path: path.to_owned(),
+        })
+    }
+
     /// Opens a folder, made where there is none. It must be empty and writable: that is tried now, so that nothing is run in
     /// vain.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let refused = |error: std::io::Error| Failure::file(path, &error);
         fs::create_dir_all(path).map_err(refused)?;
         if fs::read_dir(path).map_err(refused)?.next().is_some() {
-            let what = match path.join(RECORD).exists() {
-                true => "already holds a sweep",
-                false => "holds files already",
-            };
-            return Err(Failure::usage(format!(
-                "{}: {what}: name a new folder, or remove this one",
-                path.display()
-            )));
+            let held = path.join(RECORD).exists();
+            let path = path.display();
+            return Err(Failure::usage(match held {
+                true => format!(
+                    "{path}: already holds a sweep: go on with it by `--resume {path}`, or name a new folder"
+                ),
+                false => format!("{path}: holds files already: name a new folder"),
+            }));
         }
         let trial = path.join("sweep.tmp");
         fs::write(&trial, "").map_err(|error| Failure::file(&trial, &error))?;

@@ -27,6 +27,8 @@ pub struct SweepRecord {
     pub format: String,
     /// The config's file.
     pub config: String,
+    /// CRC-32, in hexadecimal, of the model, the training and the data as the config and the arguments have them.
+    pub config_crc32: String,
     /// Where it ran.
     pub device: String,
     /// What the device is called.
@@ -43,6 +45,9 @@ pub struct SweepRecord {
     pub limit_bytes: Option<Bytes>,
     /// The run that overheads are against: measured where the plain row ran, else predicted from measured stages.
     pub plain: Option<PlainRun>,
+    /// Budgets that are spread between the smallest and the plain run's peak; empty until they are known, and where none
+    /// are spread.
+    pub spread_bytes: Vec<Bytes>,
     /// Rows that were to be run.
     pub rows_asked: usize,
     /// Whether the sweep was stopped before its last row. In a record of a sweep that still goes on, too.
@@ -201,6 +206,37 @@ impl SweepRow {
 }
 
 impl SweepRecord {
+    /// The first field in which a sweep that goes on differs from this one, with both values: rows of both would say
+    /// different things.
+    pub fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        let fields = |record: &Self| {
+            [
+                ("config_crc32", record.config_crc32.clone()),
+                ("device", record.device.clone()),
+                ("count", format!("{:?}", record.count)),
+                ("batch", record.batch.to_string()),
+                ("steps", record.steps.to_string()),
+            ]
+        };
+        let pairs = fields(self).into_iter().zip(fields(other));
+        let mut differing = pairs.filter(|(own, others)| own != others);
+        let ((name, own), (_, others)) = differing.next()?;
+        Some((name, own, others))
+    }
+
+    /// Whether a row answers this point already.
+    pub fn has(&self, point: Point) -> bool {
+        let asked = SweepRow::asking(point, false);
+        self.rows.iter().any(|row| {
+            row.kind == asked.kind
+                && match row.kind {
+                    RowKind::Plain | RowKind::Config => true,
+                    RowKind::Uniform => row.segments == asked.segments,
+                    RowKind::Optimal => row.budget_bytes == asked.budget_bytes,
+                }
+        })
+    }
+
     /// Adds a row. `plain` is what its run foretells of the plain run.
     pub fn add(&mut self, row: SweepRow, plain: Option<PlainRun>) {
         if let (RowKind::Plain, Some(peak_bytes), Some(step_s)) =

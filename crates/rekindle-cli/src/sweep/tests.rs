@@ -119,6 +119,7 @@ fn empty() -> SweepRecord {
     SweepRecord {
         format: SWEEP_FORMAT.into(),
         config: "configs/a.toml".into(),
+        config_crc32: "00000000".into(),
         device: "cpu".into(),
         device_name: "a processor".into(),
         device_bytes: Some(Bytes(1024 * MIB)),
@@ -127,6 +128,7 @@ fn empty() -> SweepRecord {
         steps: 2,
         limit_bytes: Some(Bytes(64 * MIB)),
         plain: None,
+        spread_bytes: Vec::new(),
         rows_asked: 6,
         interrupted: false,
         rows: Vec::new(),

@@ -63,6 +63,12 @@ pub enum ChainError {
     /// A chain has at least one stage.
     #[error("the chain has no stages")]
     NoStages,
+    /// A name with a control character, which could rewrite what a terminal shows.
+    #[error("{place}: the name holds a control character")]
+    Name {
+        /// Whose name it is.
+        place: Place,
+    },
     /// A size that is negative, not whole, or more than any machine has.
     #[error("{place}: {field} is {value}, expected a whole number of bytes from 0 to 2^60")]
     Size {
@@ -116,6 +122,7 @@ impl Chain {
         sums.size(Place::Chain, "fixed_bytes", self.fixed_bytes)?;
         for (index, stage) in self.stages.iter().enumerate() {
             let place = || Place::Stage(index, stage.name.clone());
+            is_plain(place(), &stage.name)?;
             sums.time(place(), "forward_s", stage.forward_s)?;
             sums.time(place(), "backward_s", stage.backward_s)?;
             sums.size(place(), "output_bytes", stage.output_bytes)?;
@@ -129,6 +136,7 @@ impl Chain {
             for (number, way) in stage.alternatives.iter().enumerate() {
                 let place =
                     || Place::Alternative(index, stage.name.clone(), number + 1, way.name.clone());
+                is_plain(place(), &way.name)?;
                 sums.time(place(), "forward_s", way.forward_s)?;
                 sums.time(place(), "backward_s", way.backward_s)?;
                 sums.size(place(), "saved_bytes", way.saved_bytes)?;
@@ -196,6 +204,13 @@ impl Sums {
         }
         self.seconds += value;
         Ok(())
+    }
+}
+
+fn is_plain(place: Place, name: &str) -> Result<(), ChainError> {
+    match name.chars().any(char::is_control) {
+        true => Err(ChainError::Name { place }),
+        false => Ok(()),
     }
 }
 

@@ -71,11 +71,11 @@ impl Shuffled {
 }
 
 /// All samples once, in order; the last batch may be smaller.
-pub fn in_order(samples: usize, batch: usize) -> impl Iterator<Item = Vec<usize>> {
+pub fn in_order(samples: usize, batch: usize) -> impl DoubleEndedIterator<Item = Vec<usize>> {
     let batch = batch.max(1);
     (0..samples)
         .step_by(batch)
-        .map(move |first| (first..samples.min(first + batch)).collect())
+        .map(move |first| (first..samples.min(first.saturating_add(batch))).collect())
 }
 
 #[cfg(test)]
@@ -112,5 +112,8 @@ mod tests {
     fn in_order_ends_with_what_is_left() {
         let batches: Vec<_> = in_order(5, 2).collect();
         assert_eq!(batches, [vec![0, 1], vec![2, 3], vec![4]]);
+        // Found at once, however many there are.
+        let last = in_order(usize::MAX, 2).next_back();
+        assert_eq!(last, Some(vec![usize::MAX - 1]));
     }
 }

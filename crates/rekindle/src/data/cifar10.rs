@@ -4,7 +4,11 @@
 
 use std::path::Path;
 
-use super::{error::DataError, file, images::Images};
+use super::{
+    error::DataError,
+    file::{self, Input},
+    images::Images,
+};
 
 /// Classes of CIFAR-10.
 pub const CLASSES: usize = 10;
@@ -56,19 +60,11 @@ fn none() -> Images {
 }
 
 fn append(images: &mut Images, path: &Path) -> Result<(), DataError> {
-    let bytes = file::read(path)?;
-    if bytes.is_empty() {
-        return Err(DataError::Empty {
-            path: path.to_path_buf(),
-        });
-    }
-    if !bytes.len().is_multiple_of(RECORD) {
-        return Err(DataError::Length {
-            path: path.to_path_buf(),
-            expected: bytes.len().next_multiple_of(RECORD) as u64,
-            actual: bytes.len() as u64,
-        });
-    }
+    let file = Input::open(path)?;
+    // Known before it is read, but for a pipe.
+    check_length(path, file.length().unwrap_or(RECORD as u64))?;
+    let bytes = file.all()?;
+    check_length(path, bytes.len() as u64)?;
     for (index, record) in bytes.chunks_exact(RECORD).enumerate() {
         let (label, pixels) = (record[0], &record[1..]);
         if usize::from(label) >= CLASSES {
@@ -81,6 +77,23 @@ fn append(images: &mut Images, path: &Path) -> Result<(), DataError> {
         }
         images.labels.push(label);
         images.pixels.extend_from_slice(pixels);
+    }
+    Ok(())
+}
+
+/// Whole records, and at least one.
+fn check_length(path: &Path, bytes: u64) -> Result<(), DataError> {
+    if bytes == 0 {
+        return Err(DataError::Empty {
+            path: path.to_path_buf(),
+        });
+    }
+    if !bytes.is_multiple_of(RECORD as u64) {
+        return Err(DataError::Length {
+            path: path.to_path_buf(),
+            expected: bytes.next_multiple_of(RECORD as u64),
+            actual: bytes,
+        });
     }
     Ok(())
 }

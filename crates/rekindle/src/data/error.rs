@@ -43,6 +43,22 @@ pub enum DataError {
         /// Bytes that are there, unpacked.
         actual: u64,
     },
+    /// A file that goes on where its format or its header ends it.
+    #[error("{}: goes on after the {expected} bytes that it should have", path.display())]
+    Longer {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that the format demands, unpacked.
+        expected: u64,
+    },
+    /// A file whose content does not fit in memory.
+    #[error("{}: is larger than the memory that is free, which is {free} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of memory that are free.
+        free: u64,
+    },
     /// An IDX file of another kind.
     #[error("{}: starts with 0x{actual:08x} where an IDX file of {what} starts with 0x{expected:08x}", path.display())]
     Magic {

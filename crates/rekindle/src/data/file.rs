@@ -1,34 +1,137 @@
-//! Whole files into memory, plain or gzipped.
+//! Files of data, plain or gzipped. What a file promises is checked before memory is taken for it.
 
 use std::{
-    fs,
-    io::Read,
+    fs::{self, File},
+    io::{BufReader, Read},
     path::{Path, PathBuf},
 };
 
 use flate2::read::MultiGzDecoder;
+use sysinfo::System;
 
 use super::error::DataError;
 
-/// All bytes of a file, as they are.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
-    fs::read(path).map_err(|source| DataError::from_io(path, "file", source))
+/// A file that is read from its start, unpacked if its name ends in `.gz`.
+pub(super) struct Input {
+    path: PathBuf,
+    from: Box<dyn Read>,
+    packed: bool,
+    /// Its length, unless it is packed or no file, such as a pipe.
+    length: Option<u64>,
+    /// Bytes that were read.
+    taken: u64,
 }
 
-/// All bytes of a file, unpacked if its name ends in `.gz`.
-pub(super) fn read_unpacked(path: &Path) -> Result<Vec<u8>, DataError> {
-    let packed = read(path)?;
-    if path.extension().is_none_or(|extension| extension != "gz") {
-        return Ok(packed);
-    }
-    let mut bytes = Vec::new();
-    MultiGzDecoder::new(packed.as_slice())
-        .read_to_end(&mut bytes)
-        .map_err(|source| DataError::Gzip {
+impl Input {
+    pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+        let from_io = |source| DataError::from_io(path, "file", source);
+        let file = File::open(path).map_err(from_io)?;
+        let metadata = file.metadata().map_err(from_io)?;
+        let packed = path.extension().is_some_and(|extension| extension == "gz");
+        Ok(Self {
             path: path.to_path_buf(),
-            source,
+            length: (metadata.is_file() && !packed).then_some(metadata.len()),
+            from: match packed {
+                true => Box::new(MultiGzDecoder::new(BufReader::new(file))),
+                false => Box::new(file),
+            },
+            packed,
+            taken: 0,
+        })
+    }
+
+    /// The next `count` bytes of a file that should have `expected` in all.
+    pub(super) fn take(&mut self, count: usize, expected: u64) -> Result<Vec<u8>, DataError> {
+        let bytes = self.up_to(count as u64)?;
+        match bytes.len() == count {
+            true => Ok(bytes),
+            false => Err(self.length_is_not(expected)),
+        }
+    }
+
+    /// What is left of a file that must have `expected` bytes in all.
+    pub(super) fn rest_of(mut self, expected: u64) -> Result<Vec<u8>, DataError> {
+        if self.length.is_some_and(|length| length != expected) {
+            return Err(self.length_is_not(expected));
+        }
+        let left = expected.saturating_sub(self.taken);
+        self.check_room(left)?;
+        // One more, to know of a file that goes on.
+        let bytes = self.up_to(left.saturating_add(1))?;
+        match (bytes.len() as u64).cmp(&left) {
+            std::cmp::Ordering::Equal => Ok(bytes),
+            std::cmp::Ordering::Less => Err(self.length_is_not(expected)),
+            std::cmp::Ordering::Greater => Err(DataError::Longer {
+                path: self.path,
+                expected,
+            }),
+        }
+    }
+
+    /// All of it.
+    pub(super) fn all(mut self) -> Result<Vec<u8>, DataError> {
+        self.check_room(self.length.unwrap_or(0))?;
+        let most = free();
+        let bytes = self.up_to(most.saturating_add(1))?;
+        if bytes.len() as u64 > most {
+            self.check_room(u64::MAX)?;
+        }
+        Ok(bytes)
+    }
+
+    /// As many as there are, and no more than `count`. Memory grows with what is there.
+    fn up_to(&mut self, count: u64) -> Result<Vec<u8>, DataError> {
+        let known = self
+            .length
+            .map_or(0, |length| length - self.taken.min(length));
+        let mut bytes = Vec::with_capacity(known.min(count) as usize);
+        let read = self.from.by_ref().take(count).read_to_end(&mut bytes);
+        read.map_err(|source| match self.packed {
+            true => DataError::Gzip {
+                path: self.path.clone(),
+                source,
+            },
+            false => DataError::from_io(&self.path, "file", source),
         })?;
-    Ok(bytes)
+        self.taken += bytes.len() as u64;
+        bytes.shrink_to_fit();
+        Ok(bytes)
+    }
+
+    /// Fails if so many bytes are more than the memory that is free.
+    fn check_room(&self, bytes: u64) -> Result<(), DataError> {
+        let free = free();
+        match bytes <= free {
+            true => Ok(()),
+            false => Err(DataError::TooLarge {
+                path: self.path.clone(),
+                free,
+            }),
+        }
+    }
+
+    fn length_is_not(&self, expected: u64) -> DataError {
+        DataError::Length {
+            path: self.path.clone(),
+            expected,
+            actual: self.length.unwrap_or(self.taken),
+        }
+    }
+
+    /// Its length, unless it is packed or no file.
+    pub(super) fn length(&self) -> Option<u64> {
+        self.length
+    }
+}
+
+/// The host's memory that is free. Where the system does not say, all is.
+fn free() -> u64 {
+    let mut system = System::new();
+    system.refresh_memory();
+    match system.available_memory() {
+        0 => u64::MAX,
+        free => free,
+    }
 }
 
 /// The first of `names` that is a file in `folder`, plain before `.gz`.

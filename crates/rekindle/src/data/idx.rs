@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{error::DataError, file};
+use super::{error::DataError, file::Input};
 
 const LABELS: u32 = 0x0000_0801;
 const IMAGES: u32 = 0x0000_0803;
@@ -61,22 +61,15 @@ fn read<const D: usize>(
     what: &'static str,
     magic: u32,
 ) -> Result<([u32; D], Vec<u8>), DataError> {
-    let mut bytes = file::read_unpacked(path)?;
+    let mut file = Input::open(path)?;
     let header = 4 * (1 + D);
-    let length = |expected: u64| DataError::Length {
-        path: path.to_path_buf(),
-        expected,
-        actual: bytes.len() as u64,
-    };
+    let bytes = file.take(header, header as u64)?;
     let number = |at: usize| {
-        bytes
-            .get(4 * at..4 * at + 4)
-            .and_then(|four| four.try_into().ok())
-            .map(u32::from_be_bytes)
-            .ok_or_else(|| length(header as u64))
+        let four = bytes[4 * at..4 * at + 4].iter();
+        four.fold(0, |number: u32, &byte| number << 8 | u32::from(byte))
     };
 
-    let actual = number(0)?;
+    let actual = number(0);
     if actual != magic {
         return Err(DataError::Magic {
             path: path.to_path_buf(),
@@ -87,7 +80,7 @@ fn read<const D: usize>(
     }
     let mut dims = [0; D];
     for (at, dim) in dims.iter_mut().enumerate() {
-        *dim = number(at + 1)?;
+        *dim = number(at + 1);
     }
     if let [_, rows, cols] = dims[..]
         && (rows == 0 || cols == 0)
@@ -103,17 +96,13 @@ fn read<const D: usize>(
     let values = dims
         .iter()
         .fold(1u64, |size, &dim| size.saturating_mul(dim.into()));
-    let expected = values.saturating_add(header as u64);
-    if bytes.len() as u64 != expected {
-        return Err(length(expected));
-    }
+    let values_read = file.rest_of(values.saturating_add(header as u64))?;
     if values == 0 {
         return Err(DataError::Empty {
             path: path.to_path_buf(),
         });
     }
-    bytes.drain(..header);
-    Ok((dims, bytes))
+    Ok((dims, values_read))
 }
 
 #[cfg(test)]
@@ -157,6 +146,48 @@ mod tests {
 
         let cut = write(&folder, "cut.gz", &packed[..packed.len() / 2]);
         assert!(matches!(read_images(&cut), Err(DataError::Gzip { .. })));
+    }
+
+    /// What is unpacked is bounded by what the header promises, not by what the file holds.
+    #[test]
+    fn a_gzip_file_that_goes_on_is_read_no_further_than_its_header_says() {
+        let folder = TempDir::new().unwrap();
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&two_images()).unwrap();
+        let zeros = vec![0; 1 << 20];
+        (0..64).for_each(|_| encoder.write_all(&zeros).unwrap());
+        let path = write(&folder, "images.gz", &encoder.finish().unwrap());
+        let error = read_images(&path).unwrap_err();
+        assert!(
+            matches!(error, DataError::Longer { expected: 22, .. }),
+            "{error}"
+        );
+    }
+
+    /// A file with a hole: 64 GiB that take no room on the disk.
+    #[test]
+    fn a_padded_file_is_refused_by_its_length() {
+        let folder = TempDir::new().unwrap();
+        let path = write(&folder, "images", &two_images());
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(64 << 30).unwrap();
+        assert!(matches!(
+            read_images(&path),
+            Err(DataError::Length { expected: 22, actual, .. }) if actual == 64 << 30
+        ));
+    }
+
+    #[test]
+    fn a_promise_larger_than_the_memory_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&[0, 0, 8, 3]).unwrap();
+        encoder.write_all(&[0xff; 12]).unwrap();
+        let path = write(&folder, "images.gz", &encoder.finish().unwrap());
+        assert!(matches!(
+            read_images(&path),
+            Err(DataError::TooLarge { .. })
+        ));
     }
 
     #[test]

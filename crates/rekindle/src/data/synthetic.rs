@@ -28,6 +28,9 @@ const PROTOTYPES: u64 = 0;
 const TEACHER: u64 = 1 << 61;
 const SAMPLES: u64 = 1 << 62;
 
+/// They cost nothing, but an evaluation reads its share of them.
+const MAX_SAMPLES: usize = i32::MAX as usize;
+
 /// Values of a sample that fit an `i32` index, as every backend demands.
 const MAX_VALUES: usize = i32::MAX as usize;
 
@@ -81,11 +84,11 @@ impl Synthetic {
                 "from 1 to 2147483647",
             );
         }
-        if samples == 0 {
+        if samples == 0 || samples > MAX_SAMPLES {
             return setting(
                 "the number of synthetic samples",
                 samples.to_string(),
-                "at least 1",
+                "from 1 to 2147483647",
             );
         }
         let size = shape

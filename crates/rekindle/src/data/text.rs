@@ -13,7 +13,7 @@ use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
     error::DataError,
-    file,
+    file::Input,
     identity::Identity,
 };
 use crate::model::spec::{ElementKind, SampleShape};
@@ -56,7 +56,7 @@ pub(super) fn open(
     }
     let files = paths
         .iter()
-        .map(|path| file::read(path))
+        .map(|path| Input::open(path)?.all())
         .collect::<Result<Vec<_>, _>>()?;
     let (longest, bytes) = paths
         .iter()

@@ -30,5 +30,7 @@ pub use engine::ExecutorKind;
 pub use estimate::estimate;
 pub use nonfinite::NonFinite;
 pub use run_dir_error::RunDirError;
+#[cfg(fuzzing)]
+pub use snapshot::fuzz_snapshot;
 pub use trainer::{StepReport, TrainError, Trainer, to_device};
 pub use weights::WeightsError;

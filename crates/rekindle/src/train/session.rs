@@ -340,6 +340,10 @@ pub trait Observer {
     fn snapshot_withheld(&mut self, _step: usize, _what: &str) {}
     /// Something about the run's folder that does not end the run.
     fn notified(&mut self, _notice: &Notice<'_>) {}
+    /// An evaluation has seen `done` of `of` samples. Breaking stops the run in good order, without this evaluation.
+    fn evaluating(&mut self, _done: usize, _of: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
     /// An evaluation is done.
     fn evaluated(&mut self, _evaluation: &EvalRecord) {}
 }

@@ -18,7 +18,7 @@
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, BufReader, Read, Write},
+    io::{self, BufReader, ErrorKind, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -40,6 +40,7 @@ use super::{
     replace::replace,
     run_dir_error::RunDirError,
 };
+use crate::quiet::catch;
 
 const START: &str = "rekindle-snapshot/3\n";
 /// How files of earlier versions start: the first with burn 0.21, the second with the whole history inside.
@@ -202,8 +203,12 @@ impl Write for SnapshotWriter<'_> {
 pub(super) struct Snapshot {
     path: PathBuf,
     input: BufReader<File>,
+    /// Its length.
+    bytes: u64,
     fingerprint: String,
     progress: Progress,
+    /// Shapes of the model's tensors by their ids, once they are read.
+    shapes: HashMap<u64, Vec<usize>>,
 }
 
 impl Snapshot {
@@ -215,14 +220,18 @@ impl Snapshot {
     pub(super) fn open(path: &Path) -> Result<Self, RunDirError> {
         let refused = || RunDirError::refused(path, "read");
         check_whole(path, File::open(path).map_err(refused())?)?;
-        let mut input = BufReader::new(File::open(path).map_err(refused())?);
+        let file = File::open(path).map_err(refused())?;
+        let bytes = file.metadata().map_err(refused())?.len();
+        let mut input = BufReader::new(file);
         let mut start = [0; START.len()];
         input.read_exact(&mut start).map_err(refused())?;
         let mut snapshot = Self {
             path: path.to_path_buf(),
             input,
+            bytes,
             fingerprint: String::new(),
             progress: Progress::default(),
+            shapes: HashMap::new(),
         };
         snapshot.fingerprint = snapshot.take()?;
         snapshot.progress = snapshot.take()?;
@@ -257,13 +266,29 @@ impl Snapshot {
         &self.progress
     }
 
+    /// The next value. Lengths in it that are far beyond the file's are refused before memory is taken for them.
     fn take<T: DeserializeOwned>(&mut self) -> Result<T, RunDirError> {
-        match decode_from_std_read(&mut self.input, config::standard()) {
-            Ok(value) => Ok(value),
-            Err(DecodeError::Io { inner, .. }) => {
+        let from = &mut self.input;
+        // A number takes up to eight times the room that it takes in the file. The limits are constants to bincode.
+        let decoded = catch(|| match self.bytes.saturating_mul(8) {
+            ..=0x10_0000 => {
+                decode_from_std_read(from, config::standard().with_limit::<0x10_0000>())
+            }
+            ..=0x1000_0000 => {
+                decode_from_std_read(from, config::standard().with_limit::<0x1000_0000>())
+            }
+            ..=0x10_0000_0000 => {
+                decode_from_std_read(from, config::standard().with_limit::<0x10_0000_0000>())
+            }
+            _ => decode_from_std_read(from, config::standard().with_limit::<0x1000_0000_0000>()),
+        });
+        match decoded {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(DecodeError::Io { inner, .. })) if inner.kind() != ErrorKind::UnexpectedEof => {
                 Err(RunDirError::refused(&self.path, "read")(inner))
             }
-            Err(other) => Err(self.malformed(other.to_string())),
+            Ok(Err(other)) => Err(self.malformed(other.to_string())),
+            Err(panic) => Err(self.malformed(panic)),
         }
     }
 
@@ -310,17 +335,25 @@ impl Snapshot {
             .map(|_| {
                 let (id, rank, tensors, scalars) =
                     self.take::<(u64, usize, Vec<(String, TensorData)>, _)>()?;
+                let wrong = |what| {
+                    self.malformed(format!("the optimizer's state of parameter {id} {what}"))
+                };
+                let shape = self.shapes.get(&id);
+                if !tensors
+                    .iter()
+                    .all(|(_, data)| Some(&data.shape()[..]) == shape.map(|shape| &shape[..]))
+                {
+                    return Err(wrong("has another shape"));
+                }
                 let mut source = StateSource::new(scalars);
                 for (name, data) in tensors {
                     source.insert_tensor(name, data);
                 }
-                let state = optimizer.state_unflatten(rank, STATE_PREFIX, &mut source, &device);
-                let state = state.ok_or_else(|| {
-                    self.malformed(format!(
-                        "the optimizer's state of parameter {id} is incomplete"
-                    ))
-                })?;
-                Ok((ParamId::from(id), state))
+                // burn panics where values do not fill their shape, or have another rank than `rank`.
+                catch(|| optimizer.state_unflatten(rank, STATE_PREFIX, &mut source, &device))
+                    .map_err(|_| wrong("holds something else than its tensors"))?
+                    .map(|state| (ParamId::from(id), state))
+                    .ok_or_else(|| wrong("is incomplete"))
             })
             .collect()
     }
@@ -349,6 +382,7 @@ impl Restore<'_> {
             return Err(self.from.malformed(reason));
         }
         self.restored += 1;
+        self.from.shapes.insert(id, shape.to_vec());
         Ok((ParamId::from(id), data))
     }
 }
@@ -365,7 +399,15 @@ impl ModuleMapper for Restore<'_> {
                 let options = (&device, tensor.dtype());
                 // Freed before its successor comes.
                 drop(tensor);
-                let tensor = Tensor::from_data(data, options).set_require_grad(wants_gradient);
+                let shape = data.shape().clone();
+                // burn panics where values are of a kind that it cannot convert.
+                let tensor = catch(|| Tensor::from_data(data, options)).unwrap_or_else(|_| {
+                    let reason =
+                        format!("tensor {} cannot be put into the model", self.restored - 1);
+                    self.result = Err(self.from.malformed(reason));
+                    Tensor::zeros(shape, options)
+                });
+                let tensor = tensor.set_require_grad(wants_gradient);
                 Param::from_mapped_value(id, tensor, mapper)
             }
             Err(error) => {
@@ -439,10 +481,119 @@ fn check_whole(path: &Path, mut file: File) -> Result<(), RunDirError> {
     Ok(())
 }
 
+/// Writes a snapshot with `body` between its marks, and the checksum that belongs to it.
+#[cfg(any(test, fuzzing))]
+fn crafted(path: &Path, body: &[u8]) -> io::Result<()> {
+    let mut bytes = [START.as_bytes(), body, END].concat();
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    std::fs::write(path, bytes)
+}
+
+/// Reads a snapshot with this body into a small model, at a path that it may write to.
+///
+/// # Errors
+///
+/// What is wrong with the body.
+#[cfg(fuzzing)]
+pub fn fuzz_snapshot(path: &Path, body: &[u8]) -> Result<(), RunDirError> {
+    crafted(path, body).map_err(RunDirError::refused(path, "written"))?;
+    let device = Device::flex().autodiff();
+    let mut snapshot = Snapshot::open(path)?;
+    snapshot.restore(burn::nn::LinearConfig::new(3, 2).init(&device))?;
+    let optimizer = super::settings::OptimizerSettings::Sgd {
+        momentum: 0.9,
+        weight_decay: 0.0,
+    };
+    let optimizer = super::optimizer::AnyOptimizer::new(optimizer, None);
+    optimizer.restored(&mut snapshot, &device).map(drop)
+}
+
+#[cfg(test)]
+#[path = "../../tests/support/mutated.rs"]
+mod mutated;
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
-    use super::*;
+    use bincode::serde::encode_to_vec;
+    use burn::{
+        nn::{Linear, LinearConfig},
+        optim::GradientsParams,
+    };
+    use proptest::prelude::*;
+
+    use super::{
+        mutated::{edited, edits},
+        *,
+    };
+    use crate::{
+        record::Optimizer as _,
+        train::{optimizer::AnyOptimizer, settings::OptimizerSettings},
+    };
+
+    fn encoded<T: Serialize>(value: T) -> Vec<u8> {
+        encode_to_vec(value, config::standard()).unwrap()
+    }
+
+    #[test]
+    fn lengths_far_beyond_the_file_are_refused_before_memory_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        let refused = |body: &[u8]| {
+            crafted(&path, body).unwrap();
+            let error = Snapshot::open(&path).err().unwrap();
+            assert!(matches!(error, RunDirError::Malformed { .. }), "{error}");
+        };
+        for length in [1 << 30, 1 << 40, 1 << 62, u64::MAX] {
+            refused(&encoded(length));
+            refused(&[encoded("{}"), encoded(length)].concat());
+        }
+    }
+
+    fn adam() -> AnyOptimizer {
+        let settings = OptimizerSettings::Adam {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+        };
+        AnyOptimizer::new(settings, None)
+    }
+
+    /// Opens a snapshot and restores all that is in it.
+    fn restored(path: &Path, model: &Linear) -> Result<(), RunDirError> {
+        let mut snapshot = Snapshot::open(path)?;
+        snapshot.restore(model.clone())?;
+        let device = Device::flex().autodiff();
+        adam().restored(&mut snapshot, &device).map(drop)
+    }
+
+    #[test]
+    fn snapshots_with_any_content_and_a_right_checksum_are_read_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        let device = Device::flex().autodiff();
+        let model: Linear = LinearConfig::new(3, 2).init(&device);
+        let loss = model.forward(Tensor::<2>::ones([1, 3], &device)).sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        let mut optimizer = adam();
+        let model = optimizer.step(0.1, model, gradients);
+        write(&path, "{}", &Progress::default(), |to| {
+            to.model(&model)?;
+            optimizer.save(to)
+        })
+        .unwrap();
+        assert!(restored(&path, &model).is_ok());
+        let whole = std::fs::read(&path).unwrap();
+        let body = &whole[START.len()..whole.len() - TRAILER as usize];
+        let config = ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(400)
+        };
+        proptest!(config, |(edits in edits())| {
+            crafted(&path, &edited(body, &edits)).unwrap();
+            let _ = restored(&path, &model);
+        });
+    }
 
     #[test]
     fn snapshots_of_earlier_versions_are_refused_by_name() {

@@ -12,6 +12,8 @@ mod compare;
     reason = "shared with the parity tests, which use all of it"
 )]
 mod models;
+#[path = "../support/mutated.rs"]
+mod mutated;
 #[path = "../parity/random.rs"]
 mod random;
 
@@ -21,7 +23,9 @@ mod budget;
 mod counted;
 mod executor;
 mod golden_traces;
+mod hostile;
 mod jobs;
+mod leaks;
 mod measured_step;
 mod memory;
 mod memory_growth;

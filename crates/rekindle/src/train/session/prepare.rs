@@ -81,7 +81,7 @@ impl Built {
 /// The last batch of an evaluation: what is left for it.
 fn last_evaluated(job: &Job<'_>) -> Option<Batch> {
     let data = job.eval?;
-    let last = in_order(data.len(), job.settings.micro_batch()).last();
+    let last = in_order(data.len(), job.settings.micro_batch()).next_back();
     last.map(|samples| data.batch(&samples))
 }
 

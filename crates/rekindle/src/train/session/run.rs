@@ -1,6 +1,6 @@
 //! One run on one device.
 
-use std::{sync::Arc, time::Instant};
+use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
 use rekindle_plan::{Bytes, PlanError};
 
@@ -159,11 +159,11 @@ impl<'a> Session<'a> {
     pub(super) fn run(mut self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
         let steps = self.job.settings.steps;
         // A run that was stopped right after a step left this to be done.
+        let mut interrupted = false;
         if self.job.eval.is_some() && self.evaluation_is_due() {
-            self.evaluate(observer)?;
+            interrupted = self.evaluate(observer)?.is_none();
             self.save(observer)?;
         }
-        let mut interrupted = false;
         while self.trainer.steps_done() < steps && !interrupted {
             let report = self.step(observer)?;
             let done = self.trainer.steps_done();
@@ -197,8 +197,12 @@ impl<'a> Session<'a> {
             }
 
             let evaluate = self.evaluation_is_due() && !interrupted;
-            let best = evaluate && self.evaluate(observer)?;
-            if best || self.snapshot_is_due() || interrupted || done == steps {
+            let best = match evaluate {
+                true => self.evaluate(observer)?,
+                false => Some(false),
+            };
+            interrupted |= best.is_none();
+            if best == Some(true) || self.snapshot_is_due() || interrupted || done == steps {
                 self.save(observer)?;
             } else if evaluate {
                 self.write_record(observer)?;
@@ -377,14 +381,21 @@ impl<'a> Session<'a> {
         (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
     }
 
-    /// Whether no evaluation before was as good.
-    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<bool, RunError> {
+    /// Whether no evaluation before was as good; `None` if the observer breaks it off.
+    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Option<bool>, RunError> {
         let Some(data) = self.job.eval else {
-            return Ok(false);
+            return Ok(Some(false));
         };
-        let batches = in_order(data.len(), self.job.settings.micro_batch())
-            .map(|indices| data.batch(&indices));
-        let evaluation = match self.trainer.evaluate(batches) {
+        let mut goes_on = ControlFlow::Continue(());
+        let batches = in_order(data.len(), self.job.settings.micro_batch()).map_while(|indices| {
+            goes_on = observer.evaluating(indices[0], data.len());
+            goes_on.is_continue().then(|| data.batch(&indices))
+        });
+        let evaluation = self.trainer.evaluate(batches);
+        if goes_on.is_break() {
+            return Ok(None);
+        }
+        let evaluation = match evaluation {
             Ok(evaluation) => evaluation,
             Err(error) => {
                 self.save(observer)?;
@@ -395,7 +406,7 @@ impl<'a> Session<'a> {
         if let Some(files) = &mut self.files {
             files.evaluated(&evaluation, &mut |notice| observer.notified(notice));
         }
-        Ok(self.progress.evaluated(&evaluation))
+        Ok(Some(self.progress.evaluated(&evaluation)))
     }
 
     /// Takes a snapshot, but of a state that is not finite; then writes the record.
