@@ -283,7 +283,7 @@ mod tests {
         StepRecord {
             step,
             loss: 0.1 + step as f64,
-            accuracy: (step % 2 == 0).then_some(1.0 / 3.0),
+            accuracy: step.is_multiple_of(2).then_some(1.0 / 3.0),
             learning_rate: 1e-300,
             step_s: Seconds(f64::MIN_POSITIVE),
         }
