@@ -22,7 +22,7 @@ use super::{
 /// Bytes of lines that wait for a disk that has no room. About 1,000 steps; what comes after them is lost.
 const PENDING: usize = 64 << 10;
 
-/// The longest line that is a row.
+/// The longest line that is a row. `{:?}` writes numbers that are very large or small with an exponent.
 const LONGEST_LINE: u64 = 512;
 
 /// What is written as a line.
@@ -42,7 +42,7 @@ pub(super) trait Row: Sized {
 
 fn optional(number: Option<f64>, to: &mut String) {
     if let Some(number) = number {
-        let _ = write!(to, "{number}");
+        let _ = write!(to, "{number:?}");
     }
 }
 
@@ -61,9 +61,9 @@ impl Row for StepRecord {
     }
 
     fn write(&self, to: &mut String) {
-        let _ = write!(to, "{},{},", self.step, self.loss);
+        let _ = write!(to, "{},{:?},", self.step, self.loss);
         optional(self.accuracy, to);
-        let _ = write!(to, ",{},{}", self.learning_rate, self.step_s.0);
+        let _ = write!(to, ",{:?},{:?}", self.learning_rate, self.step_s.0);
     }
 
     fn read(line: &str) -> Option<Self> {
@@ -87,7 +87,7 @@ impl Row for EvalRecord {
     }
 
     fn write(&self, to: &mut String) {
-        let _ = write!(to, "{},{},{},", self.step, self.samples, self.loss);
+        let _ = write!(to, "{},{},{:?},", self.step, self.samples, self.loss);
         optional(self.accuracy, to);
     }
 
