@@ -16,6 +16,7 @@ use rekindle_plan::Seconds;
 
 use super::{
     record::{EvalRecord, StepRecord},
+    replace::check_regular,
     run_dir_error::RunDirError,
 };
 
@@ -121,10 +122,10 @@ impl<R: Row> History<R> {
         done: usize,
         mut each: impl FnMut(&R),
     ) -> Result<Self, RunDirError> {
+        check_regular(path).map_err(RunDirError::refused(path, "written"))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let opened = match options.open(path) {
-            // Nobody else's file, and no link to one.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 options.create_new(true).open(path)
             }
@@ -309,6 +310,21 @@ mod tests {
         assert_eq!(seen, [1, 2, 3].map(step));
         history.append(&step(4)).unwrap();
         assert_eq!(read::<StepRecord>(&path).unwrap(), [1, 2, 3, 4].map(step));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_place_of_a_history_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, precious] = ["history.csv", "precious"].map(|name| folder.path().join(name));
+        fs::write(&precious, b"short").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let error = History::<StepRecord>::open(&path, 0, |_| ()).unwrap_err();
+        assert!(
+            error.to_string().contains("it is no regular file"),
+            "{error}"
+        );
+        assert_eq!(fs::read(&precious).unwrap(), b"short");
     }
 
     #[test]
