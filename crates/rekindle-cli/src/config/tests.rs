@@ -1,6 +1,11 @@
+use std::time::Duration;
+
 use rekindle::{
     model::spec::{LayerSpec, Padding, PoolSpec},
-    train::settings::{Clip, LearningRate, LossKind, OptimizerSettings},
+    train::{
+        run_dir::SnapshotEvery,
+        settings::{Clip, LearningRate, LossKind, OptimizerSettings},
+    },
 };
 use rekindle_plan::Bytes;
 
@@ -416,6 +421,35 @@ fn one_way_to_schedule_at_a_time() {
     assert_eq!(marked, "'512'");
     assert!(run("device = 'gpu'").0.starts_with("`device`: "));
     assert!(run("planner = 'best'").0.starts_with("`planner`: "));
+}
+
+#[test]
+fn snapshots_are_taken_by_steps_or_time() {
+    let text = |lines: &str| format!("{}[run]\n{lines}\n", with_layers(""));
+    let keys = |lines: &str| {
+        let run = config(&text(lines)).run;
+        (run.snapshot_every, run.keep_snapshots)
+    };
+    assert_eq!(keys(""), (None, None));
+    assert_eq!(
+        keys("snapshot_every = 500\nkeep_snapshots = 4"),
+        (Some(SnapshotEvery::Steps(500)), Some(4))
+    );
+    let half_an_hour = SnapshotEvery::Time(Duration::from_secs(1_800));
+    assert_eq!(keys("snapshot_every = '30min'").0, Some(half_an_hour));
+    let refused = |line: &str| problem(&text(line)).0;
+    assert_eq!(
+        refused("snapshot_every = '10 minutes'"),
+        "`snapshot_every`: \"10 minutes\" is not a time such as \"90s\", \"10min\" or \"2h\""
+    );
+    assert_eq!(
+        refused("snapshot_every = 0"),
+        "`snapshot_every` must be at least 1"
+    );
+    assert_eq!(
+        refused("keep_snapshots = 0"),
+        "`keep_snapshots` must be at least 1"
+    );
 }
 
 #[test]

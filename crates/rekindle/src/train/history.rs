@@ -16,13 +16,14 @@ use rekindle_plan::Seconds;
 
 use super::{
     record::{EvalRecord, StepRecord},
+    replace::check_regular,
     run_dir_error::RunDirError,
 };
 
-/// Bytes of lines that wait for a disk that has no room. About 1,000 steps; what comes after them is lost.
-const PENDING: usize = 64 << 10;
+/// Bytes of lines that wait for a disk that has no room. About 250 steps; what comes after them is lost.
+const PENDING: usize = 16 << 10;
 
-/// The longest line that is a row.
+/// The longest line that is a row. `{:?}` writes numbers that are very large or small with an exponent.
 const LONGEST_LINE: u64 = 512;
 
 /// What is written as a line.
@@ -42,7 +43,7 @@ pub(super) trait Row: Sized {
 
 fn optional(number: Option<f64>, to: &mut String) {
     if let Some(number) = number {
-        let _ = write!(to, "{number}");
+        let _ = write!(to, "{number:?}");
     }
 }
 
@@ -61,9 +62,9 @@ impl Row for StepRecord {
     }
 
     fn write(&self, to: &mut String) {
-        let _ = write!(to, "{},{},", self.step, self.loss);
+        let _ = write!(to, "{},{:?},", self.step, self.loss);
         optional(self.accuracy, to);
-        let _ = write!(to, ",{},{}", self.learning_rate, self.step_s.0);
+        let _ = write!(to, ",{:?},{:?}", self.learning_rate, self.step_s.0);
     }
 
     fn read(line: &str) -> Option<Self> {
@@ -87,7 +88,7 @@ impl Row for EvalRecord {
     }
 
     fn write(&self, to: &mut String) {
-        let _ = write!(to, "{},{},{},", self.step, self.samples, self.loss);
+        let _ = write!(to, "{},{},{:?},", self.step, self.samples, self.loss);
         optional(self.accuracy, to);
     }
 
@@ -121,10 +122,10 @@ impl<R: Row> History<R> {
         done: usize,
         mut each: impl FnMut(&R),
     ) -> Result<Self, RunDirError> {
+        check_regular(path).map_err(RunDirError::refused(path, "written"))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let opened = match options.open(path) {
-            // Nobody else's file, and no link to one.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 options.create_new(true).open(path)
             }
@@ -283,7 +284,7 @@ mod tests {
         StepRecord {
             step,
             loss: 0.1 + step as f64,
-            accuracy: (step % 2 == 0).then_some(1.0 / 3.0),
+            accuracy: step.is_multiple_of(2).then_some(1.0 / 3.0),
             learning_rate: 1e-300,
             step_s: Seconds(f64::MIN_POSITIVE),
         }
@@ -309,6 +310,21 @@ mod tests {
         assert_eq!(seen, [1, 2, 3].map(step));
         history.append(&step(4)).unwrap();
         assert_eq!(read::<StepRecord>(&path).unwrap(), [1, 2, 3, 4].map(step));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_place_of_a_history_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, precious] = ["history.csv", "precious"].map(|name| folder.path().join(name));
+        fs::write(&precious, b"short").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let error = History::<StepRecord>::open(&path, 0, |_| ()).unwrap_err();
+        assert!(
+            error.to_string().contains("it is no regular file"),
+            "{error}"
+        );
+        assert_eq!(fs::read(&precious).unwrap(), b"short");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::run_dir_error::RunDirError;
+use super::{replace::check_regular, run_dir_error::RunDirError};
 
 const LOCK: &str = "lock";
 
@@ -30,9 +30,7 @@ impl Lock {
     pub(super) fn take(folder: &Path) -> Result<Self, RunDirError> {
         let path = folder.join(LOCK);
         let refused = || RunDirError::refused(&path, "locked");
-        if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
-            return Err(refused()(io::Error::other("it is no regular file")));
-        }
+        check_regular(&path).map_err(refused())?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let mut file = options.open(&path).map_err(refused())?;

@@ -54,6 +54,14 @@ pub(super) fn remove_remains(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Fails if something is there that is no file, such as a link to one elsewhere, before it is opened for writing.
+pub(super) fn check_regular(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(there) if !there.is_file() => Err(io::Error::other("it is no regular file")),
+        _ => Ok(()),
+    }
+}
+
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -144,7 +144,7 @@ impl fmt::Display for Notice<'_> {
             Self::NotWritten(_, error) => {
                 write!(
                     f,
-                    "{error}; the run goes on, and writes it at the next occasion"
+                    "{error}; the run goes on, and tries again at the next occasion"
                 )
             }
             Self::WrittenAgain(file) => write!(f, "{file} could be written now"),

@@ -17,7 +17,7 @@ pub enum RunDirError {
     Refused {
         /// The file or folder.
         path: PathBuf,
-        /// `created`, `locked`, `read` or `written`.
+        /// What it cannot be: `created`, `locked`, `read`, `removed`, `tidied up` or `written`.
         what: &'static str,
         /// What the system said.
         source: io::Error,
