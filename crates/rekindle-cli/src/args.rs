@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use rekindle::size::Size;
 
-use crate::device::DeviceChoice;
+use crate::{commands::supervise, device::DeviceChoice};
 
 /// Train sequential models that do not fit in memory.
 ///
@@ -253,8 +253,11 @@ pub struct TrainArgs {
     /// Write what the plan takes to this file, for the process that supervises this one
     #[arg(long, hide = true, value_name = "FILE")]
     pub supervised: Option<PathBuf>,
-    /// Go on with the run in -o, within this budget
-    #[arg(long, hide = true, value_name = "SIZE", requires = "supervised")]
+    /// Go on with the run in -o
+    #[arg(long, hide = true, requires = "supervised")]
+    pub again: bool,
+    /// Within this budget
+    #[arg(long, hide = true, value_name = "SIZE", requires = "again")]
     pub again_within: Option<Size>,
     /// One JSON document on standard output
     #[arg(long)]
@@ -262,26 +265,20 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// What a supervisor asks for: the same run within another budget, from its snapshot where it has one.
-    pub fn again(self) -> Self {
-        let Some(budget) = self.again_within else {
-            return self;
-        };
-        let (output, resume) = match (self.output, self.resume) {
-            (Some(folder), None) if crate::commands::supervise::has_snapshot(&folder) => {
-                (None, Some(folder))
-            }
-            other => other,
-        };
-        Self {
-            output,
-            resume,
-            budget: Some(budget),
-            segments: None,
-            plan: None,
-            planner: None,
-            ..self
+    /// What a supervisor asks for: the same run from its snapshot where it has one, within another budget where one is
+    /// named.
+    pub fn again(mut self) -> Self {
+        if self.again
+            && self.resume.is_none()
+            && self.output.as_deref().is_some_and(supervise::has_snapshot)
+        {
+            self.resume = self.output.take();
         }
+        if let Some(budget) = self.again_within {
+            (self.segments, self.plan, self.planner) = (None, None, None);
+            self.budget = Some(budget);
+        }
+        self
     }
 }
 

@@ -2,8 +2,12 @@
 //!
 //! A process is lost where the system kills it, where a failed allocation aborts it, and where memory ran out and no
 //! smaller plan helped. It goes on from its last snapshot, or begins again where it has none yet, within a share of what
+<<<<<<< HEAD
 //! its plan took. The child is in a process group of its own: a signal comes here, and is handed on. A second one ends this process
 //! at once, and with it the child.
+=======
+//! its plan took; where no plan fits that, within what it had. The child is in a process group of its own: Ctrl-C comes here, and is handed on once each time.
+>>>>>>> h2
 
 use std::{
     env,
@@ -49,32 +53,23 @@ pub fn run(args: &TrainArgs) -> Outcome {
         Some(Size::Bytes(bytes)) => Some(bytes),
         _ => None,
     };
-    let mut again = None;
-    for restarts in 0..=RESTARTS {
+    let mut again = Again::First;
+    for restart in 1..=RESTARTS + 1 {
         let status = train(note.path(), again)?;
+        if let (Some(exit::NO_PLAN), Again::Within(tried)) = (status.code(), again) {
+            note!("no plan fits {tried}: the training goes on within what it had before");
+            again = Again::AsBefore;
+            continue;
+        }
         let Some(lost) = lost(status) else {
-            let code = status.code().unwrap_or(exit::OTHER);
-            // What memory has run out for at first.
-            let code = match (code, restarts) {
-                (exit::NO_PLAN, 1..) => exit::OUT_OF_MEMORY,
-                _ => code,
-            };
-            std::process::exit(code);
+            std::process::exit(status.code().unwrap_or(exit::OTHER));
         };
-        if restarts == RESTARTS {
+        if restart > RESTARTS {
             break;
         }
         // The plan of the process that is gone; where it made none, what it was to plan within.
         let took = fs::read_to_string(note.path()).ok();
         let took = took.and_then(|text| text.trim().parse().ok()).map(Bytes);
-        let Some(took) = took.or(within) else {
-            return Err(Failure::with_help(
-                exit::OUT_OF_MEMORY,
-                format!("the training {lost} before it had a plan"),
-                "`--budget SIZE` bounds the measurement as well",
-            ));
-        };
-        let next = Bytes((within.map_or(took, |within| within.min(took)).0 as f64 * NEXT) as u64);
         let from = match has_snapshot(folder) {
             true => "goes on from its last snapshot",
             false => {
@@ -82,11 +77,19 @@ pub fn run(args: &TrainArgs) -> Outcome {
                 "begins again, as it has no snapshot yet"
             }
         };
-        note!(
-            "the training {lost}; its plan took {took}: it {from}, within {next} (restart {} of {RESTARTS})",
-            restarts + 1
-        );
-        (within, again) = (Some(next), Some(next));
+        let how = match (took.or(within), again) {
+            (Some(took), Again::First | Again::Within(_)) => {
+                let took = within.map_or(took, |within| within.min(took));
+                let next = Bytes((took.0 as f64 * NEXT) as u64);
+                (within, again) = (Some(next), Again::Within(next));
+                format!("within {next} instead of {took}")
+            }
+            _ => {
+                again = Again::AsBefore;
+                "within what it had before".into()
+            }
+        };
+        note!("the training {lost}: it {from}, {how} (restart {restart} of {RESTARTS})");
     }
     Err(Failure::with_help(
         exit::OUT_OF_MEMORY,
@@ -96,6 +99,17 @@ pub fn run(args: &TrainArgs) -> Outcome {
             folder.display()
         ),
     ))
+}
+
+/// How a child is started.
+#[derive(Clone, Copy)]
+enum Again {
+    /// As it was typed.
+    First,
+    /// From its snapshot, within less.
+    Within(Bytes),
+    /// From its snapshot, within what was typed.
+    AsBefore,
 }
 
 /// Whether a run's folder has a snapshot to go on from.
@@ -115,7 +129,7 @@ fn remove_remains(folder: &Path) {
 }
 
 /// Runs the training to its end.
-fn train(note: &Path, again: Option<Bytes>) -> Result<ExitStatus, Failure> {
+fn train(note: &Path, again: Again) -> Result<ExitStatus, Failure> {
     let cannot = |error: std::io::Error| {
         Failure::other(format!("this program cannot be run again: {error}"))
     };
@@ -126,8 +140,13 @@ fn train(note: &Path, again: Option<Bytes>) -> Result<ExitStatus, Failure> {
     let mut supervised = OsString::from("--supervised=");
     supervised.push(note);
     arguments.push(supervised);
-    if let Some(budget) = again {
-        arguments.push(format!("--again-within={}B", budget.0).into());
+    match again {
+        Again::First => {}
+        Again::Within(budget) => {
+            arguments.push("--again".into());
+            arguments.push(format!("--again-within={}B", budget.0).into());
+        }
+        Again::AsBefore => arguments.push("--again".into()),
     }
     let mut command = Command::new(env::current_exe().map_err(cannot)?);
     parent::watched(&mut command).args(arguments);

@@ -63,8 +63,11 @@ impl Shortage {
         let next = match self {
             Self::Failed(failure) => share(limit.min(failure.in_use), NEXT),
             Self::Device(_) => share(limit, NEXT_UNKNOWN),
+            // What the plan did not foresee, whether it came in this step or before.
             Self::OverBudget { peak: took, budget } => {
-                share(limit - (*took - *budget), 1.0 - (1.0 - NEXT) / 10.0)
+                let unforeseen = share(*took - peak, 1.0 + (1.0 - NEXT));
+                let next = *budget - unforeseen.max(beside);
+                return (next > Bytes::ZERO).then_some(next);
             }
             Self::Grown { budget, .. } => *budget,
             Self::NoRoom { .. } => return None,

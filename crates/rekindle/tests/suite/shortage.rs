@@ -2,11 +2,25 @@
 //! random numbers, so that the run computes what an undisturbed one does.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use std::{hint::black_box, ops::ControlFlow, path::Path};
+use std::{
+    hint::black_box,
+    ops::ControlFlow,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
+use burn::{
+    nn::{Linear, LinearConfig},
+    tensor::{Device, Distribution, Tensor},
+};
 use rekindle::{
+    data::{Dataset, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
+    record::RecordError,
     train::{
         ExecutorKind,
         record::{RunRecord, StepRecord},
@@ -14,7 +28,6 @@ use rekindle::{
         session::{
             Job, MemoryNow, Observer, Planned, PlannedAgain, RunError, ScheduleRequest, run,
         },
-        settings::TrainSettings,
         shortage::Shortage,
     },
 };
@@ -58,12 +71,44 @@ enum Disturbance {
     Limit(f64),
     /// The program holds this share of what steps took so far.
     Held(f64),
+    /// The same, from the middle of the next step on.
+    HeldInStep(f64),
+}
+
+/// A data set that takes so many bytes for good when the next batch is read.
+struct Greedy {
+    data: Arc<dyn Dataset>,
+    takes: Arc<AtomicUsize>,
+    held: Mutex<Vec<u8>>,
+}
+
+impl Dataset for Greedy {
+    fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        self.data.sample_shape()
+    }
+
+    fn target(&self) -> TargetKind {
+        self.data.target()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let bytes = self.takes.swap(0, Relaxed);
+        if bytes > 0 {
+            *self.held.lock().unwrap() = black_box(vec![1; bytes]);
+        }
+        self.data.batch(indices)
+    }
 }
 
 struct Disturb {
     by: Disturbance,
     peak: Bytes,
     held: Vec<u8>,
+    takes: Arc<AtomicUsize>,
     again: Vec<(usize, Shortage, Bytes)>,
 }
 
@@ -79,6 +124,7 @@ impl Observer for Disturb {
             match self.by {
                 Disturbance::None => {}
                 Disturbance::Limit(of) => rekindle_alloc::set_limit(base + share(of)),
+                Disturbance::HeldInStep(of) => self.takes.store(share(of), Relaxed),
                 Disturbance::Held(of) => self.held = black_box(vec![1; share(of)]),
             }
         }
@@ -99,9 +145,13 @@ fn train(
 ) -> (Result<RunRecord, RunError>, Disturb) {
     let model = model();
     let data = vectors(WIDTH, WIDTH, 2 * BATCH);
-    let settings = TrainSettings {
-        ..classifier(STEPS, BATCH, ADAM)
+    let takes = Arc::new(AtomicUsize::new(0));
+    let greedy = Greedy {
+        data: data.train,
+        takes: Arc::clone(&takes),
+        held: Mutex::default(),
     };
+    let settings = classifier(STEPS, BATCH, ADAM);
     let request = PlanRequest {
         budget,
         ..PlanRequest::default()
@@ -109,17 +159,13 @@ fn train(
     let job = Job {
         executor,
         run_dir: Some(run_dir),
-        ..Job::new(
-            &model,
-            &*data.train,
-            &settings,
-            ScheduleRequest::Plan(request),
-        )
+        ..Job::new(&model, &greedy, &settings, ScheduleRequest::Plan(request))
     };
     let mut disturb = Disturb {
         by,
         peak: Bytes::ZERO,
         held: Vec::new(),
+        takes,
         again: Vec::new(),
     };
     let record = run(&job, DeviceId::Cpu, &mut disturb);
@@ -216,4 +262,64 @@ fn memory_that_others_take_leads_a_recorded_step_to_a_smaller_plan_or_an_end_wit
 fn memory_that_others_take_leads_modules_to_a_smaller_plan_or_an_end_with_a_snapshot() {
     own_process!();
     makes_room_or_ends_with_a_snapshot(ExecutorKind::Modules);
+}
+
+#[test]
+fn a_step_of_modules_that_exceeds_its_budget_is_abandoned_and_runs_again_within_less() {
+    own_process!();
+    let executor = ExecutorKind::Modules;
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, over] = ["whole", "over"].map(|name| folder.path().join(name));
+    let new = |path: &Path| RunDir::New(path.to_path_buf());
+    let (plain, disturb) = train(executor, None, Disturbance::None, new(&whole));
+    let plain = plain.unwrap();
+    let budget = Some(disturb.peak + Bytes(disturb.peak.0 / 8));
+    let (record, disturb) = train(executor, budget, Disturbance::HeldInStep(0.4), new(&over));
+    let record = record.unwrap();
+    let (step, shortage, smaller) = &disturb.again[0];
+    println!("{shortage}; {smaller}");
+    assert_eq!(*step, UNTIL + 1);
+    assert!(
+        matches!(shortage, Shortage::OverBudget { .. }),
+        "{shortage}"
+    );
+    assert!(Some(*smaller) < budget);
+    assert_same((&plain, &whole), (&record, &over));
+}
+
+#[test]
+fn a_recorded_step_that_comes_to_hold_more_than_its_budget_is_abandoned_without_effect() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let model: Vec<Linear> = (0..8)
+        .map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device))
+        .collect();
+    let input = Tensor::<2>::random([BATCH, WIDTH], Distribution::Default, &device);
+    let loss = |model: &Vec<Linear>, input: Tensor<2>| {
+        let output = model.iter().fold(input, |x, layer| layer.forward(x).tanh());
+        output.square().mean()
+    };
+    let recorded = || rekindle::record(&model, &input, loss).unwrap();
+    let plain = recorded().plain().unwrap().plan().predicted_peak;
+    let step = recorded().within(plain + Bytes(1 << 20)).unwrap();
+    let expected = step
+        .run(&model, input.clone())
+        .unwrap()
+        .loss
+        .into_scalar::<f32>();
+    let mut held = Vec::new();
+    let refused = step.run_watched(&model, input.clone(), |_| {
+        if held.is_empty() {
+            held = black_box(vec![1u8; 8 << 20]);
+        }
+    });
+    let refused = refused.err();
+    assert!(
+        matches!(refused, Some(RecordError::OverBudget { .. })),
+        "{refused:?}"
+    );
+    held = Vec::new();
+    drop(held);
+    let again = step.run(&model, input).unwrap().loss.into_scalar::<f32>();
+    assert_eq!(again.to_bits(), expected.to_bits());
 }
