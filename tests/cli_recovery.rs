@@ -32,6 +32,7 @@ type = 'synthetic'
 shape = [64]
 target = { classes = 8 }
 samples = 150000
+eval_split = 0
 [model]
 layers = [
     { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 64 }, { type = 'tanh' }, { type = 'linear', out = 64 }, { type = 'tanh' },
@@ -187,9 +188,10 @@ fn supervised(
     started(folder.path(), &[&arguments[..], &["-o", output]].concat())
 }
 
-fn evaluating() -> TempDir {
+fn evaluating(batch: &str) -> TempDir {
     let evaluated = MLP.replace("[train]", "[train]\neval_every = 100");
     let evaluated = evaluated.replace("[data]", "[data]\neval_split = 0.2");
+    let evaluated = evaluated.replace("batch = 32", &format!("batch = {batch}"));
     folder(&format!("{evaluated}\n[run]\nsnapshot_every = 100\n"))
 }
 
@@ -205,9 +207,9 @@ fn child_of(supervisor: &Child) -> String {
     child.expect("a child")
 }
 
-#[test]
-fn a_killed_child_is_started_again_from_its_snapshot() {
-    let folder = evaluating();
+/// Kills the training of a run: what its supervisor said of it.
+fn killed(batch: &str) -> String {
+    let folder = evaluating(batch);
     let (whole, messages) = supervised(&folder, "1500", "whole");
     assert!(ended(whole, messages).status.success());
 
@@ -217,21 +219,35 @@ fn a_killed_child_is_started_again_from_its_snapshot() {
     let output = ended(supervisor, messages);
     let said = support::messages(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("killed by the system"), "{said}");
     assert!(
-        said.contains("killed by the system") && said.contains("restart 1 of"),
+        said.contains("goes on from its last snapshot") && said.contains("restart 1 of"),
         "{said}"
     );
-    assert!(said.contains("goes on from its last snapshot"), "{said}");
     let [whole, killed] = ["whole", "killed"].map(|run| record(&folder, run));
     assert!(killed["resumed_at"].as_u64() >= Some(100), "{said}");
     let losses = |run: &str| losses(&folder.path().join(run));
     assert_eq!(losses("killed"), losses("whole"));
     assert_eq!(killed["best_evaluation"], whole["best_evaluation"]);
+    said
+}
+
+#[test]
+fn a_killed_child_is_started_again_from_its_snapshot_within_less_memory() {
+    let said = killed("200");
+    assert!(!said.contains("no plan fits"), "{said}");
+    assert!(said.contains("instead of"), "{said}");
+}
+
+#[test]
+fn a_killed_child_that_needs_what_it_had_gets_it() {
+    let said = killed("32");
+    assert!(said.contains("within what it had before"), "{said}");
 }
 
 #[test]
 fn an_interrupt_passes_through_a_supervisor() {
-    let folder = evaluating();
+    let folder = evaluating("32");
     let arguments = [
         "train",
         "run.toml",

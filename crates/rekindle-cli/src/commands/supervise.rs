@@ -2,12 +2,8 @@
 //!
 //! A process is lost where the system kills it, where a failed allocation aborts it, and where memory ran out and no
 //! smaller plan helped. It goes on from its last snapshot, or begins again where it has none yet, within a share of what
-<<<<<<< HEAD
-//! its plan took. The child is in a process group of its own: a signal comes here, and is handed on. A second one ends this process
-//! at once, and with it the child.
-=======
-//! its plan took; where no plan fits that, within what it had. The child is in a process group of its own: Ctrl-C comes here, and is handed on once each time.
->>>>>>> h2
+//! its plan took; where no plan fits that, within what it had. The child is in a process group of its own: a signal
+//! comes here, and is handed on. A second one ends this process at once, and with it the child.
 
 use std::{
     env,

@@ -17,7 +17,7 @@ use burn::{
     tensor::{Device, Distribution, Tensor},
 };
 use rekindle::{
-    data::{Dataset, TargetKind, batch::Batch},
+    data::{Dataset, Identity, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RecordError,
@@ -93,6 +93,10 @@ impl Dataset for Greedy {
 
     fn target(&self) -> TargetKind {
         self.data.target()
+    }
+
+    fn identity(&self) -> Identity {
+        self.data.identity()
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
@@ -272,7 +276,7 @@ fn a_step_of_modules_that_exceeds_its_budget_is_abandoned_and_runs_again_within_
     let [whole, over] = ["whole", "over"].map(|name| folder.path().join(name));
     let new = |path: &Path| RunDir::New(path.to_path_buf());
     let (plain, disturb) = train(executor, None, Disturbance::None, new(&whole));
-    let plain = plain.unwrap();
+    plain.unwrap();
     let budget = Some(disturb.peak + Bytes(disturb.peak.0 / 8));
     let (record, disturb) = train(executor, budget, Disturbance::HeldInStep(0.4), new(&over));
     let record = record.unwrap();
@@ -284,7 +288,8 @@ fn a_step_of_modules_that_exceeds_its_budget_is_abandoned_and_runs_again_within_
         "{shortage}"
     );
     assert!(Some(*smaller) < budget);
-    assert_same((&plain, &whole), (&record, &over));
+    assert!(record.replans > 0);
+    assert_same(&whole, &over);
 }
 
 #[test]
