@@ -373,7 +373,7 @@ fn memory_that_the_system_will_not_give_has_a_code_of_its_own() {
     let folder = TempDir::new().expect("a folder");
     let config = CONFIG
         .replace("shape = [1, 8, 8]", "shape = [1, 64, 64]")
-        .replace("samples = 64", "samples = 65536")
+        .replace("samples = 64", "samples = 65536\neval_split = 0")
         .replace("batch = 4", "batch = 65536");
     fs::write(folder.path().join("run.toml"), config).expect("written");
     let output = std::process::Command::new("sh")

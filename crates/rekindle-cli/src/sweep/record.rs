@@ -211,11 +211,12 @@ impl SweepRecord {
     pub fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let fields = |record: &Self| {
             [
-                ("config_crc32", record.config_crc32.clone()),
                 ("device", record.device.clone()),
                 ("count", format!("{:?}", record.count)),
                 ("batch", record.batch.to_string()),
                 ("steps", record.steps.to_string()),
+                // What it covers beside these is told by none of them.
+                ("config_crc32", record.config_crc32.clone()),
             ]
         };
         let pairs = fields(self).into_iter().zip(fields(other));

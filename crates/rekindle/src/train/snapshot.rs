@@ -49,6 +49,13 @@ const END: &[u8; 4] = b"end\n";
 /// Bytes of [`END`] and of the checksum.
 const TRAILER: u64 = 8;
 
+/// A number takes up to eight times the room that it takes in the file.
+const MOST_PER_BYTE: u64 = 8;
+/// What a value may take in memory: the first of these that is enough for the whole file.
+const SMALL: usize = 1 << 20;
+const LARGE: usize = 1 << 30;
+const HUGE: usize = usize::MAX >> 20;
+
 /// Names inside a parameter's state start with nothing: the id stands beside them.
 const STATE_PREFIX: &str = "";
 
@@ -269,18 +276,16 @@ impl Snapshot {
     /// The next value. Lengths in it that are far beyond the file's are refused before memory is taken for them.
     fn take<T: DeserializeOwned>(&mut self) -> Result<T, RunDirError> {
         let from = &mut self.input;
-        // A number takes up to eight times the room that it takes in the file. The limits are constants to bincode.
-        let decoded = catch(|| match self.bytes.saturating_mul(8) {
-            ..=0x10_0000 => {
-                decode_from_std_read(from, config::standard().with_limit::<0x10_0000>())
+        let most = self.bytes.saturating_mul(MOST_PER_BYTE);
+        // To bincode limits are constants.
+        let decoded = catch(|| {
+            if most <= SMALL as u64 {
+                decode_from_std_read(from, config::standard().with_limit::<SMALL>())
+            } else if most <= LARGE as u64 {
+                decode_from_std_read(from, config::standard().with_limit::<LARGE>())
+            } else {
+                decode_from_std_read(from, config::standard().with_limit::<HUGE>())
             }
-            ..=0x1000_0000 => {
-                decode_from_std_read(from, config::standard().with_limit::<0x1000_0000>())
-            }
-            ..=0x10_0000_0000 => {
-                decode_from_std_read(from, config::standard().with_limit::<0x10_0000_0000>())
-            }
-            _ => decode_from_std_read(from, config::standard().with_limit::<0x1000_0000_0000>()),
         });
         match decoded {
             Ok(Ok(value)) => Ok(value),

@@ -55,7 +55,7 @@ impl Watch {
     }
 
     /// The highest of a hundred steps after the warm-up is the highest of the last hundred.
-    fn is_flat(self, what: &str) {
+    fn assert_flat(self, what: &str) {
         let highest = |values: &[u64]| values.iter().max().copied().expect("steps");
         let ends = |values: &[u64]| {
             let warm = &values[WARM_UP..];
@@ -87,7 +87,7 @@ fn checkpointed_modules_hold_no_more_after_thousands_of_steps() {
         model = optimizer.step(1e-3, model, output.expect("fits").gradients);
         watch.stepped();
     }
-    watch.is_flat("modules");
+    watch.assert_flat("modules");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_checkpointed_recording_holds_no_more_after_thousands_of_steps() {
         model = optimizer.step(1e-3, model, output.gradients);
         watch.stepped();
     }
-    watch.is_flat("recorded");
+    watch.assert_flat("recorded");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn steps_that_fail_leave_nothing() {
         assert!(run(step, false).is_ok());
         watch.stepped();
     }
-    watch.is_flat("a loss that fails in modules");
+    watch.assert_flat("a loss that fails in modules");
 
     // A recorded step that gives a loss that is no number.
     let layer = LinearConfig::new(models::WIDTH, 4).init(&device);
@@ -173,5 +173,5 @@ fn steps_that_fail_leave_nothing() {
         );
         watch.stepped();
     }
-    watch.is_flat("a recorded step without a loss");
+    watch.assert_flat("a recorded step without a loss");
 }
