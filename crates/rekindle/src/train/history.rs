@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Bytes of lines that wait for a disk that has no room. About 250 steps; what comes after them is lost.
-const PENDING: usize = 16 << 10;
+pub(super) const PENDING: usize = 16 << 10;
 
 /// The longest line that is a row. `{:?}` writes numbers that are very large or small with an exponent.
 const LONGEST_LINE: u64 = 512;

@@ -80,11 +80,14 @@ fn sum_is_finite(
     gradients: Option<&GradientsParams>,
     visit: impl FnOnce(&mut Visit<'_>),
 ) -> Result<bool, TrainError> {
-    let mut all = Visit::new(gradients, Look::Sum(None));
+    let mut all = Visit::new(gradients, Look::Sum(Box::default()));
     visit(&mut all);
-    match all.look {
-        Look::Sum(Some(sum)) => Ok(read(sum)?.is_finite()),
-        _ => Ok(true),
+    let Look::Sum(sum) = all.look else {
+        return Ok(true);
+    };
+    match *sum {
+        Some(sum) => Ok(read(sum)?.is_finite()),
+        None => Ok(true),
     }
 }
 
@@ -102,7 +105,7 @@ fn first(
 
 /// What is done with each tensor.
 enum Look {
-    Sum(Option<Tensor<1>>),
+    Sum(Box<Option<Tensor<1>>>),
     First(Result<Option<String>, TrainError>),
 }
 
@@ -145,7 +148,7 @@ impl ModuleVisitor for Visit<'_> {
         match &mut self.look {
             Look::Sum(sum) => {
                 let one = tensor.sum().cast(FloatDType::F32);
-                *sum = Some(match sum.take() {
+                **sum = Some(match sum.take() {
                     Some(sum) => sum + one,
                     None => one,
                 });

@@ -50,15 +50,15 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// The budget of the next plan; `None` where no smaller one can help. `budget` is what the last plan was made for, its
+    /// The budget of the next plan; `None` where no smaller one can help. `last` is what the last plan was made for, its
     /// peak is `peak`, and `beside` is in use beside what plans count.
     pub(super) fn next_budget(
         &self,
-        budget: Option<Bytes>,
+        last: Option<Bytes>,
         peak: Bytes,
         beside: Bytes,
     ) -> Option<Bytes> {
-        let limit = budget.map_or(peak, |budget| budget.min(peak));
+        let limit = last.map_or(peak, |last| last.min(peak));
         let share = |bytes: Bytes, share: f64| Bytes((bytes.0 as f64 * share) as u64);
         let next = match self {
             Self::Failed(failure) => share(limit.min(failure.in_use), NEXT),
@@ -67,13 +67,14 @@ impl Shortage {
             Self::OverBudget { peak: took, budget } => {
                 let unforeseen = share(*took - peak, 1.0 + (1.0 - NEXT));
                 let next = *budget - unforeseen.max(beside);
+                let next = last.map_or(next, |last| next.min(share(last, NEXT)));
                 return (next > Bytes::ZERO).then_some(next);
             }
             Self::Grown { budget, .. } => *budget,
             Self::NoRoom { .. } => return None,
         };
         let next = next - beside;
-        (next > Bytes::ZERO && (budget.is_none_or(|budget| next < budget) || beside > Bytes::ZERO))
+        (next > Bytes::ZERO && (last.is_none_or(|last| next < last) || beside > Bytes::ZERO))
             .then_some(next)
     }
 }

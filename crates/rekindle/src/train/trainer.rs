@@ -208,6 +208,11 @@ impl Trainer {
         self.bound.peak = peak;
     }
 
+    /// The peak of the plan that runs now.
+    pub(super) fn planned_peak(&self) -> Bytes {
+        self.bound.peak
+    }
+
     /// What is in use beside what the plan counts, where the plan cannot know.
     pub(super) fn grown_by(&self) -> Bytes {
         match self.bound.settled {

@@ -328,3 +328,21 @@ fn a_recorded_step_that_comes_to_hold_more_than_its_budget_is_abandoned_without_
     let again = step.run(&model, input).unwrap().loss.into_scalar::<f32>();
     assert_eq!(again.to_bits(), expected.to_bits());
 }
+
+#[test]
+fn a_plan_that_the_machine_cannot_hold_is_not_started() {
+    own_process!();
+    let (model, data) = (model(), vectors(WIDTH, WIDTH, 2 * BATCH));
+    let settings = classifier(STEPS, BATCH, ADAM);
+    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let free = Some(Bytes(16 << 20));
+    let job = Job {
+        free,
+        ..Job::new(&model, &*data.train, &settings, schedule)
+    };
+    let error = run(&job, DeviceId::Cpu, &mut ()).unwrap_err();
+    let RunError::NotEnough { peak, free, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(peak > free);
+}

@@ -259,7 +259,7 @@ impl<'a> Session<'a> {
         // What failed is forgotten; planning may need a reserve as well.
         self.meter.keep_reserve(reserve(self.trainer.engine()));
         let before = self.within.or(self.planned.budget);
-        let (peak, beside) = (self.planned.peak, self.trainer.grown_by());
+        let (peak, beside) = (self.trainer.planned_peak(), self.trainer.grown_by());
         let planned = match shortage.next_budget(before, peak, beside) {
             Some(budget) => {
                 let planned = self.subject.plan_smaller(self.job, budget);

@@ -19,6 +19,7 @@ use crate::{
     train::{
         ExecutorKind,
         engine::{Engine, RecordedStep},
+        history::PENDING,
     },
 };
 
@@ -202,8 +203,8 @@ impl Subject {
     }
 }
 
-/// What a run's folder takes: its paths, open files, and the trace of a step.
-const RUN_DIR_BYTES: Bytes = Bytes(8 << 10);
+/// What a run's folder takes: its paths and open files, the trace of a step, and lines of two histories that wait.
+const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
 
 /// The budgets that an error names, so that they also do for the same run with a folder.
 fn with_run_dir(error: RunError) -> RunError {
