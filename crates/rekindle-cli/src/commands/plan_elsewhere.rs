@@ -52,12 +52,12 @@ fn ask<A: DeserializeOwned>(
         .stdout
         .take()
         .map(|from| BufReader::new(from).read_line(&mut answer));
+    // From here on the child may end either way.
     drop(held);
-    let ended = child.wait().ok()?;
+    child.wait().ok()?;
     sent?.ok()?;
     read?.ok()?;
-    let answer = ended.success().then(|| serde_json::from_str(&answer).ok());
-    answer.flatten()
+    serde_json::from_str(&answer).ok()
 }
 
 /// The next line that was asked.
