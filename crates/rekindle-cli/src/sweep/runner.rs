@@ -69,7 +69,8 @@ impl Runner {
                     let row = SweepRow::no_plan(point, chosen, answer.budget_bytes, smallest);
                     (row, None)
                 }
-                Err(_) => (failed(RowOutcome::NoPlan), None),
+                // More than the machine can give.
+                Err(_) => (failed(RowOutcome::OutOfMemory), None),
             },
             exit::OUT_OF_MEMORY => (failed(RowOutcome::OutOfMemory), None),
             exit::INTERRUPTED => return Err(ChildError::Interrupted.into()),
