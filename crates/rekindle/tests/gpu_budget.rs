@@ -3,6 +3,8 @@
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+use std::ops::ControlFlow;
+
 use rekindle::{
     Dtype,
     data::{
@@ -12,8 +14,8 @@ use rekindle::{
     device::{DeviceId, DeviceInfo, probe},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
-        record::RunRecord,
-        session::{Job, RunError, ScheduleRequest, run},
+        record::{RunRecord, StepRecord},
+        session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
         settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
     },
 };
@@ -26,7 +28,7 @@ const DEPTH: usize = 12;
 const TOLERANCE: f64 = 0.05;
 
 #[test]
-fn what_the_pools_reserve_stays_within_the_budget() {
+fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
     let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
     let Some(device) = devices.into_iter().find_map(|device| probe(device).ok()) else {
         println!("skipped: no GPU answers");
@@ -34,12 +36,12 @@ fn what_the_pools_reserve_stays_within_the_budget() {
     };
     println!("on {} ({})", device.device, device.name);
     // Too little, so that the error names the least that will do.
-    let error = train(&device, Bytes(1)).unwrap_err();
+    let error = train(&device, Bytes(1), 1, &mut ()).unwrap_err();
     let RunError::Plan(PlanError::Infeasible { smallest, .. }) = *error else {
         panic!("one byte is too little, but {error}");
     };
     for budget in [smallest, Bytes(smallest.0 / 4 * 5)] {
-        let record = train(&device, budget).unwrap();
+        let record = train(&device, budget, 3, &mut ()).unwrap();
         let pools = record.pools.unwrap();
         println!(
             "budget {budget}: predicted {}, reserved {}, in use {} predicted, {} seen, {} trims",
@@ -54,9 +56,38 @@ fn what_the_pools_reserve_stays_within_the_budget() {
         let error = (predicted.0 as f64 - measured.0 as f64) / measured.0 as f64;
         assert!(error.abs() <= TOLERANCE, "{predicted}, {measured}");
     }
+
+    let budget = Bytes(smallest.0 / 4 * 5);
+    let mut seen = InUse::default();
+    let record = train(&device, budget, STEPS, &mut seen).unwrap();
+    assert!(record.measured_peak_bytes <= budget);
+    let most = |steps: &[Bytes]| steps.iter().copied().max().unwrap();
+    let (early, late) = (most(&seen.0[WARM..2 * WARM]), most(&seen.0[STEPS - WARM..]));
+    println!("in use after {STEPS} steps: {late}, after {WARM}: {early}");
+    assert_eq!(early, late, "memory grows");
 }
 
-fn train(device: &DeviceInfo, budget: Bytes) -> Result<RunRecord, Box<RunError>> {
+/// Steps of a run whose memory is watched, and of a part of it, whose most is compared.
+const STEPS: usize = 300;
+const WARM: usize = 50;
+
+/// Bytes in use after each step.
+#[derive(Default)]
+struct InUse(Vec<Bytes>);
+
+impl Observer for InUse {
+    fn stepped(&mut self, _step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+        self.0.push(memory.in_use);
+        ControlFlow::Continue(())
+    }
+}
+
+fn train(
+    device: &DeviceInfo,
+    budget: Bytes,
+    steps: usize,
+    observer: &mut dyn Observer,
+) -> Result<RunRecord, Box<RunError>> {
     let mut layers = Vec::new();
     for _ in 0..DEPTH {
         layers.push(LayerSpec::Linear {
@@ -81,7 +112,7 @@ fn train(device: &DeviceInfo, budget: Bytes) -> Result<RunRecord, Box<RunError>>
     };
     let data = open(&data, 1).unwrap();
     let settings = TrainSettings {
-        steps: 3,
+        steps,
         batch: 512,
         accumulate: 1,
         seed: 1,
@@ -102,5 +133,5 @@ fn train(device: &DeviceInfo, budget: Bytes) -> Result<RunRecord, Box<RunError>>
         ..PlanRequest::default()
     });
     let job = Job::new(&model, &*data.train, &settings, request).on(device);
-    run(&job, device.device, &mut ()).map_err(Box::new)
+    run(&job, device.device, observer).map_err(Box::new)
 }
