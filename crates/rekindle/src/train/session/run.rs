@@ -1,28 +1,29 @@
 //! One run on one device.
 
+mod replan;
+mod told;
+
 use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
-use rekindle_plan::{Bytes, PlanError};
+use rekindle_plan::Bytes;
 
 use super::{
-    Job, MemoryNow, Observer, OutOfMemory, Planned, PlannedAgain, RunError, other_executor,
-    prepare::Built, subject::Subject,
+    Job, MemoryNow, Observer, Planned, RunError, other_executor, prepare::Built, subject::Subject,
 };
 use crate::{
     data::{Shuffled, in_order},
-    device::{DeviceId, OpenDevice, probe},
+    device::{DeviceId, OpenDevice},
     executor::TraceEntry,
     meter::Meter,
     train::{
         RunDirError,
         engine::Engine,
         fingerprint::fingerprint,
-        record::{PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
+        record::{PhasedStep, RunRecord},
         run_dir::{Locked, Notice, RunDir, RunFiles, SnapshotEvery},
         shortage::Shortage,
         snapshot::{Progress, Snapshot},
         step_times::StepTimes,
-        timeline::Timeline,
         tracker::Tracker,
         trainer::{StepReport, TrainError, Trainer},
         weights,
@@ -34,10 +35,6 @@ const TRACKED_STEPS: usize = 3;
 
 /// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.
 const PHASED_STEPS: usize = 3;
-
-/// Plain steps' time that a run takes at least if plain steps are measured beside it without being asked for: measuring
-/// comes to about twenty.
-const WORTH_COMPARING: f64 = 200.0;
 
 pub(super) struct Session<'a> {
     job: &'a Job<'a>,
@@ -250,97 +247,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has another plan run the next step, which takes less memory.
-    fn plan_smaller(
-        &mut self,
-        shortage: Shortage,
-        observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
-        // What failed is forgotten; planning may need a reserve as well.
-        self.meter.keep_reserve(reserve(self.trainer.engine()));
-        let before = self.within.or(self.planned.budget);
-        let (peak, beside) = (self.trainer.planned_peak(), self.trainer.grown_by());
-        let planned = match shortage.next_budget(before, peak, beside) {
-            Some(budget) => {
-                let planned = self.subject.plan_smaller(self.job, budget);
-                planned.map(|planned| (budget, planned)).map_err(Some)
-            }
-            None => Err(None),
-        };
-        let (budget, planned) = match planned {
-            Ok(planned) => planned,
-            Err(Some(RunError::Plan(PlanError::Infeasible { smallest, .. }))) => {
-                return Err(self.out_of_memory(shortage, Some(smallest), observer));
-            }
-            Err(None) => return Err(self.out_of_memory(shortage, None, observer)),
-            Err(Some(error)) => return Err(error),
-        };
-        observer.planned_again(&PlannedAgain {
-            step: self.trainer.steps_done() + 1,
-            shortage: &shortage,
-            before: before.unwrap_or(peak),
-            budget,
-            planned: &planned,
-        });
-        let engine = self.subject.engine(self.job, &planned);
-        let engine = engine.ok_or_else(other_executor)?;
-        self.meter.keep_reserve(reserve(&engine));
-        self.trainer.run_by(engine, planned.peak);
-        self.within = Some(budget);
-        self.adopt(planned);
-        Ok(())
-    }
-
-    /// Tells of a step that was planned again by itself, within the same budget.
-    fn planned_by_step(&mut self, by: Bytes, observer: &mut dyn Observer) {
-        let budget = self.within.or(self.planned.budget);
-        let planned = self.subject.planned_by_step(self.job);
-        if let (Some(budget), Some(planned)) = (budget, planned) {
-            observer.planned_again(&PlannedAgain {
-                step: self.trainer.steps_done(),
-                shortage: &Shortage::Grown { by, budget },
-                before: budget,
-                budget,
-                planned: &planned,
-            });
-            self.adopt(planned);
-        }
-    }
-
-    /// Takes a plan that was made anew for the record.
-    fn adopt(&mut self, planned: Planned) {
-        self.replans += 1;
-        // A timeline is one plan's.
-        self.trace.clear();
-        let next = self.trainer.steps_done() + 2;
-        self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
-        // The record's peaks are the whole run's.
-        self.planned = Planned {
-            budget: self.planned.budget,
-            peak: planned.peak.max(self.planned.peak),
-            peak_in_use: planned.peak_in_use.max(self.planned.peak_in_use),
-            ..planned
-        };
-    }
-
-    fn out_of_memory(
-        &mut self,
-        shortage: Shortage,
-        smallest: Option<Bytes>,
-        observer: &mut dyn Observer,
-    ) -> RunError {
-        let error = OutOfMemory::new(
-            self.trainer.steps_done() + 1,
-            shortage,
-            self.meter.read(),
-            probe(self.device).ok(),
-            &self.planned,
-            smallest,
-        );
-        let _ = self.save(observer);
-        RunError::OutOfMemory(Box::new(error))
-    }
-
     /// Steps done since the run was started or resumed.
     fn steps_here(&self) -> usize {
         self.trainer.steps_done() - self.resumed_at.unwrap_or(0)
@@ -467,149 +373,12 @@ impl<'a> Session<'a> {
         }
         Ok(record)
     }
-
-    fn record(&self, plain: PlainRun, interrupted: bool) -> Result<RunRecord, RunError> {
-        let planned = &self.planned;
-        let progress = &self.progress;
-        // Before the peak is read: on the processor a record counts too.
-        let timeline = self.timeline()?;
-        Ok(RunRecord {
-            format: RUN_FORMAT.into(),
-            name: self.job.name.into(),
-            device: self.device.to_string(),
-            hardware: self.job.hardware.into(),
-            model: self.job.model.clone(),
-            settings: self.job.settings.clone(),
-            param_count: planned.param_count,
-            stages: stages(planned),
-            executor: self.job.executor,
-            planner: planned.planner.clone(),
-            segments: planned.segments.clone(),
-            recomputes: planned.recomputes(),
-            budget_bytes: planned.budget,
-            count: planned.count,
-            predicted_peak_bytes: planned.peak,
-            measured_peak_bytes: self.meter.lifetime_peak().counted(planned.count),
-            in_use: PeakInUse {
-                predicted_bytes: planned.peak_in_use,
-                measured_bytes: self.meter.lifetime_peak().in_use_bytes,
-            },
-            pools: self.meter.read().reserved_bytes.map(|_| PoolRecord {
-                trims: self.trainer.trims(),
-            }),
-            whole_gpu_used_bytes: whole_gpu_used(self.device),
-            predicted_step_s: planned.step,
-            measured_step_s: self.times.median(),
-            step_range_s: self.times.range(),
-            plain,
-            first_loss: progress.first_loss,
-            last_loss: progress.last_loss,
-            steps: progress.steps,
-            batch: self.job.settings.batch,
-            resumed_at: self.resumed_at,
-            interrupted,
-            nonfinite_steps: self.nonfinite_steps,
-            replans: self.replans,
-            evaluation: progress.evaluation.clone(),
-            best_evaluation: progress.best.clone(),
-            phases: self.phases.clone(),
-            timeline,
-        })
-    }
-
-    /// The traced step, once it is done.
-    fn timeline(&self) -> Result<Option<Timeline>, RunError> {
-        let Some(step) = self.traced.filter(|_| !self.trace.is_empty()) else {
-            return Ok(None);
-        };
-        Ok(Some(self.trainer.engine().timeline(step, &self.trace)?))
-    }
-
-    fn predicted_plain(&self) -> PlainRun {
-        PlainRun {
-            peak_bytes: self.planned.plain_peak,
-            step_s: self.planned.plain_step,
-            measured: false,
-            range_s: None,
-        }
-    }
-
-    /// Whether measuring plain steps in another process takes a small part of the run's own time.
-    fn worth_comparing(&self) -> bool {
-        let planned = &self.planned;
-        let run = self.steps_here() as f64 * planned.step.0;
-        planned.recomputes() && run >= WORTH_COMPARING * planned.plain_step.0
-    }
-
-    /// The plain run's cost: measured where that was asked for or takes little, and fits; else predicted.
-    fn plain(&mut self) -> Result<PlainRun, RunError> {
-        let predicted = self.predicted_plain();
-        let fits = self
-            .job
-            .free
-            .is_none_or(|free| predicted.peak_bytes <= free);
-        let elsewhere = self.job.plain_elsewhere;
-        let elsewhere = elsewhere.filter(|_| self.job.compare || self.worth_comparing());
-        if !fits {
-            return Ok(predicted);
-        }
-        if let Some(plain) = elsewhere.and_then(|measure| measure()) {
-            return Ok(plain);
-        }
-        if !self.job.compare {
-            return Ok(predicted);
-        }
-        let samples = self.batches.step(0);
-        let micro_batch = self.job.settings.micro_batch().max(1);
-        let data = self.job.train;
-        let parts = || {
-            let parts = samples.chunks_exact(micro_batch);
-            parts.map(|samples| data.batch(samples))
-        };
-        let (peak, times) = self.trainer.plain_steps(parts)?;
-        Ok(PlainRun {
-            peak_bytes: peak.counted(self.planned.count),
-            step_s: times.median(),
-            measured: true,
-            range_s: times.range(),
-        })
-    }
 }
 
 /// What is kept back for an allocation that fails: enough to end the action that is under way.
 fn reserve(engine: &Engine) -> Bytes {
     const LEAST: Bytes = Bytes(1 << 20);
     engine.largest_need() + LEAST
-}
-
-fn stages(planned: &Planned) -> Vec<StageRecord> {
-    let stages = planned.chain.stages.iter().zip(planned.forwards.clone());
-    let records = stages.map(|(stage, forwards)| StageRecord {
-        name: stage.name.clone(),
-        forwards,
-        forward_s: stage.forward_s,
-        backward_s: stage.backward_s,
-        output_bytes: stage.output_bytes,
-        saved_bytes: stage.saved_bytes,
-        param_bytes: stage.param_bytes,
-    });
-    records.collect()
-}
-
-#[cfg(feature = "cuda")]
-fn whole_gpu_used(device: DeviceId) -> Option<Bytes> {
-    match device {
-        DeviceId::Cuda(index) => {
-            let memory = crate::meter::nvml_memory(index as u32).ok()?;
-            Some(memory.used_bytes)
-        }
-        DeviceId::Cpu | DeviceId::Wgpu(_) => None,
-    }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn whole_gpu_used(_device: DeviceId) -> Option<Bytes> {
-    None
 }
 
 /// The run's files, if it leaves any, and the snapshot that it goes on from. Times of steps that were done are added to
