@@ -1,0 +1,155 @@
+//! The driver's GPUs and their memory.
+
+use std::{ffi::CStr, path::Path};
+
+use cudarc::driver::{
+    CudaContext, DriverError,
+    result::{self, device},
+    sys::{self, CUdevice_attribute as Attribute},
+};
+
+use crate::{CudaError, Version};
+
+/// A GPU, as the driver numbers and names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// CUDA's number, which `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` decide.
+    pub number: usize,
+    /// What its maker calls it.
+    pub name: String,
+    /// Its address on the PCI bus, `0000:10:00.0`.
+    pub pci: String,
+    /// Compute capability: 90 is 9.0.
+    pub compute: u32,
+    /// All its memory, in bytes.
+    pub total: u64,
+}
+
+/// Memory of a GPU, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuMemory {
+    /// What this process can still take, once it has a context.
+    pub free: u64,
+    /// All that the driver gives to programs.
+    pub total: u64,
+}
+
+/// The newest CUDA that the driver knows.
+///
+/// # Errors
+///
+/// If there is no driver.
+pub fn driver_version() -> Result<Version, CudaError> {
+    initialized()?;
+    let mut number = 0;
+    // SAFETY: the driver writes one integer.
+    unsafe { sys::cuDriverGetVersion(&raw mut number) }
+        .result()
+        .map_err(|error| failed("cuDriverGetVersion", error))?;
+    Ok(Version::from_number(number.unsigned_abs()))
+}
+
+/// The GPUs that this process may use, in CUDA's order.
+///
+/// # Errors
+///
+/// If there is no driver, it refuses, or it lists no GPU.
+pub fn gpus() -> Result<Vec<Gpu>, CudaError> {
+    initialized()?;
+    let count = device::get_count().map_err(|error| failed("cuDeviceGetCount", error))?;
+    if count == 0 {
+        return Err(no_gpu());
+    }
+    (0..count)
+        .map(|number| Gpu::read(number).map_err(|error| failed("cuDeviceGetAttribute", error)))
+        .collect()
+}
+
+impl Gpu {
+    fn read(number: i32) -> Result<Self, DriverError> {
+        let gpu = device::get(number)?;
+        let mut pci = [0; 32];
+        // SAFETY: `gpu` comes from the driver, which writes at most the length that it is given.
+        let (major, minor, total) = unsafe {
+            sys::cuDeviceGetPCIBusId(pci.as_mut_ptr().cast(), pci.len() as i32, gpu).result()?;
+            (
+                device::get_attribute(
+                    gpu,
+                    Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                )?,
+                device::get_attribute(
+                    gpu,
+                    Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                )?,
+                device::total_mem(gpu)?,
+            )
+        };
+        let pci = CStr::from_bytes_until_nul(&pci).map(CStr::to_string_lossy);
+        Ok(Self {
+            number: number as usize,
+            name: device::get_name(gpu)?,
+            pci: pci.map(String::from).unwrap_or_default(),
+            compute: (major * 10 + minor).unsigned_abs(),
+            total: total as u64,
+        })
+    }
+
+    /// The driver's own figures. They need a context, which is made and, unless the process had one, dropped again.
+    ///
+    /// # Errors
+    ///
+    /// If another process has the GPU for itself, or no context fits.
+    pub fn memory(&self) -> Result<GpuMemory, CudaError> {
+        let context = self.context()?;
+        let (free, total) = context
+            .mem_get_info()
+            .map_err(|error| failed("cuMemGetInfo", error))?;
+        Ok(GpuMemory {
+            free: free as u64,
+            total: total as u64,
+        })
+    }
+
+    pub(crate) fn context(&self) -> Result<std::sync::Arc<CudaContext>, CudaError> {
+        CudaContext::new(self.number).map_err(|error| match error.0 {
+            sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => CudaError::Taken { gpu: self.number },
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaError::NoMemory { gpu: self.number },
+            _ => failed("cuDevicePrimaryCtxRetain", error),
+        })
+    }
+}
+
+/// The driver's library, opened and initialized.
+fn initialized() -> Result<(), CudaError> {
+    // SAFETY: opening the driver's library runs its initializers, as the CUDA backend does too.
+    if !unsafe { sys::is_culib_present() } {
+        let module = Path::new("/proc/driver/nvidia/version").exists();
+        return Err(CudaError::NoDriver { module });
+    }
+    result::init().map_err(|error| match error.0 {
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => no_gpu(),
+        sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => CudaError::DriverMismatch,
+        _ => failed("cuInit", error),
+    })
+}
+
+fn no_gpu() -> CudaError {
+    let hidden = std::env::var_os("CUDA_VISIBLE_DEVICES");
+    CudaError::NoGpu {
+        hidden: hidden.map(|value| value.to_string_lossy().into_owned()),
+    }
+}
+
+/// An error of the driver that has no variant of its own.
+pub(crate) fn failed(call: &'static str, error: DriverError) -> CudaError {
+    let text = |text: Result<&CStr, DriverError>| {
+        text.map(|text| text.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    };
+    CudaError::Driver {
+        call,
+        code: error.0 as u32,
+        name: text(error.error_name()),
+        words: text(error.error_string()),
+    }
+}
