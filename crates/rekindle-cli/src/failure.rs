@@ -45,10 +45,7 @@ pub type Outcome = Result<(), Failure>;
 impl Failure {
     /// Bad usage, or a file whose content is wrong.
     pub fn usage(message: impl Display) -> Self {
-        Self {
-            code: exit::USAGE,
-            report: said(message),
-        }
+        Self::coded(exit::USAGE, message)
     }
 
     /// The system refused a file.
@@ -61,8 +58,13 @@ impl Failure {
 
     /// Anything that has no code of its own.
     pub fn other(message: impl Display) -> Self {
+        Self::coded(exit::OTHER, message)
+    }
+
+    /// The same with a code of its own.
+    pub fn coded(code: i32, message: impl Display) -> Self {
         Self {
-            code: exit::OTHER,
+            code,
             report: said(message),
         }
     }

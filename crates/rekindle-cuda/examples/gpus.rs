@@ -16,7 +16,7 @@ fn main() -> Result<(), CudaError> {
     let nvrtc = nvrtc()?;
     println!("NVRTC {} from {:?}", nvrtc.version, nvrtc.path);
     for gpu in gpus()? {
-        let memory = gpu.memory()?;
+        let memory = gpu.context()?.memory()?;
         println!(
             "{gpu:?}: {} of {} bytes are free",
             memory.free, memory.total

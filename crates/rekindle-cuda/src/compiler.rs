@@ -1,15 +1,13 @@
 //! NVRTC, opened: the same library that the CUDA backend compiles with.
 
 use std::{
-    ffi::{CStr, OsStr},
     fs,
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
 use cudarc::nvrtc::sys;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use libloading::Library;
 
 use crate::{CudaError, Version, driver_version, toolkit};
 
@@ -63,7 +61,7 @@ fn opened() -> Option<Nvrtc> {
 fn preload(folder: &Path, name: &str) {
     if let Some(path) = newest(folder, name) {
         // SAFETY: a library of CUDA's, whose initializers have no conditions.
-        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
+        let library = unsafe { Library::new(&path) };
         std::mem::forget(library);
     }
 }
@@ -88,7 +86,13 @@ pub(crate) fn newest(folder: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// The file that the backend's NVRTC comes from.
+#[cfg(unix)]
 fn path() -> Option<PathBuf> {
+    use std::{
+        ffi::{CStr, OsStr},
+        os::unix::ffi::OsStrExt,
+    };
+
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -108,6 +112,11 @@ fn path() -> Option<PathBuf> {
         let path = CStr::from_ptr(info.dli_fname);
         Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
     }
+}
+
+#[cfg(not(unix))]
+fn path() -> Option<PathBuf> {
+    None
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The driver's GPUs and their memory.
 
-use std::{ffi::CStr, path::Path};
+use std::{ffi::CStr, path::Path, sync::Arc};
 
 use cudarc::driver::{
     CudaContext, DriverError,
@@ -28,7 +28,7 @@ pub struct Gpu {
 /// Memory of a GPU, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuMemory {
-    /// What this process can still take, once it has a context.
+    /// What this process can still take.
     pub free: u64,
     /// All that the driver gives to programs.
     pub total: u64,
@@ -94,27 +94,41 @@ impl Gpu {
         })
     }
 
-    /// The driver's own figures. They need a context, which is made and, unless the process had one, dropped again.
+    /// The process's context on the GPU. One that the process did not have takes some hundred MB of the GPU while it lives.
     ///
     /// # Errors
     ///
     /// If another process has the GPU for itself, or no context fits.
+    pub fn context(&self) -> Result<Context, CudaError> {
+        CudaContext::new(self.number)
+            .map(Context)
+            .map_err(|error| match error.0 {
+                sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
+                    CudaError::Taken { gpu: self.number }
+                }
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaError::NoMemory { gpu: self.number },
+                _ => failed("cuDevicePrimaryCtxRetain", error),
+            })
+    }
+}
+
+/// A process's context on a GPU. The driver drops it with its last holder, of which the CUDA backend is one.
+pub struct Context(Arc<CudaContext>);
+
+impl Context {
+    /// The driver's own figures.
+    ///
+    /// # Errors
+    ///
+    /// If the driver refuses.
     pub fn memory(&self) -> Result<GpuMemory, CudaError> {
-        let context = self.context()?;
-        let (free, total) = context
+        let (free, total) = self
+            .0
             .mem_get_info()
             .map_err(|error| failed("cuMemGetInfo", error))?;
         Ok(GpuMemory {
             free: free as u64,
             total: total as u64,
-        })
-    }
-
-    pub(crate) fn context(&self) -> Result<std::sync::Arc<CudaContext>, CudaError> {
-        CudaContext::new(self.number).map_err(|error| match error.0 {
-            sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => CudaError::Taken { gpu: self.number },
-            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaError::NoMemory { gpu: self.number },
-            _ => failed("cuDevicePrimaryCtxRetain", error),
         })
     }
 }

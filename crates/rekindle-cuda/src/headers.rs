@@ -77,8 +77,9 @@ pub(crate) fn install(parts: &[Part], version: Version) -> String {
     )
 }
 
-/// The version of the headers in a folder `include`.
-pub(crate) fn version(include: &Path) -> Option<Version> {
+/// The version of CUDA whose headers are in a folder `include`.
+#[must_use]
+pub fn version(include: &Path) -> Option<Version> {
     let text = fs::read_to_string(include.join("cuda.h")).ok()?;
     let number = text
         .lines()

@@ -9,7 +9,8 @@
 //! rekindle_cuda::prepare();
 //! for gpu in rekindle_cuda::gpus()? {
 //!     rekindle_cuda::try_compiling(&gpu)?;
-//!     println!("{}: {} of {} bytes free", gpu.name, gpu.memory()?.free, gpu.memory()?.total);
+//!     let memory = gpu.context()?.memory()?;
+//!     println!("{}: {} of {} bytes free", gpu.name, memory.free, memory.total);
 //! }
 //! # Ok::<(), rekindle_cuda::CudaError>(())
 //! ```
@@ -35,9 +36,9 @@ mod trial;
 use std::fmt;
 
 pub use compiler::{Nvrtc, nvrtc};
-pub use driver::{Gpu, GpuMemory, driver_version, gpus};
+pub use driver::{Context, Gpu, GpuMemory, driver_version, gpus};
 pub use error::CudaError;
-pub use headers::Part;
+pub use headers::{Part, version as header_version};
 pub use toolkit::{Source, Toolkit, prepare, toolkit};
 pub use trial::try_compiling;
 

@@ -4,7 +4,6 @@ use std::{
     env,
     ffi::OsString,
     fs, io,
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -236,7 +235,11 @@ fn link(folders: &[PathBuf], into: &Path) -> io::Result<()> {
             continue;
         }
         let _ = fs::remove_file(&link);
-        match symlink(entry.path(), &link) {
+        #[cfg(unix)]
+        let linked = std::os::unix::fs::symlink(entry.path(), &link);
+        #[cfg(not(unix))]
+        let linked = fs::copy(entry.path(), &link).map(drop);
+        match linked {
             // Another process was quicker.
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}

@@ -66,7 +66,7 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
         },
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(index) => {
-            let used = || crate::meter::nvml_memory(index as u32).ok();
+            let used = || crate::meter::nvml_memory(index).ok();
             let before = used();
             let (device, meter) = pooled(Device::cuda(index));
             // The first reading makes the driver's context; nothing is reserved yet.
