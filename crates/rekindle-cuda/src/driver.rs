@@ -156,14 +156,40 @@ fn no_gpu() -> CudaError {
 
 /// An error of the driver that has no variant of its own.
 pub(crate) fn failed(call: &'static str, error: DriverError) -> CudaError {
-    let text = |text: Result<&CStr, DriverError>| {
-        text.map(|text| text.to_string_lossy().into_owned())
-            .unwrap_or_default()
-    };
+    let words = error.error_string().map(CStr::to_string_lossy);
     CudaError::Driver {
         call,
         code: error.0 as u32,
-        name: text(error.error_name()),
-        words: text(error.error_string()),
+        name: format!("{:?}", error.0),
+        words: words.unwrap_or_default().into_owned(),
     }
+}
+
+/// Errors after which a GPU does no more work for a process.
+const FAULTS: [sys::CUresult; 12] = [
+    sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+    sys::CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+    sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+    sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+    sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    sys::CUresult::CUDA_ERROR_ASSERT,
+    sys::CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+    sys::CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    sys::CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+    sys::CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+    sys::CUresult::CUDA_ERROR_INVALID_PC,
+    sys::CUresult::CUDA_ERROR_LAUNCH_FAILED,
+];
+
+/// CUDA's name and the driver's words for an error of a number, if there is a driver and the error is a fault of the device.
+#[must_use]
+pub fn error_words(code: u32) -> Option<(String, String)> {
+    let error = FAULTS.into_iter().find(|&error| error as u32 == code)?;
+    // SAFETY: see `initialized`.
+    if !unsafe { sys::is_culib_present() } {
+        return None;
+    }
+    let words = DriverError(error);
+    let words = words.error_string().map(CStr::to_string_lossy);
+    Some((format!("{error:?}"), words.unwrap_or_default().into_owned()))
 }

@@ -36,7 +36,7 @@ mod trial;
 use std::fmt;
 
 pub use compiler::{Nvrtc, nvrtc};
-pub use driver::{Context, Gpu, GpuMemory, driver_version, gpus};
+pub use driver::{Context, Gpu, GpuMemory, driver_version, error_words, gpus};
 pub use error::CudaError;
 pub use headers::{Part, version as header_version};
 pub use toolkit::{Source, Toolkit, prepare, toolkit};

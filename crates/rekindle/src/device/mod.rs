@@ -1,5 +1,6 @@
 //! The devices that a run can be on.
 
+mod fault;
 #[cfg(feature = "cuda")]
 mod nvidia;
 mod open;
@@ -11,6 +12,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+pub use fault::{device_fault, innermost_cause};
 #[cfg(feature = "cuda")]
 pub use nvidia::cuda_parts;
 #[cfg(feature = "cubecl")]

@@ -109,6 +109,7 @@ pub fn speaks_of_memory(message: &str) -> bool {
     let message = message.to_lowercase();
     [
         "out of memory",
+        "out of device memory",
         "outofmemory",
         "out_of_memory",
         "buffertoobig",
