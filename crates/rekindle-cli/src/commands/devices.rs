@@ -3,7 +3,7 @@
 use rekindle::device::{DeviceId, DeviceInfo, cuda_parts, probe_kind};
 use serde_json::{Value, json};
 
-use crate::{args::DevicesArgs, failure::Outcome, output, table};
+use crate::{args::DevicesArgs, failure::Outcome, output, table, terminal};
 
 /// Format tag of the document that `--json` writes.
 const FORMAT: &str = "rekindle-devices/1";
@@ -53,24 +53,28 @@ pub fn run(args: &DevicesArgs) -> Outcome {
         table.add_row(row(info));
     }
     let mut text = format!("{table}\n");
+    let mut say = |line: &str| {
+        text.push_str(&terminal::wrapped(line, "  "));
+        text.push('\n');
+    };
     for info in found
         .iter()
         .flat_map(|(_, devices)| devices.iter().flatten())
     {
         if let Some(problem) = &info.problem {
-            text.push_str(&format!("{} cannot be used: {problem}\n", info.device));
+            say(&format!("{} cannot be used: {problem}", info.device));
         }
     }
     let has_gpus = found[1].1.is_ok();
     for (part, of) in cuda_parts().into_iter().filter(|_| has_gpus) {
         let of = of.unwrap_or_else(|reason| reason);
-        text.push_str(&format!("cuda's {part}: {of}\n"));
+        say(&format!("cuda's {part}: {of}"));
     }
     for (kind, devices) in &found {
         if let Err(reason) = devices {
             let name = kind.to_string();
             let name = name.split(':').next().unwrap_or_default();
-            text.push_str(&format!("{name}: {reason}\n"));
+            say(&format!("{name}: {reason}"));
         }
     }
     output::text(&text)

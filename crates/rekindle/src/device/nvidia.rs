@@ -1,12 +1,17 @@
 //! NVIDIA's GPUs: by the driver's own numbers and figures, once a small kernel compiles and loads.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
 use rekindle_cuda::{
     CudaError, Gpu, Toolkit, driver_version, gpus, header_version, nvrtc, toolkit,
 };
 use rekindle_plan::Bytes;
 
 use super::{DeviceId, DeviceInfo, Unavailable};
-use crate::meter::{nvml_driver, nvml_memory};
+use crate::meter::{NvmlError, nvml_driver, nvml_memory};
 
 /// All GPUs that this process may use. One that cannot be used has a [problem](DeviceInfo::problem).
 pub(super) fn all() -> Result<Vec<DeviceInfo>, Unavailable> {
@@ -48,12 +53,28 @@ fn info(gpu: &Gpu) -> DeviceInfo {
 
 /// What this process can have, its context included.
 fn free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
-    let used = || nvml_memory(gpu.number).map(|memory| memory.used_bytes);
-    let before = used()?;
+    let before = used(gpu.number)?;
     let context = gpu.context()?;
-    let taken = Bytes(used()?.0.saturating_sub(before.0));
+    let taken = Bytes(used(gpu.number)?.0.saturating_sub(before.0));
+    note_context(gpu.number, taken);
     rekindle_cuda::try_compiling(gpu)?;
     Ok(Bytes(context.memory()?.free) + taken)
+}
+
+/// What all processes hold of a GPU.
+pub(super) fn used(number: usize) -> Result<Bytes, NvmlError> {
+    nvml_memory(number).map(|memory| memory.used_bytes)
+}
+
+/// What this process's context on each GPU took when it was first made.
+static CONTEXTS: Mutex<BTreeMap<usize, Bytes>> = Mutex::new(BTreeMap::new());
+
+/// Notes what making a context took of a GPU: nothing, where the process had one. Gives what the context takes.
+pub(super) fn note_context(number: usize, taken: Bytes) -> Bytes {
+    let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let context = contexts.entry(number).or_default();
+    *context = taken.max(*context);
+    *context
 }
 
 /// What CUDA is made of on this machine, each part named, with what was found or why not.
