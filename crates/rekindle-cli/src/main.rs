@@ -76,6 +76,9 @@ fn main() {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
+        Command::Init(args) => commands::init::run(&args),
+        Command::Completions(args) => commands::shell::completions(&args),
+        Command::Man(args) => commands::shell::man(&args),
     };
     let code = match result {
         Ok(()) => exit::DONE,
