@@ -1,5 +1,6 @@
 //! The devices that a run can be on.
 
+mod control_group;
 mod open;
 mod pools;
 mod probe;
