@@ -1,5 +1,6 @@
 //! The devices that a run can be on.
 
+mod control_group;
 mod fault;
 #[cfg(feature = "cuda")]
 mod nvidia;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use sysinfo::System;
 use thiserror::Error;
 
-use super::DeviceId;
+use super::{DeviceId, control_group};
 
 /// A device that answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -184,15 +184,13 @@ fn processor() -> DeviceInfo {
     }
 }
 
-/// Memory that this process can have: all, and what is free. Limits of its control group and of its address space count as
+/// Memory that this process can have: all, and what is free. Limits of its control groups and of its address space count as
 /// the machine's.
 fn limited(system: &System) -> (Bytes, Bytes) {
     let machine = (system.total_memory(), system.available_memory());
-    let group = system
-        .cgroup_limits()
-        .filter(|group| group.total_memory > 0);
-    let group = group.map(|group| (group.total_memory, group.free_memory));
-    let limits = [group, address_space()].into_iter().flatten();
+    let limits = [control_group::limit(), address_space()]
+        .into_iter()
+        .flatten();
     let (total, free) = limits.fold(machine, |all, limit| {
         (all.0.min(limit.0), all.1.min(limit.1))
     });

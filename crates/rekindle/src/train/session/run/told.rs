@@ -64,6 +64,7 @@ impl Session<'_> {
             evaluation: progress.evaluation.clone(),
             best_evaluation: progress.best.clone(),
             phases: self.phases.clone(),
+            growth: self.growth.found.clone(),
             timeline,
         })
     }
