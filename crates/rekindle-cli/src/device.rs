@@ -7,7 +7,7 @@ use rekindle::{
     model::kernels::Kernels,
 };
 
-use crate::failure::Failure;
+use crate::{compiling, failure::Failure};
 
 /// A device as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,12 +60,14 @@ impl DeviceChoice {
         let unusable = |device: DeviceId| {
             move |error: Unavailable| Failure::usage(format!("{device} cannot be used: {error}"))
         };
-        match self {
+        let device = match self {
             Self::One(device) => probe(device).map_err(unusable(device)),
             Self::Auto => probe(DeviceId::Cuda(0))
                 .or_else(|_| probe(DeviceId::Cpu))
                 .map_err(unusable(DeviceId::Cpu)),
-        }
+        }?;
+        compiling::prepare(&device);
+        Ok(device)
     }
 }
 

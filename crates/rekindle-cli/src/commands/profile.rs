@@ -12,7 +12,7 @@ use crate::{
     config::{self, Config, Overrides},
     failure::{Failure, Outcome},
     output,
-    profiles::profiles,
+    cache::profiles,
     progress::Progress,
     table,
 };

@@ -27,7 +27,7 @@ use crate::{
     output,
     plan_file::PlanFile,
     plot,
-    profiles::profiles,
+    cache::profiles,
     progress::Progress,
     started::{self, Started},
     summary,

@@ -18,7 +18,7 @@ use crate::{
     exit,
     failure::{Failure, Outcome},
     output,
-    profiles::profiles,
+    cache::profiles,
     table,
 };
 

@@ -1,13 +1,17 @@
 //! The devices that a run can be on.
 
+mod kernels;
 mod open;
 mod pools;
 mod probe;
+#[cfg(feature = "cubecl")]
+mod settings;
 
 use std::fmt;
 
 use serde::Serialize;
 
+pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
 #[cfg(feature = "cubecl")]
 pub(crate) use open::pool_meter;
 pub use open::{DeviceError, OpenDevice, open};
