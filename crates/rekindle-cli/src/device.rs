@@ -7,7 +7,7 @@ use rekindle::{
     model::kernels::Kernels,
 };
 
-use crate::{exit, failure::Failure};
+use crate::{compiling, exit, failure::Failure};
 
 /// A device as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,14 +66,16 @@ impl DeviceChoice {
                 probe(DeviceId::Cpu)
             }),
         };
-        found.map_err(|error| {
+        let device = found.map_err(|error| {
             let code = match error.obstacle() {
                 Obstacle::Absence | Obstacle::Setup => exit::USAGE,
                 Obstacle::Memory => exit::OUT_OF_MEMORY,
                 Obstacle::Fault => exit::OTHER,
             };
             Failure::coded(code, format_args!("{self} cannot be used: {error}"))
-        })
+        })?;
+        compiling::prepare(&device);
+        Ok(device)
     }
 }
 

@@ -5,6 +5,7 @@
 //! | [`args`] | the command line as typed |
 //! | [`config`] | the config file: from text to checked settings |
 //! | [`device`], [`size`] | devices and sizes as people write them |
+//! | [`cache`], [`compiling`] | what is kept between commands; kernels while they are compiled |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
@@ -22,8 +23,10 @@
 mod output;
 
 mod args;
+mod cache;
 mod child;
 mod commands;
+mod compiling;
 mod config;
 mod device;
 mod estimate;
@@ -38,7 +41,6 @@ mod mutated;
 mod parent;
 mod plan_file;
 mod plot;
-mod profiles;
 mod progress;
 mod report;
 mod started;
@@ -87,5 +89,6 @@ fn main() {
             failure.code
         }
     };
+    rekindle::device::seal_kernels();
     std::process::exit(code);
 }

@@ -18,6 +18,7 @@ use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use super::{plan_elsewhere, supervise};
 use crate::{
     args::{ConfigArgs, TrainArgs},
+    cache::profiles,
     child::Children,
     config::{self, Config, Overrides, RunKeys, TypedSchedule},
     device::DeviceChoice,
@@ -27,7 +28,6 @@ use crate::{
     output,
     plan_file::PlanFile,
     plot,
-    profiles::profiles,
     progress::Progress,
     started::{self, Started},
     summary,

@@ -2,18 +2,22 @@
 
 mod control_group;
 mod fault;
+mod kernels;
 #[cfg(feature = "cuda")]
 mod nvidia;
 mod open;
 mod pools;
 mod probe;
 mod process;
+#[cfg(feature = "cubecl")]
+mod settings;
 
 use std::fmt;
 
 use serde::Serialize;
 
 pub use fault::{device_fault, innermost_cause};
+pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
 #[cfg(feature = "cuda")]
 pub use nvidia::cuda_parts;
 #[cfg(feature = "cubecl")]

@@ -106,19 +106,19 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
 /// The device with autodiff and a meter of its pools, which are set up before it is touched.
 #[cfg(feature = "cubecl")]
 fn pooled(device: Device) -> (Device, crate::meter::PoolMeter) {
-    let pools = super::pools::set_up();
+    let settings = super::settings::set_up();
     let device = device.autodiff();
-    let meter = crate::meter::PoolMeter::new(device.clone(), pools.exact_sizes());
+    let meter = crate::meter::PoolMeter::new(device.clone(), settings.exact_sizes());
     (device, meter)
 }
 
 /// A meter of the pools of burn's device, if it has pools. They are set up first, where nothing has touched it yet.
 #[cfg(feature = "cubecl")]
 pub(crate) fn pool_meter(device: &Device) -> Option<crate::meter::PoolMeter> {
-    let pools = super::pools::set_up();
+    let settings = super::settings::set_up();
     device.memory_pool_usage()?;
     Some(crate::meter::PoolMeter::new(
         device.clone(),
-        pools.exact_sizes(),
+        settings.exact_sizes(),
     ))
 }

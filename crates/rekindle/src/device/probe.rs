@@ -23,6 +23,9 @@ pub struct DeviceInfo {
     pub free_bytes: Option<Bytes>,
     /// Compute capability and address, kind of adapter, or number of cores.
     pub detail: String,
+    /// What compiles and loads its kernels: versions of driver and compiler.
+    #[serde(skip)]
+    pub toolchain: String,
     /// Why it cannot be used, if it cannot.
     #[serde(skip)]
     pub problem: Option<Unavailable>,
@@ -180,6 +183,7 @@ fn processor() -> DeviceInfo {
         total_bytes: Some(total),
         free_bytes: Some(free),
         detail: format!("{cores} cores"),
+        toolchain: String::new(),
         problem: None,
     }
 }
@@ -230,6 +234,7 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
                 total_bytes: None,
                 free_bytes: None,
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
+                toolchain: format!("{} {}", info.driver, info.driver_info),
                 problem: None,
             }
         })

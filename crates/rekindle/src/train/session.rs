@@ -310,6 +310,10 @@ fn numbers(segments: &[(StageId, StageId)]) -> Vec<[usize; 2]> {
 pub struct MemoryNow {
     /// Bytes in use after the last step.
     pub in_use: Bytes,
+    /// Bytes after the last step that a budget counts.
+    pub counted: Bytes,
+    /// The most of these so far.
+    pub counted_peak: Bytes,
     /// The highest peak so far.
     pub peak: PeakMemory,
 }
