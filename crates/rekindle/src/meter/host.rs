@@ -3,7 +3,7 @@
 use rekindle_plan::Bytes;
 use thiserror::Error;
 
-use super::{Census, FailedAllocation, MemoryReading, Meter, PeakMemory, Phase, leftovers::kind};
+use super::{Census, FailedAllocation, MemoryReading, Meter, PeakMemory, Phase, leftovers};
 
 /// Bytes of the smallest block that is told apart by its size: below are headers, names and lists.
 const COUNTED: usize = 256;
@@ -94,7 +94,7 @@ impl Meter for HostMeter {
     }
 
     fn end_phase(&self, phase: Option<Phase>) {
-        rekindle_alloc::end_interval(kind(phase));
+        leftovers::end_phase(phase);
     }
 }
 

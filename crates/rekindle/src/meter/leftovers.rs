@@ -8,7 +8,10 @@
 //!
 //! It is the process's own memory that is looked at. Buffers of a GPU's pools are not told apart.
 
-use std::ops::Range;
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
@@ -28,8 +31,18 @@ const KINDS: [Option<Phase>; 6] = [
     Some(Phase::Optimizer),
 ];
 
+/// Whether a look goes on. A tracker counts blocks as well, from one action to the next.
+static LOOKING: AtomicBool = AtomicBool::new(false);
+
+/// A phase of the process's steps is over.
+pub(super) fn end_phase(phase: Option<Phase>) {
+    if LOOKING.load(Relaxed) {
+        rekindle_alloc::end_interval(kind(phase));
+    }
+}
+
 /// What the allocator calls a phase.
-pub(super) fn kind(phase: Option<Phase>) -> u8 {
+fn kind(phase: Option<Phase>) -> u8 {
     phase.map_or(0, |phase| phase as u8 + 1)
 }
 
@@ -86,6 +99,7 @@ impl Leftovers {
         // Down to the nodes of a graph.
         rekindle_alloc::start_census(1);
         borders.push(rekindle_alloc::interval());
+        LOOKING.store(true, Relaxed);
         Ok(Self { borders })
     }
 
@@ -114,6 +128,7 @@ impl Leftovers {
 
 impl Drop for Leftovers {
     fn drop(&mut self) {
+        LOOKING.store(false, Relaxed);
         rekindle_alloc::stop_census();
     }
 }
