@@ -18,7 +18,7 @@
 //! 32 MiB. Otherwise it hands memory back and asks for it again, page by page, several times in a training step whose
 //! budget is tight.
 //!
-//! This crate holds the only `unsafe` code of the project: the trait it implements demands it.
+//! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
 
 #![deny(missing_docs)]
 
@@ -35,7 +35,10 @@ use std::{
     },
 };
 
-pub use census::{LEAST, SIZES, SizeCount, census, next_interval, start_census, stop_census};
+pub use census::{
+    INTERVALS, SIZES, SizeCount, census, end_interval, interval, kept, next_interval, start_census,
+    stop_census,
+};
 pub use gather::gather_threads;
 pub use reserve::{Failure, drop_reserve, failure, keep_reserve, set_limit};
 

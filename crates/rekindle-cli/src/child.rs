@@ -15,7 +15,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{exit, failure::Failure, parent, profiles, stop};
+use crate::{cache, exit, failure::Failure, parent, stop};
 
 /// Time between two looks at a child.
 const POLL: Duration = Duration::from_millis(20);
@@ -71,13 +71,13 @@ impl From<ChildError> for Failure {
 impl Children {
     /// Children that keep profiles where this process would, or in a folder that goes away with this value.
     pub fn new() -> Result<Self, Failure> {
-        let cache = match profiles::profiles(false) {
+        let folder = match cache::profiles(false) {
             Some(_) => None,
             None => {
                 Some(tempfile::tempdir().map_err(|error| Failure::file(&env::temp_dir(), &error))?)
             }
         };
-        Ok(Self { cache })
+        Ok(Self { cache: folder })
     }
 
     /// Runs one to its end.
@@ -88,7 +88,7 @@ impl Children {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         if let Some(cache) = &self.cache {
-            command.env(profiles::FOLDER_VARIABLE, Path::new(cache.path()));
+            command.env(cache::FOLDER_VARIABLE, Path::new(cache.path()));
         }
         let mut child = command.spawn()?;
         // Both at once, or a child that fills one pipe would wait for ever.

@@ -5,6 +5,7 @@
 //! | [`args`] | the command line as typed |
 //! | [`config`] | the config file: from text to checked settings |
 //! | [`device`], [`size`] | devices and sizes as people write them |
+//! | [`cache`], [`compiling`] | what is kept between commands; kernels while they are compiled |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
@@ -22,8 +23,10 @@
 mod output;
 
 mod args;
+mod cache;
 mod child;
 mod commands;
+mod compiling;
 mod config;
 mod device;
 mod estimate;
@@ -38,7 +41,6 @@ mod mutated;
 mod parent;
 mod plan_file;
 mod plot;
-mod profiles;
 mod progress;
 mod report;
 mod started;
@@ -57,6 +59,8 @@ use args::{Cli, Command};
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
 fn main() {
+    // Before any thread starts.
+    rekindle::device::prepare();
     terminal::set_up_reports();
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();
@@ -74,6 +78,9 @@ fn main() {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
+        Command::Init(args) => commands::init::run(&args),
+        Command::Completions(args) => commands::shell::completions(&args),
+        Command::Man(args) => commands::shell::man(&args),
     };
     let code = match result {
         Ok(()) => exit::DONE,
@@ -82,5 +89,6 @@ fn main() {
             failure.code
         }
     };
+    rekindle::device::seal_kernels();
     std::process::exit(code);
 }

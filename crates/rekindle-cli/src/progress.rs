@@ -2,16 +2,18 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     io::{self, IsTerminal},
+    mem,
     ops::ControlFlow,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use rekindle::train::{
     NonFinite,
-    record::{EvalRecord, StepRecord},
+    record::{EvalRecord, MemoryGrowth, StepRecord},
     run_dir::{Notice, RunFile},
     session::{MemoryNow, Observer, Planned, PlannedAgain},
     settings::OnNonFinite,
@@ -19,12 +21,15 @@ use rekindle::train::{
 };
 
 use crate::{
-    exit,
+    compiling, exit,
     failure::{Failure, Outcome},
     started::Started,
     stop, terminal,
     track::TrackFiles,
 };
+
+/// What a run says to a signal.
+const STOPPING: &str = "stopping after this step";
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -35,6 +40,8 @@ pub struct Progress {
     batch: usize,
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
+    /// Whether a step is done.
+    stepped: bool,
     /// Steps that were not finite.
     nonfinite: usize,
     track: Option<TrackFiles>,
@@ -50,8 +57,9 @@ impl Progress {
     /// For a run of so many steps with so many samples each.
     pub fn new(steps: usize, batch: usize) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(0).with_style(style("{spinner} preparing"));
+            let bar = ProgressBar::new(0).with_style(style("{spinner} preparing{kernels}"));
             bar.enable_steady_tick(Duration::from_millis(200));
+            compiling::shown_by_bar(true);
             bar
         });
         Self {
@@ -59,6 +67,7 @@ impl Progress {
             batch,
             bar,
             last_line: None,
+            stepped: false,
             nonfinite: 0,
             track: None,
             kept: None,
@@ -102,6 +111,7 @@ impl Progress {
     pub fn finish(self) -> Outcome {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+            compiling::shown_by_bar(false);
         }
         let tracked = match self.track {
             Some(track) => track.finish(),
@@ -141,6 +151,10 @@ pub fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")
+        .with_key("kernels", |_: &ProgressState, out: &mut dyn fmt::Write| {
+            // Written to memory.
+            let _ = out.write_str(&compiling::shown());
+        })
 }
 
 impl Observer for Progress {
@@ -153,7 +167,7 @@ impl Observer for Progress {
     fn profiling(&mut self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {
             if done == 1 {
-                bar.set_style(style("measuring [{bar:30}] {pos}/{len} stages"));
+                bar.set_style(style("measuring [{bar:30}] {pos}/{len} stages{kernels}"));
                 bar.set_length(of as u64);
             }
             bar.set_position(done as u64);
@@ -167,7 +181,9 @@ impl Observer for Progress {
     fn measuring(&mut self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {
             if done == 0 {
-                bar.set_style(style("measuring [{bar:30}] {percent}% of the operations"));
+                bar.set_style(style(
+                    "measuring [{bar:30}] {percent}% of the operations{kernels}",
+                ));
                 bar.set_length(of as u64);
             }
             bar.set_position(done as u64);
@@ -191,8 +207,11 @@ impl Observer for Progress {
     fn planned(&mut self, planned: &Planned) {
         crate::failure::note_plan(planned);
         self.note_peak(planned);
-        // Until now nothing could be lost.
-        stop::in_order("stopping after this step");
+        // Until now nothing could be lost. Where kernels are compiled, the first step may still take long, and nothing is
+        // lost before it is done.
+        if compiling::count() == 0 {
+            stop::in_order(STOPPING);
+        }
         if let Some((started, folder)) = self.kept.take() {
             self.keeping = started.keep(&folder);
         }
@@ -204,12 +223,16 @@ impl Observer for Progress {
             bar.reset();
             bar.set_length(self.steps as u64);
             // What is too wide is cut off; a line that wraps cannot be taken back.
-            bar.set_style(style("{pos}/{len} [{bar:12}] {eta} {wide_msg}"));
+            bar.set_style(style("{pos}/{len} [{bar:12}] {eta}{kernels} {wide_msg}"));
         }
     }
 
     fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
         crate::failure::note_step(step.step + 1);
+        stop::in_order(STOPPING);
+        if !mem::replace(&mut self.stepped, true) && compiling::count() > 0 {
+            self.line(&compiling::kept());
+        }
         let accuracy = step
             .accuracy
             .map(|share| format!(" acc {:.0}%", 100.0 * share))
@@ -218,8 +241,8 @@ impl Observer for Progress {
             "loss {:.4}{accuracy} {:.0}/s mem {} peak {}",
             step.loss,
             self.batch as f64 / step.step_s.0.max(1e-9),
-            memory.in_use,
-            memory.peak.device_bytes(),
+            memory.counted,
+            memory.counted_peak,
         );
         match &self.bar {
             Some(bar) => {
@@ -283,6 +306,10 @@ impl Observer for Progress {
         self.line(&format!("warning: {found}: {handled}{so_far}"));
     }
 
+    fn grows(&mut self, growth: &MemoryGrowth) {
+        self.line(&format!("warning: memory grows: {growth}"));
+    }
+
     fn snapshot_withheld(&mut self, step: usize, what: &str) {
         self.line(&format!(
             "warning: no snapshot is taken after step {step}: {what} is not finite; the one before stays"
@@ -297,7 +324,7 @@ impl Observer for Progress {
             Notice::WrittenAgain(file) => {
                 self.unwritten.remove(file);
             }
-            Notice::Damaged(_) | Notice::BeginsAgain(_) => {}
+            Notice::MadeRoom(_) | Notice::Damaged(_) | Notice::BeginsAgain(_) => {}
         }
         match notice {
             Notice::WrittenAgain(_) => self.line(&notice.to_string()),

@@ -66,15 +66,14 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
         },
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(index) => {
-            let used = || crate::meter::nvml_memory(index as u32).ok();
-            let before = used();
+            use super::nvidia::{note_context, used};
+            let before = used(index).unwrap_or_default();
             let (device, meter) = pooled(Device::cuda(index));
             // The first reading makes the driver's context; nothing is reserved yet.
             meter.read();
-            let context = before.zip(used()).map(|(before, after)| {
-                rekindle_plan::Bytes(after.used_bytes.0.saturating_sub(before.used_bytes.0))
-            });
-            let meter = Arc::new(meter.with_context(context.unwrap_or_default()));
+            let after = used(index).unwrap_or_default();
+            let taken = rekindle_plan::Bytes(after.0.saturating_sub(before.0));
+            let meter = Arc::new(meter.with_context(note_context(index, taken)));
             OpenDevice { device, meter }
         }
         #[cfg(feature = "wgpu")]
@@ -107,19 +106,19 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
 /// The device with autodiff and a meter of its pools, which are set up before it is touched.
 #[cfg(feature = "cubecl")]
 fn pooled(device: Device) -> (Device, crate::meter::PoolMeter) {
-    let pools = super::pools::set_up();
+    let settings = super::settings::set_up();
     let device = device.autodiff();
-    let meter = crate::meter::PoolMeter::new(device.clone(), pools.exact_sizes());
+    let meter = crate::meter::PoolMeter::new(device.clone(), settings.exact_sizes());
     (device, meter)
 }
 
 /// A meter of the pools of burn's device, if it has pools. They are set up first, where nothing has touched it yet.
 #[cfg(feature = "cubecl")]
 pub(crate) fn pool_meter(device: &Device) -> Option<crate::meter::PoolMeter> {
-    let pools = super::pools::set_up();
+    let settings = super::settings::set_up();
     device.memory_pool_usage()?;
     Some(crate::meter::PoolMeter::new(
         device.clone(),
-        pools.exact_sizes(),
+        settings.exact_sizes(),
     ))
 }

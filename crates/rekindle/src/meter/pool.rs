@@ -88,6 +88,8 @@ impl Meter for PoolMeter {
 
     fn trim(&self) {
         self.wait();
+        // What was reserved until now counts.
+        self.now();
         self.device.memory_cleanup();
         // The clean-up is queued.
         self.wait();

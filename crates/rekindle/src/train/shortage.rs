@@ -19,8 +19,13 @@ pub enum Shortage {
     #[error("{0}")]
     Failed(FailedAllocation),
     /// The device ran out of memory.
-    #[error("the device ran out of memory: {0}")]
-    Device(String),
+    #[error("{}", refused(*.asked, .message))]
+    Device {
+        /// What was asked for, where the device says so.
+        asked: Option<Bytes>,
+        /// Its words.
+        message: String,
+    },
     /// The step took more than the budget.
     #[error("the step took {peak}, more than the budget of {budget}")]
     OverBudget {
@@ -51,18 +56,23 @@ pub enum Shortage {
 
 impl Shortage {
     /// The budget of the next plan; `None` where no smaller one can help. `last` is what the last plan was made for, its
-    /// peak is `peak`, and `beside` is in use beside what plans count.
+    /// peak is `peak`, and `beside` is in use beside what plans count. `left` is what the device can give to a plan, where
+    /// it says so.
     pub(super) fn next_budget(
         &self,
         last: Option<Bytes>,
         peak: Bytes,
         beside: Bytes,
+        left: Option<Bytes>,
     ) -> Option<Bytes> {
         let limit = last.map_or(peak, |last| last.min(peak));
         let share = |bytes: Bytes, share: f64| Bytes((bytes.0 as f64 * share) as u64);
         let next = match self {
             Self::Failed(failure) => share(limit.min(failure.in_use), NEXT),
-            Self::Device(_) => share(limit, NEXT_UNKNOWN),
+            Self::Device { .. } => {
+                let next = share(limit, NEXT_UNKNOWN);
+                left.map_or(next, |left| next.min(share(left, NEXT)))
+            }
             // What the plan did not foresee, whether it came in this step or before.
             Self::OverBudget { peak: took, budget } => {
                 let unforeseen = share(*took - peak, 1.0 + (1.0 - NEXT));
@@ -95,7 +105,8 @@ impl TrainError {
             Self::Recorded(RecordError::Device(message)) | Self::Device(message)
                 if speaks_of_memory(&message) =>
             {
-                Shortage::Device(message)
+                let asked = asked(&message);
+                Shortage::Device { asked, message }
             }
             other => return other,
         };
@@ -103,12 +114,34 @@ impl TrainError {
     }
 }
 
+/// What a device says, in a line.
+fn refused(asked: Option<Bytes>, message: &str) -> String {
+    match asked {
+        Some(asked) => format!("the device could not allocate {asked}"),
+        None => {
+            let line = message.lines().next().unwrap_or_default();
+            format!("the device ran out of memory: {line}")
+        }
+    }
+}
+
+/// What a device was asked for, by its message.
+fn asked(message: &str) -> Option<Bytes> {
+    let (_, rest) = ["memory allocating ", "allocate buffer of size: "]
+        .iter()
+        .find_map(|words| message.split_once(words))?;
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    digits.parse().ok().map(Bytes)
+}
+
 /// Whether a device's message is one of memory that ran out: cubecl tells of that in words alone.
 #[must_use]
 pub fn speaks_of_memory(message: &str) -> bool {
     let message = message.to_lowercase();
     [
+        "out of device memory",
         "out of memory",
+        "out of device memory",
         "outofmemory",
         "out_of_memory",
         "buffertoobig",
@@ -130,11 +163,11 @@ mod tests {
         };
         let failed = Shortage::Failed(failure);
         assert_eq!(
-            failed.next_budget(None, Bytes(1000), Bytes(0)),
+            failed.next_budget(None, Bytes(1000), Bytes(0), None),
             Some(Bytes(760))
         );
         assert_eq!(
-            failed.next_budget(Some(Bytes(600)), Bytes(590), Bytes(60)),
+            failed.next_budget(Some(Bytes(600)), Bytes(590), Bytes(60), None),
             Some(Bytes(500))
         );
         let over = Shortage::OverBudget {
@@ -142,7 +175,7 @@ mod tests {
             budget: Bytes(1000),
         };
         assert_eq!(
-            over.next_budget(Some(Bytes(1000)), Bytes(1000), Bytes(0)),
+            over.next_budget(Some(Bytes(1000)), Bytes(1000), Bytes(0), None),
             Some(Bytes(895))
         );
         let grown = Shortage::Grown {
@@ -150,7 +183,7 @@ mod tests {
             budget: Bytes(1000),
         };
         assert_eq!(
-            grown.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(300)),
+            grown.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(300), None),
             Some(Bytes(700))
         );
         let full = Shortage::NoRoom {
@@ -158,8 +191,41 @@ mod tests {
             smallest: Bytes(1200),
         };
         assert_eq!(
-            full.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0)),
+            full.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), None),
             None
         );
+        let device = Shortage::Device {
+            asked: None,
+            message: String::new(),
+        };
+        let next = |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), left);
+        assert_eq!(next(None), Some(Bytes(810)));
+        assert_eq!(next(Some(Bytes(600))), Some(Bytes(570)));
+        assert_eq!(next(Some(Bytes(2000))), Some(Bytes(810)));
+    }
+
+    #[cfg(feature = "cubecl")]
+    #[test]
+    fn what_cubecl_says_of_memory_is_understood() {
+        use cubecl_environment::backtrace::BackTrace;
+        use cubecl_runtime::server::IoError;
+
+        let (size, backtrace) = (123_456, BackTrace::capture());
+        let errors = [
+            IoError::OutOfMemory { size, backtrace },
+            IoError::BufferTooBig {
+                size,
+                backtrace: BackTrace::capture(),
+            },
+        ];
+        for error in errors {
+            let error = TrainError::Device(format!("a kernel did not run: {error}"));
+            let TrainError::Short(short) = error.or_shortage() else {
+                panic!("no shortage");
+            };
+            assert_eq!(short.to_string(), "the device could not allocate 120.6 KiB");
+        }
+        let other = TrainError::Device("an illegal memory access".into());
+        assert!(matches!(other.or_shortage(), TrainError::Device(_)));
     }
 }

@@ -395,7 +395,7 @@ impl Trainer {
             sum.accumulate(&self.model, part.gradients);
             all.loss += nonfinite::read(part.loss)?;
             if let Some(right) = part.correct {
-                *all.correct.get_or_insert(0) += self::count(right);
+                *all.correct.get_or_insert(0) += self::count(right)?;
             }
             for PhaseReading { memory, .. } in &part.phases {
                 let peak = &mut all.peak;
@@ -538,7 +538,7 @@ impl Trainer {
     ///
     /// # Errors
     ///
-    /// If a batch does not fit the model.
+    /// If a batch does not fit the model, or the device fails.
     pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> Result<EvalRecord, TrainError> {
         let model = self.model.valid();
         let device = self.device.clone().without_autodiff();
@@ -549,7 +549,7 @@ impl Trainer {
             let output = rows(self.evaluation_forward(&model, input));
             loss += nonfinite::read(targets.loss(output.clone()))? * size as f64;
             if let Some(right) = targets.correct(output) {
-                *correct.get_or_insert(0) += count(right);
+                *correct.get_or_insert(0) += count(right)?;
             }
             samples += size;
         }
@@ -596,6 +596,8 @@ pub(super) fn rows(output: Value) -> Tensor<2> {
     }
 }
 
-fn count(tensor: Tensor<1, Int>) -> i64 {
-    tensor.into_data().iter::<i64>().next().unwrap_or(0)
+fn count(tensor: Tensor<1, Int>) -> Result<i64, TrainError> {
+    let data = tensor.try_into_data();
+    let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
+    Ok(data.iter::<i64>().next().unwrap_or(0))
 }

@@ -1,10 +1,12 @@
 //! One run on one device.
 
+mod growth;
 mod replan;
 mod told;
 
 use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
+use growth::GrowthWatch;
 use rekindle_plan::Bytes;
 
 use super::{
@@ -14,7 +16,7 @@ use crate::{
     data::{Shuffled, in_order},
     device::{DeviceId, OpenDevice},
     executor::TraceEntry,
-    meter::Meter,
+    meter::{Meter, PeakMemory},
     train::{
         RunDirError,
         engine::Engine,
@@ -62,6 +64,7 @@ pub(super) struct Session<'a> {
     within: Option<Bytes>,
     /// Plans that were made anew for want of memory.
     replans: usize,
+    growth: GrowthWatch,
     /// When the last snapshot was tried.
     tried: Instant,
 }
@@ -148,6 +151,8 @@ impl<'a> Session<'a> {
             subject,
             within: None,
             replans: 0,
+            // The traced step is the last of them.
+            growth: GrowthWatch::new(PHASED_STEPS + 1),
             tried: Instant::now(),
         })
     }
@@ -174,10 +179,12 @@ impl<'a> Session<'a> {
                 step: done,
                 phases: report.phases,
             });
-            let memory = MemoryNow {
-                in_use: self.meter.read().in_use_bytes,
-                peak: self.meter.lifetime_peak(),
-            };
+            if self.growth.stepped(done, &*self.meter)
+                && let Some(growth) = &self.growth.found
+            {
+                observer.grows(growth);
+            }
+            let memory = self.memory_now();
             if let Some(found) = &report.nonfinite {
                 self.nonfinite_steps += 1;
                 observer.nonfinite(found);
@@ -206,6 +213,23 @@ impl<'a> Session<'a> {
             }
         }
         self.finish(interrupted, observer)
+    }
+
+    fn memory_now(&self) -> MemoryNow {
+        let reading = self.meter.read();
+        let now = PeakMemory {
+            in_use_bytes: reading.in_use_bytes,
+            reserved_bytes: reading.reserved_bytes,
+            context_bytes: self.meter.context_bytes(),
+        };
+        let peak = self.meter.lifetime_peak();
+        let count = self.planned.count;
+        MemoryNow {
+            in_use: reading.in_use_bytes,
+            counted: now.counted(count),
+            counted_peak: peak.counted(count),
+            peak,
+        }
     }
 
     fn snapshot_is_due(&self) -> bool {
@@ -304,8 +328,11 @@ impl<'a> Session<'a> {
         let evaluation = match evaluation {
             Ok(evaluation) => evaluation,
             Err(error) => {
-                self.save(observer)?;
-                return Err(error.into());
+                self.meter.trim();
+                return Err(match error.or_shortage() {
+                    TrainError::Short(shortage) => self.out_of_memory(shortage, None, observer),
+                    error => self.ended_by(error, observer),
+                });
             }
         };
         observer.evaluated(&evaluation);

@@ -19,7 +19,11 @@ impl Session<'_> {
         self.meter.keep_reserve(reserve(self.trainer.engine()));
         let before = self.within.or(self.planned.budget);
         let (peak, beside) = (self.trainer.planned_peak(), self.trainer.grown_by());
-        let planned = match shortage.next_budget(before, peak, beside) {
+        let left = match shortage {
+            Shortage::Device { .. } => self.left(),
+            _ => None,
+        };
+        let planned = match shortage.next_budget(before, peak, beside, left) {
             Some(budget) => {
                 let planned = self.subject.plan_smaller(self.job, budget);
                 planned.map(|planned| (budget, planned)).map_err(Some)
@@ -48,6 +52,12 @@ impl Session<'_> {
         self.within = Some(budget);
         self.adopt(planned);
         Ok(())
+    }
+
+    /// What the device can give to a plan: what the run holds of it, and what is free.
+    fn left(&self) -> Option<Bytes> {
+        let free = probe(self.device).ok()?.free_bytes?;
+        Some(self.memory_now().counted + free)
     }
 
     /// Tells of a step that was planned again by itself, within the same budget.
@@ -82,7 +92,7 @@ impl Session<'_> {
         };
     }
 
-    fn out_of_memory(
+    pub(super) fn out_of_memory(
         &mut self,
         shortage: Shortage,
         smallest: Option<Bytes>,

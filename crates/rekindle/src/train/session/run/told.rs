@@ -24,6 +24,9 @@ impl Session<'_> {
         let progress = &self.progress;
         // Before the peak is read: on the processor a record counts too.
         let timeline = self.timeline()?;
+        // What an evaluation or a snapshot took last is in the peak once it is read.
+        let pooled = self.meter.read().reserved_bytes.is_some();
+        let peak = self.meter.lifetime_peak();
         Ok(RunRecord {
             format: RUN_FORMAT.into(),
             name: self.job.name.into(),
@@ -40,12 +43,12 @@ impl Session<'_> {
             budget_bytes: planned.budget,
             count: planned.count,
             predicted_peak_bytes: planned.peak,
-            measured_peak_bytes: self.meter.lifetime_peak().counted(planned.count),
+            measured_peak_bytes: peak.counted(planned.count),
             in_use: PeakInUse {
                 predicted_bytes: planned.peak_in_use,
-                measured_bytes: self.meter.lifetime_peak().in_use_bytes,
+                measured_bytes: peak.in_use_bytes,
             },
-            pools: self.meter.read().reserved_bytes.map(|_| PoolRecord {
+            pools: pooled.then(|| PoolRecord {
                 trims: self.trainer.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.device),
@@ -64,6 +67,7 @@ impl Session<'_> {
             evaluation: progress.evaluation.clone(),
             best_evaluation: progress.best.clone(),
             phases: self.phases.clone(),
+            growth: self.growth.found.clone(),
             timeline,
         })
     }
@@ -145,7 +149,7 @@ fn stages(planned: &Planned) -> Vec<StageRecord> {
 fn whole_gpu_used(device: DeviceId) -> Option<Bytes> {
     match device {
         DeviceId::Cuda(index) => {
-            let memory = crate::meter::nvml_memory(index as u32).ok()?;
+            let memory = crate::meter::nvml_memory(index).ok()?;
             Some(memory.used_bytes)
         }
         DeviceId::Cpu | DeviceId::Wgpu(_) => None,

@@ -1,0 +1,107 @@
+//! Kernels that are compiled for a GPU: a word while it goes on, which can take minutes in a first start.
+//!
+//! cubecl writes a line to the log before it compiles a kernel, and none where it finds one that was kept. These lines are
+//! counted, whatever command runs. A bar shows the count where there is one; elsewhere there are lines, seldom.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use log::{LevelFilter, Log, Metadata, Record};
+use rekindle::device::{DeviceId, DeviceInfo, keep_kernels, kept_kernels};
+
+use crate::cache;
+
+/// What cubecl's lines are named.
+const TARGET: &str = "cubecl::compilation";
+
+/// Time between two lines, and for which a bar still tells of the last kernel.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static BAR: AtomicBool = AtomicBool::new(false);
+/// When the last kernel was compiled, and when the last line was written.
+static LAST: Mutex<(Option<Instant>, Option<Instant>)> = Mutex::new((None, None));
+
+/// Keeps the kernels of a device that will be used, and counts those that are compiled.
+pub fn prepare(device: &DeviceInfo) {
+    if device.device == DeviceId::Cpu {
+        return;
+    }
+    if let Some(folder) = cache::kernels()
+        && let Err(error) = keep_kernels(&folder, device)
+    {
+        note!(
+            "warning: compiled kernels cannot be kept in {} ({error}); {} names another folder, and none where it is empty",
+            folder.display(),
+            cache::FOLDER_VARIABLE
+        );
+    }
+    // A second device in this process finds it set.
+    if log::set_logger(&Lines).is_ok() {
+        log::set_max_level(LevelFilter::Info);
+    }
+}
+
+/// Kernels compiled so far.
+pub fn count() -> usize {
+    COUNT.load(Relaxed)
+}
+
+/// A bar shows [`shown`] from now on, or no longer.
+pub fn shown_by_bar(shown: bool) {
+    BAR.store(shown, Relaxed);
+}
+
+/// What a bar says, while kernels are compiled.
+pub fn shown() -> String {
+    let (last, _) = *LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    match last {
+        Some(last) if last.elapsed() < INTERVAL => format!(" compiling kernels: {}", count()),
+        _ => String::new(),
+    }
+}
+
+/// What became of them.
+pub fn kept() -> String {
+    let count = count();
+    match kept_kernels() {
+        Some(folder) => format!(
+            "{count} kernels were compiled; the next start finds them in {}",
+            folder.display()
+        ),
+        None => format!("{count} kernels were compiled, and none is kept"),
+    }
+}
+
+struct Lines;
+
+impl Log for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == TARGET
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let count = COUNT.fetch_add(1, Relaxed) + 1;
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        last.0 = Some(now);
+        let due = last.1.is_none_or(|line| now - line >= INTERVAL);
+        if due && !BAR.load(Relaxed) {
+            last.1 = Some(now);
+            match count {
+                1 => note!("compiling kernels"),
+                _ => note!("compiling kernels: {count} so far"),
+            }
+        }
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,249 @@
+//! CUDA without a GPU: on a stand-in for NVIDIA's driver that counts and caps memory, and compiles nothing. `CUDA_STANDIN` names
+//! its folder, with `run.sh` in it; elsewhere these tests are skipped.
+
+#![cfg(all(feature = "cuda", unix))]
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+use support::{document, folder, messages};
+use tempfile::TempDir;
+
+mod support;
+
+const CONFIG: &str = "\
+[data]
+source = \"synthetic\"
+shape = [64]
+classes = 4
+samples = 4096
+
+[train]
+steps = 3
+batch = 512
+optimizer = \"adam\"
+learning_rate = 0.001
+
+[[model]]
+repeat = 8
+layers = [{ type = \"linear\", out = 64 }, { type = \"gelu\" }]
+
+[[model]]
+type = \"linear\"
+out = 4
+";
+
+/// A folder to run in, with the stand-in, or nothing where there is none.
+struct Standin {
+    script: PathBuf,
+    folder: TempDir,
+}
+
+impl Standin {
+    fn new() -> Option<Self> {
+        let Some(standin) = env::var_os("CUDA_STANDIN") else {
+            println!("skipped: CUDA_STANDIN names no stand-in for CUDA's driver");
+            return None;
+        };
+        Some(Self {
+            script: Path::new(&standin).join("run.sh"),
+            folder: folder(CONFIG),
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `rekindle train run.toml` on the stand-in, with kernels kept in `kept`.
+    fn train(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(&self.script);
+        command
+            .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+            .args(["train", "run.toml", "--device", "cuda"])
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("NO_COLOR", "1")
+            .env_remove("RUST_BACKTRACE")
+            .env("STUB_NVRTC", "fake")
+            .env("STUB_NVRTC_CACHE", self.path("nvrtc"))
+            .env("XDG_CACHE_HOME", self.path("xdg"))
+            .env("REKINDLE_CACHE", self.path("kept"))
+            .env("STUB_CUDA_LOG", self.path("log"))
+            .env("STUB_CUDA_STATE", self.path("state"))
+            .envs(settings.iter().copied());
+        command
+    }
+
+    /// Kernels that were compiled since the last call.
+    fn compiled(&self) -> usize {
+        let log = fs::read_to_string(self.path("log")).unwrap_or_default();
+        let _ = fs::remove_file(self.path("log"));
+        // The device's probe may compile one of its own.
+        let lines = log.lines().filter(|line| line.contains("] nvrtc "));
+        lines.filter(|line| !line.contains(" trial")).count()
+    }
+
+    /// Where cubecl keeps kernels.
+    fn database(&self) -> PathBuf {
+        let folders = fs::read_dir(self.path("kept/kernels")).expect("kept");
+        let folder = folders.flatten().next().expect("one GPU");
+        folder.path().join("kernels.db")
+    }
+}
+
+fn output(mut command: Command) -> Output {
+    command.output().expect("started")
+}
+
+#[track_caller]
+fn done(output: &Output) -> String {
+    let said = messages(output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    said
+}
+
+#[test]
+fn a_second_start_compiles_nothing() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let said = done(&output(standin.train(&[], &[])));
+    let first = standin.compiled();
+    assert!(first > 0 && said.contains("compiling kernels"), "{said}");
+    assert!(said.contains("the next start finds them"), "{said}");
+    let said = done(&output(standin.train(&[], &[])));
+    assert_eq!(standin.compiled(), 0, "{said}");
+    assert!(!said.contains("compiling"), "{said}");
+
+    // Another driver, and another GPU: nothing is taken over.
+    for setting in [
+        ("STUB_NVML_DRIVER", "999.1"),
+        ("STUB_CUDA_NAME", "Another GPU"),
+    ] {
+        done(&output(standin.train(&[], &[setting])));
+        assert_eq!(standin.compiled(), first, "{setting:?}");
+    }
+    // The first one's are still there.
+    done(&output(standin.train(&[], &[])));
+    assert_eq!(standin.compiled(), 0);
+}
+
+#[test]
+fn a_damaged_or_unwritable_cache_costs_a_compilation() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    done(&output(standin.train(&[], &[])));
+    let first = standin.compiled();
+    let database = standin.database();
+    let whole = fs::read(&database).expect("kept");
+    let wal = database.with_extension("db-wal");
+    let half = |path: &Path| {
+        if let Ok(file) = File::options().write(true).open(path) {
+            let length = file.metadata().expect("a file").len();
+            file.set_len(length / 2).expect("cut");
+        }
+    };
+    let flip = |path: &Path| {
+        if let Ok(mut bytes) = fs::read(path) {
+            for place in (bytes.len() / 3..bytes.len()).step_by(1000) {
+                bytes[place] ^= 0x55;
+            }
+            fs::write(path, bytes).expect("written");
+        }
+    };
+    let damages: [&dyn Fn(); 3] = [
+        &|| fs::write(&database, vec![0x55; whole.len()]).expect("written"),
+        &|| [&database, &wal].into_iter().for_each(|path| half(path)),
+        &|| [&database, &wal].into_iter().for_each(|path| flip(path)),
+    ];
+    for damage in damages {
+        damage();
+        done(&output(standin.train(&[], &[])));
+        assert_eq!(standin.compiled(), first);
+        done(&output(standin.train(&[], &[])));
+        assert_eq!(standin.compiled(), 0);
+    }
+
+    // No folder can be made in a file.
+    let file = standin.path("file");
+    fs::write(&file, "").expect("written");
+    let refused = file.to_str().expect("text");
+    let said = done(&output(standin.train(&[], &[("REKINDLE_CACHE", refused)])));
+    assert!(said.contains("compiled kernels cannot be kept"), "{said}");
+    assert_eq!(standin.compiled(), first);
+    // And the database may be what cannot be written (not for root, whom nothing is refused).
+    let mode = |mode| fs::set_permissions(&database, fs::Permissions::from_mode(mode));
+    mode(0o400).expect("changed");
+    done(&output(standin.train(&[], &[])));
+    mode(0o600).expect("changed");
+}
+
+#[test]
+fn a_signal_ends_a_compilation_at_once() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    // Of the compiler that never ends, only the first kernel is asked.
+    let slow = standin.path("slow");
+    fs::write(&slow, "#!/bin/sh\nexec sleep 600\n").expect("written");
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o700)).expect("changed");
+    let compiler = slow.to_str().expect("text").to_owned();
+    let settings = [
+        ("STUB_NVRTC", "cpu"),
+        ("STUB_CUDA_CC", "61"),
+        ("STUB_CXX", &compiler),
+    ];
+    let mut command = standin.train(&["-o", "run"], &settings);
+    let mut child = spawned(&mut command);
+    let mut said = BufReader::new(child.stderr.take().expect("piped"));
+    until(&mut said, "compiling kernels");
+    signal(&child, "-INT");
+    let mut rest = String::new();
+    // The compiler that sleeps holds the pipe.
+    until(&mut said, "interrupted").clone_into(&mut rest);
+    assert_eq!(child.wait().expect("ended").code(), Some(130), "{rest}");
+}
+
+#[test]
+fn memory_that_another_process_takes_is_survived() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let budget = ["--budget", "60%", "--steps", "30", "--json"];
+    let _ = (budget, document, Standin::database);
+}
+
+fn spawned(command: &mut Command) -> Child {
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started")
+}
+
+/// Reads lines to the first that says `words`.
+fn until(said: &mut impl BufRead, words: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let before = all.len();
+        assert_ne!(said.read_line(&mut all).expect("text"), 0, "ended: {all}");
+        if all[before..].contains(words) {
+            return all;
+        }
+    }
+}
+
+fn signal(child: &Child, signal: &str) {
+    let status = Command::new("kill")
+        .args([signal, &child.id().to_string()])
+        .status();
+    assert!(status.expect("kill").success());
+}
