@@ -208,7 +208,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             })?;
             own_peak = own_peak.max(counted(memory, meter));
             let (planned_s, memory) = timed(meter, || {
-                update(step.run(&model, batch.clone())?.gradients);
+                let output = step.run(&model, batch.clone())?;
+                // The step has an interval of its own; what comes after it is the update's.
+                in_use = in_use.max(output.memory.peak_in_use_bytes);
+                measured = measured.max(counted(output.memory, meter));
+                update(output.gradients);
                 Ok(())
             })?;
             measured = measured.max(counted(memory, meter));
