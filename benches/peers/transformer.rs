@@ -153,6 +153,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    rekindle::device::prepare();
     let args = Args::parse();
     let id = parsed(&args.device).ok_or("--device takes cpu, cuda, cuda:N, wgpu or wgpu:N")?;
     let opened = open(id, Dtype::F32)?;
