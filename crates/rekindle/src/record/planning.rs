@@ -405,7 +405,8 @@ fn first_program(
     planning: &Planning,
     budget: Bytes,
 ) -> Result<Program, RecordError> {
-    let graph = Costs::from_shapes(recording).graph(recording, planning.in_use());
+    let mut graph = Costs::from_shapes(recording).graph(recording, planning.in_use());
+    graph.fixed_bytes += planning.beside_buffers(&graph);
     let elsewhere = planning.elsewhere;
     if planning.wanted != GraphPlanner::Auto.into()
         && let Ok(plan) = planning

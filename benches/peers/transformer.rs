@@ -153,6 +153,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    rekindle::device::prepare();
     let args = Args::parse();
     let id = parsed(&args.device).ok_or("--device takes cpu, cuda, cuda:N, wgpu or wgpu:N")?;
     let opened = open(id, Dtype::F32)?;
@@ -208,7 +209,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             })?;
             own_peak = own_peak.max(counted(memory, meter));
             let (planned_s, memory) = timed(meter, || {
-                update(step.run(&model, batch.clone())?.gradients);
+                let output = step.run(&model, batch.clone())?;
+                // The step has an interval of its own; what comes after it is the update's.
+                in_use = in_use.max(output.memory.peak_in_use_bytes);
+                measured = measured.max(counted(output.memory, meter));
+                update(output.gradients);
                 Ok(())
             })?;
             measured = measured.max(counted(memory, meter));
