@@ -111,7 +111,9 @@ fn done(output: &Output) -> String {
 
 #[test]
 fn a_second_start_compiles_nothing() {
-    let Some(standin) = Standin::new() else { return };
+    let Some(standin) = Standin::new() else {
+        return;
+    };
     let said = done(&output(standin.train(&[], &[])));
     let first = standin.compiled();
     assert!(first > 0 && said.contains("compiling kernels"), "{said}");
@@ -135,7 +137,9 @@ fn a_second_start_compiles_nothing() {
 
 #[test]
 fn a_damaged_or_unwritable_cache_costs_a_compilation() {
-    let Some(standin) = Standin::new() else { return };
+    let Some(standin) = Standin::new() else {
+        return;
+    };
     done(&output(standin.train(&[], &[])));
     let first = standin.compiled();
     let database = standin.database();
@@ -184,7 +188,9 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
 
 #[test]
 fn a_signal_ends_a_compilation_at_once() {
-    let Some(standin) = Standin::new() else { return };
+    let Some(standin) = Standin::new() else {
+        return;
+    };
     // Of the compiler that never ends, only the first kernel is asked.
     let slow = standin.path("slow");
     fs::write(&slow, "#!/bin/sh\nexec sleep 600\n").expect("written");
@@ -208,7 +214,9 @@ fn a_signal_ends_a_compilation_at_once() {
 
 #[test]
 fn memory_that_another_process_takes_is_survived() {
-    let Some(standin) = Standin::new() else { return };
+    let Some(standin) = Standin::new() else {
+        return;
+    };
     let budget = ["--budget", "60%", "--steps", "30", "--json"];
     let _ = (budget, document, Standin::database);
 }

@@ -18,7 +18,7 @@
 //! 32 MiB. Otherwise it hands memory back and asks for it again, page by page, several times in a training step whose
 //! budget is tight.
 //!
-//! This crate holds the only `unsafe` code of the project: the trait it implements demands it.
+//! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
 
 #![deny(missing_docs)]
 

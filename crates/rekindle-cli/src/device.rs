@@ -3,11 +3,11 @@
 use std::{fmt, str::FromStr};
 
 use rekindle::{
-    device::{DeviceId, DeviceInfo, Unavailable, probe},
+    device::{DeviceId, DeviceInfo, Obstacle, probe},
     model::kernels::Kernels,
 };
 
-use crate::{compiling, failure::Failure};
+use crate::{compiling, exit, failure::Failure};
 
 /// A device as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,15 +57,23 @@ impl fmt::Display for DeviceChoice {
 impl DeviceChoice {
     /// Finds the device, without letting burn touch one that does not answer.
     pub fn resolve(self) -> Result<DeviceInfo, Failure> {
-        let unusable = |device: DeviceId| {
-            move |error: Unavailable| Failure::usage(format!("{device} cannot be used: {error}"))
+        let found = match self {
+            Self::One(device) => probe(device),
+            Self::Auto => probe(DeviceId::Cuda(0)).or_else(|error| {
+                if error.obstacle() != Obstacle::Absence {
+                    note!("the processor computes, for cuda:0 cannot be used: {error}");
+                }
+                probe(DeviceId::Cpu)
+            }),
         };
-        let device = match self {
-            Self::One(device) => probe(device).map_err(unusable(device)),
-            Self::Auto => probe(DeviceId::Cuda(0))
-                .or_else(|_| probe(DeviceId::Cpu))
-                .map_err(unusable(DeviceId::Cpu)),
-        }?;
+        let device = found.map_err(|error| {
+            let code = match error.obstacle() {
+                Obstacle::Absence | Obstacle::Setup => exit::USAGE,
+                Obstacle::Memory => exit::OUT_OF_MEMORY,
+                Obstacle::Fault => exit::OTHER,
+            };
+            Failure::coded(code, format_args!("{self} cannot be used: {error}"))
+        })?;
         compiling::prepare(&device);
         Ok(device)
     }

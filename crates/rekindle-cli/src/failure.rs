@@ -12,7 +12,7 @@ use std::{
 use miette::{Report, miette};
 use rekindle::{
     data::{DataError, error::Blame},
-    device::DeviceError,
+    device::{DeviceError, device_fault, innermost_cause},
     executor::StepError,
     record::RecordError,
     train::{
@@ -45,10 +45,7 @@ pub type Outcome = Result<(), Failure>;
 impl Failure {
     /// Bad usage, or a file whose content is wrong.
     pub fn usage(message: impl Display) -> Self {
-        Self {
-            code: exit::USAGE,
-            report: said(message),
-        }
+        Self::coded(exit::USAGE, message)
     }
 
     /// The system refused a file.
@@ -61,9 +58,27 @@ impl Failure {
 
     /// Anything that has no code of its own.
     pub fn other(message: impl Display) -> Self {
+        Self::coded(exit::OTHER, message)
+    }
+
+    /// The same with a code of its own.
+    pub fn coded(code: i32, message: impl Display) -> Self {
         Self {
-            code: exit::OTHER,
+            code,
             report: said(message),
+        }
+    }
+
+    /// A device's failure, as a message tells of it: its memory, a fault, or `other`.
+    fn of_device(message: &str, other: impl FnOnce() -> String) -> Self {
+        if speaks_of_memory(message) {
+            let cause = innermost_cause(message);
+            let text = format!("the device ran out of memory ({cause})");
+            Self::with_help(exit::OUT_OF_MEMORY, text, SMALLER)
+        } else if let Some(fault) = device_fault(message) {
+            Self::with_help(exit::OTHER, format!("the device failed: {fault}"), FAULT)
+        } else {
+            Self::other(other())
         }
     }
 
@@ -156,11 +171,7 @@ impl From<RecordError> for Failure {
                 &error,
                 format!("`--budget {}` would do", advised(*smallest)),
             ),
-            RecordError::Device(message) if speaks_of_memory(message) => Self::with_help(
-                exit::OUT_OF_MEMORY,
-                format!("the device ran out of memory ({message})"),
-                SMALLER,
-            ),
+            RecordError::Device(message) => Self::of_device(message, || error.to_string()),
             RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
             _ => Self::other(error),
         }
@@ -185,6 +196,10 @@ fn advised(smallest: Bytes) -> String {
 /// What to do where a loss or gradient is not finite.
 const FINITE: &str =
     "try a smaller learning rate, `clip`, or `--on-nonfinite skip`; what was saved is from before";
+
+/// What to do where a device failed.
+const FAULT: &str = "the device does no more work for this process: `--resume RUN_DIR` goes on from the last snapshot, \
+                     `--supervise` does so by itself; `nvidia-smi -q` and the system's log may say more";
 
 /// What to do where memory runs out.
 const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do; \
@@ -272,21 +287,25 @@ pub fn report_exhausted_memory() {
 pub fn report_panics_as_bugs() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if std::env::var_os("RUST_BACKTRACE").is_some() {
+        if std::env::var("RUST_BACKTRACE").is_ok_and(|value| value != "0") {
             default(panic);
         }
         let message = panic.payload_as_str().unwrap_or("no message");
-        let first_line = message.lines().next().unwrap_or_default();
+        let cause = innermost_cause(message);
         if speaks_of_memory(message) {
-            note!("rekindle: the device ran out of memory ({first_line}); {SMALLER}");
+            note!("rekindle: the device ran out of memory ({cause}); {SMALLER}");
             std::process::exit(exit::OUT_OF_MEMORY);
+        }
+        if let Some(fault) = device_fault(message) {
+            note!("rekindle: the device failed: {fault}; {FAULT}");
+            std::process::exit(exit::OTHER);
         }
         let place = panic
             .location()
             .map(|place| format!(" at {}:{}", place.file(), place.line()))
             .unwrap_or_default();
         note!(
-            "rekindle: this is a bug, please report it with the command that you ran ({first_line}{place}; \
+            "rekindle: this is a bug, please report it with the command that you ran ({cause}{place}; \
              RUST_BACKTRACE=1 shows more)"
         );
         std::process::exit(exit::OTHER);

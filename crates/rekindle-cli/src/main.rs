@@ -59,6 +59,8 @@ use args::{Cli, Command};
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
 fn main() {
+    // Before any thread starts.
+    rekindle::device::prepare();
     terminal::set_up_reports();
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();

@@ -181,7 +181,9 @@ impl Observer for Progress {
     fn measuring(&mut self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {
             if done == 0 {
-                bar.set_style(style("measuring [{bar:30}] {percent}% of the operations{kernels}"));
+                bar.set_style(style(
+                    "measuring [{bar:30}] {percent}% of the operations{kernels}",
+                ));
                 bar.set_length(of as u64);
             }
             bar.set_position(done as u64);

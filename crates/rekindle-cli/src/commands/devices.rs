@@ -1,9 +1,9 @@
 //! `rekindle devices`: what this machine can run on.
 
-use rekindle::device::{DeviceId, DeviceInfo, probe_kind};
+use rekindle::device::{DeviceId, DeviceInfo, cuda_parts, probe_kind};
 use serde_json::{Value, json};
 
-use crate::{args::DevicesArgs, failure::Outcome, output, table};
+use crate::{args::DevicesArgs, failure::Outcome, output, table, terminal};
 
 /// Format tag of the document that `--json` writes.
 const FORMAT: &str = "rekindle-devices/1";
@@ -23,6 +23,7 @@ pub fn run(args: &DevicesArgs) -> Outcome {
                     "total_bytes": info.total_bytes,
                     "free_bytes": info.free_bytes,
                     "detail": info.detail,
+                    "problem": info.problem.as_ref().map(ToString::to_string),
                 })
             })
             .collect();
@@ -33,9 +34,16 @@ pub fn run(args: &DevicesArgs) -> Outcome {
                 Some(json!({ "kind": kind.feature(), "reason": reason.to_string() }))
             })
             .collect();
-        return output::json(
-            &json!({ "format": FORMAT, "devices": devices, "unavailable": missing }),
-        );
+        let cuda: serde_json::Map<_, _> = cuda_parts()
+            .into_iter()
+            .map(|(part, found)| (part.to_owned(), found.ok().into()))
+            .collect();
+        return output::json(&json!({
+            "format": FORMAT,
+            "devices": devices,
+            "unavailable": missing,
+            "cuda": cuda,
+        }));
     }
     let mut table = table::table(["device", "name", "memory", "free", ""], 2..4);
     for info in found
@@ -45,11 +53,28 @@ pub fn run(args: &DevicesArgs) -> Outcome {
         table.add_row(row(info));
     }
     let mut text = format!("{table}\n");
+    let mut say = |line: &str| {
+        text.push_str(&terminal::wrapped(line, "  "));
+        text.push('\n');
+    };
+    for info in found
+        .iter()
+        .flat_map(|(_, devices)| devices.iter().flatten())
+    {
+        if let Some(problem) = &info.problem {
+            say(&format!("{} cannot be used: {problem}", info.device));
+        }
+    }
+    let has_gpus = found[1].1.is_ok();
+    for (part, of) in cuda_parts().into_iter().filter(|_| has_gpus) {
+        let of = of.unwrap_or_else(|reason| reason);
+        say(&format!("cuda's {part}: {of}"));
+    }
     for (kind, devices) in &found {
         if let Err(reason) = devices {
             let name = kind.to_string();
             let name = name.split(':').next().unwrap_or_default();
-            text.push_str(&format!("{name}: {reason}\n"));
+            say(&format!("{name}: {reason}"));
         }
     }
     output::text(&text)

@@ -33,7 +33,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
             of: Limit::BUDGET.into(),
             bytes,
         }),
-        (None, device) => device.total_bytes.map(|bytes| Limit {
+        (None, device) => device.available_bytes().map(|bytes| Limit {
             of: device.device.to_string(),
             bytes,
         }),
@@ -68,7 +68,7 @@ fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<PlanRequest>, Fa
         return Ok(None);
     }
     let budget = match run.budget {
-        Some(size) => Some(size.of(device.total_bytes).map_err(Failure::usage)?),
+        Some(size) => Some(size.of(device.available_bytes()).map_err(Failure::usage)?),
         None => None,
     };
     Ok(Some(train::plan_request(run, budget)))

@@ -185,10 +185,7 @@ fn goes_alone(settings: &TrainSettings) -> bool {
 }
 
 fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
-    let bytes = match device.device {
-        DeviceId::Cpu => device.free_bytes.or(device.total_bytes),
-        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => device.total_bytes,
-    };
+    let bytes = device.free_bytes.or(device.total_bytes);
     bytes.ok_or_else(|| {
         Failure::usage(format!(
             "nothing says how much memory {} has: give a `--budget`",

@@ -9,10 +9,10 @@ use rekindle_plan::{Bytes, Chain, PlanRequest};
 use super::{plan_elsewhere::PLANNERS, train};
 use crate::{
     args::{MeasureArgs, ProfileArgs},
+    cache::profiles,
     config::{self, Config, Overrides},
     failure::{Failure, Outcome},
     output,
-    cache::profiles,
     progress::Progress,
     table,
 };

@@ -32,7 +32,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
         .collect::<Result<Vec<_>, _>>()?;
     let limit = match config.run.budget {
         Some(size) => Some(train::bytes_of(size, &device)?),
-        None => device.total_bytes,
+        None => device.available_bytes(),
     };
     let mut record = SweepRecord {
         format: SWEEP_FORMAT.into(),

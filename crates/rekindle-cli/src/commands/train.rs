@@ -18,6 +18,7 @@ use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use super::{plan_elsewhere, supervise};
 use crate::{
     args::{ConfigArgs, TrainArgs},
+    cache::profiles,
     child::Children,
     config::{self, Config, Overrides, RunKeys, TypedSchedule},
     device::DeviceChoice,
@@ -27,7 +28,6 @@ use crate::{
     output,
     plan_file::PlanFile,
     plot,
-    cache::profiles,
     progress::Progress,
     started::{self, Started},
     summary,
@@ -270,13 +270,33 @@ pub(super) fn planner(asked: Option<PlannerKind>, segments: Option<usize>) -> Pl
 
 /// A budget in bytes, which the device must have.
 pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure> {
-    let bytes = size.of(device.total_bytes).map_err(Failure::usage)?;
-    match device.total_bytes {
+    let available = device.available_bytes();
+    let bytes = size.of(available).map_err(Failure::usage)?;
+    match available {
         Some(all) if bytes > all => Err(Failure::with_help(
             exit::NO_PLAN,
-            format!("a budget of {bytes} is more than the device has, which is {all}"),
+            too_much(bytes, all, device),
             "`--budget 80%` leaves some of it to others",
         )),
         _ => Ok(bytes),
     }
+}
+
+fn too_much(bytes: Bytes, all: Bytes, device: &DeviceInfo) -> String {
+    let DeviceId::Cuda(number) = device.device else {
+        return format!("a budget of {bytes} is more than the device has, which is {all}");
+    };
+    let mut text = format!(
+        "a budget of {bytes} is more than is free on {}: {all}",
+        device.device
+    );
+    if let Some(total) = device.total_bytes {
+        text.push_str(&format!(" of {total}"));
+    }
+    let others = rekindle::device::gpu_processes(number);
+    if !others.is_empty() {
+        let others: Vec<String> = others.iter().map(ToString::to_string).collect();
+        text.push_str(&format!(". The rest is held by {}", others.join(", ")));
+    }
+    text
 }

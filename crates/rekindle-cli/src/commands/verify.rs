@@ -14,12 +14,11 @@ use serde_json::json;
 use super::train;
 use crate::{
     args::VerifyArgs,
+    cache::profiles,
     config::{self, Config, Overrides, RunKeys},
     exit,
     failure::{Failure, Outcome},
-    output,
-    cache::profiles,
-    table,
+    output, table,
 };
 
 /// Format tag of the document that `--json` writes.

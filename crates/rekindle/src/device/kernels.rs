@@ -1,11 +1,11 @@
 //! Compiled kernels and autotune's choices, kept from one process to the next.
 //!
 //! cubecl keeps both in a database. Its keys hold cubecl's version, the program's build, the compute capability and the
-//! device's number, but neither the driver, nor the compiler, nor which GPU has that number. So each of these has a folder
-//! of its own:
+//! device's number, but neither the driver, nor NVRTC and its headers, nor which GPU has that number. So each of these has a
+//! folder of its own, whose name ends with a checksum of them:
 //!
 //! ```text
-//! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-driver-580-159-04-1f2e3d4c/
+//! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-1f2e3d4c/
 //!   kernels.db, kernels.db-wal    cubecl's
 //!   seal                          names, lengths and CRC-32 of these two, when they were last at rest
 //!   lock                          locked by every process that uses them
@@ -28,7 +28,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::DeviceInfo;
+use super::{DeviceInfo, cuda_parts};
 
 /// The name of cubecl's database.
 pub(super) const ENVIRONMENT: &str = "kernels";
@@ -56,7 +56,7 @@ static KEPT: OnceLock<Kernels> = OnceLock::new();
 ///
 /// If the folder cannot be made, written or locked: then kernels are not kept.
 pub fn keep_kernels(folder: &Path, device: &DeviceInfo) -> io::Result<()> {
-    let kernels = Kernels::open(folder.join(identity(device)))?;
+    let kernels = Kernels::open(folder.join(identity(device, &cuda_parts())))?;
     make_room(folder, MOST);
     if KEPT.set(kernels).is_ok() {
         // Without it, only a process that ends by itself leaves a seal.
@@ -79,18 +79,19 @@ pub fn seal_kernels() {
 }
 
 /// What a folder's contents are good for, as its name.
-fn identity(device: &DeviceInfo) -> String {
+fn identity(device: &DeviceInfo, parts: &[(&str, Result<String, String>)]) -> String {
     let DeviceInfo {
         device,
         name,
         detail,
         ..
     } = device;
-    let all = format!(
-        "{device}\n{name}\n{detail}\n{}",
-        env!("CARGO_PKG_VERSION")
-    );
-    let words = format!("{device} {name} {detail}").to_lowercase();
+    let mut all = format!("{device}\n{name}\n{detail}\n{}", env!("CARGO_PKG_VERSION"));
+    for (part, found) in parts {
+        let (Ok(found) | Err(found)) = found;
+        all.push_str(&format!("\n{part} {found}"));
+    }
+    let words = format!("{device} {name}").to_lowercase();
     let words = words.split(|letter: char| !letter.is_ascii_alphanumeric());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let mut named = words.join("-");
@@ -240,14 +241,17 @@ mod tests {
     use super::*;
     use crate::device::DeviceId;
 
-    fn gpu(index: usize, name: &str, driver: &str) -> DeviceInfo {
-        DeviceInfo {
+    fn folder_of(index: usize, name: &str, driver: &str, nvrtc: &str) -> String {
+        let device = DeviceInfo {
             device: DeviceId::Cuda(index),
             name: name.into(),
             total_bytes: None,
             free_bytes: None,
-            detail: format!("driver {driver}"),
-        }
+            detail: "compute 9.0".into(),
+            problem: None,
+        };
+        let parts = [("driver", Ok(driver.into())), ("nvrtc", Ok(nvrtc.into()))];
+        identity(&device, &parts)
     }
 
     /// A folder with a database in it, sealed by the process that used it.
@@ -259,18 +263,20 @@ mod tests {
     }
 
     #[test]
-    fn gpus_and_drivers_have_folders_of_their_own() {
-        let one = identity(&gpu(0, "NVIDIA H100 80GB HBM3", "580.159.04"));
-        assert!(one.starts_with("cuda-0-nvidia-h100-80gb-hbm3-driver-580-159-04-"), "{one}");
+    fn gpus_drivers_and_compilers_have_folders_of_their_own() {
+        let one = folder_of(0, "NVIDIA H100", "580.159.04", "13.0");
+        assert!(one.starts_with("cuda-0-nvidia-h100-"), "{one}");
         for other in [
-            gpu(1, "NVIDIA H100 80GB HBM3", "580.159.04"),
-            gpu(0, "NVIDIA A100", "580.159.04"),
-            gpu(0, "NVIDIA H100 80GB HBM3", "581.0"),
+            folder_of(1, "NVIDIA H100", "580.159.04", "13.0"),
+            folder_of(0, "NVIDIA A100", "580.159.04", "13.0"),
+            folder_of(0, "NVIDIA H100", "581.0", "13.0"),
+            folder_of(0, "NVIDIA H100", "580.159.04", "13.1"),
         ] {
-            assert_ne!(identity(&other), one);
+            assert_ne!(other, one);
         }
-        let long = identity(&gpu(0, "../../µ".repeat(99).as_str(), "/"));
-        assert!(long.len() <= LETTERS + 9 && !long.contains(['/', '.']), "{long}");
+        let long = folder_of(0, "../../µ".repeat(99).as_str(), "/", "");
+        assert!(long.len() <= LETTERS + 9, "{long}");
+        assert!(!long.contains(['/', '.']), "{long}");
     }
 
     #[test]
@@ -318,12 +324,17 @@ mod tests {
         }
         let size = |path: &Path| -> u64 {
             let files = fs::read_dir(path).unwrap();
-            files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+            files
+                .map(|file| file.unwrap().metadata().unwrap().len())
+                .sum()
         };
         let all: u64 = paths.iter().map(|path| size(path)).sum();
         make_room(folder.path(), all);
         assert!(paths.iter().all(|path| path.exists()));
-        let lock = File::options().write(true).open(paths[1].join(LOCK)).unwrap();
+        let lock = File::options()
+            .write(true)
+            .open(paths[1].join(LOCK))
+            .unwrap();
         lock.lock_shared().unwrap();
         make_room(folder.path(), 1);
         assert_eq!(paths.map(|path| path.exists()), [false, true, false]);

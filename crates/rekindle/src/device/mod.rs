@@ -1,9 +1,13 @@
 //! The devices that a run can be on.
 
+mod fault;
 mod kernels;
+#[cfg(feature = "cuda")]
+mod nvidia;
 mod open;
 mod pools;
 mod probe;
+mod process;
 #[cfg(feature = "cubecl")]
 mod settings;
 
@@ -11,12 +15,30 @@ use std::fmt;
 
 use serde::Serialize;
 
+pub use fault::{device_fault, innermost_cause};
 pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
+#[cfg(feature = "cuda")]
+pub use nvidia::cuda_parts;
 #[cfg(feature = "cubecl")]
 pub(crate) use open::pool_meter;
 pub use open::{DeviceError, OpenDevice, open};
 pub use pools::pool_overhead;
-pub use probe::{DeviceInfo, Unavailable, probe, probe_kind};
+pub use probe::{DeviceInfo, Obstacle, Unavailable, probe, probe_kind};
+pub use process::{GpuProcess, gpu_processes};
+
+/// Has CUDA found where the backend looks for it, where this build has CUDA. Call it first in `main`: the environment may
+/// only change while the process has a single thread.
+pub fn prepare() {
+    #[cfg(feature = "cuda")]
+    rekindle_cuda::prepare();
+}
+
+/// What CUDA is made of: nothing, where this build has none.
+#[cfg(not(feature = "cuda"))]
+#[must_use]
+pub fn cuda_parts() -> Vec<(&'static str, Result<String, String>)> {
+    Vec::new()
+}
 
 /// A device, resolved: not "whatever there is", but one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -66,15 +66,14 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
         },
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(index) => {
-            let used = || crate::meter::nvml_memory(index as u32).ok();
-            let before = used();
+            use super::nvidia::{note_context, used};
+            let before = used(index).unwrap_or_default();
             let (device, meter) = pooled(Device::cuda(index));
             // The first reading makes the driver's context; nothing is reserved yet.
             meter.read();
-            let context = before.zip(used()).map(|(before, after)| {
-                rekindle_plan::Bytes(after.used_bytes.0.saturating_sub(before.used_bytes.0))
-            });
-            let meter = Arc::new(meter.with_context(context.unwrap_or_default()));
+            let after = used(index).unwrap_or_default();
+            let taken = rekindle_plan::Bytes(after.0.saturating_sub(before.0));
+            let meter = Arc::new(meter.with_context(note_context(index, taken)));
             OpenDevice { device, meter }
         }
         #[cfg(feature = "wgpu")]

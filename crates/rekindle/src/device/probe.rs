@@ -19,10 +19,25 @@ pub struct DeviceInfo {
     pub name: String,
     /// All its memory, where it says so.
     pub total_bytes: Option<Bytes>,
-    /// Memory that is not taken, where it says so.
+    /// Memory that is not taken, where it says so; on a GPU what this process can have, its context included.
     pub free_bytes: Option<Bytes>,
-    /// Driver, or number of cores.
+    /// Compute capability and address, kind of adapter, or number of cores.
     pub detail: String,
+    /// Why it cannot be used, if it cannot.
+    #[serde(skip)]
+    pub problem: Option<Unavailable>,
+}
+
+impl DeviceInfo {
+    /// What this process can have, in bytes: on a GPU what nobody else holds, which no other program gives back; on the
+    /// processor all.
+    #[must_use]
+    pub fn available_bytes(&self) -> Option<Bytes> {
+        match self.device {
+            DeviceId::Cuda(_) => self.free_bytes,
+            DeviceId::Cpu | DeviceId::Wgpu(_) => self.total_bytes,
+        }
+    }
 }
 
 /// Why a device cannot be used.
@@ -34,29 +49,66 @@ pub enum Unavailable {
         /// The cargo feature.
         feature: &'static str,
     },
-    /// There is no NVIDIA driver that answers.
-    #[error("no NVIDIA driver answers ({reason})")]
-    NoDriver {
-        /// What the driver's library said.
-        reason: String,
-    },
-    /// CUDA kernels cannot be compiled.
-    #[error(
-        "the CUDA headers are missing, which kernels are compiled with: install the CUDA toolkit's headers and NVRTC, \
-         and set CUDA_PATH to its folder"
-    )]
-    NoCudaHeaders,
+    /// CUDA lacks something.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] rekindle_cuda::CudaError),
+    /// NVIDIA's management library does not answer.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Nvml(#[from] crate::meter::NvmlError),
     /// There is no adapter.
     #[error("wgpu finds no adapter: install a Vulkan driver (Mesa's software Vulkan will do)")]
     NoAdapter,
     /// There are fewer devices of the kind.
-    #[error("there is no {device}: this machine has {count} of that kind, numbered from 0")]
+    #[error("{}", no_such_number(*.device, *.count))]
     NoSuchNumber {
         /// The device asked for.
         device: DeviceId,
         /// How many there are.
         count: usize,
     },
+}
+
+/// What stands in the way of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// There is no such device here, and none was expected.
+    Absence,
+    /// Something that a user can mend.
+    Setup,
+    /// Its memory is taken.
+    Memory,
+    /// The device or its driver fails.
+    Fault,
+}
+
+impl Unavailable {
+    /// What kind of obstacle it is.
+    #[must_use]
+    pub fn obstacle(&self) -> Obstacle {
+        match self {
+            Self::NotBuiltIn { .. } => Obstacle::Absence,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(error) => match error {
+                error if error.is_absence() => Obstacle::Absence,
+                rekindle_cuda::CudaError::NoMemory { .. } => Obstacle::Memory,
+                rekindle_cuda::CudaError::Driver { .. } => Obstacle::Fault,
+                _ => Obstacle::Setup,
+            },
+            #[cfg(feature = "cuda")]
+            Self::Nvml(_) => Obstacle::Setup,
+            Self::NoAdapter | Self::NoSuchNumber { .. } => Obstacle::Setup,
+        }
+    }
+}
+
+fn no_such_number(device: DeviceId, count: usize) -> String {
+    let hidden = match (device, std::env::var("CUDA_VISIBLE_DEVICES")) {
+        (DeviceId::Cuda(_), Ok(value)) => format!(" (CUDA_VISIBLE_DEVICES is `{value}`)"),
+        _ => String::new(),
+    };
+    format!("there is no {device}: this machine has {count} of that kind{hidden}, numbered from 0")
 }
 
 /// Asks a device.
@@ -70,19 +122,26 @@ pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
             feature: device.feature(),
         });
     }
-    let (of_kind, index) = match device {
-        DeviceId::Cpu => (vec![processor()], 0),
-        DeviceId::Cuda(index) => (nvidia_gpus()?, index),
-        DeviceId::Wgpu(index) => (adapters()?, index),
+    let info = match device {
+        DeviceId::Cpu => processor(),
+        #[cfg(feature = "cuda")]
+        DeviceId::Cuda(number) => super::nvidia::one(number)?,
+        #[cfg(not(feature = "cuda"))]
+        DeviceId::Cuda(_) => unreachable!("not built in"),
+        DeviceId::Wgpu(number) => {
+            let adapters = adapters()?;
+            let count = adapters.len();
+            let adapter = adapters.into_iter().nth(number);
+            adapter.ok_or(Unavailable::NoSuchNumber { device, count })?
+        }
     };
-    let count = of_kind.len();
-    of_kind
-        .into_iter()
-        .nth(index)
-        .ok_or(Unavailable::NoSuchNumber { device, count })
+    match &info.problem {
+        Some(problem) => Err(problem.clone()),
+        None => Ok(info),
+    }
 }
 
-/// All devices of the kind of `device`.
+/// All devices of the kind of `device`, those that cannot be used with their [problem](DeviceInfo::problem).
 ///
 /// # Errors
 ///
@@ -95,7 +154,10 @@ pub fn probe_kind(device: DeviceId) -> Result<Vec<DeviceInfo>, Unavailable> {
     }
     match device {
         DeviceId::Cpu => Ok(vec![processor()]),
-        DeviceId::Cuda(_) => nvidia_gpus(),
+        #[cfg(feature = "cuda")]
+        DeviceId::Cuda(_) => super::nvidia::all(),
+        #[cfg(not(feature = "cuda"))]
+        DeviceId::Cuda(_) => unreachable!("not built in"),
         DeviceId::Wgpu(_) => adapters(),
     }
 }
@@ -118,6 +180,7 @@ fn processor() -> DeviceInfo {
         total_bytes: Some(total),
         free_bytes: Some(free),
         detail: format!("{cores} cores"),
+        problem: None,
     }
 }
 
@@ -154,57 +217,6 @@ fn address_space_in(limits: &str, status: &str) -> Option<(u64, u64)> {
     Some((limit, limit.saturating_sub(taken)))
 }
 
-#[cfg(feature = "cuda")]
-fn nvidia_gpus() -> Result<Vec<DeviceInfo>, Unavailable> {
-    use nvml_wrapper::{Nvml, error::NvmlError};
-
-    let read = || -> Result<Vec<DeviceInfo>, NvmlError> {
-        let nvml = Nvml::init()?;
-        let driver = nvml.sys_driver_version()?;
-        (0..nvml.device_count()?)
-            .map(|index| {
-                let gpu = nvml.device_by_index(index)?;
-                let memory = gpu.memory_info()?;
-                Ok(DeviceInfo {
-                    device: DeviceId::Cuda(index as usize),
-                    name: gpu.name()?,
-                    total_bytes: Some(Bytes(memory.total)),
-                    free_bytes: Some(Bytes(memory.free)),
-                    detail: format!("driver {driver}"),
-                })
-            })
-            .collect()
-    };
-    match read() {
-        Ok(gpus) if gpus.is_empty() => Err(Unavailable::NoDriver {
-            reason: "it lists no GPU".into(),
-        }),
-        Ok(_) if !cuda_headers() => Err(Unavailable::NoCudaHeaders),
-        Ok(gpus) => Ok(gpus),
-        Err(error) => Err(Unavailable::NoDriver {
-            reason: error.to_string(),
-        }),
-    }
-}
-
-/// Whether the headers are where cubecl will look for them.
-#[cfg(feature = "cuda")]
-fn cuda_headers() -> bool {
-    use std::path::PathBuf;
-
-    let toolkit = match std::env::var_os("CUDA_PATH") {
-        Some(path) => PathBuf::from(path),
-        None if cfg!(target_os = "linux") => PathBuf::from("/usr/local/cuda"),
-        None => PathBuf::from("C:/Program Files/NVIDIA GPU Computing Toolkit/CUDA"),
-    };
-    toolkit.join("include").is_dir() || (cfg!(windows) && toolkit.is_dir())
-}
-
-#[cfg(not(feature = "cuda"))]
-fn nvidia_gpus() -> Result<Vec<DeviceInfo>, Unavailable> {
-    Err(Unavailable::NotBuiltIn { feature: "cuda" })
-}
-
 #[cfg(feature = "wgpu")]
 fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
     let instance = wgpu::Instance::default();
@@ -220,6 +232,7 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
                 total_bytes: None,
                 free_bytes: None,
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
+                problem: None,
             }
         })
         .collect();

@@ -23,7 +23,7 @@ pub use census::{Census, Change};
 pub(crate) use halves::halves;
 pub use host::{HostMeter, NotInstalled};
 #[cfg(feature = "cuda")]
-pub use nvml::{NvmlError, NvmlMemory, nvml_memory};
+pub use nvml::{NvmlError, NvmlMemory, nvml_driver, nvml_memory, nvml_processes};
 pub use phase::{Phase, PhaseReading, PhaseRecorder};
 pub use pool::PoolMeter;
 

@@ -148,7 +148,7 @@ fn stages(planned: &Planned) -> Vec<StageRecord> {
 fn whole_gpu_used(device: DeviceId) -> Option<Bytes> {
     match device {
         DeviceId::Cuda(index) => {
-            let memory = crate::meter::nvml_memory(index as u32).ok()?;
+            let memory = crate::meter::nvml_memory(index).ok()?;
             Some(memory.used_bytes)
         }
         DeviceId::Cpu | DeviceId::Wgpu(_) => None,

@@ -1,0 +1,28 @@
+//! What CUDA needs, as found here, and what its GPUs have.
+
+use rekindle_cuda::{CudaError, driver_version, gpus, nvrtc, prepare, toolkit, try_compiling};
+
+fn main() -> Result<(), CudaError> {
+    prepare();
+    println!("driver knows CUDA {}", driver_version()?);
+    match toolkit() {
+        Some(toolkit) => println!(
+            "headers in {} ({:?})",
+            toolkit.home.display(),
+            toolkit.source
+        ),
+        None => println!("no headers"),
+    }
+    let nvrtc = nvrtc()?;
+    println!("NVRTC {} from {:?}", nvrtc.version, nvrtc.path);
+    for gpu in gpus()? {
+        let memory = gpu.context()?.memory()?;
+        println!(
+            "{gpu:?}: {} of {} bytes are free",
+            memory.free, memory.total
+        );
+        try_compiling(&gpu)?;
+    }
+    println!("a tensor-core kernel compiles and loads");
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! NVRTC, opened: the same library that the CUDA backend compiles with.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use cudarc::nvrtc::sys;
+use libloading::Library;
+
+use crate::{CudaError, Version, driver_version, toolkit};
+
+/// NVIDIA's run-time compiler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nvrtc {
+    /// Its version of CUDA.
+    pub version: Version,
+    /// Its file.
+    pub path: Option<PathBuf>,
+}
+
+/// Opens NVRTC: the toolkit's own, else what the system's loader finds.
+///
+/// # Errors
+///
+/// If there is none.
+pub fn nvrtc() -> Result<Nvrtc, CudaError> {
+    static OPENED: OnceLock<Option<Nvrtc>> = OnceLock::new();
+    match OPENED.get_or_init(opened) {
+        Some(nvrtc) => Ok(nvrtc.clone()),
+        None => Err(CudaError::NoNvrtc {
+            driver: driver_version()?,
+        }),
+    }
+}
+
+fn opened() -> Option<Nvrtc> {
+    if let Some(folder) = toolkit().and_then(|toolkit| toolkit.libraries.as_deref()) {
+        // The backend opens NVRTC by its name alone, and NVRTC its built-in functions: what is open already is found.
+        preload(folder, "libnvrtc-builtins.so");
+        preload(folder, "libnvrtc.so");
+    }
+    // SAFETY: NVRTC's initializers have no conditions.
+    if !unsafe { sys::is_culib_present() } {
+        return None;
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: NVRTC writes two integers.
+    unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    Some(Nvrtc {
+        version: Version {
+            major: major.unsigned_abs(),
+            minor: minor.unsigned_abs(),
+        },
+        path: path(),
+    })
+}
+
+/// Opens the newest library of a name in a folder, for good.
+fn preload(folder: &Path, name: &str) {
+    if let Some(path) = newest(folder, name) {
+        // SAFETY: a library of CUDA's, whose initializers have no conditions.
+        let library = unsafe { Library::new(&path) };
+        std::mem::forget(library);
+    }
+}
+
+/// The newest file `name` or `name.N` in a folder.
+pub(crate) fn newest(folder: &Path, name: &str) -> Option<PathBuf> {
+    let numbers = |path: &PathBuf| -> Vec<u32> {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let version = file.strip_prefix(name).unwrap_or_default();
+        version
+            .split('.')
+            .filter_map(|part| part.parse().ok())
+            .collect()
+    };
+    let files = fs::read_dir(folder).ok()?.flatten().map(|file| file.path());
+    let named = files.filter(|path| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let rest = file.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    named.max_by_key(numbers)
+}
+
+/// The file that the backend's NVRTC comes from.
+#[cfg(unix)]
+fn path() -> Option<PathBuf> {
+    use std::{
+        ffi::{CStr, OsStr},
+        os::unix::ffi::OsStrExt,
+    };
+
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: the symbol is only used as an address; `dladdr` fills `info` with strings that live as long as the library,
+    // which is never closed.
+    unsafe {
+        let symbol = sys::culib()
+            .get::<*const libc::c_void>(b"nvrtcVersion\0")
+            .ok()?;
+        let address: *const libc::c_void = *symbol;
+        if libc::dladdr(address, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        let path = CStr::from_ptr(info.dli_fname);
+        Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
+    }
+}
+
+#[cfg(not(unix))]
+fn path() -> Option<PathBuf> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_library_of_a_name_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path();
+        assert_eq!(newest(path, "libnvrtc.so"), None);
+        for file in [
+            "libnvrtc.so.9",
+            "libnvrtc.so.13",
+            "libnvrtc.so.12",
+            "libnvrtc-builtins.so.14.0",
+            "libnvrtc.alt.so.14",
+            "libnvrtc.so",
+        ] {
+            fs::write(path.join(file), "").expect("a file");
+        }
+        let found = newest(path, "libnvrtc.so");
+        assert_eq!(found, Some(path.join("libnvrtc.so.13")));
+    }
+}

@@ -1,0 +1,147 @@
+//! What is missing, and how to get it.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::{Part, Version, headers::install};
+
+/// Why CUDA cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CudaError {
+    /// There is no driver library.
+    #[error("{}", no_driver(*.module))]
+    NoDriver {
+        /// Whether the kernel's module is loaded all the same: then only this system (a container, say) lacks the library.
+        module: bool,
+    },
+    /// The driver lists no GPU.
+    #[error("{}", no_gpu(.hidden.as_deref()))]
+    NoGpu {
+        /// What `CUDA_VISIBLE_DEVICES` says, if it is set.
+        hidden: Option<String>,
+    },
+    /// The driver's library and the kernel's module are of different versions.
+    #[error(
+        "the NVIDIA driver's library and kernel module differ in version (CUDA error 803): restart the machine after \
+         an update of the driver; in a container, use the host's driver library"
+    )]
+    DriverMismatch,
+    /// Another process has the GPU for itself.
+    #[error(
+        "GPU {gpu} is in use by another process in exclusive mode (CUDA error 46): end that process, or have an \
+         administrator run `nvidia-smi -i {gpu} -c DEFAULT`"
+    )]
+    Taken {
+        /// Its number.
+        gpu: usize,
+    },
+    /// Not even a context fits.
+    #[error("GPU {gpu} is out of memory: not even a context fits beside what other processes hold")]
+    NoMemory {
+        /// Its number.
+        gpu: usize,
+    },
+    /// Another error of the driver.
+    #[error("the NVIDIA driver refused `{call}`: {name} ({words})")]
+    Driver {
+        /// What was called.
+        call: &'static str,
+        /// CUDA's number of the error.
+        code: u32,
+        /// CUDA's name of the error.
+        name: String,
+        /// The driver's words.
+        words: String,
+    },
+    /// There is no run-time compiler.
+    #[error(
+        "NVRTC, which compiles kernels, is missing (`libnvrtc.so`): {}",
+        install(&[Part::Nvrtc], *.driver)
+    )]
+    NoNvrtc {
+        /// The driver's version of CUDA.
+        driver: Version,
+    },
+    /// There are no headers at all.
+    #[error(
+        "the CUDA headers, which kernels are compiled with, are missing: {}, or set CUDA_PATH to the folder of a toolkit",
+        install(&Part::HEADERS, *.version)
+    )]
+    NoToolkit {
+        /// The version that would do.
+        version: Version,
+    },
+    /// Some headers are missing.
+    #[error("headers are missing in {}: {}", .include.display(), install(.missing, *.version))]
+    NoHeaders {
+        /// Where they are looked for.
+        include: PathBuf,
+        /// What is not there.
+        missing: Vec<Part>,
+        /// The version that would do.
+        version: Version,
+    },
+    /// Headers are there, and the environment does not name them.
+    #[error(
+        "the CUDA headers are in {}, which the CUDA backend does not know: set CUDA_PATH to {} before the program \
+         starts, or call `rekindle_cuda::prepare()` first in `main`",
+        .home.join("include").display(), .home.display()
+    )]
+    NotPrepared {
+        /// The toolkit's folder.
+        home: PathBuf,
+    },
+    /// A small kernel does not compile.
+    #[error(
+        "NVRTC {nvrtc} does not compile a small kernel with the headers of {}: {log}",
+        .home.display()
+    )]
+    DoesNotCompile {
+        /// NVRTC's version.
+        nvrtc: Version,
+        /// The toolkit's folder.
+        home: PathBuf,
+        /// The compiler's first error.
+        log: String,
+    },
+    /// The driver is older than the compiler.
+    #[error(
+        "NVRTC {nvrtc} is newer than the driver, which knows CUDA {driver} and does not load its kernels: update the \
+         driver, or {}",
+        install(&[Part::Nvrtc], *.driver)
+    )]
+    NvrtcTooNew {
+        /// NVRTC's version.
+        nvrtc: Version,
+        /// The driver's.
+        driver: Version,
+    },
+}
+
+impl CudaError {
+    /// Whether CUDA was never meant to be used here: there is no driver at all.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::NoDriver { module: false })
+    }
+}
+
+fn no_driver(module: bool) -> &'static str {
+    match module {
+        true => {
+            "the NVIDIA kernel module is loaded, but its library `libcuda.so.1` is missing: in a container, start it with \
+             the NVIDIA Container Toolkit (`--gpus all`); else install the driver's library of the same version"
+        }
+        false => "no NVIDIA driver is installed (`libcuda.so.1` is missing)",
+    }
+}
+
+fn no_gpu(hidden: Option<&str>) -> String {
+    match hidden {
+        Some(value) => format!(
+            "the NVIDIA driver lists no GPU: CUDA_VISIBLE_DEVICES is `{value}`, which may hide all; unset it"
+        ),
+        None => "the NVIDIA driver lists no GPU: `nvidia-smi -L` says what it sees".to_owned(),
+    }
+}

@@ -1,0 +1,68 @@
+//! CUDA on this machine: where it is, whether it works, and what its GPUs have.
+//!
+//! burn's CUDA backend opens the driver (`libcuda`) and the run-time compiler (NVRTC) when a device is first touched, reads
+//! headers from `CUDA_PATH` for every kernel, and panics where one of them is missing. This crate finds all three, tries
+//! them, and answers with errors that say what to install.
+//!
+//! ```no_run
+//! // First in `main`: the environment may only change while there is one thread.
+//! rekindle_cuda::prepare();
+//! for gpu in rekindle_cuda::gpus()? {
+//!     rekindle_cuda::try_compiling(&gpu)?;
+//!     let memory = gpu.context()?.memory()?;
+//!     println!("{}: {} of {} bytes free", gpu.name, memory.free, memory.total);
+//! }
+//! # Ok::<(), rekindle_cuda::CudaError>(())
+//! ```
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | `toolkit` | where headers and NVRTC are: toolkits, conda, pip's wheels |
+//! | `headers` | which headers kernels need, and the packages that bring them |
+//! | `compiler` | NVRTC, opened |
+//! | `driver` | the driver's GPUs and their memory |
+//! | `trial` | a small tensor-core kernel, compiled and loaded |
+//! | `error` | what is missing, and how to get it |
+
+#![deny(missing_docs)]
+
+mod compiler;
+mod driver;
+mod error;
+mod headers;
+mod toolkit;
+mod trial;
+
+use std::fmt;
+
+pub use compiler::{Nvrtc, nvrtc};
+pub use driver::{Context, Gpu, GpuMemory, driver_version, error_words, gpus};
+pub use error::CudaError;
+pub use headers::{Part, version as header_version};
+pub use toolkit::{Source, Toolkit, prepare, toolkit};
+pub use trial::try_compiling;
+
+/// A version of CUDA: of a driver, NVRTC or headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// `13` in 13.0.
+    pub major: u32,
+    /// `0` in 13.0.
+    pub minor: u32,
+}
+
+impl Version {
+    /// From NVIDIA's own number: 13000 is 13.0.
+    fn from_number(number: u32) -> Self {
+        Self {
+            major: number / 1000,
+            minor: number % 1000 / 10,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}

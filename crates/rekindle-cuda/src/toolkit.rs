@@ -1,0 +1,410 @@
+//! Where CUDA's headers and NVRTC are.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use crate::{Part, compiler::newest};
+
+/// A folder whose `include` holds CUDA's headers, and the libraries that belong to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Toolkit {
+    /// The folder that `CUDA_PATH` names.
+    pub home: PathBuf,
+    /// The folder of its NVRTC, if it has one.
+    pub libraries: Option<PathBuf>,
+    /// How it was found.
+    pub source: Source,
+}
+
+/// How a toolkit was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// An environment variable names it.
+    Variable(&'static str),
+    /// It is where toolkits are installed.
+    System,
+    /// It belongs to a conda environment.
+    Conda,
+    /// It came in pip's wheels.
+    Wheels,
+}
+
+/// Finds the toolkit and names it in `CUDA_PATH`, where the CUDA backend looks. Call it first in `main`: the environment
+/// may only change while the process has a single thread, and is left alone otherwise.
+pub fn prepare() {
+    if env::var_os("CUDA_PATH").is_some() {
+        return;
+    }
+    if let Some(toolkit) = toolkit()
+        && !toolkit.is_known_to_the_backend()
+        && single_threaded()
+    {
+        // SAFETY: no other thread can read the environment meanwhile: there is none.
+        unsafe { env::set_var("CUDA_PATH", &toolkit.home) };
+    }
+}
+
+fn single_threaded() -> bool {
+    fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
+/// The toolkit: the one that `CUDA_PATH` or `CUDA_HOME` names, else the first of the usual places, conda and pip's wheels
+/// that has all headers, else the first that has any.
+pub fn toolkit() -> Option<&'static Toolkit> {
+    static FOUND: OnceLock<Option<Toolkit>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let search = Search {
+            variable: &|name| env::var_os(name).filter(|value| !value.is_empty()),
+            root: Path::new("/"),
+            cache: dirs::cache_dir(),
+        };
+        search.find()
+    });
+    found.as_ref()
+}
+
+impl Toolkit {
+    /// Whether the CUDA backend looks for headers here: in `CUDA_PATH`, else in the first that there is of three folders
+    /// (cubecl-cuda 0.11, `install::cuda_path`).
+    pub(crate) fn is_known_to_the_backend(&self) -> bool {
+        let looked_in = match env::var_os("CUDA_PATH") {
+            Some(path) => Some(PathBuf::from(path)),
+            None => ["/usr/local/cuda", "/opt/cuda"]
+                .map(PathBuf::from)
+                .into_iter()
+                .find(|folder| folder.exists())
+                .or_else(|| Path::new("/usr/bin/nvcc").exists().then(|| "/usr".into())),
+        };
+        looked_in.is_some_and(|folder| folder == self.home)
+    }
+
+    fn at(home: PathBuf, source: Source) -> Self {
+        let folders = [
+            "lib64",
+            "lib",
+            "targets/x86_64-linux/lib",
+            "targets/sbsa-linux/lib",
+        ];
+        let multiarch = format!("lib/{}-linux-gnu", env::consts::ARCH);
+        let folders = folders.into_iter().chain([multiarch.as_str(), "../../lib"]);
+        let mut folders = folders.map(|folder| home.join(folder));
+        let libraries = folders.find(|folder| newest(folder, "libnvrtc.so").is_some());
+        Self {
+            home,
+            libraries,
+            source,
+        }
+    }
+
+    /// How many of the headers' parts are there.
+    fn parts(&self) -> usize {
+        let include = self.home.join("include");
+        let parts = Part::HEADERS.iter();
+        parts.filter(|part| part.is_in(&include)).count()
+    }
+}
+
+/// What a search sees of a machine.
+struct Search<'a> {
+    variable: &'a dyn Fn(&str) -> Option<OsString>,
+    root: &'a Path,
+    /// Where a folder of links is made for wheels that spread their headers.
+    cache: Option<PathBuf>,
+}
+
+impl Search<'_> {
+    fn find(&self) -> Option<Toolkit> {
+        for name in ["CUDA_PATH", "CUDA_HOME"] {
+            if let Some(home) = (self.variable)(name) {
+                return Some(Toolkit::at(home.into(), Source::Variable(name)));
+            }
+        }
+        let mut best: Option<Toolkit> = None;
+        for toolkit in self.system().chain(self.conda()).chain(self.wheels()) {
+            let parts = toolkit.parts();
+            if parts == Part::HEADERS.len() {
+                return Some(toolkit);
+            }
+            if parts > best.as_ref().map_or(0, Toolkit::parts) {
+                best = Some(toolkit);
+            }
+        }
+        best
+    }
+
+    fn system(&self) -> impl Iterator<Item = Toolkit> {
+        let usual = ["usr/local/cuda", "opt/cuda", "usr"];
+        let mut homes: Vec<PathBuf> = usual.map(|home| self.root.join(home)).to_vec();
+        homes.extend(matching(&self.root.join("usr/local"), "cuda-"));
+        let homes = homes.into_iter();
+        homes.map(|home| Toolkit::at(home, Source::System))
+    }
+
+    fn conda(&self) -> impl Iterator<Item = Toolkit> {
+        let prefix = (self.variable)("CONDA_PREFIX").map(PathBuf::from);
+        let homes = prefix.into_iter().flat_map(|prefix| {
+            let targets = matching(&prefix.join("targets"), "");
+            targets.into_iter().chain([prefix])
+        });
+        homes.map(|home| Toolkit::at(home, Source::Conda))
+    }
+
+    fn wheels(&self) -> impl Iterator<Item = Toolkit> {
+        let packages = self.python_packages().into_iter();
+        packages.flat_map(|packages| {
+            let nvidia = packages.join("nvidia");
+            // CUDA 13's wheels share a folder; older ones have one each.
+            let mut homes = matching(&nvidia, "cu1");
+            homes.extend(self.linked(&nvidia));
+            let toolkits = homes
+                .into_iter()
+                .map(|home| Toolkit::at(home, Source::Wheels));
+            let toolkits = toolkits.map(move |toolkit| Toolkit {
+                libraries: toolkit.libraries.or_else(|| {
+                    let folder = nvidia.join("cuda_nvrtc/lib");
+                    folder.is_dir().then_some(folder)
+                }),
+                ..toolkit
+            });
+            toolkits.collect::<Vec<_>>()
+        })
+    }
+
+    /// Folders of Python's packages: of the environment, of the `python3` that the shell finds, of the user, of the system.
+    fn python_packages(&self) -> Vec<PathBuf> {
+        let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+            .iter()
+            .filter_map(|name| Some((self.variable)(name)?.into()))
+            .collect();
+        if let Some(path) = (self.variable)("PATH") {
+            let found = env::split_paths(&path).find(|folder| folder.join("python3").is_file());
+            // A link's folder and its target's.
+            let python = found.map(|folder| folder.join("python3"));
+            let target = python
+                .as_deref()
+                .and_then(|python| python.canonicalize().ok());
+            let programs = python.into_iter().chain(target);
+            prefixes.extend(programs.filter_map(|python| Some(python.parent()?.parent()?.into())));
+        }
+        prefixes.extend((self.variable)("HOME").map(|home| Path::new(&home).join(".local")));
+        prefixes.extend(["usr/local", "usr"].map(|prefix| self.root.join(prefix)));
+        let mut packages = Vec::new();
+        for prefix in prefixes {
+            for python in matching(&prefix.join("lib"), "python3") {
+                for folder in ["site-packages", "dist-packages"] {
+                    let folder = python.join(folder);
+                    if folder.join("nvidia").is_dir() && !packages.contains(&folder) {
+                        packages.push(folder);
+                    }
+                }
+            }
+        }
+        packages
+    }
+
+    /// A folder of links to the headers of wheels that have a folder each.
+    fn linked(&self, nvidia: &Path) -> Option<PathBuf> {
+        let wheels = ["cuda_runtime", "cuda_nvcc", "cuda_nvrtc", "cuda_cccl"];
+        let folders = wheels.map(|wheel| nvidia.join(wheel).join("include"));
+        if !folders[0].is_dir() {
+            return None;
+        }
+        let name = nvidia.to_string_lossy().replace('/', "-");
+        let home = self.cache.as_ref()?.join("rekindle/cuda").join(name);
+        link(&folders, &home.join("include")).ok()?;
+        Some(home)
+    }
+}
+
+/// Links to all entries of folders, in one folder.
+fn link(folders: &[PathBuf], into: &Path) -> io::Result<()> {
+    fs::create_dir_all(into)?;
+    for entry in folders
+        .iter()
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flatten()
+    {
+        let entry = entry?;
+        let link = into.join(entry.file_name());
+        if fs::read_link(&link).is_ok_and(|target| target == entry.path()) {
+            continue;
+        }
+        let _ = fs::remove_file(&link);
+        #[cfg(unix)]
+        let linked = std::os::unix::fs::symlink(entry.path(), &link);
+        #[cfg(not(unix))]
+        let linked = fs::copy(entry.path(), &link).map(drop);
+        match linked {
+            // Another process was quicker.
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Folders whose names begin with `start`, the highest version first.
+fn matching(folder: &Path, start: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir());
+    let mut named: Vec<(Vec<u32>, PathBuf)> = folders
+        .filter_map(|path| {
+            let name = path.file_name()?.to_str()?.to_owned();
+            let version = name.strip_prefix(start)?;
+            let numbers = version.split('.').filter_map(|part| part.parse().ok());
+            Some((numbers.collect(), path))
+        })
+        .collect();
+    named.sort_by(|one, other| other.cmp(one));
+    named.into_iter().map(|(_, path)| path).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [&str; 3] = ["cuda_fp16.h", "crt/mma.h", "cccl/cuda/barrier"];
+
+    /// A machine in a folder.
+    struct Machine {
+        root: tempfile::TempDir,
+        variables: Vec<(&'static str, PathBuf)>,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            Self {
+                root: tempfile::tempdir().expect("a folder"),
+                variables: Vec::new(),
+            }
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.root.path().join(path)
+        }
+
+        fn file(&self, path: &str) -> &Self {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+            fs::write(path, "").expect("a file");
+            self
+        }
+
+        fn headers(&self, home: &str, headers: &[&str]) -> &Self {
+            for header in headers {
+                self.file(&format!("{home}/include/{header}"));
+            }
+            self
+        }
+
+        fn find(&self) -> Option<Toolkit> {
+            let variable = |name: &str| {
+                let mut set = self.variables.iter();
+                set.find(|(set, _)| *set == name)
+                    .map(|(_, value)| value.into())
+            };
+            let search = Search {
+                variable: &variable,
+                root: self.root.path(),
+                cache: Some(self.path("cache")),
+            };
+            search.find()
+        }
+    }
+
+    #[test]
+    fn variables_come_before_all_else() {
+        let mut machine = Machine::new();
+        assert_eq!(machine.find(), None);
+        machine.headers("usr/local/cuda", &ALL);
+        machine.variables.push(("CUDA_HOME", machine.path("mine")));
+        let found = machine.find().expect("a toolkit");
+        assert_eq!(found.home, machine.path("mine"));
+        assert_eq!(found.source, Source::Variable("CUDA_HOME"));
+    }
+
+    #[test]
+    fn the_first_toolkit_with_all_headers_is_taken_the_newest_first() {
+        let machine = Machine::new();
+        machine.headers("usr/local/cuda", &ALL[..1]);
+        assert_eq!(
+            machine.find().map(|found| found.home),
+            Some(machine.path("usr/local/cuda"))
+        );
+        machine
+            .headers("usr/local/cuda-12.9", &ALL)
+            .headers("usr/local/cuda-13.0", &ALL)
+            .file("usr/local/cuda-13.0/lib64/libnvrtc.so.13");
+        let found = machine.find().expect("a toolkit");
+        assert_eq!(found.home, machine.path("usr/local/cuda-13.0"));
+        assert_eq!(
+            found.libraries,
+            Some(machine.path("usr/local/cuda-13.0/lib64"))
+        );
+    }
+
+    #[test]
+    fn condas_headers_are_below_its_targets() {
+        let mut machine = Machine::new();
+        machine
+            .variables
+            .push(("CONDA_PREFIX", machine.path("env")));
+        machine
+            .headers("env/targets/x86_64-linux", &ALL)
+            .file("env/lib/libnvrtc.so.12");
+        let found = machine.find().expect("a toolkit");
+        assert_eq!(found.home, machine.path("env/targets/x86_64-linux"));
+        assert_eq!(found.source, Source::Conda);
+        let libraries = found.libraries.expect("libraries");
+        assert_eq!(
+            libraries.canonicalize().ok(),
+            machine.path("env/lib").canonicalize().ok()
+        );
+    }
+
+    #[test]
+    fn wheels_are_found_in_both_layouts() {
+        let mut machine = Machine::new();
+        machine
+            .variables
+            .push(("VIRTUAL_ENV", machine.path("venv")));
+        let older = "venv/lib/python3.12/site-packages/nvidia";
+        machine
+            .headers(&format!("{older}/cuda_runtime"), &ALL[..1])
+            .headers(&format!("{older}/cuda_nvcc"), &ALL[1..2])
+            .headers(&format!("{older}/cuda_cccl"), &["cuda/barrier"])
+            .file(&format!("{older}/cuda_nvrtc/lib/libnvrtc.so.12"));
+        let found = machine.find().expect("a toolkit");
+        assert_eq!(found.parts(), 3);
+        assert_eq!(
+            found.libraries,
+            Some(machine.path(&format!("{older}/cuda_nvrtc/lib")))
+        );
+        // Links that are there are kept.
+        assert_eq!(machine.find(), Some(found));
+        let newer = format!("{older}/cu13");
+        machine
+            .headers(&newer, &ALL)
+            .file(&format!("{newer}/lib/libnvrtc.so.13"));
+        let found = machine.find().expect("a toolkit");
+        assert_eq!(found.home, machine.path(&newer));
+        assert_eq!(found.libraries, Some(machine.path(&format!("{newer}/lib"))));
+    }
+
+    #[test]
+    fn wheels_of_the_python_on_the_path_are_found() {
+        let mut machine = Machine::new();
+        machine.file("python/bin/python3");
+        machine.variables.push(("PATH", machine.path("python/bin")));
+        machine.headers("python/lib/python3.11/site-packages/nvidia/cu13", &ALL);
+        let found = machine.find().expect("a toolkit");
+        assert_eq!(found.source, Source::Wheels);
+    }
+}
