@@ -274,7 +274,7 @@ impl Trainer {
         }
         let had = held
             .iter()
-            .try_for_each(|part| nonfinite::read(part.clone().slice([0..1])).map(drop));
+            .try_for_each(|part| nonfinite::read(part.clone().slice(0..1)).map(drop));
         drop(held);
         self.meter.trim();
         had
