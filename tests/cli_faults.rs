@@ -196,6 +196,63 @@ fn a_run_whose_disk_is_full_goes_on_and_says_so() {
     assert!(weights(&run) == weights(&whole));
 }
 
+/// A disk of so many KiB at `disk` in the folder, for a shell script. `None` where the system does not let us have one.
+#[cfg(target_os = "linux")]
+fn on_a_small_disk(kib: u64, folder: &Path, script: &str) -> Option<Output> {
+    let mount = format!("mkdir -p disk && mount -t tmpfs -o size={kib}k none disk");
+    let unshared = |script: &str| {
+        Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+            .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+            .env("REKINDLE_CACHE", "")
+            .current_dir(folder)
+            .output()
+    };
+    let allowed = unshared(&mount).is_ok_and(|output| output.status.success());
+    if !allowed {
+        println!("skipped: no file system can be mounted here");
+        return None;
+    }
+    Some(unshared(&format!("{mount} && {script}")).expect("started"))
+}
+
+/// Two snapshots fit, and beside them neither a third nor the weights.
+#[test]
+#[cfg(target_os = "linux")]
+fn old_snapshots_make_room_on_a_full_disk() {
+    let config = format!(
+        "{}\n[run]\nsnapshot_every = 1\n",
+        MLP.replace("steps = 3", "steps = 20")
+    );
+    let folder = folder(&config);
+    let whole = rekindle(folder.path(), &["train", "run.toml", "-o", "whole"]);
+    assert_eq!(whole.status.code(), Some(0), "{}", messages(&whole));
+    let bytes = |name: &str| {
+        fs::metadata(folder.path().join(name))
+            .expect("a file")
+            .len()
+    };
+    let snapshot = bytes("whole/snapshot-20");
+    let [record, weights] =
+        ["run.json", "weights.safetensors"].map(|name| bytes(&format!("whole/{name}")));
+    // Small files take a page each.
+    let disk = 2 * snapshot + 2 * record + (12 << 10);
+    assert!(disk < 2 * snapshot + record + weights, "{record} {weights}");
+    let script = "\"$0\" train run.toml -o disk/run && cp -r disk/run kept";
+    let Some(output) = on_a_small_disk(disk / 1024, folder.path(), script) else {
+        return;
+    };
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let once = "warning: the disk is full: the snapshot of step ";
+    assert_eq!(said.matches(once).count(), 1, "{said}");
+    assert!(!said.contains("cannot be written"), "{said}");
+    let kept = |name: &str| fs::read(folder.path().join("kept").join(name)).ok();
+    assert!(kept("snapshot-20").is_some() && kept("snapshot-19").is_none());
+    let weights = fs::read(folder.path().join("whole/weights.safetensors")).expect("weights");
+    assert!(kept("weights.safetensors") == Some(weights));
+}
+
 #[test]
 fn a_second_process_is_told_who_trains_in_the_folder() {
     let folder = folder(MLP);

@@ -10,7 +10,7 @@ mod support;
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
 
@@ -117,6 +117,82 @@ fn a_loss_that_is_not_finite_has_an_exit_code_and_can_be_skipped() {
     assert!(said.contains("nothing is updated"), "{said}");
     let (_, said) = go_on("continue");
     assert!(said.contains("updated all the same"), "{said}");
+}
+
+/// A control group inside another that has a limit, as a job in a scheduler's; gone when dropped.
+struct Groups {
+    outer: PathBuf,
+    inner: PathBuf,
+}
+
+impl Groups {
+    /// `None` where this process may not make any.
+    fn limited_to(bytes: u64) -> Option<Self> {
+        let versions = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        versions.iter().find_map(|(top, limit)| {
+            let outer = Path::new(top).join(format!("rekindle-test-{}", std::process::id()));
+            let groups = Self {
+                inner: outer.join("inner"),
+                outer,
+            };
+            fs::create_dir_all(&groups.inner).ok()?;
+            let limit = groups.outer.join(limit);
+            // A folder elsewhere has no such file, nor has a group without this controller.
+            (limit.exists() && fs::write(limit, bytes.to_string()).is_ok()).then_some(groups)
+        })
+    }
+
+    /// Runs the program in the inner group.
+    fn run(&self, folder: &Path, arguments: &[&str]) -> Output {
+        let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+        Command::new("sh")
+            .args(["-c", enter])
+            .arg(&self.inner)
+            .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+            .args(arguments)
+            .env("REKINDLE_CACHE", "")
+            .current_dir(folder)
+            .output()
+            .expect("started")
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for group in [&self.inner, &self.outer] {
+            // Files in it are the system's.
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+#[test]
+fn limits_of_control_groups_count_as_the_machines() {
+    const LIMIT: u64 = 512 << 20;
+    let Some(groups) = Groups::limited_to(LIMIT) else {
+        println!("skipped: no control group can be made here");
+        return;
+    };
+    let folder = folder(MLP);
+    let devices = document(&groups.run(folder.path(), &["devices", "--json"]));
+    let devices = devices["devices"].as_array().expect("devices");
+    let cpu = devices.iter().find(|device| device["device"] == "cpu");
+    let bytes = |key: &str| cpu.expect("a processor")[key].as_u64().expect("bytes");
+    assert_eq!(bytes("total_bytes"), LIMIT);
+    assert!((1..=LIMIT).contains(&bytes("free_bytes")));
+
+    let train = |budget| {
+        let train = ["train", "run.toml", "--device", "cpu", "--budget", budget];
+        let output = groups.run(folder.path(), &train);
+        (output.status.code(), messages(&output))
+    };
+    let (code, said) = train("600MiB");
+    assert!(code == Some(3) && said.contains("512.0 MiB"), "{said}");
+    let (code, said) = train("200MiB");
+    assert_eq!(code, Some(0), "{said}");
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! A census: which sizes of blocks came and went in an interval, and stayed so to its end.
 //!
 //! Every block that is allocated while counting is on is remembered by its address, with the interval it was born in. One
-//! that is freed in the same interval was temporary and leaves no trace. All tables are of fixed size, so that counting
-//! allocates nothing: open addressing, with a bounded walk. What finds no place is missed, and told.
+//! that is freed in the same interval was temporary and leaves no trace. What was born in an interval and is still there
+//! is told later, too: [`kept`]. All tables are of fixed size, so that counting allocates nothing: open addressing, with a
+//! bounded walk. What finds no place is missed, and told.
 
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicIsize, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed},
+};
 
 /// The most sizes that can be told apart.
 pub const SIZES: usize = 1 << 12;
@@ -12,13 +16,14 @@ pub const SIZES: usize = 1 << 12;
 const BLOCKS: usize = 1 << 17;
 /// Places that are looked at for one size or one block.
 const PROBES: usize = 64;
-/// Bytes of the smallest block that is counted: below are headers, names and lists.
-pub const LEAST: usize = 256;
+/// Intervals whose blocks are told apart by their birth: the last ones.
+pub const INTERVALS: usize = 1 << 14;
 
 /// A place whose block was freed: a walk goes on past it.
 const FREED: usize = 1;
 
-static ON: AtomicBool = AtomicBool::new(false);
+/// Bytes of the smallest block that is counted; none is where counting is off.
+static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static INTERVAL: AtomicU32 = AtomicU32::new(0);
 static MISSED: AtomicUsize = AtomicUsize::new(0);
 
@@ -33,6 +38,10 @@ static WENT: [AtomicIsize; SIZES] = [const { AtomicIsize::new(0) }; SIZES];
 static ADDRESS: [AtomicUsize; BLOCKS] = [const { AtomicUsize::new(0) }; BLOCKS];
 static BORN: [AtomicU32; BLOCKS] = [const { AtomicU32::new(0) }; BLOCKS];
 
+/// Bytes of the blocks of an interval that are still there, and what kind of interval it was.
+static KEPT: [AtomicIsize; INTERVALS] = [const { AtomicIsize::new(0) }; INTERVALS];
+static KIND: [AtomicU8; INTERVALS] = [const { AtomicU8::new(0) }; INTERVALS];
+
 /// Blocks of one size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SizeCount {
@@ -44,9 +53,10 @@ pub struct SizeCount {
     pub went: usize,
 }
 
-/// Starts counting, with a first interval. Every allocation costs some tens of nanoseconds more from here on.
-pub fn start_census() {
-    ON.store(false, Relaxed);
+/// Starts counting blocks of at least so many bytes, with a first interval. Every allocation costs some tens of
+/// nanoseconds more from here on.
+pub fn start_census(least: usize) {
+    stop_census();
     for place in &ADDRESS {
         place.store(0, Relaxed);
     }
@@ -55,20 +65,46 @@ pub fn start_census() {
     }
     MISSED.store(0, Relaxed);
     next_interval();
-    ON.store(true, Relaxed);
+    LEAST.store(least, Relaxed);
 }
 
-/// Starts the next interval.
+/// Starts the next interval. To be called by one thread at a time.
 pub fn next_interval() {
-    INTERVAL.fetch_add(1, Relaxed);
+    let next = INTERVAL.load(Relaxed).wrapping_add(1);
+    KEPT[next as usize % INTERVALS].store(0, Relaxed);
+    INTERVAL.store(next, Relaxed);
     for count in CAME.iter().chain(&WENT) {
         count.store(0, Relaxed);
     }
 }
 
+/// Says of what kind this interval was, and starts the next. Does nothing where counting is off.
+pub fn end_interval(kind: u8) {
+    if LEAST.load(Relaxed) < usize::MAX {
+        KIND[interval() as usize % INTERVALS].store(kind, Relaxed);
+        next_interval();
+    }
+}
+
+/// The number of this interval: one more than that of the interval before.
+#[must_use]
+pub fn interval() -> u32 {
+    INTERVAL.load(Relaxed)
+}
+
+/// Bytes of the blocks that were born in intervals of a kind and are still there. Intervals that are more than
+/// [`INTERVALS`] ago are not known any more.
+#[must_use]
+pub fn kept(intervals: Range<u32>, kind: u8) -> usize {
+    let places = intervals.map(|interval| interval as usize % INTERVALS);
+    let of_kind = places.filter(|&place| KIND[place].load(Relaxed) == kind);
+    let bytes: isize = of_kind.map(|place| KEPT[place].load(Relaxed)).sum();
+    usize::try_from(bytes).unwrap_or(0)
+}
+
 /// Stops counting.
 pub fn stop_census() {
-    ON.store(false, Relaxed);
+    LEAST.store(usize::MAX, Relaxed);
 }
 
 /// Writes down what came and went in this interval, in all threads. Returns how many blocks were missed since the start.
@@ -90,7 +126,7 @@ pub fn census(into: &mut Vec<SizeCount>) -> usize {
 /// A block was allocated.
 #[inline]
 pub(crate) fn born(address: *mut u8, size: usize) {
-    if ON.load(Relaxed) && size >= LEAST {
+    if size >= LEAST.load(Relaxed) {
         remember(address as usize, size);
     }
 }
@@ -98,7 +134,7 @@ pub(crate) fn born(address: *mut u8, size: usize) {
 /// A block is about to be freed.
 #[inline]
 pub(crate) fn dies(address: *mut u8, size: usize) {
-    if ON.load(Relaxed) && size >= LEAST {
+    if size >= LEAST.load(Relaxed) {
         forget(address as usize, size);
     }
 }
@@ -111,7 +147,9 @@ fn remember(address: usize, size: usize) {
     });
     match place {
         Some(place) => {
-            BORN[place].store(INTERVAL.load(Relaxed), Relaxed);
+            let born = interval();
+            BORN[place].store(born, Relaxed);
+            keep(born, size as isize);
             add(&CAME, size, 1);
         }
         None => {
@@ -126,14 +164,21 @@ fn forget(address: usize, size: usize) {
         .take_while(|&place| ADDRESS[place].load(Relaxed) != 0)
         .find(|&place| ADDRESS[place].load(Relaxed) == address);
     let born = place.map(|place| {
+        // Read before the place can be another block's.
+        let born = BORN[place].load(Relaxed);
         ADDRESS[place].store(FREED, Relaxed);
-        BORN[place].load(Relaxed)
+        keep(born, -(size as isize));
+        born
     });
-    if born == Some(INTERVAL.load(Relaxed)) {
+    if born == Some(interval()) {
         add(&CAME, size, -1);
     } else {
         add(&WENT, size, 1);
     }
+}
+
+fn keep(born: u32, bytes: isize) {
+    KEPT[born as usize % INTERVALS].fetch_add(bytes, Relaxed);
 }
 
 fn add(counts: &[AtomicIsize; SIZES], size: usize, change: isize) {

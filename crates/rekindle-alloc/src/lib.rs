@@ -35,7 +35,10 @@ use std::{
     },
 };
 
-pub use census::{LEAST, SIZES, SizeCount, census, next_interval, start_census, stop_census};
+pub use census::{
+    INTERVALS, SIZES, SizeCount, census, end_interval, interval, kept, next_interval, start_census,
+    stop_census,
+};
 pub use gather::gather_threads;
 pub use reserve::{Failure, drop_reserve, failure, keep_reserve, set_limit};
 

@@ -7,6 +7,9 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 
 const KIB: usize = 1024;
 
+/// The smallest blocks that are counted.
+const LEAST: usize = 256;
+
 fn main() {
     assert!(rekindle_alloc::installed());
     let base = rekindle_alloc::in_use();
@@ -32,9 +35,9 @@ fn main() {
 
     let older = vec![0u8; 40 * KIB];
     let mut census = Vec::with_capacity(rekindle_alloc::SIZES);
-    rekindle_alloc::start_census();
+    rekindle_alloc::start_census(LEAST);
     let newer = [0; 3].map(|_| vec![0u8; 24 * KIB]);
-    let small = vec![0u8; rekindle_alloc::LEAST - 1];
+    let small = vec![0u8; LEAST - 1];
     let temporary = vec![0u8; 48 * KIB];
     drop((older, small, temporary));
     assert_eq!(rekindle_alloc::census(&mut census), 0);
@@ -53,9 +56,39 @@ fn main() {
     drop((replaced, second, third));
     println!("counts_what_is_asked_for_and_its_peak ... ok");
 
+    what_stays_is_told_by_its_birth();
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     what_is_freed_is_used_again();
     a_failed_allocation_gets_the_reserve();
+}
+
+/// Blocks are told apart by the kind of interval in which they were allocated, as long as they are there.
+fn what_stays_is_told_by_its_birth() {
+    const FIRST: u8 = 1;
+    const SECOND: u8 = 2;
+    let mut kept = Vec::with_capacity(8);
+    rekindle_alloc::start_census(1);
+    let start = rekindle_alloc::interval();
+    for _ in 0..2 {
+        kept.push(vec![0u8; 10]);
+        let passes = vec![0u8; KIB];
+        rekindle_alloc::end_interval(FIRST);
+        kept.push(vec![0u8; 300]);
+        drop(passes);
+        rekindle_alloc::end_interval(SECOND);
+    }
+    let all = start..rekindle_alloc::interval();
+    assert_eq!(rekindle_alloc::kept(all.clone(), FIRST), 20);
+    assert_eq!(rekindle_alloc::kept(all.clone(), SECOND), 600);
+    assert_eq!(rekindle_alloc::kept(start..start + 2, SECOND), 300);
+    kept.truncate(1);
+    assert_eq!(rekindle_alloc::kept(all.clone(), FIRST), 10);
+    assert_eq!(rekindle_alloc::kept(all, SECOND), 0);
+    rekindle_alloc::stop_census();
+    let before = rekindle_alloc::interval();
+    rekindle_alloc::end_interval(FIRST);
+    assert_eq!(rekindle_alloc::interval(), before);
+    println!("what_stays_is_told_by_its_birth ... ok");
 }
 
 /// The program goes on where an allocation fails, and can see that it did.

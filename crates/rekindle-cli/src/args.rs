@@ -19,8 +19,8 @@ use crate::{commands::supervise, device::DeviceChoice};
 
 /// Train sequential models that do not fit in memory.
 ///
-/// Layers are cut into segments, activations inside them are dropped on the way forward and computed again on the
-/// way back. Loss and gradients are the plain run's.
+/// Gradient checkpointing within a memory budget: some activations are dropped in the forward pass and recomputed in the
+/// backward pass. Loss and gradients are the plain run's.
 #[derive(Debug, Parser)]
 #[command(
     name = "rekindle",
@@ -37,29 +37,35 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Count a model's layers and memory, and say whether it fits, without running anything
+    /// Count a model's parameters and memory, and say whether it fits, without running it
     Estimate(EstimateArgs),
-    /// Train a model, checkpointed, and compare what was predicted with what was measured
+    /// Train a model within a memory budget, and compare predictions with measurements
     Train(TrainArgs),
-    /// Measure each stage of a model: bytes and seconds
+    /// Measure the memory and time of each stage of a model
     Profile(ProfileArgs),
-    /// Find the fastest schedule that fits a budget, and explain it
+    /// Find the fastest schedule within a budget, and explain it
     Plan(PlanArgs),
     /// Plan what another process of this program has measured
     #[command(name = crate::commands::plan_elsewhere::GRAPH, hide = true)]
     PlanGraph,
     #[command(name = crate::commands::plan_elsewhere::MEASURED, hide = true)]
     PlanMeasured,
-    /// Run a config under many schedules, and show what each takes: table, files, and a picture of the frontier
+    /// Run a config under many schedules, and show time against memory: table, files, plot
     Sweep(SweepArgs),
-    /// Find the largest batch, depth or width that fits, plain and under a plan, by planning
+    /// Find the largest batch, depth or width that fits, with and without checkpointing
     Max(MaxArgs),
-    /// Show that checkpointed training computes what plain training computes
+    /// Check that checkpointed training computes the same numbers as plain training
     Verify(VerifyArgs),
-    /// Make one self-contained HTML page of a run, of several beside each other, or of a sweep
+    /// Make one self-contained HTML page of a run, of several runs, or of a sweep
     Report(ReportArgs),
-    /// List what this machine can run on
+    /// List the devices of this machine, and say why others cannot be used
     Devices(DevicesArgs),
+    /// Write a commented config to start from
+    Init(InitArgs),
+    /// Write shell completions to standard output
+    Completions(CompletionsArgs),
+    /// Write manual pages to a folder
+    Man(ManArgs),
 }
 
 /// What every command that reads a config takes.
@@ -74,23 +80,24 @@ pub struct ConfigArgs {
 
 /// What replaces values of a config.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Instead of the config's values")]
 pub struct ReplaceArgs {
-    /// Samples in each step, instead of the config's
+    /// Samples in each step
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
-    /// How often the largest `repeat` group repeats, instead of the config's number
+    /// How often the largest `repeat` group repeats
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// The most common `out` of hidden layers, instead of the config's; all hidden sizes follow in proportion
+    /// The most common `out` of hidden layers; all hidden sizes follow in proportion
     #[arg(long, value_name = "N")]
     pub width: Option<usize>,
-    /// `synthetic`: random data of the same shape, instead of the config's
+    /// `synthetic`: random data of the same shape
     #[arg(long, value_name = "KIND", value_parser = ["synthetic"], hide_possible_values = true)]
     pub data: Option<String>,
-    /// Folder of the data set, instead of the config's
+    /// Folder of the data set
     #[arg(long, value_name = "DIR", conflicts_with = "data")]
     pub data_dir: Option<PathBuf>,
-    /// Type of parameters and activations, instead of the config's: f32, f16 or bf16
+    /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
 }
@@ -158,97 +165,138 @@ impl ConfigArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle estimate configs/deep-linear.toml\n  rekindle estimate configs/deep-linear.toml --batch 4096 --budget 2GiB"
+)]
 pub struct EstimateArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Beside the plain run, one in K segments
-    #[arg(long, value_name = "K", conflicts_with = "budget")]
+    /// Also count a run in K segments
+    #[arg(
+        long,
+        value_name = "K",
+        conflicts_with = "budget",
+        help_heading = "Schedule"
+    )]
     pub segments: Option<usize>,
-    /// Beside the plain run, the fastest plan whose peak stays below SIZE (512MiB, 2GB, 80%)
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    /// Also count the fastest plan whose peak memory stays within SIZE (512MiB, 2GB, 80%)
+    #[arg(
+        long,
+        value_name = "SIZE",
+        allow_hyphen_values = true,
+        help_heading = "Schedule"
+    )]
     pub budget: Option<Size>,
-    /// How the schedule is found: none, uniform, sqrt, segments, revolve, optimal, auto
-    #[arg(long, value_name = "NAME")]
+    /// Planner: auto (the default), none, uniform, sqrt, segments, revolve or optimal
+    #[arg(long, value_name = "NAME", help_heading = "Schedule")]
     pub planner: Option<PlannerKind>,
-    /// Whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
-    #[arg(long, value_name = "D")]
+    /// Device whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
+    #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
-    /// One JSON document on standard output
-    #[arg(long)]
+    /// Write one JSON document to standard output
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle train configs/deep-linear.toml\n  rekindle train configs/deep-linear.toml --budget 60MiB -o runs/first\n  rekindle train configs/deep-linear.toml --segments 8 --compare\n  rekindle train --resume runs/first --steps 600"
+)]
 #[command(group = ArgGroup::new("schedule").multiple(false))]
 pub struct TrainArgs {
-    /// The TOML file that describes model, data and training. With --resume alone: what the run was started with
+    /// The TOML file that describes model, data and training; not needed with --resume
     #[arg(value_name = "CONFIG", required_unless_present = "resume")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub replace: ReplaceArgs,
     /// Cut the layers into K segments
-    #[arg(long, value_name = "K", group = "schedule")]
+    #[arg(long, value_name = "K", group = "schedule", help_heading = "Schedule")]
     pub segments: Option<usize>,
-    /// Find the fastest schedule whose peak stays below SIZE (512MiB, 2GB, 80%)
+    /// Use the fastest schedule whose peak memory stays within SIZE (512MiB, 2GB, 80%)
     #[arg(
         long,
         value_name = "SIZE",
         group = "schedule",
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        help_heading = "Schedule"
     )]
     pub budget: Option<Size>,
-    /// Run the schedule in FILE, which `rekindle plan -o` wrote
+    /// Use the schedule in FILE, written by `rekindle plan -o`
     #[arg(
         long,
         value_name = "FILE",
         group = "schedule",
-        conflicts_with = "planner"
+        conflicts_with = "planner",
+        help_heading = "Schedule"
     )]
     pub plan: Option<PathBuf>,
-    /// How the schedule is found: none, uniform, sqrt, segments, revolve, optimal, auto
-    #[arg(long, value_name = "NAME")]
+    /// Planner: auto (the default), none, uniform, sqrt, segments, revolve or optimal
+    #[arg(long, value_name = "NAME", help_heading = "Schedule")]
     pub planner: Option<PlannerKind>,
-    /// Optimizer steps, instead of the config's
-    #[arg(long, value_name = "N")]
+    /// Optimizer steps (the config's if not given)
+    #[arg(long, value_name = "N", help_heading = "Training")]
     pub steps: Option<usize>,
-    /// Seed of weights, shuffling and random layers, instead of the config's
-    #[arg(long, value_name = "N")]
+    /// Seed of weights, shuffling and random layers (the config's if not given)
+    #[arg(long, value_name = "N", help_heading = "Training")]
     pub seed: Option<u64>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (what pools and driver take of it) or in-use (live
-    /// buffers)
-    #[arg(long, value_name = "WHICH", hide_possible_values = true)]
+    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        help_heading = "Schedule"
+    )]
     pub count: Option<CountChoice>,
-    /// Compare recomputed activations with the first ones: off, shapes, or values (which must also be finite)
-    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
+    /// Compare recomputed activations with the original ones: off, shapes, or values (which must also be finite)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        hide_possible_values = true,
+        help_heading = "Output and checks"
+    )]
     pub verify: Option<VerifyChoice>,
-    /// Write to FILE, as JSON lines, what each action of the first three steps allocates and frees; and beside it as text
-    #[arg(long, value_name = "FILE")]
+    /// Write what each action of the first three steps allocates and frees to FILE (JSON lines), and beside it as text
+    #[arg(long, value_name = "FILE", help_heading = "Output and checks")]
     pub track: Option<PathBuf>,
-    /// Where a loss or gradient is not finite: stop, skip the update, or continue with it; instead of the config's
-    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
+    /// What to do if a loss or gradient is not finite: stop (the default), skip the update, or continue
+    #[arg(
+        long,
+        value_name = "WHAT",
+        hide_possible_values = true,
+        help_heading = "Training"
+    )]
     pub on_nonfinite: Option<NonFiniteChoice>,
-    /// Run a few plain steps and measure them, however short the run (on the CPU in another process, by itself where the
-    /// run is long enough)
-    #[arg(long)]
+    /// Measure a few plain steps too. On the CPU, long runs do so without being asked
+    #[arg(long, help_heading = "Output and checks")]
     pub compare: bool,
     /// Leave evaluations out
     #[arg(long, hide = true)]
     pub no_eval: bool,
-    /// Start from these weights (safetensors, such as a run's `weights.safetensors`) instead of random ones
-    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    /// Start from the weights in FILE (safetensors, such as a run's `weights.safetensors`)
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "resume",
+        help_heading = "Training"
+    )]
     pub weights: Option<PathBuf>,
-    /// Leave the run's record, history, snapshots and weights in this new folder
-    #[arg(short, long, value_name = "RUN_DIR")]
+    /// Write the run's record, history, snapshots and weights to this new folder
+    #[arg(short, long, value_name = "RUN_DIR", help_heading = "Run folder")]
     pub output: Option<PathBuf>,
-    /// Go on with the run in this folder, from its newest whole snapshot: with what it was started with, or with another schedule, on another device, for more
-    /// steps
-    #[arg(long, value_name = "RUN_DIR", conflicts_with = "output")]
+    /// Resume the run in this folder from its newest intact snapshot. The schedule, the device and the number of steps may
+    /// differ
+    #[arg(
+        long,
+        value_name = "RUN_DIR",
+        conflicts_with = "output",
+        help_heading = "Run folder"
+    )]
     pub resume: Option<PathBuf>,
-    /// Train in a process of its own, and start it again from its last snapshot, within less memory, where the system
-    /// ends it or its memory runs out; needs -o or --resume
-    #[arg(long)]
+    /// Train in a child process; if the system kills it or memory runs out, restart it from its last snapshot with a
+    /// smaller budget. Needs -o or --resume
+    #[arg(long, help_heading = "Run folder")]
     pub supervise: bool,
     /// Write what the plan takes to this file, for the process that supervises this one
     #[arg(long, hide = true, value_name = "FILE")]
@@ -259,8 +307,8 @@ pub struct TrainArgs {
     /// Within this budget
     #[arg(long, hide = true, value_name = "SIZE", requires = "again")]
     pub again_within: Option<Size>,
-    /// One JSON document on standard output
-    #[arg(long)]
+    /// Write one JSON document to standard output
+    #[arg(long, help_heading = "Output and checks")]
     pub json: bool,
 }
 
@@ -284,14 +332,15 @@ impl TrainArgs {
 
 /// What every command that measures takes.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Device and measurement")]
 pub struct MeasureArgs {
-    /// auto, cpu, cuda, cuda:N, wgpu or wgpu:N
+    /// auto (the default: cuda:0 if it can be used, else cpu), cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D")]
     pub device: Option<DeviceChoice>,
-    /// What runs the steps: recorded (operations, the default) or modules (stage by stage)
+    /// What runs a step: recorded (the default: single operations) or modules (stage by stage)
     #[arg(long, value_name = "WHAT")]
     pub executor: Option<ExecutorKind>,
-    /// Measure again what an earlier command has measured (the folder in REKINDLE_CACHE, or the user's cache folder)
+    /// Measure again, instead of using a profile that an earlier command kept (in REKINDLE_CACHE or the user's cache folder)
     #[arg(long)]
     pub fresh: bool,
 }
@@ -367,120 +416,191 @@ impl From<CountChoice> for Count {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle profile configs/deep-linear.toml\n  rekindle profile configs/deep-linear.toml --device cpu -o chain.json"
+)]
 pub struct ProfileArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes budgets of later plans bound on a GPU: reserved (what pools and driver take of it) or in-use (live
-    /// buffers)
-    #[arg(long, value_name = "WHICH", hide_possible_values = true)]
+    /// Which bytes budgets of later plans bound on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        help_heading = "Schedule"
+    )]
     pub count: Option<CountChoice>,
     /// Write the chain to this file
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// The chain as one JSON document on standard output
-    #[arg(long)]
+    /// Write the chain as one JSON document to standard output
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle plan configs/deep-linear.toml --budget 40MiB --explain\n  rekindle plan configs/deep-linear.toml --frontier\n  rekindle plan --chain chain.json --budget 40MiB -o plan.json"
+)]
 pub struct PlanArgs {
     /// The TOML file whose model is measured and planned
     #[arg(value_name = "CONFIG", required_unless_present = "chain")]
     pub config: Option<PathBuf>,
-    /// A chain that `rekindle profile -o` wrote, instead of a config
+    /// Plan for a chain written by `rekindle profile -o`, instead of a config
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "ReplaceArgs"])]
     pub chain: Option<PathBuf>,
     #[command(flatten)]
     pub replace: ReplaceArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes the budget bounds on a GPU: reserved (what pools and driver take of it) or in-use (live
-    /// buffers)
-    #[arg(long, value_name = "WHICH", hide_possible_values = true)]
+    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        help_heading = "Schedule"
+    )]
     pub count: Option<CountChoice>,
-    /// The most bytes at any moment (512MiB, 2GB, 80%)
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    /// The largest peak memory to allow (512MiB, 2GB, 80%)
+    #[arg(
+        long,
+        value_name = "SIZE",
+        allow_hyphen_values = true,
+        help_heading = "Schedule"
+    )]
     pub budget: Option<Size>,
-    /// none, uniform, sqrt, segments, revolve, optimal or auto
-    #[arg(long, value_name = "NAME")]
+    /// Planner: auto (the default), none, uniform, sqrt, segments, revolve or optimal
+    #[arg(long, value_name = "NAME", help_heading = "Schedule")]
     pub planner: Option<PlannerKind>,
     /// Cut the layers into K segments
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", help_heading = "Schedule")]
     pub segments: Option<usize>,
-    /// Into how many slots `optimal` cuts the memory where that is less than exact; short chains get more
-    #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS)]
+    /// Memory slots that `optimal` rounds sizes to, where exact sizes would take too long; short chains get more
+    #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS, help_heading = "Schedule")]
     pub slots: usize,
     /// Write the plan to this file, for `rekindle train --plan`
-    #[arg(short, long, value_name = "FILE", conflicts_with = "frontier")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        conflicts_with = "frontier",
+        help_heading = "Output"
+    )]
     pub output: Option<PathBuf>,
-    /// Say what is kept, from when to when, and what the peak is made of
-    #[arg(long, conflicts_with_all = ["frontier", "json"])]
+    /// Show what is kept, from when to when, and what the peak consists of
+    #[arg(long, conflicts_with_all = ["frontier", "json"], help_heading = "Output")]
     pub explain: bool,
-    /// All useful points of the planner: which budgets buy which times
-    #[arg(long, conflicts_with_all = ["budget", "segments"])]
+    /// Show all useful points: the fastest step for each budget
+    #[arg(long, conflicts_with_all = ["budget", "segments"], help_heading = "Output")]
     pub frontier: bool,
-    /// One JSON document on standard output
-    #[arg(long)]
+    /// Write one JSON document to standard output
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle sweep configs/deep-linear.toml -o sweeps/first\n  rekindle sweep configs/deep-linear.toml --segments 1,4,16 --budgets 40MiB,60MiB"
+)]
 pub struct SweepArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Segment counts to run; all powers of two below the number of stages where no list is given
-    #[arg(long, value_name = "K,..", value_delimiter = ',')]
+    /// Segment counts to run (by default all powers of two below the number of stages)
+    #[arg(
+        long,
+        value_name = "K,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
     pub segments: Vec<usize>,
-    /// Budgets to plan for and run (512MiB, 2GB, 80%); spread from the smallest to plain where no list is given
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
+    /// Budgets to plan for and run (512MiB, 2GB, 80%; by default spread from the smallest to the plain peak)
+    #[arg(
+        long,
+        value_name = "SIZE,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
     pub budgets: Vec<Size>,
     /// Optimizer steps of each row
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Schedule")]
     pub steps: usize,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
-    #[arg(long, value_name = "WHICH")]
+    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        help_heading = "Schedule"
+    )]
     pub count: Option<CountChoice>,
-    /// Leave sweep.json, sweep.csv, sweep.md and frontier.svg in this folder, renewed after each row
-    #[arg(short, long, value_name = "DIR")]
+    /// Write sweep.json, sweep.csv, sweep.md and frontier.svg to this folder, after each row
+    #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// Go on with the sweep in this folder: run the rows that it lacks
-    #[arg(long, value_name = "DIR", conflicts_with = "output")]
+    /// Resume the sweep in this folder: run the rows that are missing
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with = "output",
+        help_heading = "Output"
+    )]
     pub resume: Option<PathBuf>,
-    /// One JSON document on standard output
-    #[arg(long)]
+    /// Write one JSON document to standard output
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle max configs/deep-linear.toml --vary batch --budget 1GiB\n  rekindle max configs/deep-linear.toml --vary depth --slowdown 1.5 --confirm"
+)]
 pub struct MaxArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// batch; depth: how often the largest `repeat` group repeats; width: the most common `out` of hidden layers, the others in proportion
-    #[arg(long, value_name = "WHAT")]
+    /// What to enlarge: batch, depth (repeats of the largest `repeat` group) or width (all hidden sizes in proportion)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        hide_possible_values = true,
+        help_heading = "Schedule"
+    )]
     pub vary: Lever,
-    /// The most bytes at any moment (512MiB, 2GB, 80%); what the device has, or on the processor what is free, if not given
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    /// The largest peak memory to allow (512MiB, 2GB, 80%; by default what is free)
+    #[arg(
+        long,
+        value_name = "SIZE",
+        allow_hyphen_values = true,
+        help_heading = "Schedule"
+    )]
     pub budget: Option<Size>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes the budget bounds on a GPU: reserved (by the pools, and the driver's) or in-use (live buffers)
-    #[arg(long, value_name = "WHICH")]
+    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        help_heading = "Schedule"
+    )]
     pub count: Option<CountChoice>,
-    /// Longest step to accept, as a multiple of the plain step
-    #[arg(long, value_name = "X", default_value_t = 2.0)]
+    /// The longest step to accept, as a multiple of the plain step
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 2.0,
+        help_heading = "Schedule"
+    )]
     pub slowdown: f64,
-    /// Count from shapes and measure nothing, however small the model is
-    #[arg(long)]
+    /// Count from shapes instead of measuring
+    #[arg(long, help_heading = "Device and measurement")]
     pub counted: bool,
-    /// Run the answer for two steps, and compare its peak with what was predicted
-    #[arg(long)]
+    /// Run the answer for two steps, and compare its peak with the prediction
+    #[arg(long, help_heading = "Output")]
     pub confirm: bool,
-    /// One JSON document on standard output
-    #[arg(long)]
+    /// Write one JSON document to standard output
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
@@ -508,49 +628,141 @@ impl Lever {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle verify configs/parity/conv.toml\n  rekindle verify configs/deep-linear.toml --segments 4,8 --budgets 50MiB"
+)]
 pub struct VerifyArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Segment counts to check. Without any option: what the config trains, and all powers of two up to the number of
-    /// stages
-    #[arg(long, value_name = "K,..", value_delimiter = ',')]
+    /// Segment counts to check (by default the config's own plan, and all powers of two up to the number of stages)
+    #[arg(
+        long,
+        value_name = "K,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
     pub segments: Vec<usize>,
     /// Budgets whose plans to check (512MiB, 2GB, 80% of the device)
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "SIZE,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
     pub budgets: Vec<Size>,
-    /// How schedules within budgets are found: sqrt, segments, revolve, optimal, auto
-    #[arg(long, value_name = "NAME", requires = "budgets")]
+    /// Planner for the budgets: auto (the default), sqrt, segments, revolve or optimal
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "budgets",
+        help_heading = "Schedule"
+    )]
     pub planner: Option<PlannerKind>,
-    /// A plan to check, which `rekindle plan -o` wrote
-    #[arg(long, value_name = "FILE")]
+    /// A plan to check, written by `rekindle plan -o`
+    #[arg(long, value_name = "FILE", help_heading = "Schedule")]
     pub plan: Option<PathBuf>,
     /// Optimizer steps of each check
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Schedule")]
     pub steps: usize,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// One JSON document on standard output
-    #[arg(long)]
+    /// Write one JSON document to standard output
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle report runs/first\n  rekindle report runs/first runs/second -o comparison.html"
+)]
 pub struct ReportArgs {
-    /// Folders that `rekindle train -o` wrote, or one that `rekindle sweep -o` did
+    /// Folders written by `rekindle train -o`, or one written by `rekindle sweep -o`
     #[arg(value_name = "RUN_DIR", required = true)]
     pub runs: Vec<PathBuf>,
-    /// Where the page goes, by default into the first folder: `report.html`, or `comparison.html` of several runs. A FILE
-    /// that ends in .svg gets the picture alone
+    /// Write the page to FILE (by default `report.html`, or `comparison.html` for several runs, in the first folder). A
+    /// FILE that ends in .svg gets the picture alone
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// One JSON document on standard output, which says where the page is
+    /// Write one JSON document, which says where the page is, to standard output
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle devices\n  rekindle devices --json")]
 pub struct DevicesArgs {
-    /// One JSON document on standard output
+    /// Write one JSON document to standard output
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle init\n  rekindle init text -o my.toml")]
+pub struct InitArgs {
+    /// What the config trains: synthetic (runs at once), text, mnist or cifar10
+    #[arg(
+        value_name = "STORY",
+        default_value = "synthetic",
+        hide_possible_values = true
+    )]
+    pub story: Story,
+    /// Write the config to FILE, which must not exist
+    #[arg(short, long, value_name = "FILE", default_value = "rekindle.toml")]
+    pub output: PathBuf,
+}
+
+/// What a config to start from trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Story {
+    /// A deep multilayer perceptron on random data.
+    Synthetic,
+    /// A byte-level language model on a text of one's own.
+    Text,
+    /// A multilayer perceptron on MNIST.
+    Mnist,
+    /// Convolutions on CIFAR-10.
+    Cifar10,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle completions bash > ~/.local/share/bash-completion/completions/rekindle"
+)]
+pub struct CompletionsArgs {
+    /// bash, elvish, fish, powershell or zsh
+    #[arg(value_name = "SHELL", hide_possible_values = true)]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle man ~/.local/share/man/man1")]
+pub struct ManArgs {
+    /// The folder, which is made if it is not there
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Every example that a help text shows is a command line that is understood.
+    #[test]
+    fn examples_are_understood() {
+        let mut examples = 0;
+        for command in Cli::command().get_subcommands() {
+            let Some(help) = command.get_after_help() else {
+                continue;
+            };
+            let help = help.to_string();
+            for line in help.lines().filter_map(|line| line.strip_prefix("  ")) {
+                let words = line.split_whitespace().take_while(|word| *word != ">");
+                let parsed = Cli::try_parse_from(words);
+                assert!(parsed.is_ok(), "{line}: {parsed:?}");
+                examples += 1;
+            }
+        }
+        assert!(examples >= 20, "{examples}");
+    }
 }

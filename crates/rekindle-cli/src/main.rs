@@ -19,6 +19,13 @@
 //! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
 
+// A target of `fuzz` has this file as its root.
+#![cfg_attr(
+    fuzzing,
+    no_main,
+    expect(dead_code, reason = "nothing runs but what reads files")
+)]
+
 #[macro_use]
 mod output;
 
@@ -32,6 +39,8 @@ mod device;
 mod estimate;
 mod exit;
 mod failure;
+#[cfg(fuzzing)]
+mod fuzz;
 mod infeasible;
 mod input;
 mod max;
@@ -78,6 +87,9 @@ fn main() {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
+        Command::Init(args) => commands::init::run(&args),
+        Command::Completions(args) => commands::shell::completions(&args),
+        Command::Man(args) => commands::shell::man(&args),
     };
     let code = match result {
         Ok(()) => exit::DONE,

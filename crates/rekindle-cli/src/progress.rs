@@ -13,7 +13,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use rekindle::train::{
     NonFinite,
-    record::{EvalRecord, StepRecord},
+    record::{EvalRecord, MemoryGrowth, StepRecord},
     run_dir::{Notice, RunFile},
     session::{MemoryNow, Observer, Planned, PlannedAgain},
     settings::OnNonFinite,
@@ -306,6 +306,10 @@ impl Observer for Progress {
         self.line(&format!("warning: {found}: {handled}{so_far}"));
     }
 
+    fn grows(&mut self, growth: &MemoryGrowth) {
+        self.line(&format!("warning: memory grows: {growth}"));
+    }
+
     fn snapshot_withheld(&mut self, step: usize, what: &str) {
         self.line(&format!(
             "warning: no snapshot is taken after step {step}: {what} is not finite; the one before stays"
@@ -320,7 +324,7 @@ impl Observer for Progress {
             Notice::WrittenAgain(file) => {
                 self.unwritten.remove(file);
             }
-            Notice::Damaged(_) | Notice::BeginsAgain(_) => {}
+            Notice::MadeRoom(_) | Notice::Damaged(_) | Notice::BeginsAgain(_) => {}
         }
         match notice {
             Notice::WrittenAgain(_) => self.line(&notice.to_string()),

@@ -18,6 +18,24 @@ pub(crate) fn lone_leaf(device: &Device) -> Tensor<1> {
     Tensor::zeros([1], &device.clone().autodiff()).require_grad()
 }
 
+/// Frees what a step that ended early has left in burn's graph: nodes, and all that they keep for a backward. They hang on
+/// the model's parameters, and burn looks for nodes whose results are gone where a backward has passed. Takes as much
+/// memory as the largest gradient.
+pub(crate) fn clear<M: Module>(model: &M, device: &Device) {
+    struct Pass;
+    impl ModuleVisitor for Pass {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val();
+            if tensor.is_require_grad() && tensor.shape().num_elements() > 0 {
+                let first = tensor.slice(std::array::from_fn::<_, D, _>(|_| 0..1));
+                drop(first.sum().backward());
+            }
+        }
+    }
+    model.visit(&mut Pass);
+    drop(lone_leaf(device).backward());
+}
+
 /// The same values without a graph, still on the device with autodiff.
 fn detached_tensor<const D: usize, K: Autodiff>(tensor: Tensor<D, K>) -> Tensor<D, K> {
     let strategy = tensor.gradient_checkpointing_strategy();

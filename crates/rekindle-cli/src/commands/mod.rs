@@ -2,11 +2,13 @@
 
 pub mod devices;
 pub mod estimate;
+pub mod init;
 pub mod max;
 pub mod plan;
 pub mod plan_elsewhere;
 pub mod profile;
 pub mod report;
+pub mod shell;
 pub mod supervise;
 pub mod sweep;
 pub mod train;

@@ -211,14 +211,16 @@ fn growth(record: &RunRecord) -> Option<String> {
         after(last, Phase::Optimizer)?,
     );
     let (from, to) = (earlier.step, last.step);
-    Some(if alike(before, now) {
+    let left = record.growth.as_ref();
+    Some(if left.is_none() && alike(before, now) {
         format!(
             "Memory does not grow: {before} are in use after step {from}, {now} after step {to}."
         )
     } else if now > before {
         let a_step = Bytes((now - before).0 / (to - from) as u64);
+        let left = left.map_or(String::new(), |left| format!(" ({left})"));
         format!(
-            "Memory grows: {before} are in use after step {from}, {now} after step {to}, {a_step} more a step."
+            "Memory grows: {before} are in use after step {from}, {now} after step {to}, {a_step} more a step{left}."
         )
     } else {
         format!("Memory shrank: {before} are in use after step {from}, {now} after step {to}.")

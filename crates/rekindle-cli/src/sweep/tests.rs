@@ -100,6 +100,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         interrupted: false,
         nonfinite_steps: 0,
         replans: 0,
+        growth: None,
         evaluation: None,
         best_evaluation: None,
         phases: phases(20 * MIB, peak),

@@ -1,11 +1,11 @@
 //! Compiled kernels and autotune's choices, kept from one process to the next.
 //!
 //! cubecl keeps both in a database. Its keys hold cubecl's version, the program's build, the compute capability and the
-//! device's number, but neither the driver, nor NVRTC and its headers, nor which GPU has that number. So each of these has a
-//! folder of its own, whose name ends with a checksum of them:
+//! device's number, but neither the driver, nor NVRTC, nor which GPU has that number. So each of these has a folder
+//! of its own:
 //!
 //! ```text
-//! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-1f2e3d4c/
+//! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-driver-580-159-04-1f2e3d4c/
 //!   kernels.db, kernels.db-wal    cubecl's
 //!   seal                          names, lengths and CRC-32 of these two, when they were last at rest
 //!   lock                          locked by every process that uses them
@@ -28,7 +28,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{DeviceInfo, cuda_parts};
+use super::DeviceInfo;
 
 /// The name of cubecl's database.
 pub(super) const ENVIRONMENT: &str = "kernels";
@@ -56,7 +56,7 @@ static KEPT: OnceLock<Kernels> = OnceLock::new();
 ///
 /// If the folder cannot be made, written or locked: then kernels are not kept.
 pub fn keep_kernels(folder: &Path, device: &DeviceInfo) -> io::Result<()> {
-    let kernels = Kernels::open(folder.join(identity(device, &cuda_parts())))?;
+    let kernels = Kernels::open(folder.join(identity(device)))?;
     make_room(folder, MOST);
     if KEPT.set(kernels).is_ok() {
         // Without it, only a process that ends by itself leaves a seal.
@@ -79,19 +79,18 @@ pub fn seal_kernels() {
 }
 
 /// What a folder's contents are good for, as its name.
-fn identity(device: &DeviceInfo, parts: &[(&str, Result<String, String>)]) -> String {
+fn identity(device: &DeviceInfo) -> String {
     let DeviceInfo {
         device,
         name,
-        detail,
+        toolchain,
         ..
     } = device;
-    let mut all = format!("{device}\n{name}\n{detail}\n{}", env!("CARGO_PKG_VERSION"));
-    for (part, found) in parts {
-        let (Ok(found) | Err(found)) = found;
-        all.push_str(&format!("\n{part} {found}"));
-    }
-    let words = format!("{device} {name}").to_lowercase();
+    let all = format!(
+        "{device}\n{name}\n{toolchain}\n{}",
+        env!("CARGO_PKG_VERSION")
+    );
+    let words = format!("{device} {name} {toolchain}").to_lowercase();
     let words = words.split(|letter: char| !letter.is_ascii_alphanumeric());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let mut named = words.join("-");
@@ -241,17 +240,16 @@ mod tests {
     use super::*;
     use crate::device::DeviceId;
 
-    fn folder_of(index: usize, name: &str, driver: &str, nvrtc: &str) -> String {
-        let device = DeviceInfo {
+    fn gpu(index: usize, name: &str, driver: &str) -> DeviceInfo {
+        DeviceInfo {
             device: DeviceId::Cuda(index),
             name: name.into(),
             total_bytes: None,
             free_bytes: None,
-            detail: "compute 9.0".into(),
+            detail: String::new(),
+            toolchain: format!("driver {driver}"),
             problem: None,
-        };
-        let parts = [("driver", Ok(driver.into())), ("nvrtc", Ok(nvrtc.into()))];
-        identity(&device, &parts)
+        }
     }
 
     /// A folder with a database in it, sealed by the process that used it.
@@ -263,20 +261,24 @@ mod tests {
     }
 
     #[test]
-    fn gpus_drivers_and_compilers_have_folders_of_their_own() {
-        let one = folder_of(0, "NVIDIA H100", "580.159.04", "13.0");
-        assert!(one.starts_with("cuda-0-nvidia-h100-"), "{one}");
+    fn gpus_and_drivers_have_folders_of_their_own() {
+        let one = identity(&gpu(0, "NVIDIA H100 80GB HBM3", "580.159.04"));
+        assert!(
+            one.starts_with("cuda-0-nvidia-h100-80gb-hbm3-driver-580-159-04-"),
+            "{one}"
+        );
         for other in [
-            folder_of(1, "NVIDIA H100", "580.159.04", "13.0"),
-            folder_of(0, "NVIDIA A100", "580.159.04", "13.0"),
-            folder_of(0, "NVIDIA H100", "581.0", "13.0"),
-            folder_of(0, "NVIDIA H100", "580.159.04", "13.1"),
+            gpu(1, "NVIDIA H100 80GB HBM3", "580.159.04"),
+            gpu(0, "NVIDIA A100", "580.159.04"),
+            gpu(0, "NVIDIA H100 80GB HBM3", "581.0"),
         ] {
-            assert_ne!(other, one);
+            assert_ne!(identity(&other), one);
         }
-        let long = folder_of(0, "../../µ".repeat(99).as_str(), "/", "");
-        assert!(long.len() <= LETTERS + 9, "{long}");
-        assert!(!long.contains(['/', '.']), "{long}");
+        let long = identity(&gpu(0, "../../µ".repeat(99).as_str(), "/"));
+        assert!(
+            long.len() <= LETTERS + 9 && !long.contains(['/', '.']),
+            "{long}"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The devices that a run can be on.
 
+mod control_group;
 mod fault;
 mod kernels;
 #[cfg(feature = "cuda")]

@@ -37,6 +37,11 @@ fn info(gpu: &Gpu) -> DeviceInfo {
         total_bytes: Some(Bytes(gpu.total)),
         free_bytes: None,
         detail: format!("compute {major}.{minor}, PCI {}", gpu.pci),
+        toolchain: format!(
+            "driver {} nvrtc {}",
+            nvml_driver().unwrap_or_default(),
+            nvrtc().map_or_else(|_| String::new(), |nvrtc| nvrtc.version.to_string())
+        ),
         problem: None,
     };
     match free(gpu) {

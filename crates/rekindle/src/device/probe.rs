@@ -8,7 +8,7 @@ use serde::Serialize;
 use sysinfo::System;
 use thiserror::Error;
 
-use super::DeviceId;
+use super::{DeviceId, control_group};
 
 /// A device that answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,6 +23,9 @@ pub struct DeviceInfo {
     pub free_bytes: Option<Bytes>,
     /// Compute capability and address, kind of adapter, or number of cores.
     pub detail: String,
+    /// What compiles and loads its kernels: versions of driver and compiler.
+    #[serde(skip)]
+    pub toolchain: String,
     /// Why it cannot be used, if it cannot.
     #[serde(skip)]
     pub problem: Option<Unavailable>,
@@ -180,19 +183,18 @@ fn processor() -> DeviceInfo {
         total_bytes: Some(total),
         free_bytes: Some(free),
         detail: format!("{cores} cores"),
+        toolchain: String::new(),
         problem: None,
     }
 }
 
-/// Memory that this process can have: all, and what is free. Limits of its control group and of its address space count as
+/// Memory that this process can have: all, and what is free. Limits of its control groups and of its address space count as
 /// the machine's.
 fn limited(system: &System) -> (Bytes, Bytes) {
     let machine = (system.total_memory(), system.available_memory());
-    let group = system
-        .cgroup_limits()
-        .filter(|group| group.total_memory > 0);
-    let group = group.map(|group| (group.total_memory, group.free_memory));
-    let limits = [group, address_space()].into_iter().flatten();
+    let limits = [control_group::limit(), address_space()]
+        .into_iter()
+        .flatten();
     let (total, free) = limits.fold(machine, |all, limit| {
         (all.0.min(limit.0), all.1.min(limit.1))
     });
@@ -232,6 +234,7 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
                 total_bytes: None,
                 free_bytes: None,
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
+                toolchain: format!("{} {}", info.driver, info.driver_info),
                 problem: None,
             }
         })

@@ -37,15 +37,20 @@ mod room;
 mod scalar;
 mod watch;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle_plan::{Action, Schedule, planner};
 
 use crate::{
     activation::Activation,
+    graph,
     layer::Layer,
     meter::{Meter, PhaseReading, halves},
+    quiet,
     seed::{StepSeed, would_interrupt},
     sequential::Sequential,
 };
@@ -239,8 +244,18 @@ impl Executor {
             tensors,
             frozen,
         };
+        let device = model.layers().first();
+        let device = device.and_then(|layer| machine::device_of(&input, layer));
         let machine = Machine::new(layers, input, seed, phases, watch, rechecks);
-        machine.run(&script.program, loss)
+        let run = AssertUnwindSafe(|| machine.run(&script.program, loss));
+        let done = catch_unwind(run);
+        if !matches!(done, Ok(Ok(_)))
+            && let Some(device) = device
+        {
+            // What the step kept for its backward is free for the next. A device that failed may fail in this, too.
+            let _ = quiet::catch(|| graph::clear(model, &device));
+        }
+        done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// The actions that the last step has done: the schedule's, but `optimize` and what only frozen stages would need. For

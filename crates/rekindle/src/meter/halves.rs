@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rekindle_plan::Bytes;
 
-use super::{FailedAllocation, MemoryReading, Meter, PeakMemory};
+use super::{FailedAllocation, MemoryReading, Meter, PeakMemory, Phase};
 
 /// One of two readers, with an interval of its own.
 pub(crate) struct Half {
@@ -63,6 +63,10 @@ impl Meter for Half {
 
     fn sample(&self) {
         self.meter.sample();
+    }
+
+    fn end_phase(&self, phase: Option<Phase>) {
+        self.meter.end_phase(phase);
     }
 }
 

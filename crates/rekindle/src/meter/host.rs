@@ -3,7 +3,10 @@
 use rekindle_plan::Bytes;
 use thiserror::Error;
 
-use super::{Census, FailedAllocation, MemoryReading, Meter, PeakMemory};
+use super::{Census, FailedAllocation, MemoryReading, Meter, PeakMemory, Phase, leftovers};
+
+/// Bytes of the smallest block that is told apart by its size: below are headers, names and lists.
+const COUNTED: usize = 256;
 
 /// Exact bytes of the whole process, from its counting allocator.
 ///
@@ -76,7 +79,7 @@ impl Meter for HostMeter {
 
     fn count_blocks(&self, on: bool) {
         if on {
-            rekindle_alloc::start_census();
+            rekindle_alloc::start_census(COUNTED);
         } else {
             rekindle_alloc::stop_census();
         }
@@ -88,6 +91,10 @@ impl Meter for HostMeter {
 
     fn census(&self, into: &mut Census) {
         rekindle_alloc::census(&mut into.sizes);
+    }
+
+    fn end_phase(&self, phase: Option<Phase>) {
+        leftovers::end_phase(phase);
     }
 }
 

@@ -8,6 +8,7 @@
 mod census;
 mod halves;
 mod host;
+mod leftovers;
 mod phase;
 mod pool;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use census::{Census, Change};
 pub(crate) use halves::halves;
 pub use host::{HostMeter, NotInstalled};
+pub use leftovers::{Leftover, Leftovers};
 #[cfg(feature = "cuda")]
 pub use nvml::{NvmlError, NvmlMemory, nvml_driver, nvml_memory, nvml_processes};
 pub use phase::{Phase, PhaseReading, PhaseRecorder};
@@ -67,6 +69,10 @@ pub trait Meter: Send + Sync {
     /// Writes down the blocks that came and went in the interval, queued work done. Nothing where nothing is known of
     /// blocks.
     fn census(&self, _into: &mut Census) {}
+
+    /// A phase of a step is over; `None`: what ran since the last phase is no phase's. A [`PhaseRecorder`] says so, for
+    /// [`Leftovers`].
+    fn end_phase(&self, _phase: Option<Phase>) {}
 
     /// Keeps address space for an allocation that fails, where the process's allocator can: the allocation then succeeds,
     /// and [`failure`](Self::failure) tells of it. What had failed is forgotten.

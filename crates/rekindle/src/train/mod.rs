@@ -34,3 +34,5 @@ pub use run_dir_error::RunDirError;
 pub use snapshot::fuzz_snapshot;
 pub use trainer::{StepReport, TrainError, Trainer, to_device};
 pub use weights::WeightsError;
+#[cfg(fuzzing)]
+pub use weights::fuzz_weights;

@@ -1,11 +1,13 @@
 //! What a run leaves behind: one record that every table, file and picture is made from.
 
+use std::fmt;
+
 use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ExecutorKind, settings::TrainSettings, timeline::Timeline};
 use crate::{
-    meter::{Count, PhaseReading},
+    meter::{Count, Leftover, PhaseReading},
     model::spec::ModelSpec,
 };
 
@@ -35,6 +37,34 @@ pub struct PhasedStep {
     pub step: usize,
     /// Its phases in order.
     pub phases: Vec<PhaseReading>,
+}
+
+/// Memory that every step leaves behind, as long as a run goes on. Each of the three steps that were looked at left as much.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryGrowth {
+    /// Number of the last of these steps, from 1.
+    pub last_step: usize,
+    /// What stays behind by phase, the most first.
+    pub left: Vec<Leftover>,
+}
+
+impl fmt::Display for MemoryGrowth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phases = self.left.iter().map(|left| {
+            let where_from = left.phase.map_or(
+                "outside of phases (data, evaluations, files)".into(),
+                |phase| format!("in phase `{}`", phase.name()),
+            );
+            format!("{} {where_from}", left.step_bytes)
+        });
+        let phases: Vec<String> = phases.collect();
+        write!(
+            f,
+            "up to step {} each step leaves behind {}",
+            self.last_step,
+            phases.join(", ")
+        )
+    }
 }
 
 /// One evaluation.
@@ -178,6 +208,10 @@ pub struct RunRecord {
     pub best_evaluation: Option<EvalRecord>,
     /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.
     pub phases: Vec<PhasedStep>,
+    /// Memory that steps leave behind: looked for on the processor where more and more is in use; `None` where none was
+    /// found.
+    #[serde(default)]
+    pub growth: Option<MemoryGrowth>,
     /// One step action by action, where the run left its files somewhere: the fourth after it began or was resumed, or
     /// the last if that comes first.
     pub timeline: Option<Timeline>,

@@ -132,6 +132,8 @@ pub enum Notice<'a> {
     NotWritten(RunFile, &'a RunDirError),
     /// A file could not be written before, and was now.
     WrittenAgain(RunFile),
+    /// The disk is full, and the snapshot of this step was removed so that something newer could be written. Said once.
+    MadeRoom(usize),
     /// A snapshot is damaged, and the one before is tried.
     Damaged(&'a RunDirError),
     /// The run that is resumed was stopped before its first snapshot, and begins again.
@@ -148,6 +150,10 @@ impl fmt::Display for Notice<'_> {
                 )
             }
             Self::WrittenAgain(file) => write!(f, "{file} could be written now"),
+            Self::MadeRoom(step) => write!(
+                f,
+                "the disk is full: the snapshot of step {step} was removed to make room, and so will be others but the newest"
+            ),
             Self::Damaged(error) => write!(f, "{error}; the snapshot before it is used"),
             Self::BeginsAgain(folder) => write!(
                 f,
@@ -201,6 +207,8 @@ pub(super) struct RunFiles {
     snapshots: Snapshots,
     /// What could not be written last, and why.
     unwritten: Vec<(RunFile, String)>,
+    /// Whether a snapshot was removed to make room.
+    made_room: bool,
     _lock: Lock,
 }
 
@@ -271,6 +279,7 @@ impl Locked {
             evaluations: History::open(&folder.join(EVALUATIONS), done, |_| ())?,
             snapshots: Snapshots::of_run(&folder, keep_snapshots, done)?,
             unwritten: Vec::new(),
+            made_room: false,
             folder,
             _lock: lock,
         })
@@ -296,11 +305,14 @@ impl RunFiles {
 
     /// Replaces the record.
     pub(super) fn write_record(&mut self, record: &RunRecord, notify: &mut dyn FnMut(&Notice<'_>)) {
-        let written = replace(&self.folder.join(RECORD), |out| {
-            serde_json::to_writer_pretty(&mut *out, record)?;
-            out.write_all(b"\n")
+        let path = self.folder.join(RECORD);
+        self.write(RunFile::Record, notify, |_| {
+            let written = replace(&path, |out| {
+                serde_json::to_writer_pretty(&mut *out, record)?;
+                out.write_all(b"\n")
+            });
+            written.map_err(RunDirError::refused(&path, "written"))
         });
-        self.wrote_to(RECORD, RunFile::Record, written, notify);
     }
 
     /// Takes a snapshot. The histories are on the disk before it.
@@ -308,12 +320,13 @@ impl RunFiles {
         &mut self,
         fingerprint: &str,
         progress: &Progress,
-        tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
+        tensors: impl Fn(&mut SnapshotWriter<'_>) -> io::Result<()>,
         notify: &mut dyn FnMut(&Notice<'_>),
     ) {
         let (steps, evaluations) = (self.steps.sync(), self.evaluations.sync());
-        let taken = self.snapshots.take(fingerprint, progress, tensors);
-        self.wrote(RunFile::Snapshot, taken, notify);
+        self.write(RunFile::Snapshot, notify, |snapshots| {
+            snapshots.take(fingerprint, progress, &tensors)
+        });
         self.wrote_to(HISTORY, RunFile::History, steps, notify);
         self.wrote_to(EVALUATIONS, RunFile::Evaluations, evaluations, notify);
     }
@@ -324,8 +337,29 @@ impl RunFiles {
         model: &impl Module,
         notify: &mut dyn FnMut(&Notice<'_>),
     ) {
-        let written = weights::write(model, &self.folder.join(WEIGHTS));
-        self.wrote_to(WEIGHTS, RunFile::Weights, written, notify);
+        let path = self.folder.join(WEIGHTS);
+        self.write(RunFile::Weights, notify, |_| {
+            weights::write(model, &path).map_err(RunDirError::refused(&path, "written"))
+        });
+    }
+
+    /// Writes a whole file. Where the disk is full, older snapshots make room for it, one after another.
+    fn write(
+        &mut self,
+        file: RunFile,
+        notify: &mut dyn FnMut(&Notice<'_>),
+        mut write: impl FnMut(&mut Snapshots) -> Result<(), RunDirError>,
+    ) {
+        let mut written = write(&mut self.snapshots);
+        while written.as_ref().is_err_and(RunDirError::is_full_disk)
+            && let Ok(Some(step)) = self.snapshots.make_room()
+        {
+            if !std::mem::replace(&mut self.made_room, true) {
+                notify(&Notice::MadeRoom(step));
+            }
+            written = write(&mut self.snapshots);
+        }
+        self.wrote(file, written, notify);
     }
 
     fn wrote_to(

@@ -168,6 +168,12 @@ impl RunDirError {
         }
     }
 
+    /// Whether a file was refused because there is no room for it.
+    pub(super) fn is_full_disk(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Refused { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+
     /// Why, without the path: for the same reason another file cannot be written.
     pub(super) fn reason(&self) -> String {
         match self {

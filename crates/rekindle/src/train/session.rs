@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use super::{
     ExecutorKind, NonFinite, RunDirError,
-    record::{EvalRecord, PlainRun, RunRecord, StepRecord},
+    record::{EvalRecord, MemoryGrowth, PlainRun, RunRecord, StepRecord},
     run_dir::{Notice, RunDir, SnapshotEvery},
     settings::TrainSettings,
     tracker::TrackedMoment,
@@ -334,6 +334,8 @@ pub trait Observer {
     fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
+    /// More and more memory is in use, and steps were found to leave some behind.
+    fn grows(&mut self, _growth: &MemoryGrowth) {}
     /// A step is done, and what came and went in it was tracked.
     fn tracked(&mut self, _moments: &[TrackedMoment]) {}
     /// A step was abandoned for want of memory, or the next would be: another plan runs it from here on.

@@ -1,7 +1,7 @@
 //! The snapshots in a run's folder: `snapshot-500` was taken after step 500.
 //!
-//! The newest ones and that of the best evaluation are kept. Older ones are removed after a new one is whole, never
-//! before; so are damaged ones.
+//! The newest ones and that of the best evaluation are kept. Older ones are removed after a new one is whole; so are
+//! damaged ones. Where a disk is full, all but the newest whole one may go before.
 
 use std::{
     collections::BTreeSet,
@@ -26,6 +26,8 @@ pub(super) struct Snapshots {
     keep: usize,
     /// Steps after which a snapshot was taken that belongs to this run.
     own: BTreeSet<usize>,
+    /// The step of the best evaluation, as far as it is known.
+    best: Option<usize>,
 }
 
 impl Snapshots {
@@ -37,6 +39,7 @@ impl Snapshots {
             folder: folder.to_path_buf(),
             keep: keep.max(1),
             own,
+            best: None,
         })
     }
 
@@ -48,18 +51,42 @@ impl Snapshots {
         progress: &Progress,
         tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
     ) -> Result<(), RunDirError> {
+        self.best = progress.best.as_ref().map(|best| best.step);
         let path = path(&self.folder, progress.steps);
         snapshot::write(&path, fingerprint, progress, tensors)?;
         self.own.insert(progress.steps);
-        let best = progress.best.as_ref().map(|best| best.step);
+        let best = self.best;
         let newest: Vec<usize> = self.own.iter().rev().take(self.keep).copied().collect();
         self.own
             .retain(|step| newest.contains(step) || best == Some(*step));
         for step in taken(&self.folder)?.difference(&self.own) {
-            let path = self::path(&self.folder, *step);
-            fs::remove_file(&path).map_err(RunDirError::refused(&path, "removed"))?;
+            self.remove(*step)?;
         }
         Ok(())
+    }
+
+    /// Removes one to make room, and returns its step: the oldest, that of the best evaluation last, the newest whole one
+    /// never.
+    pub(super) fn make_room(&mut self) -> Result<Option<usize>, RunDirError> {
+        let mut there = taken(&self.folder)?;
+        let mut newest = there.iter().rev();
+        let whole = newest.find(|&&step| Snapshot::open(&path(&self.folder, step)).is_ok());
+        let Some(whole) = whole.copied() else {
+            return Ok(None);
+        };
+        there.remove(&whole);
+        let oldest = there.iter().find(|&&step| self.best != Some(step));
+        let gone = oldest.or(there.first()).copied();
+        if let Some(step) = gone {
+            self.remove(step)?;
+            self.own.remove(&step);
+        }
+        Ok(gone)
+    }
+
+    fn remove(&self, step: usize) -> Result<(), RunDirError> {
+        let path = path(&self.folder, step);
+        fs::remove_file(&path).map_err(RunDirError::refused(&path, "removed"))
     }
 }
 
@@ -116,4 +143,42 @@ fn taken(folder: &Path) -> Result<BTreeSet<usize>, RunDirError> {
         steps.extend(step.and_then(|step| step.parse::<usize>().ok()));
     }
     Ok(steps)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+    use crate::train::record::EvalRecord;
+
+    #[test]
+    fn the_newest_whole_snapshot_is_never_removed_and_the_best_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut snapshots = Snapshots::of_run(folder.path(), 4, 0).unwrap();
+        let best = EvalRecord {
+            step: 1,
+            samples: 1,
+            loss: 0.5,
+            accuracy: None,
+        };
+        let mut take = |steps| {
+            let progress = Progress {
+                steps,
+                best: Some(best.clone()),
+                ..Progress::default()
+            };
+            snapshots.take("", &progress, |_| Ok(())).unwrap();
+        };
+        (1..=5).for_each(&mut take);
+        // Cut short: 4 is the newest that is whole.
+        fs::write(path(folder.path(), 5), b"rekindle").unwrap();
+        let mut removed = Vec::new();
+        while let Some(step) = snapshots.make_room().unwrap() {
+            removed.push(step);
+        }
+        assert_eq!(removed, [2, 3, 5, 1]);
+        assert_eq!(taken(folder.path()).unwrap(), BTreeSet::from([4]));
+        fs::write(path(folder.path(), 4), b"rekindle").unwrap();
+        assert_eq!(snapshots.make_room().unwrap(), None);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -13,12 +14,23 @@ use burn::{
 };
 use rekindle::{
     Executor, StepSeed,
+    device::DeviceId,
     meter::{HostMeter, Meter},
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RecordError,
+    train::{
+        ExecutorKind,
+        record::StepRecord,
+        session::{Job, MemoryNow, Observer, ScheduleRequest, run},
+        settings::{LearningRate, OnNonFinite, OptimizerSettings, TrainSettings},
+    },
 };
-use rekindle_plan::planner::uniform;
+use rekindle_plan::{PlanRequest, planner::uniform};
 
-use crate::models;
+use crate::{
+    jobs::{classifier, vectors},
+    models,
+};
 
 const STEPS: usize = 2_000;
 
@@ -47,7 +59,7 @@ impl Watch {
         }
     }
 
-    fn stepped(&mut self) {
+    fn note(&mut self) {
         self.in_use.push(self.meter.read().in_use_bytes.0);
         let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
@@ -85,7 +97,7 @@ fn checkpointed_modules_hold_no_more_after_thousands_of_steps() {
             output.square().mean()
         });
         model = optimizer.step(1e-3, model, output.expect("fits").gradients);
-        watch.stepped();
+        watch.note();
     }
     watch.assert_flat("modules");
 }
@@ -115,9 +127,58 @@ fn a_checkpointed_recording_holds_no_more_after_thousands_of_steps() {
     for _ in 0..STEPS {
         let output = step.run(&model, input.clone()).expect("run");
         model = optimizer.step(1e-3, model, output.gradients);
-        watch.stepped();
+        watch.note();
     }
     watch.assert_flat("recorded");
+}
+
+impl Observer for Watch {
+    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        self.note();
+        ControlFlow::Continue(())
+    }
+}
+
+/// Every step's loss is no number, and none is updated.
+#[test]
+fn steps_that_are_skipped_leave_nothing() {
+    own_process!();
+    let model = ModelSpec {
+        input: SampleShape::float([4]),
+        layers: vec![
+            LayerSpec::Linear { out: 8, bias: true },
+            LayerSpec::BatchNorm {
+                momentum: 0.1,
+                epsilon: 1e-5,
+            },
+            LayerSpec::Linear { out: 3, bias: true },
+        ],
+    };
+    let data = vectors(4, 3, 16);
+    let sgd = OptimizerSettings::Sgd {
+        momentum: 0.9,
+        weight_decay: 0.0,
+    };
+    let settings = TrainSettings {
+        on_nonfinite: OnNonFinite::Skip,
+        learning_rate: LearningRate::Constant { rate: 1e30 },
+        ..classifier(WARM_UP + 300, 4, sgd)
+    };
+    for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
+        let job = Job {
+            executor,
+            ..Job::new(
+                &model,
+                &*data.train,
+                &settings,
+                ScheduleRequest::Plan(PlanRequest::default()),
+            )
+        };
+        let mut watch = Watch::new();
+        let record = run(&job, DeviceId::Cpu, &mut watch).expect("trains");
+        assert!(record.nonfinite_steps > 300, "{}", record.nonfinite_steps);
+        watch.assert_flat("skipped steps");
+    }
 }
 
 #[test]
@@ -137,24 +198,25 @@ fn steps_that_fail_leave_nothing() {
     let model = models::mlp(6, &device);
     let executor = Executor::new(uniform(6, 3).expect("a schedule"));
     let mut watch = Watch::new();
-    let run = |step: u64, fails: bool| {
-        executor.step(
-            &model,
-            input.clone(),
-            StepSeed::new(1, step),
-            |output: Tensor<2>| match fails {
-                true => panic!("{NO_LOSS}"),
-                false => output.square().mean(),
-            },
-        )
+    let run = |step: u64| {
+        let loss = |_: Tensor<2>| -> Tensor<1> { panic!("{NO_LOSS}") };
+        executor.step(&model, input.clone(), StepSeed::new(1, step), loss)
     };
     for step in 0..WARM_UP as u64 + 300 {
-        assert!(catch_unwind(AssertUnwindSafe(|| run(step, true))).is_err());
-        // What a step leaves in burn's graph goes with the next backward pass.
-        assert!(run(step, false).is_ok());
-        watch.stepped();
+        assert!(catch_unwind(AssertUnwindSafe(|| run(step))).is_err());
+        watch.note();
     }
     watch.assert_flat("a loss that fails in modules");
+
+    // One that is no scalar.
+    let mut watch = Watch::new();
+    for step in 0..WARM_UP as u64 + 300 {
+        let loss = |output: Tensor<2>| output.flatten::<1>(0, 1);
+        let refused = executor.step(&model, input.clone(), StepSeed::new(1, step), loss);
+        assert!(refused.is_err());
+        watch.note();
+    }
+    watch.assert_flat("a loss that is no scalar");
 
     // A recorded step that gives a loss that is no number.
     let layer = LinearConfig::new(models::WIDTH, 4).init(&device);
@@ -171,7 +233,7 @@ fn steps_that_fail_leave_nothing() {
             matches!(refused, Some(RecordError::NotFinite { .. })),
             "{refused:?}"
         );
-        watch.stepped();
+        watch.note();
     }
     watch.assert_flat("a recorded step without a loss");
 }

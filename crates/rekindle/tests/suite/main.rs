@@ -26,6 +26,7 @@ mod golden_traces;
 mod hostile;
 mod jobs;
 mod leaks;
+mod leftovers;
 mod measured_step;
 mod memory;
 mod memory_growth;

@@ -39,12 +39,12 @@ use crate::{
 };
 
 const WIDTH: usize = 64;
-const BATCH: usize = 4096;
+const BATCH: usize = 2048;
 const STEPS: usize = 6;
 /// The last step before memory is short.
 const UNTIL: usize = 3;
 
-/// Activations of 1 MiB each, parameters of 16 KiB.
+/// Activations of 512 KiB each, parameters of 16 KiB.
 fn model() -> ModelSpec {
     let linear = LayerSpec::Linear {
         out: WIDTH,

@@ -2,10 +2,13 @@
 
 use rekindle::{
     Dtype,
-    meter::{Count, MemoryReading, Phase, PhaseReading},
+    meter::{Count, Leftover, MemoryReading, Phase, PhaseReading},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     train::{
-        record::{PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
+        record::{
+            MemoryGrowth, PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord,
+            StageRecord,
+        },
         settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
     },
 };
@@ -103,6 +106,7 @@ fn record(
         replans: 0,
         evaluation: None,
         best_evaluation: None,
+        growth: None,
         phases: steps
             .iter()
             .map(|(step, readings)| PhasedStep {
@@ -151,6 +155,23 @@ fn pools_that_keep_pages_and_memory_that_grows() {
         }
     }
     insta::assert_snapshot!(sentences(&run).join("\n"));
+}
+
+#[test]
+fn phases_that_leave_memory_behind_are_named() {
+    let mut run = adam();
+    for reading in &mut run.phases[3].phases {
+        reading.memory.in_use_bytes.0 += 297 * 1024;
+    }
+    let left = |phase, step_bytes| Leftover {
+        phase,
+        step_bytes: Bytes(step_bytes),
+    };
+    run.growth = Some(MemoryGrowth {
+        last_step: 72,
+        left: vec![left(Some(Phase::Forward), 1000), left(None, 24)],
+    });
+    insta::assert_snapshot!(sentences(&run).last().expect("a sentence"), @"Memory grows: 31.0 MiB are in use after step 3, 31.3 MiB after step 300, 1.0 KiB more a step (up to step 72 each step leaves behind 1000 B in phase `forward`, 24 B outside of phases (data, evaluations, files)).");
 }
 
 /// No state, so no second peak; steps all alike; the backward is where the recomputes are.

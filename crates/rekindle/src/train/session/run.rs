@@ -1,10 +1,12 @@
 //! One run on one device.
 
+mod growth;
 mod replan;
 mod told;
 
 use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
+use growth::GrowthWatch;
 use rekindle_plan::Bytes;
 
 use super::{
@@ -62,6 +64,7 @@ pub(super) struct Session<'a> {
     within: Option<Bytes>,
     /// Plans that were made anew for want of memory.
     replans: usize,
+    growth: GrowthWatch,
     /// When the last snapshot was tried.
     tried: Instant,
 }
@@ -148,6 +151,8 @@ impl<'a> Session<'a> {
             subject,
             within: None,
             replans: 0,
+            // The traced step is the last of them.
+            growth: GrowthWatch::new(PHASED_STEPS + 1),
             tried: Instant::now(),
         })
     }
@@ -174,6 +179,11 @@ impl<'a> Session<'a> {
                 step: done,
                 phases: report.phases,
             });
+            if self.growth.stepped(done, &*self.meter)
+                && let Some(growth) = &self.growth.found
+            {
+                observer.grows(growth);
+            }
             let memory = self.memory_now();
             if let Some(found) = &report.nonfinite {
                 self.nonfinite_steps += 1;

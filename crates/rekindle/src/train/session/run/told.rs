@@ -67,6 +67,7 @@ impl Session<'_> {
             evaluation: progress.evaluation.clone(),
             best_evaluation: progress.best.clone(),
             phases: self.phases.clone(),
+            growth: self.growth.found.clone(),
             timeline,
         })
     }

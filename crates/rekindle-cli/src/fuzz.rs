@@ -1,0 +1,24 @@
+//! Configs and plan files with any content: read, or refused with a report that can be drawn. A plan begins with a brace, which
+//! no config does.
+
+use std::fs;
+
+use crate::{
+    config::{self, Overrides},
+    exit,
+    plan_file::PlanFile,
+};
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    fs::write(&path, bytes).expect("written");
+    let failure = match bytes.first() {
+        Some(b'{') => PlanFile::read(&path).err(),
+        _ => config::load(&path, &Overrides::default()).err(),
+    };
+    if let Some(failure) = failure {
+        assert_eq!(failure.code, exit::USAGE);
+        assert!(!format!("{:?}", failure.report).contains('\u{7}'));
+    }
+});
