@@ -12,32 +12,37 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use support::{document, folder, messages};
 use tempfile::TempDir;
 
-mod support;
-
-const CONFIG: &str = "\
+const CONFIG: &str = r#"
 [data]
-source = \"synthetic\"
+type = "synthetic"
 shape = [64]
-classes = 4
-samples = 4096
+target = { type = "classes", classes = 4 }
+samples = 16384
+eval_split = 0.0
+
+[model]
+layers = [
+  { repeat = 6, layers = [{ type = "linear", out = 64 }, { type = "gelu" }] },
+  { type = "linear", out = 4 },
+]
 
 [train]
-steps = 3
-batch = 512
-optimizer = \"adam\"
+steps = 2
+batch = 8192
+optimizer = { type = "adam" }
 learning_rate = 0.001
+"#;
 
-[[model]]
-repeat = 8
-layers = [{ type = \"linear\", out = 64 }, { type = \"gelu\" }]
+/// What the stand-in's GPU has, and what a context takes of it.
+const TOTAL: u64 = 256 << 20;
+const CONTEXT: u64 = 64 << 20;
 
-[[model]]
-type = \"linear\"
-out = 4
-";
+/// The stand-in's table of what processes hold: their number, the size of a place, and the place of this process.
+const PLACES: u64 = 256;
+const PLACE: u64 = 72;
+const OWN_PLACE: u64 = 200;
 
 /// A folder to run in, with the stand-in, or nothing where there is none.
 struct Standin {
@@ -51,9 +56,11 @@ impl Standin {
             println!("skipped: CUDA_STANDIN names no stand-in for CUDA's driver");
             return None;
         };
+        let folder = TempDir::new().expect("a folder");
+        fs::write(folder.path().join("run.toml"), CONFIG).expect("written");
         Some(Self {
             script: Path::new(&standin).join("run.sh"),
-            folder: folder(CONFIG),
+            folder,
         })
     }
 
@@ -90,6 +97,26 @@ impl Standin {
         lines.filter(|line| !line.contains(" trial")).count()
     }
 
+    /// Holds all of the GPU's memory but this, as another process would.
+    fn take_all_but(&self, leave: u64) {
+        let state = File::options()
+            .read(true)
+            .write(true)
+            .open(self.path("state"));
+        let state = state.expect("a table");
+        let number = |at: u64| {
+            let mut bytes = [0; 8];
+            state.read_exact_at(&mut bytes, at).expect("a place");
+            u64::from_le_bytes(bytes)
+        };
+        let places = (0..PLACES).filter(|place| *place != OWN_PLACE);
+        let used: u64 = places.map(|place| number(place * PLACE + 8)).sum();
+        let write = |bytes: &[u8], at: u64| state.write_all_at(bytes, at).expect("written");
+        let taken = TOTAL - leave - used;
+        write(&taken.to_le_bytes(), OWN_PLACE * PLACE + 8);
+        write(&std::process::id().to_le_bytes(), OWN_PLACE * PLACE);
+    }
+
     /// Where cubecl keeps kernels.
     fn database(&self) -> PathBuf {
         let folders = fs::read_dir(self.path("kept/kernels")).expect("kept");
@@ -102,9 +129,11 @@ fn output(mut command: Command) -> Output {
     command.output().expect("started")
 }
 
+/// What it said, in one line.
 #[track_caller]
 fn done(output: &Output) -> String {
-    let said = messages(output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(output.status.code(), Some(0), "{said}");
     said
 }
@@ -145,7 +174,7 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
     let database = standin.database();
     let whole = fs::read(&database).expect("kept");
     let wal = database.with_extension("db-wal");
-    let half = |path: &Path| {
+    let cut = |path: &Path| {
         if let Ok(file) = File::options().write(true).open(path) {
             let length = file.metadata().expect("a file").len();
             file.set_len(length / 2).expect("cut");
@@ -161,7 +190,7 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
     };
     let damages: [&dyn Fn(); 3] = [
         &|| fs::write(&database, vec![0x55; whole.len()]).expect("written"),
-        &|| [&database, &wal].into_iter().for_each(|path| half(path)),
+        &|| [&database, &wal].into_iter().for_each(|path| cut(path)),
         &|| [&database, &wal].into_iter().for_each(|path| flip(path)),
     ];
     for damage in damages {
@@ -191,9 +220,11 @@ fn a_signal_ends_a_compilation_at_once() {
     let Some(standin) = Standin::new() else {
         return;
     };
-    // Of the compiler that never ends, only the first kernel is asked.
+    // A compiler that takes long for all but the kernel that a device is tried with.
     let slow = standin.path("slow");
-    fs::write(&slow, "#!/bin/sh\nexec sleep 600\n").expect("written");
+    let script = "#!/bin/sh\nfor source; do :; done\n\
+                  grep -q 'void trial' \"$source\" && exec g++ -std=c++20 -O1 -w -march=native \"$@\"\nexec sleep 20\n";
+    fs::write(&slow, script).expect("written");
     fs::set_permissions(&slow, fs::Permissions::from_mode(0o700)).expect("changed");
     let compiler = slow.to_str().expect("text").to_owned();
     let settings = [
@@ -205,20 +236,52 @@ fn a_signal_ends_a_compilation_at_once() {
     let mut child = spawned(&mut command);
     let mut said = BufReader::new(child.stderr.take().expect("piped"));
     until(&mut said, "compiling kernels");
-    signal(&child, "-INT");
-    let mut rest = String::new();
-    // The compiler that sleeps holds the pipe.
-    until(&mut said, "interrupted").clone_into(&mut rest);
+    // The stand-in waits for its compiler by `system`, which ignores SIGINT meanwhile.
+    signal(&child, "-TERM");
+    // The compiler that sleeps holds the pipe: it has no end.
+    let rest = until(&mut said, "interrupted");
     assert_eq!(child.wait().expect("ended").code(), Some(130), "{rest}");
 }
 
 #[test]
-fn memory_that_another_process_takes_is_survived() {
+fn memory_that_another_process_takes_is_survived_or_told() {
     let Some(standin) = Standin::new() else {
         return;
     };
-    let budget = ["--budget", "60%", "--steps", "30", "--json"];
-    let _ = (budget, document, Standin::database);
+    let total = TOTAL.to_string();
+    let context = CONTEXT.to_string();
+    let settings = [
+        ("STUB_CUDA_TOTAL", &*total),
+        ("STUB_CUDA_CONTEXT", &*context),
+    ];
+    let arguments = ["--budget", "120MiB", "--count", "reserved"];
+    let run = |leave: u64| {
+        let _ = fs::remove_file(standin.path("state"));
+        let mut child = spawned(&mut standin.train(&arguments, &settings));
+        let mut said = BufReader::new(child.stderr.take().expect("piped"));
+        until(&mut said, "plan `");
+        standin.take_all_but(leave);
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).expect("text");
+        let code = child.wait().expect("ended").code();
+        (code, rest.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let (code, said) = run(20 << 20);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the device could not allocate"), "{said}");
+    assert!(said.contains("planned again within"), "{said}");
+    let (code, said) = run(1 << 20);
+    assert_eq!(code, Some(4), "{said}");
+    let words = [
+        "out of memory in step 1",
+        "no smaller plan fits",
+        "reserved",
+        "free",
+        "hold the most",
+    ];
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+    }
 }
 
 fn spawned(command: &mut Command) -> Child {

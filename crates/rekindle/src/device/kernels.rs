@@ -1,7 +1,7 @@
 //! Compiled kernels and autotune's choices, kept from one process to the next.
 //!
 //! cubecl keeps both in a database. Its keys hold cubecl's version, the program's build, the compute capability and the
-//! device's number, but neither the driver, nor the compiler, nor which GPU has that number. So each of these has a folder
+//! device's number, but neither the driver, nor NVRTC, nor which GPU has that number. So each of these has a folder
 //! of its own:
 //!
 //! ```text

@@ -327,6 +327,15 @@ impl Engine {
         }
     }
 
+    /// What the first update takes, in which the optimizer's state comes.
+    pub(super) fn first_update(&self) -> Bytes {
+        let optimizer = match self {
+            Self::Recorded { step, .. } => step.borrow().optimizer_cost(),
+            Self::Modules { chain, .. } => chain.optimizer,
+        };
+        optimizer.state_bytes + optimizer.temp_bytes
+    }
+
     /// The most that one action or the update takes.
     pub(super) fn largest_need(&self) -> Bytes {
         match self {

@@ -26,6 +26,11 @@ pub enum Shortage {
         /// Its words.
         message: String,
     },
+    /// The device ran out of memory in an update, which cannot be taken back.
+    #[error(
+        "the device ran out of memory in the update before, and the parameters are lost; the last snapshot is from before"
+    )]
+    InUpdate,
     /// The step took more than the budget.
     #[error("the step took {peak}, more than the budget of {budget}")]
     OverBudget {
@@ -81,7 +86,7 @@ impl Shortage {
                 return (next > Bytes::ZERO).then_some(next);
             }
             Self::Grown { budget, .. } => *budget,
-            Self::NoRoom { .. } => return None,
+            Self::InUpdate | Self::NoRoom { .. } => return None,
         };
         let next = next - beside;
         (next > Bytes::ZERO && (last.is_none_or(|last| next < last) || beside > Bytes::ZERO))

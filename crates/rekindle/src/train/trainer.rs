@@ -47,6 +47,9 @@ use crate::{
 /// Steps that recompute nothing, run for comparison.
 const PLAIN_STEPS: usize = 6;
 
+/// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
+const TRIAL_BYTES: u64 = 128 << 20;
+
 /// A model, its optimizer and its schedule.
 pub struct Trainer {
     model: Sequential<Stage>,
@@ -253,6 +256,35 @@ impl Trainer {
         }
     }
 
+    /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
+    /// cannot be taken back.
+    fn check_first_update(&self) -> Result<(), TrainError> {
+        if self.bound.settled.is_some() || self.meter.read().reserved_bytes.is_none() {
+            return Ok(());
+        }
+        self.meter.trim();
+        let device = self.device.clone().without_autodiff();
+        let mut left = self.engine.first_update().0;
+        let mut held = Vec::new();
+        while left > 0 {
+            let part = left.min(TRIAL_BYTES);
+            let values = part.div_ceil(size_of::<f32>() as u64) as usize;
+            held.push(Tensor::<1>::empty([values], &device));
+            left -= part;
+        }
+        let had = held
+            .iter()
+            .try_for_each(|part| nonfinite::read(part.clone().slice(0..1)).map(drop));
+        drop(held);
+        self.meter.trim();
+        had
+    }
+
+    /// Whether parameters and statistics can still be read. Where a device ran out of memory in an update, they cannot.
+    pub(super) fn is_readable(&self) -> bool {
+        nonfinite::first_value(&self.model.valid()).is_ok()
+    }
+
     /// Steps done so far.
     #[must_use]
     pub fn steps_done(&self) -> usize {
@@ -317,7 +349,11 @@ impl Trainer {
 
         let meter = Arc::clone(&self.meter);
         let mut after = PhaseRecorder::start(Some(&*meter));
-        let checked = self.check_memory(&parts).and_then(|()| self.check(&parts));
+        let checked = self.check_memory(&parts).and_then(|()| {
+            let nonfinite = self.check(&parts)?;
+            self.check_first_update()?;
+            Ok(nonfinite)
+        });
         let nonfinite = match checked {
             Ok(found) => found,
             Err(error) => {

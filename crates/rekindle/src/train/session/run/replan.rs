@@ -20,7 +20,12 @@ impl Session<'_> {
         let before = self.within.or(self.planned.budget);
         let (peak, beside) = (self.trainer.planned_peak(), self.trainer.grown_by());
         let left = match shortage {
-            Shortage::Device { .. } => self.left(),
+            Shortage::Device { .. } => {
+                if !self.trainer.is_readable() {
+                    return Err(self.out_of_memory(Shortage::InUpdate, None, observer));
+                }
+                self.left()
+            }
             _ => None,
         };
         let planned = match shortage.next_budget(before, peak, beside, left) {
