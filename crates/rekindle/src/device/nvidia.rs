@@ -11,7 +11,7 @@ use rekindle_cuda::{
 use rekindle_plan::Bytes;
 
 use super::{DeviceId, DeviceInfo, Unavailable};
-use crate::meter::{NvmlError, nvml_driver, nvml_memory};
+use crate::meter::{GpuHeld, nvml_driver};
 
 /// All GPUs that this process may use. One that cannot be used has a [problem](DeviceInfo::problem).
 pub(super) fn all() -> Result<Vec<DeviceInfo>, Unavailable> {
@@ -58,17 +58,12 @@ fn info(gpu: &Gpu) -> DeviceInfo {
 
 /// What this process can have, its context included.
 fn free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
-    let before = used(gpu.number)?;
+    let before = GpuHeld::now(gpu.number)?;
     let context = gpu.context()?;
-    let taken = Bytes(used(gpu.number)?.0.saturating_sub(before.0));
+    let taken = before.taken_until(GpuHeld::now(gpu.number)?);
     note_context(gpu.number, taken);
     rekindle_cuda::try_compiling(gpu)?;
     Ok(Bytes(context.memory()?.free) + taken)
-}
-
-/// What all processes hold of a GPU.
-pub(super) fn used(number: usize) -> Result<Bytes, NvmlError> {
-    nvml_memory(number).map(|memory| memory.used_bytes)
 }
 
 /// What this process's context on each GPU took when it was first made.

@@ -66,14 +66,14 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
         },
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(index) => {
-            use super::nvidia::{note_context, used};
-            let before = used(index).unwrap_or_default();
+            use crate::meter::GpuHeld;
+            let held = || GpuHeld::now(index).unwrap_or_default();
+            let before = held();
             let (device, meter) = pooled(Device::cuda(index));
             // The first reading makes the driver's context; nothing is reserved yet.
             meter.read();
-            let after = used(index).unwrap_or_default();
-            let taken = rekindle_plan::Bytes(after.0.saturating_sub(before.0));
-            let meter = Arc::new(meter.with_context(note_context(index, taken)));
+            let context = super::nvidia::note_context(index, before.taken_until(held()));
+            let meter = Arc::new(meter.with_context(context));
             OpenDevice { device, meter }
         }
         #[cfg(feature = "wgpu")]

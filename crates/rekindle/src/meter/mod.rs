@@ -25,6 +25,8 @@ pub(crate) use halves::halves;
 pub use host::{HostMeter, NotInstalled};
 pub use leftovers::{Leftover, Leftovers};
 #[cfg(feature = "cuda")]
+pub(crate) use nvml::GpuHeld;
+#[cfg(feature = "cuda")]
 pub use nvml::{NvmlError, NvmlMemory, nvml_driver, nvml_memory, nvml_processes};
 pub use phase::{Phase, PhaseReading, PhaseRecorder};
 pub use pool::PoolMeter;

@@ -62,30 +62,59 @@ pub fn nvml_memory(number: usize) -> Result<NvmlMemory, NvmlError> {
     })
 }
 
+/// What is held of a GPU at a moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct GpuHeld {
+    all: Bytes,
+    /// By this process, where the library lists it: it does not in every container.
+    own: Option<Bytes>,
+}
+
+impl GpuHeld {
+    /// The GPU that CUDA gives this number, now.
+    pub(crate) fn now(number: usize) -> Result<Self, NvmlError> {
+        let processes = processes(number).unwrap_or_default();
+        let own = processes
+            .into_iter()
+            .find(|process| process.pid == std::process::id());
+        Ok(Self {
+            all: nvml_memory(number)?.used_bytes,
+            own: own.and_then(|process| process.bytes),
+        })
+    }
+
+    /// What this process took since. Other processes' share is left out where the library tells them apart.
+    pub(crate) fn taken_until(self, later: Self) -> Bytes {
+        let (before, after) = match later.own {
+            Some(own) => (self.own.unwrap_or_default(), own),
+            None => (self.all, later.all),
+        };
+        Bytes(after.0.saturating_sub(before.0))
+    }
+}
+
 /// The other processes that hold memory of the GPU that CUDA gives this number, the largest first; none where the library
 /// does not say.
 #[must_use]
 pub fn nvml_processes(number: usize) -> Vec<GpuProcess> {
-    let read = || -> Result<Vec<GpuProcess>, WrapperError> {
-        let nvml = Nvml::init()?;
-        let running = device(&nvml, number)?.running_compute_processes()?;
-        let others = running
-            .into_iter()
-            .filter(|process| process.pid != std::process::id());
-        let mut processes: Vec<GpuProcess> = others
-            .map(|process| GpuProcess {
-                pid: process.pid,
-                name: nvml.sys_process_name(process.pid, 80).ok(),
-                bytes: match process.used_gpu_memory {
-                    UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
-                    UsedGpuMemory::Unavailable => None,
-                },
-            })
-            .collect();
-        processes.sort_by_key(|process| std::cmp::Reverse(process.bytes));
-        Ok(processes)
-    };
-    read().unwrap_or_default()
+    let mut processes = processes(number).unwrap_or_default();
+    processes.retain(|process| process.pid != std::process::id());
+    processes.sort_by_key(|process| std::cmp::Reverse(process.bytes));
+    processes
+}
+
+fn processes(number: usize) -> Result<Vec<GpuProcess>, WrapperError> {
+    let nvml = Nvml::init()?;
+    let running = device(&nvml, number)?.running_compute_processes()?;
+    let processes = running.into_iter().map(|process| GpuProcess {
+        pid: process.pid,
+        name: nvml.sys_process_name(process.pid, 80).ok(),
+        bytes: match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+            UsedGpuMemory::Unavailable => None,
+        },
+    });
+    Ok(processes.collect())
 }
 
 /// The driver's release, `580.159.04`.
@@ -95,4 +124,25 @@ pub fn nvml_processes(number: usize) -> Vec<GpuProcess> {
 /// Where the library is missing.
 pub fn nvml_driver() -> Result<String, NvmlError> {
     Ok(Nvml::init()?.sys_driver_version()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_take_meanwhile_is_not_ones_own() {
+        let held = |all, own: Option<u64>| GpuHeld {
+            all: Bytes(all),
+            own: own.map(Bytes),
+        };
+        // Not listed before it has a context.
+        let before = held(300, None);
+        assert_eq!(before.taken_until(held(1300, Some(500))), Bytes(500));
+        assert_eq!(before.taken_until(held(800, None)), Bytes(500));
+        // It had one.
+        let before = held(800, Some(500));
+        assert_eq!(before.taken_until(held(1300, Some(500))), Bytes(0));
+        assert_eq!(before.taken_until(held(700, None)), Bytes(0));
+    }
 }
