@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use self::{
     history::losses,
-    signal::signalled,
+    signal::{hangup, signalled},
     support::{document, folder, messages, rekindle},
 };
 
@@ -43,7 +43,7 @@ fn stopped_by(signal: &str, folder: &TempDir) -> (String, String) {
 
 #[test]
 fn what_a_session_ends_with_stops_as_an_interrupt_does() {
-    for signal in ["-TERM", "-HUP"] {
+    for signal in ["-TERM", hangup()] {
         let folder = folder(MLP);
         let (said, text) = stopped_by(signal, &folder);
         assert!(said.contains("rekindle train --resume"), "{said}");
@@ -147,10 +147,10 @@ fn a_blocked_read_is_interrupted_in_every_command() {
     let commands: [(&str, &[&str]); 8] = [
         ("-TERM", &["train", "pipe"]),
         ("-INT", &["profile", "pipe"]),
-        ("-HUP", &["plan", "pipe"]),
+        (hangup(), &["plan", "pipe"]),
         ("-TERM", &["plan", "--chain", "pipe", "--budget", "1MiB"]),
         ("-INT", &["estimate", "pipe"]),
-        ("-HUP", &["verify", "pipe"]),
+        (hangup(), &["verify", "pipe"]),
         ("-TERM", &["max", "pipe", "--vary", "batch"]),
         ("-INT", &["sweep", "pipe"]),
     ];
