@@ -37,17 +37,3 @@ pub fn signalled(
     let output = child.wait_with_output().expect("ended");
     Output { stderr, ..output }
 }
-
-/// SIGHUP, or SIGTERM where what started the tests ignores it, as `nohup` does: children ignore it, too.
-pub fn hangup() -> &'static str {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    if ignored.is_some_and(|mask| mask & 1 == 1) {
-        eprintln!("skipped: SIGHUP is ignored here; SIGTERM is sent in its place");
-        return "-TERM";
-    }
-    "-HUP"
-}
