@@ -43,7 +43,7 @@ fn stopped_by(signal: &str, folder: &TempDir) -> (String, String) {
 
 /// SIGHUP, or SIGTERM where what started the tests ignores it, as `nohup` does: children ignore it, too.
 fn hangup() -> &'static str {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status
         .lines()
         .find_map(|line| line.strip_prefix("SigIgn:"))
