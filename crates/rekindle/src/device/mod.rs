@@ -34,11 +34,12 @@ pub fn prepare() {
     rekindle_cuda::prepare();
 }
 
-/// What CUDA is made of: nothing, where this build has none.
+/// What CUDA is made of: nothing that can be found, where this build has none.
 #[cfg(not(feature = "cuda"))]
 #[must_use]
 pub fn cuda_parts() -> Vec<(&'static str, Result<String, String>)> {
-    Vec::new()
+    let none = |part| (part, Err("not built in".to_owned()));
+    ["driver", "nvrtc", "headers"].map(none).to_vec()
 }
 
 /// A device, resolved: not "whatever there is", but one.
