@@ -1,6 +1,7 @@
 //! A small kernel that uses all headers, compiled and loaded: what it finds missing, every kernel of that kind would.
 
 use std::{
+    env,
     ffi::CString,
     fs,
     hash::{DefaultHasher, Hash, Hasher},
@@ -109,7 +110,8 @@ fn compiled(gpu: &Gpu, toolkit: &Toolkit, nvrtc: &Nvrtc) -> Result<Vec<u8>, Cuda
     Ok(ptx.to_vec())
 }
 
-/// A file that keeps the compiled kernel: compiling takes most of a second, at every start.
+/// A file that keeps the compiled kernel, which takes most of a second at every start: in the folder that `REKINDLE_CACHE`
+/// names, or the user's cache folder; nowhere where the variable is empty.
 struct Kept {
     path: PathBuf,
     /// The file's first line: all that the kernel depends on.
@@ -131,8 +133,13 @@ impl Kept {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let name = format!("trial-{:016x}.ptx", hasher.finish());
+        let folder = match env::var_os("REKINDLE_CACHE") {
+            Some(folder) if folder.is_empty() => return None,
+            Some(folder) => PathBuf::from(folder),
+            None => dirs::cache_dir()?.join("rekindle"),
+        };
         Some(Self {
-            path: dirs::cache_dir()?.join("rekindle/cuda").join(name),
+            path: folder.join("cuda").join(name),
             key,
         })
     }
