@@ -44,6 +44,7 @@ mod quiet;
 pub mod record;
 pub mod seed;
 pub mod sequential;
+mod short_form;
 pub mod size;
 pub mod tape;
 pub mod tied;

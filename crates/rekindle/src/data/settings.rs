@@ -2,30 +2,46 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde_json::{Map, Value};
 
 use super::{cifar10, dataset::TargetKind, mnist, text};
-use crate::model::spec::{ElementKind, SampleShape};
+use crate::{
+    model::spec::{ElementKind, SampleShape},
+    short_form,
+};
 
 /// Where samples come from, and how many are set apart for evaluation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = short_form::spread_properties)]
 pub struct DataSettings {
-    /// The source.
+    /// The source. It allows no keys but its own and those beside it here.
+    #[serde(flatten)]
     pub source: Source,
     /// Share of the samples set apart for evaluation, in `[0, 1)`.
+    #[serde(default = "tenth")]
+    #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub eval_split: f64,
 }
 
+fn tenth() -> f64 {
+    0.1
+}
+
 /// A source of samples.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Source {
     /// Next-byte prediction: `window` bytes of the files in, the byte that follows out (256 classes).
     Text {
         /// Files, read in order as one stream of bytes each; no window crosses files.
+        #[serde(deserialize_with = "short_form::one_or_more")]
+        #[schemars(schema_with = "short_form::files_schema")]
         files: Vec<PathBuf>,
         /// Bytes in a sample.
+        #[serde(default = "window")]
+        #[schemars(range(min = 1))]
         window: usize,
     },
     /// MNIST or any data set in its IDX form: `[1, rows, cols]` in `[0, 1]`, 10 classes.
@@ -41,32 +57,70 @@ pub enum Source {
     /// Random numbers from a seed, with targets that can be learnt from them.
     Synthetic {
         /// Shape of one sample; token ids below `vocab` when that is given.
+        #[schemars(inner(range(min = 1)))]
         shape: Vec<usize>,
         /// Number of different token ids: makes the samples token ids.
+        #[schemars(range(min = 1))]
         vocab: Option<usize>,
-        /// What is to be predicted.
+        /// What is to be predicted: `{ classes = N }` or `{ values = N }`.
+        #[serde(deserialize_with = "target")]
         target: SyntheticTarget,
         /// Number of samples.
+        #[serde(default = "synthetic_samples")]
+        #[schemars(range(min = 1))]
         samples: usize,
         /// The seed.
+        #[serde(default)]
         seed: u64,
     },
 }
 
+fn window() -> usize {
+    64
+}
+
+/// Samples are drawn when they are read, so many cost nothing.
+fn synthetic_samples() -> usize {
+    10_000
+}
+
 /// What a synthetic sample's target is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[schemars(transform = without_type, extend("x-expected" = "either { classes = N } or { values = N }"))]
 pub enum SyntheticTarget {
     /// `values` real numbers.
     Regression {
-        /// How many.
+        /// How many numbers.
+        #[schemars(range(min = 1))]
         values: usize,
     },
     /// One of `classes` classes.
     Classes {
-        /// How many.
+        /// How many classes.
+        #[schemars(range(min = 1))]
         classes: usize,
     },
+}
+
+/// Reads a target whose `type` may be left out: its other key says it.
+fn target<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyntheticTarget, D::Error> {
+    let mut table = Map::deserialize(deserializer)?;
+    let kind = match table.contains_key("classes") {
+        true => "classes",
+        false => "regression",
+    };
+    table.entry("type").or_insert_with(|| kind.into());
+    SyntheticTarget::deserialize(Value::Object(table)).map_err(D::Error::custom)
+}
+
+fn without_type(schema: &mut Schema) {
+    let variants = schema.get_mut("oneOf").and_then(Value::as_array_mut);
+    for variant in variants.into_iter().flatten() {
+        if let Some(required) = variant["required"].as_array_mut() {
+            required.retain(|key| key != "type");
+        }
+    }
 }
 
 impl Source {
@@ -124,11 +178,8 @@ impl Source {
                 TargetKind::Classes(classes) => SyntheticTarget::Classes { classes },
                 TargetKind::Values(values) => SyntheticTarget::Regression { values },
             },
-            samples: LIKENESS_SAMPLES,
+            samples: synthetic_samples(),
             seed: 0,
         }
     }
 }
-
-/// Samples of a synthetic stand-in: they are drawn when they are read, so many cost nothing.
-const LIKENESS_SAMPLES: usize = 10_000;

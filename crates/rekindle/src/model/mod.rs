@@ -5,6 +5,7 @@
 //! | module | from | to |
 //! |---|---|---|
 //! | [`spec`] | | a [`ModelSpec`](spec::ModelSpec): what the user wrote |
+//! | [`layer_list`] | a list with groups that repeat | its layers |
 //! | [`shape`] | a spec | the shape of every activation, or a [`ShapeError`](shape_error::ShapeError) that names the layer |
 //! | [`stages`] | spec and shapes | the stages that a schedule keeps or recomputes |
 //! | [`cost`] | spec, shapes and stages | bytes and multiply-adds at a batch size |
@@ -19,6 +20,7 @@ pub mod build;
 pub mod cost;
 mod init;
 pub mod kernels;
+pub mod layer_list;
 mod mirror;
 pub(crate) mod passes;
 mod rules;

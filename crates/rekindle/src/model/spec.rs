@@ -2,32 +2,48 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+
+use super::layer_list::{self, LayerItem};
+use crate::short_form::{self, Pair};
 
 /// One layer of a sequential model, before its input's shape is known.
 ///
 /// Sizes that follow from the input (channels in, features in) are not here: shape inference finds them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[schemars(transform = short_form::with_following_defaults)]
 pub enum LayerSpec {
     /// `y = x W + b` on the last dimension.
     Linear {
         /// Features out.
+        #[schemars(range(min = 1))]
         out: usize,
         /// Whether a bias is added.
+        #[serde(default = "yes")]
         bias: bool,
     },
     /// 2-D convolution over `[channels, height, width]`.
     Conv2d {
         /// Channels out.
+        #[schemars(range(min = 1))]
         out: usize,
         /// Kernel height and width.
+        #[serde(deserialize_with = "short_form::pair")]
+        #[schemars(schema_with = "short_form::pair_of_sizes")]
         kernel: [usize; 2],
         /// Step in height and width.
+        #[serde(default = "one_step", deserialize_with = "short_form::pair")]
+        #[schemars(schema_with = "short_form::pair_of_sizes")]
         stride: [usize; 2],
-        /// Zeros around the input.
+        /// Zeros around the input: `same` keeps `ceil(size / stride)` and needs an odd kernel, `valid` adds none; or rows
+        /// and columns on each side.
+        #[serde(default, deserialize_with = "padding")]
+        #[schemars(schema_with = "padding_schema")]
         padding: Padding,
         /// Whether a bias is added.
+        #[serde(default = "yes")]
         bias: bool,
     },
     /// Maximum over windows of `[channels, height, width]`.
@@ -39,6 +55,7 @@ pub enum LayerSpec {
     /// The same values in another shape (without the batch dimension).
     Reshape {
         /// The new shape of one sample.
+        #[schemars(inner(range(min = 1)))]
         shape: Vec<usize>,
     },
     /// `max(x, 0)`.
@@ -54,37 +71,72 @@ pub enum LayerSpec {
     /// Zeroes values at random while training and scales the rest by `1 / (1 - p)`.
     Dropout {
         /// Chance that a value is zeroed, in `[0, 1)`.
+        #[serde(default = "half")]
+        #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
         p: f64,
     },
     /// Batch normalisation over the first dimension of a sample (channels or features).
     BatchNorm {
         /// Added to the variance.
+        #[serde(default = "normalisation_epsilon")]
+        #[schemars(extend("exclusiveMinimum" = 0))]
         epsilon: f64,
         /// Share of the new batch in the running statistics.
+        #[serde(default = "statistics_momentum")]
+        #[schemars(range(min = 0, max = 1))]
         momentum: f64,
     },
     /// Layer normalisation over the last dimension.
     LayerNorm {
         /// Added to the variance.
+        #[serde(default = "normalisation_epsilon")]
+        #[schemars(extend("exclusiveMinimum" = 0))]
         epsilon: f64,
     },
     /// A learned vector for each token id.
     Embedding {
         /// Number of different ids.
+        #[schemars(range(min = 1), extend("x-default" = "number of token ids in the data"))]
         vocab: usize,
         /// Length of each vector.
+        #[schemars(range(min = 1))]
         dim: usize,
     },
     /// Zeros around `[channels, height, width]`.
     ZeroPad {
-        /// Rows above and below, columns left and right: `[top, bottom, left, right]`.
+        /// Rows above and below, columns left and right: one number for all sides, `[rows, columns]`, or
+        /// `[top, bottom, left, right]`.
+        #[serde(deserialize_with = "short_form::sides")]
+        #[schemars(schema_with = "short_form::sides_schema")]
         padding: [usize; 4],
     },
     /// `x + f(x)`, where `f` is a list of layers that keeps the shape.
     Residual {
         /// The layers of `f`.
+        #[serde(deserialize_with = "layer_list::unfolded")]
+        #[schemars(with = "Vec<LayerItem>", length(min = 1))]
         layers: Vec<LayerSpec>,
     },
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one_step() -> [usize; 2] {
+    [1, 1]
+}
+
+fn half() -> f64 {
+    0.5
+}
+
+fn normalisation_epsilon() -> f64 {
+    1e-5
+}
+
+fn statistics_momentum() -> f64 {
+    0.1
 }
 
 impl LayerSpec {
@@ -114,27 +166,65 @@ impl LayerSpec {
 }
 
 /// Window of a pooling layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = short_form::with_following_defaults)]
 pub struct PoolSpec {
     /// Window height and width.
+    #[serde(deserialize_with = "short_form::pair")]
+    #[schemars(schema_with = "short_form::pair_of_sizes")]
     pub kernel: [usize; 2],
     /// Step in height and width.
+    #[serde(deserialize_with = "short_form::pair")]
+    #[schemars(schema_with = "short_form::pair_of_sizes", extend("x-default" = "`kernel`"))]
     pub stride: [usize; 2],
-    /// Rows and columns added on each side.
+    /// Rows and columns added on each side; `valid` adds none.
+    #[serde(default, deserialize_with = "pool_padding")]
+    #[schemars(schema_with = "pool_padding_schema")]
     pub padding: [usize; 2],
 }
 
+fn pool_padding<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[usize; 2], D::Error> {
+    match padding(deserializer)? {
+        Padding::Explicit(sides) => Ok(sides),
+        Padding::Valid => Ok([0, 0]),
+        Padding::Same => Err(D::Error::custom("a pool has no padding \"same\"")),
+    }
+}
+
+fn pool_padding_schema(_: &mut SchemaGenerator) -> Schema {
+    short_form::pair_or_word(&["valid"])
+}
+
 /// Zeros around a convolution's input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Padding {
     /// As many as keep `ceil(size / stride)`; needs an odd kernel.
     Same,
     /// None.
+    #[default]
     Valid,
     /// Rows and columns on each side.
     Explicit([usize; 2]),
+}
+
+/// Reads a padding, or a pair alone for [`Padding::Explicit`].
+fn padding<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Padding, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Pair(Pair),
+        Padding(Padding),
+    }
+    Form::deserialize(deserializer).map(|form| match form {
+        Form::Pair(pair) => Padding::Explicit(pair.into()),
+        Form::Padding(padding) => padding,
+    })
+}
+
+fn padding_schema(_: &mut SchemaGenerator) -> Schema {
+    short_form::pair_or_word(&["same", "valid"])
 }
 
 /// A whole model: what it takes and its layers in order, groups already repeated.

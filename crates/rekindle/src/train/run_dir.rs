@@ -75,6 +75,20 @@ impl Default for SnapshotEvery {
     }
 }
 
+/// As it is typed: `500`, or a time in the largest unit of which it is a whole number.
+impl fmt::Display for SnapshotEvery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = match self {
+            Self::Steps(steps) => return write!(f, "{steps}"),
+            Self::Time(time) => time.as_secs(),
+        };
+        let mut units = [("h", 3_600), ("min", 60)].into_iter();
+        let whole = units.find(|(_, unit)| seconds % unit == 0);
+        let (name, unit) = whole.unwrap_or(("s", 1));
+        write!(f, "{}{name}", seconds / unit)
+    }
+}
+
 impl FromStr for SnapshotEvery {
     type Err = String;
 
