@@ -1,96 +1,21 @@
-//! `[data]`: from TOML to [`DataSettings`], and what to do where the data is not there.
+//! `[data]`: where its files are, and what to do where they are not.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rekindle::data::{
-    DataError,
-    error::Blame,
-    settings::{DataSettings, Source, SyntheticTarget},
-};
+use rekindle::data::{DataError, error::Blame, settings::Source};
 
-use super::{
-    problem::Problem,
-    reader::{Node, Section},
-};
 use crate::{exit, failure::Failure};
 
-const DEFAULT_EVAL_SPLIT: f64 = 0.1;
-const DEFAULT_SYNTHETIC_SAMPLES: usize = 10_000;
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Text,
-    Mnist,
-    Cifar10,
-    Synthetic,
-}
-
-/// Reads the section. Relative paths start at `base`, the config's folder.
-pub fn read(section: &mut Section<'_>, base: &Path) -> Result<DataSettings, Problem> {
-    let kind = section.require("type")?.choice(&[
-        ("text", Kind::Text),
-        ("mnist", Kind::Mnist),
-        ("cifar10", Kind::Cifar10),
-        ("synthetic", Kind::Synthetic),
-    ])?;
-    let source = match kind {
-        Kind::Text => Source::Text {
-            files: files(&section.require("files")?, base)?,
-            window: section.or("window", 64, Node::size)?,
-        },
-        Kind::Mnist => Source::Mnist {
-            folder: base.join(section.require("folder")?.text()?),
-        },
-        Kind::Cifar10 => Source::Cifar10 {
-            folder: base.join(section.require("folder")?.text()?),
-        },
-        Kind::Synthetic => Source::Synthetic {
-            shape: section.require("shape")?.sizes()?,
-            vocab: section.get("vocab").map(|node| node.size()).transpose()?,
-            target: target(&section.require("target")?)?,
-            samples: section.or("samples", DEFAULT_SYNTHETIC_SAMPLES, Node::size)?,
-            seed: section.or("seed", 0, Node::seed)?,
-        },
-    };
-    let eval_split = section.or("eval_split", DEFAULT_EVAL_SPLIT, |node| {
-        node.number("at least 0 and below 1", |share| {
-            (0.0..1.0).contains(&share)
-        })
-    })?;
-    Ok(DataSettings { source, eval_split })
-}
-
-fn files(node: &Node<'_>, base: &Path) -> Result<Vec<PathBuf>, Problem> {
-    let files = match node.as_list() {
-        None => vec![base.join(node.text()?)],
-        Some(list) => list
-            .iter()
-            .map(|file| file.text().map(|file| base.join(file)))
-            .collect::<Result<_, _>>()?,
-    };
-    if files.is_empty() {
-        return Err(node.problem("at least one file"));
-    }
-    Ok(files)
-}
-
-/// `{ classes = 10 }` or `{ values = 1 }`, with or without its `type`.
-fn target(node: &Node<'_>) -> Result<SyntheticTarget, Problem> {
-    let mut section = node.section("`target`")?;
-    let kind = section
-        .get("type")
-        .map(|kind| kind.choice(&[("classes", true), ("regression", false)]))
-        .transpose()?;
-    let (classes, values) = (section.get("classes"), section.get("values"));
-    section.finish()?;
-    match (kind, classes, values) {
-        (None | Some(true), Some(classes), None) => Ok(SyntheticTarget::Classes {
-            classes: classes.size()?,
-        }),
-        (None | Some(false), None, Some(values)) => Ok(SyntheticTarget::Regression {
-            values: values.size()?,
-        }),
-        _ => Err(node.problem("either { classes = N } or { values = N }")),
+/// Makes relative paths start at `base`, the config's folder.
+pub fn start_at(base: &Path, source: &mut Source) {
+    match source {
+        Source::Text { files, .. } => {
+            for file in files {
+                *file = base.join(&file);
+            }
+        }
+        Source::Mnist { folder } | Source::Cifar10 { folder } => *folder = base.join(&folder),
+        Source::Synthetic { .. } => {}
     }
 }
 

@@ -1,20 +1,33 @@
 //! A run's configuration: the TOML file, read and checked, with the command line's arguments laid over it.
 //!
-//! | module | what it reads |
+//! | module | what it owns |
 //! |---|---|
-//! | [`reader`], [`problem`] | values with their places in the file; what is wrong with one |
-//! | [`layers`] | the layers in `[model]` |
+//! | [`schema`] | the types that serde reads, and the JSON Schema made from them |
+//! | [`check`] | the file against the schema, value by value |
+//! | [`follow`] | defaults that follow from other keys |
+//! | [`rules`] | rules between keys |
+//! | [`node`], [`problem`] | values with their places in the file; what is wrong with one |
+//! | [`layers`] | the layers in `[model]`, each with its place |
 //! | [`vary`] | what depth and width of them mean |
-//! | [`data`], [`training`], [`run`] | `[data]`, `[train]`, `[run]` |
+//! | [`data`], [`run`] | `[data]`, `[run]` |
+//!
+//! A key is defined where its value lives: in `rekindle`'s `data::settings`, `model::spec` and `train::settings`, and here
+//! in [`run`]. Its type, default, range and meaning are there; `docs/config.md` and `docs/schema/config.json` are
+//! written from them.
 //!
 //! A [`Config`] is consistent: shapes fit from layer to layer, the output fits the loss, the loss fits the data.
 
+mod check;
 mod data;
+mod follow;
 mod layers;
+mod node;
 mod problem;
-mod reader;
+#[cfg(test)]
+mod reference;
+mod rules;
 mod run;
-mod training;
+mod schema;
 pub mod vary;
 
 use std::{
@@ -41,8 +54,9 @@ use toml::de::DeTable;
 pub use self::run::{RunKeys, TypedSchedule};
 use self::{
     layers::Layers,
+    node::{Node, at},
     problem::Problem,
-    reader::{Node, Section},
+    schema::{ConfigFile, LAYERS, SCHEMA},
 };
 use crate::{
     args::{CountChoice, ReplaceArgs},
@@ -122,41 +136,36 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
         let span = within(error.span().unwrap_or(0..0), text);
         Problem::new(format!("not TOML: {}", error.message()), "here", span)
     })?;
-    let mut root = Section::new(table.get_ref(), within(0..1, text), "the config");
-    let data_node = root.require("data")?;
-    let model_node = root.require("model")?;
-    let train_node = root.get("train");
-    let run_node = root.get("run");
-    root.finish()?;
+    let document = table.get_ref();
+    check::check(&SCHEMA, document, within(0..1, text))?;
+    // What is wrong still would be a rule that the schema lacks: it has no place.
+    let misread =
+        |error: serde_json::Error| Problem::new(error.to_string(), "here", within(0..1, text));
+    let mut json = node::json(document);
+    let data = json.get("data").cloned().unwrap_or_default();
+    let DataSettings { source, .. } = serde_json::from_value(data).map_err(misread)?;
 
-    let mut section = data_node.section("[data]")?;
-    let mut data = data::read(&mut section, base)?;
-    section.finish()?;
+    let list = at(document, &["model", LAYERS]);
+    let list = list.ok_or_else(|| Problem::new("no `layers`", "here", within(0..1, text)))?;
+    let mut layers = Layers::place_all(&list)?;
+    layers::check_embeddings(&list, source.vocab())?;
+    follow::write_out(&mut json, &source).map_err(misread)?;
+    let file: ConfigFile = serde_json::from_value(json.into()).map_err(misread)?;
 
-    let mut section = model_node.section("[model]")?;
-    let list = section.require("layers")?;
-    let layers = replace_sizes(Layers::read(&list, data.source.vocab())?, overrides)?;
-    let input = input(section.get("input").as_ref(), &data.source)?;
-    section.finish()?;
+    layers.specs = file.model.layers;
+    let layers = replace_sizes(layers, overrides)?;
+    let mut data = file.data;
+    data::start_at(base, &mut data.source);
+    let input = rules::input(document, file.model.input, &data.source)?;
     replace_data(&mut data.source, &input, overrides)?;
 
     let target = data.source.target();
-    let nothing = DeTable::new();
-    let absent = |name| Section::new(&nothing, 0..0, name);
-    let mut section = match train_node {
-        Some(node) => node.section("[train]")?,
-        None => absent("[train]"),
-    };
-    let mut training = training::read(&mut section, target)?;
-    section.finish()?;
+    let mut training = file.train;
+    rules::training(document, &training, target)?;
     replace_numbers(&mut training, overrides)?;
-
-    let mut section = match run_node {
-        Some(node) => node.section("[run]")?,
-        None => absent("[run]"),
-    };
-    let run = run::read(&mut section, base)?;
-    section.finish()?;
+    rules::run(document)?;
+    let mut run = file.run;
+    run.plan = run.plan.map(|plan| base.join(plan));
 
     let model = ModelSpec {
         input,
@@ -216,32 +225,6 @@ impl From<Problem> for Mistake {
     fn from(problem: Problem) -> Self {
         Self::File(problem)
     }
-}
-
-/// The model's input: the data's shape, unless the config knows better about images of another size.
-fn input(stated: Option<&Node<'_>>, source: &Source) -> Result<SampleShape, Problem> {
-    let from_data = source.sample_shape();
-    let Some(node) = stated else {
-        return Ok(from_data);
-    };
-    let dims = node.sizes()?;
-    let fits = match source {
-        Source::Mnist { .. } => matches!(dims[..], [1, _, _]),
-        _ => dims == from_data.dims,
-    };
-    if !fits {
-        let wanted = match source {
-            Source::Mnist { .. } => "[1, rows, columns], as IDX images have it".to_owned(),
-            _ => format!("{:?}, the shape of the data's samples", from_data.dims),
-        };
-        return Err(node
-            .problem(&wanted)
-            .help("leave `input` out: it follows from the data"));
-    }
-    Ok(SampleShape {
-        kind: from_data.kind,
-        dims,
-    })
 }
 
 fn replace_sizes(mut layers: Layers, overrides: &Overrides) -> Result<Layers, Mistake> {

@@ -1,35 +1,61 @@
 //! `[run]`: how the model is cut, and where it runs.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
-use rekindle::{executor::Recheck, meter::Count, train::run_dir::SnapshotEvery};
+use clap::ValueEnum;
+use rekindle::{
+    executor::Recheck,
+    meter::Count,
+    size::Size,
+    train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS},
+};
 use rekindle_plan::PlannerKind;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::{Value, json};
 
-use super::{problem::Problem, reader::Section};
-use rekindle::size::Size;
-
-use crate::device::DeviceChoice;
+use crate::{
+    args::{CountChoice, VerifyChoice},
+    device::DeviceChoice,
+};
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub struct RunKeys {
     /// Number of segments.
+    #[schemars(range(min = 1))]
     pub segments: Option<usize>,
-    /// The most memory that the run may take.
+    /// The most memory that the run may take: a size such as `512MiB` or `1.5GB`, or a share of the device's memory such as
+    /// `80%`.
+    #[serde(deserialize_with = "typed")]
+    #[schemars(schema_with = "size_schema")]
     pub budget: Option<Size>,
-    /// A plan that was made before.
+    /// A plan that was made before: a file of `rekindle plan -o`, relative to the config's folder. It takes no `planner`.
     pub plan: Option<PathBuf>,
     /// Which planner finds the schedule.
+    #[schemars(schema_with = "planner_schema")]
     pub planner: Option<PlannerKind>,
     /// Which bytes the budget bounds.
+    #[schemars(schema_with = "words::<CountChoice>", extend("default" = Count::default()))]
     pub count: Option<Count>,
     /// How closely recomputed outputs are compared with the first ones.
+    #[schemars(schema_with = "words::<VerifyChoice>", extend("default" = Recheck::default()))]
     pub verify: Option<Recheck>,
-    /// When a run with a folder takes snapshots.
+    /// When a run with a folder takes snapshots: after so many steps, or after a time such as `90s`, `10min` or `2h`.
+    #[serde(deserialize_with = "typed")]
+    #[schemars(schema_with = "snapshots_schema", extend("default" = SnapshotEvery::default().to_string()))]
     pub snapshot_every: Option<SnapshotEvery>,
     /// How many of the newest snapshots are kept.
+    #[schemars(range(min = 1), extend("default" = KEEP_SNAPSHOTS))]
     pub keep_snapshots: Option<usize>,
-    /// The device, as [`DeviceChoice`] reads it.
+    /// The device: `auto` (the first NVIDIA GPU that answers, else the processor), `cpu`, `cuda`, `cuda:N`, `wgpu` or
+    /// `wgpu:N`.
+    #[schemars(schema_with = "device_schema", extend("default" = DeviceChoice::default().to_string()))]
     pub device: Option<String>,
 }
 
@@ -80,65 +106,46 @@ impl RunKeys {
     }
 }
 
-/// Reads the section. A relative path of a plan starts at `base`.
-pub fn read(section: &mut Section<'_>, base: &Path) -> Result<RunKeys, Problem> {
-    let mut keys = RunKeys::default();
-    let mut source: Option<&'static str> = None;
-    for key in ["segments", "budget", "plan"] {
-        let Some(node) = section.get(key) else {
-            continue;
-        };
-        if let Some(other) = source.replace(key) {
-            return Err(Problem::new(
-                format!("[run] has both `{other}` and `{key}`"),
-                format!("besides `{other}`"),
-                node.span,
-            )
-            .help("keep one of `segments`, `budget` and `plan`"));
-        }
-        match key {
-            "segments" => keys.segments = Some(node.size()?),
-            "budget" => keys.budget = Some(node.parsed()?),
-            _ => keys.plan = Some(base.join(node.text()?)),
-        }
-    }
-    if let Some(node) = section.get("planner") {
-        if keys.plan.is_some() {
-            return Err(Problem::new(
-                "[run] has both `plan` and `planner`",
-                "besides `plan`",
-                node.span,
-            )
-            .help("a plan that is made already needs no planner: keep one"));
-        }
-        keys.planner = Some(node.parsed()?);
-    }
-    if let Some(node) = section.get("count") {
-        let choices = [("reserved", Count::Reserved), ("in-use", Count::InUse)];
-        keys.count = Some(node.choice(&choices)?);
-    }
-    if let Some(node) = section.get("verify") {
-        let choices = [
-            ("off", Recheck::Off),
-            ("shapes", Recheck::Shapes),
-            ("values", Recheck::Values),
-        ];
-        keys.verify = Some(node.choice(&choices)?);
-    }
-    if let Some(node) = section.get("snapshot_every") {
-        keys.snapshot_every = Some(match node.as_text() {
-            Some(_) => node.parsed()?,
-            None => SnapshotEvery::Steps(node.size()?),
-        });
-    }
-    if let Some(node) = section.get("keep_snapshots") {
-        keys.keep_snapshots = Some(node.size()?);
-    }
-    if let Some(node) = section.get("device") {
-        let _: DeviceChoice = node.parsed()?;
-        keys.device = Some(node.text()?.to_owned());
-    }
-    Ok(keys)
+/// A text that its type parses. A number is read as its digits.
+fn typed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    let text = match Value::deserialize(deserializer)? {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    text.parse().map(Some).map_err(D::Error::custom)
+}
+
+fn size_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "size", "x-expected": "a size such as \"2GiB\"" })
+}
+
+fn planner_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "planner", "enum": PlannerKind::ALL })
+}
+
+fn snapshots_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "format": "time" }],
+        "x-expected": "a number of steps or a time such as \"10min\"",
+    })
+}
+
+fn device_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "device", "x-expected": "a device such as \"cuda:0\"" })
+}
+
+/// The words of an argument, each with its help.
+fn words<C: ValueEnum>(_: &mut SchemaGenerator) -> Schema {
+    let values = C::value_variants().iter().filter_map(C::to_possible_value);
+    let words = values.map(|value| {
+        let help = value.get_help().map(ToString::to_string);
+        json!({ "type": "string", "const": value.get_name(), "description": help })
+    });
+    json_schema!({ "oneOf": words.collect::<Vec<_>>() })
 }
 
 #[cfg(test)]

@@ -229,21 +229,51 @@ fn a_slip_of_the_keyboard_is_recognised() {
         ),
         (
             with_layers("{ type = 'linear', outs = 3 },"),
-            "layer `linear` has no `out`",
-            "{ type = 'linear', outs = 3 }",
-            "is `outs` meant to be `out`?",
+            "unknown key `outs` in layer `linear`",
+            "outs",
+            "did you mean `out`, which is required here?",
         ),
         (
             with_layers("{ type = 'dropout', q = 0.1 },"),
             "unknown key `q` in layer `dropout`",
             "q",
-            "known keys here: repeat, type, p",
+            "known keys here: repeat, type, p; docs/config.md describes them",
         ),
         (
             with_layers("'linear',"),
             "layer `linear` has no `out`",
             "'linear'",
             "",
+        ),
+        (
+            with_layers("{ tpye = 'relu' },"),
+            "unknown key `tpye` in a layer",
+            "tpye",
+            "did you mean `type`, which is required here?",
+        ),
+        (
+            with_layers("{ repeat = 2, layer = ['relu'] },"),
+            "unknown key `layer` in a layer",
+            "layer",
+            "did you mean `layers`, which is required here?",
+        ),
+        (
+            with_layers("").replace("classes", "clases"),
+            "unknown key `clases` in `target`",
+            "clases",
+            "did you mean `classes`, which is required here?",
+        ),
+        (
+            with_layers("").replace("[model]", "[modle]"),
+            "unknown key `modle` in the config",
+            "modle",
+            "did you mean `model`, which is required here?",
+        ),
+        (
+            with_train("clip = { type = 'norm', maxx = 1 }"),
+            "unknown key `maxx` in `clip`",
+            "maxx",
+            "did you mean `max`, which is required here?",
         ),
         (
             with_train("step = 3"),
@@ -271,6 +301,135 @@ fn a_slip_of_the_keyboard_is_recognised() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn a_value_of_another_form_says_what_is_expected() {
+    for (text, message, marked) in [
+        (
+            with_layers("3,"),
+            "`layers` must be a table or a name in quotes",
+            "3",
+        ),
+        (
+            with_layers("{ repeat = 2 },"),
+            "a layer has no `type`",
+            "{ repeat = 2 }",
+        ),
+        (
+            with_layers("{ type = 'conv2d', out = 3, kernel = [1, 2, 3] },"),
+            "`kernel` must be a whole number or a pair of them",
+            "[1, 2, 3]",
+        ),
+        (
+            with_layers("{ type = 'zero_pad', padding = [1, 2, 3] },"),
+            "`padding` must be a whole number, [rows, columns] or [top, bottom, left, right]",
+            "[1, 2, 3]",
+        ),
+        (
+            with_layers("{ type = 'max_pool2d', kernel = 2, padding = 'same' },"),
+            "`padding` must be valid",
+            "'same'",
+        ),
+        (
+            with_layers("").replace("classes = 3", "classes = 3, values = 1"),
+            "`target` must be either { classes = N } or { values = N }",
+            "{ classes = 3, values = 1 }",
+        ),
+        (
+            with_layers("").replace("{ classes = 3 }", "{ type = 'regression', classes = 3 }"),
+            "`target` has no `values`",
+            "{ type = 'regression', classes = 3 }",
+        ),
+        (
+            with_train("optimizer = { momentum = 0.9 }"),
+            "`optimizer` has no `type`",
+            "{ momentum = 0.9 }",
+        ),
+        (
+            with_train("learning_rate = 'fast'"),
+            "`learning_rate` must be a number above 0 or a table",
+            "'fast'",
+        ),
+        (
+            with_train("[run]\nbudget = 512"),
+            "`budget` must be a size such as \"2GiB\"",
+            "512",
+        ),
+    ] {
+        let (found, place, _) = problem(&text);
+        assert_eq!(
+            (found.as_str(), place.as_str()),
+            (message, marked),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn rules_between_keys_mark_the_key_that_breaks_them() {
+    for (lines, message, marked) in [
+        (
+            "batch = 4\naccumulate = 3",
+            "`accumulate` is 3, which does not divide the batch of 4",
+            "3",
+        ),
+        (
+            "learning_rate = { type = 'warmup_cosine', rate = 1e-3, final_rate = 1e-2 }",
+            "`final_rate` must be at least 0 and at most `rate`",
+            "1e-2",
+        ),
+    ] {
+        let (found, place, _) = problem(&with_train(lines));
+        assert_eq!((found.as_str(), place.as_str()), (message, marked));
+    }
+    let (message, marked, _) = problem(&with_layers("{ type = 'embedding', dim = 3 },"));
+    assert_eq!(
+        message,
+        "layer `embedding` has no `vocab`, and the data has no token ids to count"
+    );
+    assert_eq!(marked, "{ type = 'embedding', dim = 3 }");
+}
+
+/// Each key whose schema says that its default follows from others may be left out.
+#[test]
+fn defaults_follow_from_other_keys() {
+    let layers = config(&with_layers(
+        "{ type = 'residual', layers = [{ repeat = 2, layers = [{ type = 'max_pool2d', kernel = 1 }] }] },",
+    ))
+    .model
+    .layers;
+    let pool = LayerSpec::MaxPool2d(PoolSpec {
+        kernel: [1, 1],
+        stride: [1, 1],
+        padding: [0, 0],
+    });
+    let residual = LayerSpec::Residual {
+        layers: vec![pool.clone(), pool],
+    };
+    assert_eq!(layers[0], residual);
+
+    let training = |lines: &str| config(&with_train(lines)).training;
+    let rate = |lines: &str| training(lines).learning_rate;
+    assert_eq!(
+        rate("optimizer = 'sgd'"),
+        LearningRate::Constant { rate: 1e-2 }
+    );
+    assert_eq!(
+        rate("optimizer = 'adamw'\nlearning_rate = { type = 'constant' }"),
+        LearningRate::Constant { rate: 1e-3 }
+    );
+    assert_eq!(
+        rate("steps = 60\nlearning_rate = { type = 'warmup_cosine' }"),
+        LearningRate::WarmupCosine {
+            rate: 1e-3,
+            warmup_steps: 3,
+            final_rate: 0.0
+        }
+    );
+    let values = with_layers("").replace("classes = 3", "values = 3");
+    assert_eq!(config(&values).training.loss, LossKind::MeanSquaredError);
+    assert_eq!(training("seed = 18446744073709551615").seed, u64::MAX);
 }
 
 #[test]
