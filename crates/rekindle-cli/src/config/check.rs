@@ -1,362 +1,154 @@
-//! A TOML document against its JSON Schema: keys, types, words, ranges, lengths.
+//! A config against its schema: keys, types, words, ranges, lengths.
 //!
-//! serde's internally tagged enums lose the place of what they reject, and serde stops at a type where a schema also
+//! serde's internally tagged enums lose the place of what they reject, and serde stops at a type where the schema also
 //! knows ranges and all keys. So a config is checked first, value by value with its place; serde then reads what is
 //! known to fit.
 //!
-//! Schemas come from [`super::schema`]: a value has one or more forms (`anyOf`, `oneOf`), which differ in their TOML type
-//! or, of tables, in `type` or in their required keys.
+//! A value has one or more forms, which differ in their type or, of tables, in `type` or in their required keys.
 
 use std::{ops::Range, str::FromStr};
 
 use rekindle::{size::Size, train::run_dir::SnapshotEvery};
 use rekindle_plan::PlannerKind;
-use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::{
+    form::Form,
     node::Node,
     problem::{Problem, one_of, suggestion},
-    schema::{LAYERS, resolved},
+    schema::LAYERS,
 };
 use crate::device::DeviceChoice;
 
-/// A part of a schema, and the whole that its references point into.
-#[derive(Clone, Copy)]
-struct Form<'s> {
-    root: &'s Value,
-    schema: &'s Value,
-}
-
 /// Checks a document. `span` is where a key that is missing at its top is reported.
-pub fn check(schema: &Value, document: &DeTable<'_>, span: Range<usize>) -> Result<(), Problem> {
-    let root = Form {
-        root: schema,
-        schema,
-    };
-    root.check_keys(document, &span, "the config")?;
-    for (key, part) in root.properties() {
-        let Some(value) = document.get(key) else {
-            continue;
-        };
-        let node = Node::new(key, value);
-        root.of(part).check(&node, &format!("[{key}]"))?;
+pub fn check(document: &DeTable<'_>, span: Range<usize>) -> Result<(), Problem> {
+    let config = Form::config();
+    check_keys(config, document, &span, "the config")?;
+    for (key, schema) in config.keys() {
+        if let Some(value) = document.get(key) {
+            check_value(
+                Form::of(schema),
+                &Node::new(key, value),
+                &format!("[{key}]"),
+            )?;
+        }
     }
     Ok(())
 }
 
-impl<'s> Form<'s> {
-    fn of(self, schema: &'s Value) -> Self {
-        Self {
-            root: self.root,
-            schema: resolved(self.root, schema),
-        }
-    }
-
-    /// The forms that are no choice between others.
-    fn forms(self) -> Vec<Self> {
-        let choice = ["anyOf", "oneOf"]
-            .into_iter()
-            .find_map(|key| self.schema[key].as_array());
-        match choice {
-            None => vec![self],
-            Some(choice) => choice
-                .iter()
-                .flat_map(|form| self.of(form).forms())
-                .collect(),
-        }
-    }
-
-    fn is(self, kind: &str) -> bool {
-        self.schema["type"] == kind
-    }
-
-    fn properties(self) -> impl Iterator<Item = (&'s str, &'s Value)> {
-        let properties = self.schema["properties"].as_object().into_iter().flatten();
-        properties.map(|(key, schema)| (key.as_str(), schema))
-    }
-
-    fn required(self) -> impl Iterator<Item = &'s str> {
-        let required = self.schema["required"].as_array().into_iter().flatten();
-        required.filter_map(Value::as_str)
-    }
-
-    /// The `type` of the table that this is the form of.
-    fn tag(self) -> Option<&'s str> {
-        self.schema["properties"]["type"]["const"].as_str()
-    }
-
-    fn bound(self, key: &str) -> Option<f64> {
-        self.schema[key].as_f64()
-    }
-
-    /// `name` is what messages call the value if it is a table.
-    fn check(self, node: &Node<'_>, name: &str) -> Result<(), Problem> {
-        let forms = self.forms();
-        let of_kind = |kind: &str| {
-            let forms = forms.iter().copied();
-            forms.filter(|form| form.is(kind)).collect::<Vec<_>>()
-        };
-        let number = || {
-            of_kind("integer")
-                .into_iter()
-                .chain(of_kind("number"))
-                .next()
-        };
-        let first = |kind| of_kind(kind).into_iter().next();
-        let refused = || node.problem(&self.expected(&forms));
-        match node.value {
-            DeValue::Integer(_) | DeValue::Float(_) => match number() {
-                Some(form) => form.check_number(node),
-                None => Err(refused()),
-            },
-            DeValue::Boolean(_) => first("boolean").map(|_| ()).ok_or_else(refused),
-            DeValue::Datetime(_) => Err(refused()),
-            DeValue::String(text) => match of_kind("string")[..] {
-                [] => Err(refused()),
-                ref words => check_text(node, text, words, &of_kind("object")),
-            },
-            DeValue::Array(list) => {
-                let lists = of_kind("array");
-                let form = lists.iter().find(|form| form.takes(list.len()));
-                let form = form.ok_or_else(|| match lists.is_empty() {
+/// `name` is what messages call the value if it is a table.
+fn check_value(form: Form, node: &Node<'_>, name: &str) -> Result<(), Problem> {
+    let of = |kinds: &[&str]| -> Vec<Form> {
+        let mut forms = form.forms();
+        forms.retain(|form| kinds.iter().any(|kind| form.is(kind)));
+        forms
+    };
+    let refused = || node.problem(&expected(form));
+    match node.value {
+        DeValue::Integer(_) | DeValue::Float(_) => match of(&["integer", "number"])[..] {
+            [] => Err(refused()),
+            [form, ..] => check_number(form, node),
+        },
+        DeValue::Boolean(_) if !of(&["boolean"]).is_empty() => Ok(()),
+        DeValue::String(text) => match &of(&["string"])[..] {
+            [] => Err(refused()),
+            words => check_text(node, text, words, &of(&["object"])),
+        },
+        DeValue::Array(list) => {
+            let lists = of(&["array"]);
+            let length = list.len() as f64;
+            let fits = |form: &&Form| {
+                form.bound("minItems").is_none_or(|least| length >= least)
+                    && form.bound("maxItems").is_none_or(|most| length <= most)
+            };
+            let Some(list) = lists.iter().find(fits) else {
+                return Err(match lists.is_empty() {
                     true => refused(),
-                    false => node.misfit(&self.expected(&forms)),
-                })?;
-                let items = form.of(&form.schema["items"]);
-                node.elements()
-                    .try_for_each(|node| items.check(&node, &named(node.key)))
-            }
-            DeValue::Table(table) => match of_kind("object")[..] {
-                [] => Err(refused()),
-                ref tables => self.check_table(node, table, tables, name),
-            },
-        }
-    }
-
-    fn takes(self, length: usize) -> bool {
-        let length = length as f64;
-        self.bound("minItems").is_none_or(|least| length >= least)
-            && self.bound("maxItems").is_none_or(|most| length <= most)
-    }
-
-    fn check_number(self, node: &Node<'_>) -> Result<(), Problem> {
-        if self.is("integer") {
-            let DeValue::Integer(number) = node.value else {
-                return Err(node.problem("a whole number"));
+                    false => node.misfit(&expected(form)),
+                });
             };
-            if number.as_str().starts_with('-') && node.number() != Some(0.0) {
-                return Err(node.problem("a whole number that is not negative"));
+            let items = Form::of(&list.0["items"]);
+            let mut elements = node.elements();
+            elements.try_for_each(|node| check_value(items, &node, &table_name(node.key, None)))
+        }
+        DeValue::Table(table) => match &of(&["object"])[..] {
+            [] => Err(refused()),
+            tables => {
+                let (table_form, name) = chosen(form, node, table, tables, name)?;
+                check_keys(table_form, table, &node.span, &name)?;
+                for (key, schema) in table_form.keys() {
+                    if let Some(value) = table.get(key) {
+                        let node = Node::new(key, value);
+                        check_value(Form::of(schema), &node, &table_name(key, None))?;
+                    }
+                }
+                Ok(())
             }
-            let whole = node.whole();
-            let whole = whole.ok_or_else(|| node.problem("a whole number of at most 64 bits"))?;
-            return match self.schema["minimum"].as_u64() {
-                Some(least) if whole < least => Err(node.problem(&format!("at least {least}"))),
-                _ => Ok(()),
-            };
-        }
-        let fits = |number: &f64| {
-            number.is_finite()
-                && self.bound("minimum").is_none_or(|least| *number >= least)
-                && self.bound("maximum").is_none_or(|most| *number <= most)
-                && self
-                    .bound("exclusiveMinimum")
-                    .is_none_or(|below| *number > below)
-                && self
-                    .bound("exclusiveMaximum")
-                    .is_none_or(|above| *number < above)
-        };
-        match node.number().filter(fits) {
-            Some(_) => Ok(()),
-            None => Err(node.problem(&self.words())),
-        }
-    }
-
-    fn check_table(
-        self,
-        node: &Node<'_>,
-        table: &DeTable<'_>,
-        forms: &[Self],
-        name: &str,
-    ) -> Result<(), Problem> {
-        let (form, name) = match table.get("type") {
-            Some(tag) if !tags(forms).is_empty() => {
-                let tag = Node::new("type", tag);
-                let DeValue::String(text) = tag.value else {
-                    return Err(tag.problem("text in quotes"));
-                };
-                let form = forms.iter().find(|form| form.tag() == Some(text.as_ref()));
-                let form =
-                    form.ok_or_else(|| unknown_word(&tag, text, forms, node.key == LAYERS))?;
-                (*form, table_name(node.key, name, text))
-            }
-            _ => (self.untagged(node, table, forms, name)?, name.to_owned()),
-        };
-        form.check_keys(table, &node.span, &name)?;
-        for (key, schema) in form.properties() {
-            if let Some(value) = table.get(key) {
-                form.of(schema).check(&Node::new(key, value), &named(key))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The form of a table without a `type`.
-    fn untagged(
-        self,
-        node: &Node<'_>,
-        table: &DeTable<'_>,
-        forms: &[Self],
-        name: &str,
-    ) -> Result<Self, Problem> {
-        let free: Vec<Self> = forms
-            .iter()
-            .copied()
-            .filter(|form| form.required().all(|key| key != "type"))
-            .collect();
-        if let [only] = forms {
-            return Ok(*only);
-        }
-        let full = |form: &&Self| form.required().all(|key| table.contains_key(key));
-        if let [only] = free.iter().filter(full).collect::<Vec<_>>()[..] {
-            return Ok(*only);
-        }
-        let keys = forms.iter().flat_map(|form| form.properties());
-        let known: Vec<&str> = keys.map(|(key, _)| key).collect();
-        let required = free.iter().flat_map(|form| form.required());
-        let mut required = ["type"].into_iter().chain(required);
-        if let Some(problem) = required.find_map(|key| misspelt(table, key, &known, name)) {
-            return Err(problem);
-        }
-        if !free.is_empty() && self.schema["x-expected"].is_string() {
-            return Err(node.misfit(&self.expected(forms)));
-        }
-        let problem = missing(name, "type", &node.span);
-        Err(match node.key == LAYERS {
-            false => problem.help(format!("`type` is {}", one_of(&tags(forms)))),
-            true => problem.help(
-                "write `{ type = \"linear\", out = 10 }`, or a group: `{ repeat = 4, layers = [...] }`",
-            ),
-        })
-    }
-
-    /// Checks that required keys are there, and no unknown ones.
-    fn check_keys(
-        self,
-        table: &DeTable<'_>,
-        span: &Range<usize>,
-        name: &str,
-    ) -> Result<(), Problem> {
-        let known: Vec<&str> = self.properties().map(|(key, _)| key).collect();
-        for key in self.required() {
-            if !table.contains_key(key) {
-                let misspelt = misspelt(table, key, &known, name);
-                return Err(misspelt.unwrap_or_else(|| missing(name, key, span)));
-            }
-        }
-        let Some((key, span)) = unknown_keys(table, &known).next() else {
-            return Ok(());
-        };
-        let problem = unknown_key(key, span, name);
-        Err(match suggestion(key, known.iter().copied()) {
-            Some(close) => problem.help(format!("did you mean `{close}`?")),
-            None => problem.help(format!(
-                "known keys here: {}; docs/config.md describes them",
-                known.join(", ")
-            )),
-        })
-    }
-
-    /// What is accepted, in words.
-    fn expected(self, forms: &[Self]) -> String {
-        if let Some(words) = self.schema["x-expected"].as_str() {
-            return words.to_owned();
-        }
-        let named = forms.iter().any(|form| form.is("object"));
-        let mut all: Vec<String> = Vec::new();
-        for form in forms {
-            let words = match form.is("string") && named {
-                true => "a name in quotes".to_owned(),
-                false => form.words(),
-            };
-            if !all.contains(&words) {
-                all.push(words);
-            }
-        }
-        all.join(" or ")
-    }
-
-    fn words(self) -> String {
-        let bounds = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"];
-        match self.schema["type"].as_str() {
-            Some("integer") => "a whole number".into(),
-            Some("number") => match bounds.map(|key| self.bound(key)) {
-                [Some(least), _, Some(most), _] => format!("between {least} and {most}"),
-                [Some(least), _, _, Some(above)] => format!("at least {least} and below {above}"),
-                [Some(least), ..] => format!("a number of at least {least}"),
-                [_, Some(below), ..] => format!("a number above {below}"),
-                _ => "a number".into(),
-            },
-            Some("boolean") => "true or false".into(),
-            Some("array") => match (&self.schema["minItems"], &self.schema["maxItems"]) {
-                (least, most) if least == 2 && most == 2 => "a pair of them".into(),
-                (least, _) if least == 1 => "a list of at least one".into(),
-                _ => "a list".into(),
-            },
-            Some("object") => "a table".into(),
-            _ => match &self.choices()[..] {
-                [] => "text in quotes".into(),
-                words => one_of(words),
-            },
-        }
-    }
-
-    /// The words that a text may be; none where it may be any.
-    fn choices(self) -> Vec<&'s str> {
-        let words = self.schema["enum"].as_array().into_iter().flatten();
-        words
-            .chain([&self.schema["const"]])
-            .filter_map(Value::as_str)
-            .collect()
+        },
+        DeValue::Boolean(_) | DeValue::Datetime(_) => Err(refused()),
     }
 }
 
-/// Checks a text against the words or the format of some forms. `tables` are other forms of the same value: the text may
+fn check_number(form: Form, node: &Node<'_>) -> Result<(), Problem> {
+    let fits = |number: &f64| {
+        number.is_finite()
+            && form.bound("minimum").is_none_or(|least| *number >= least)
+            && form.bound("maximum").is_none_or(|most| *number <= most)
+            && form
+                .bound("exclusiveMinimum")
+                .is_none_or(|below| *number > below)
+            && form
+                .bound("exclusiveMaximum")
+                .is_none_or(|above| *number < above)
+    };
+    if !form.is("integer") {
+        let fitting = node.number().filter(fits);
+        return fitting
+            .map(|_| ())
+            .ok_or_else(|| node.problem(&words(form)));
+    }
+    let wanted = match (node.value, node.whole()) {
+        (DeValue::Integer(_), Some(whole)) => match form.bound("minimum") {
+            Some(least) if (whole as f64) < least => format!("at least {least}"),
+            _ => return Ok(()),
+        },
+        (DeValue::Integer(number), None) => match number.as_str().starts_with('-') {
+            true => "a whole number that is not negative".into(),
+            false => "a whole number of at most 64 bits".into(),
+        },
+        _ => "a whole number".into(),
+    };
+    Err(node.problem(&wanted))
+}
+
+/// Checks a text against the format or the words of some forms. `tables` are other forms of the same value: the text may
 /// be the name of one that has no other required key.
-fn check_text(
-    node: &Node<'_>,
-    text: &str,
-    words: &[Form<'_>],
-    tables: &[Form<'_>],
-) -> Result<(), Problem> {
-    if let Some(format) = words.iter().find_map(|form| form.schema["format"].as_str()) {
+fn check_text(node: &Node<'_>, text: &str, forms: &[Form], tables: &[Form]) -> Result<(), Problem> {
+    if let Some(format) = forms.iter().find_map(|form| form.word("format")) {
         return check_format(node, text, format);
     }
-    let choices: Vec<&str> = words.iter().flat_map(|form| form.choices()).collect();
+    let choices: Vec<&str> = forms.iter().flat_map(|form| form.choices()).collect();
     if choices.is_empty() || choices.contains(&text) {
         return Ok(());
     }
     if let Some(form) = tables.iter().find(|form| form.tag() == Some(text)) {
-        let name = table_name(node.key, &named(node.key), text);
         let required = form.required().find(|key| *key != "type");
+        let name = table_name(node.key, Some(text));
         return Err(missing(&name, required.unwrap_or("type"), &node.span));
     }
-    if tables.is_empty() {
-        let problem = node.problem(&one_of(&choices));
-        return Err(match suggestion(text, choices) {
-            Some(close) => problem.help(format!("did you mean `{close}`?")),
-            None => problem,
-        });
-    }
-    Err(unknown_word(node, text, tables, node.key == LAYERS))
+    let known = if tables.is_empty() {
+        choices
+    } else {
+        tags(tables)
+    };
+    Err(unknown_word(node, text, &known, node.key == LAYERS))
 }
 
 /// Checks a text that is parsed later, with the parser's message.
 fn check_format(node: &Node<'_>, text: &str, format: &str) -> Result<(), Problem> {
     fn parsed<T: FromStr<Err: ToString>>(text: &str) -> Result<(), String> {
-        text.parse::<T>()
-            .map(|_| ())
-            .map_err(|error| error.to_string())
+        let parsed = text.parse::<T>();
+        parsed.map(|_| ()).map_err(|error| error.to_string())
     }
     let parsed = match format {
         "size" => parsed::<Size>(text),
@@ -366,60 +158,172 @@ fn check_format(node: &Node<'_>, text: &str, format: &str) -> Result<(), Problem
         _ => Ok(()),
     };
     parsed.map_err(|error| {
-        Problem::new(
-            format!("`{}`: {error}", node.key),
-            "this value",
-            node.span.clone(),
-        )
+        let message = format!("`{}`: {error}", node.key);
+        Problem::new(message, "this value", node.span.clone())
     })
 }
 
-/// What messages call a table under a key.
-fn named(key: &str) -> String {
-    match key == LAYERS {
-        true => "a layer".into(),
-        false => format!("`{key}`"),
+/// The form that a table has, and what messages call the table.
+fn chosen(
+    form: Form,
+    node: &Node<'_>,
+    table: &DeTable<'_>,
+    tables: &[Form],
+    name: &str,
+) -> Result<(Form, String), Problem> {
+    if let [only] = tables {
+        return Ok((*only, name.to_owned()));
     }
-}
-
-/// What messages call a table whose `type` is known.
-fn table_name(key: &str, name: &str, tag: &str) -> String {
-    match key == LAYERS {
-        true => format!("layer `{tag}`"),
-        false => name.to_owned(),
+    if let Some(tag) = table.get("type") {
+        let tag = Node::new("type", tag);
+        let text = tag
+            .value
+            .as_str()
+            .ok_or_else(|| tag.problem("text in quotes"))?;
+        let form = tables.iter().find(|form| form.tag() == Some(text));
+        let layer = node.key == LAYERS;
+        let form = form.ok_or_else(|| unknown_word(&tag, text, &tags(tables), layer))?;
+        let name = if layer {
+            table_name(LAYERS, Some(text))
+        } else {
+            name.to_owned()
+        };
+        return Ok((*form, name));
     }
-}
-
-fn tags<'s>(forms: &[Form<'s>]) -> Vec<&'s str> {
-    forms.iter().filter_map(|form| form.tag()).collect()
-}
-
-fn unknown_word(node: &Node<'_>, text: &str, tables: &[Form<'_>], layer: bool) -> Problem {
-    let tags = tags(tables);
-    let problem = match layer {
-        false => node.problem(&one_of(&tags)),
-        true => Problem::new(
-            format!("unknown layer type `{text}`"),
-            "unknown type",
-            node.span.clone(),
+    let mut untagged = tables.to_vec();
+    untagged.retain(|form| form.required().all(|key| key != "type"));
+    let full = |form: &&Form| form.required().all(|key| table.contains_key(key));
+    if let [only] = untagged.iter().filter(full).collect::<Vec<_>>()[..] {
+        return Ok((*only, name.to_owned()));
+    }
+    let known: Vec<&str> = tables
+        .iter()
+        .flat_map(|form| form.keys())
+        .map(|(key, _)| key)
+        .collect();
+    let required = untagged.iter().flat_map(|form| form.required());
+    let mut required = ["type"].into_iter().chain(required);
+    if let Some(problem) = required.find_map(|key| misspelt(table, key, &known, name)) {
+        return Err(problem);
+    }
+    if !untagged.is_empty() && form.word("x-expected").is_some() {
+        return Err(node.misfit(&expected(form)));
+    }
+    let problem = missing(name, "type", &node.span);
+    Err(match node.key == LAYERS {
+        false => problem.help(format!("`type` is {}", one_of(&tags(tables)))),
+        true => problem.help(
+            "write `{ type = \"linear\", out = 10 }`, or a group: `{ repeat = 4, layers = [...] }`",
         ),
+    })
+}
+
+/// Checks that required keys are there, and no unknown ones.
+fn check_keys(
+    form: Form,
+    table: &DeTable<'_>,
+    span: &Range<usize>,
+    name: &str,
+) -> Result<(), Problem> {
+    let known: Vec<&str> = form.keys().map(|(key, _)| key).collect();
+    if let Some(key) = form.required().find(|key| !table.contains_key(*key)) {
+        let misspelt = misspelt(table, key, &known, name);
+        return Err(misspelt.unwrap_or_else(|| missing(name, key, span)));
+    }
+    let Some((key, span)) = unknown_keys(table, &known).into_iter().next() else {
+        return Ok(());
     };
-    match suggestion(text, tags.iter().copied()) {
-        Some(close) => problem.help(format!("did you mean `{close}`?")),
-        None if layer => problem.help(format!(
-            "a layer is {}; docs/config.md describes them",
-            one_of(&tags)
-        )),
-        None => problem,
+    let all = format!(
+        "known keys here: {}; docs/config.md describes them",
+        known.join(", ")
+    );
+    Err(unknown_key(key, span, name).help(meant(key, &known).unwrap_or(all)))
+}
+
+/// What is accepted, in words.
+fn expected(form: Form) -> String {
+    if let Some(words) = form.word("x-expected") {
+        return words.to_owned();
+    }
+    let named = !form.tables().is_empty();
+    let mut all: Vec<String> = Vec::new();
+    for form in form.forms() {
+        let words = match form.is("string") && named {
+            true => "a name in quotes".to_owned(),
+            false => words(form),
+        };
+        if !all.contains(&words) {
+            all.push(words);
+        }
+    }
+    all.join(" or ")
+}
+
+fn words(form: Form) -> String {
+    let bounds = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"];
+    match form.word("type") {
+        Some("integer") => "a whole number".into(),
+        Some("number") => match bounds.map(|key| form.bound(key)) {
+            [Some(least), _, Some(most), _] => format!("between {least} and {most}"),
+            [Some(least), _, _, Some(above)] => format!("at least {least} and below {above}"),
+            [Some(least), ..] => format!("a number of at least {least}"),
+            [_, Some(below), ..] => format!("a number above {below}"),
+            _ => "a number".into(),
+        },
+        Some("boolean") => "true or false".into(),
+        Some("array") => match ["minItems", "maxItems"].map(|key| form.bound(key)) {
+            [Some(2.0), Some(2.0)] => "a pair of them".into(),
+            [Some(1.0), _] => "a list of at least one".into(),
+            _ => "a list".into(),
+        },
+        Some("object") => "a table".into(),
+        _ => match &form.choices()[..] {
+            [] => "text in quotes".into(),
+            words => one_of(words),
+        },
+    }
+}
+
+/// What messages call a table under a key, and one whose `type` is known.
+fn table_name(key: &str, tag: Option<&str>) -> String {
+    match (key == LAYERS, tag) {
+        (true, Some(tag)) => format!("layer `{tag}`"),
+        (true, None) => "a layer".into(),
+        (false, _) => format!("`{key}`"),
+    }
+}
+
+fn tags(tables: &[Form]) -> Vec<&'static str> {
+    tables.iter().filter_map(|form| form.tag()).collect()
+}
+
+/// The one of some words that a typed one is close to, as a question.
+fn meant(typed: &str, known: &[&str]) -> Option<String> {
+    let close = suggestion(typed, known.iter().copied())?;
+    Some(format!("did you mean `{close}`?"))
+}
+
+fn unknown_word(node: &Node<'_>, text: &str, known: &[&str], layer: bool) -> Problem {
+    let mut problem = node.problem(&one_of(known));
+    problem.help = meant(text, known);
+    if !layer {
+        return problem;
+    }
+    let all = format!(
+        "a layer is {}; docs/config.md describes them",
+        one_of(known)
+    );
+    Problem {
+        message: format!("unknown layer type `{text}`"),
+        label: "unknown type".into(),
+        help: problem.help.or(Some(all)),
+        ..problem
     }
 }
 
 fn missing(name: &str, key: &str, span: &Range<usize>) -> Problem {
-    Problem::new(
-        format!("{name} has no `{key}`"),
-        format!("`{key}` is missing here"),
-        span.clone(),
-    )
+    let label = format!("`{key}` is missing here");
+    Problem::new(format!("{name} has no `{key}`"), label, span.clone())
 }
 
 fn unknown_key(key: &str, span: Range<usize>, name: &str) -> Problem {
@@ -432,20 +336,17 @@ fn unknown_key(key: &str, span: Range<usize>, name: &str) -> Problem {
 
 /// A required key that is there with another spelling.
 fn misspelt(table: &DeTable<'_>, key: &str, known: &[&str], name: &str) -> Option<Problem> {
-    let unknown: Vec<_> = unknown_keys(table, known).collect();
+    let unknown = unknown_keys(table, known);
     let close = suggestion(key, unknown.iter().map(|(key, _)| *key))?;
-    let (typed, span) = unknown.iter().find(|(key, _)| *key == close)?;
+    let (typed, span) = unknown.into_iter().find(|(key, _)| *key == close)?;
     let help = format!("did you mean `{key}`, which is required here?");
-    Some(unknown_key(typed, span.clone(), name).help(help))
+    Some(unknown_key(typed, span, name).help(help))
 }
 
 /// Keys that are not known, in the order of the file.
-fn unknown_keys<'a>(
-    table: &'a DeTable<'a>,
-    known: &[&str],
-) -> impl Iterator<Item = (&'a str, Range<usize>)> {
+fn unknown_keys<'a>(table: &'a DeTable<'a>, known: &[&str]) -> Vec<(&'a str, Range<usize>)> {
     let keys = table.keys().map(|key| (key.get_ref().as_ref(), key.span()));
     let mut unknown: Vec<_> = keys.filter(|(key, _)| !known.contains(key)).collect();
     unknown.sort_by_key(|(_, span)| span.start);
-    unknown.into_iter()
+    unknown
 }

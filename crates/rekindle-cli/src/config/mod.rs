@@ -3,7 +3,7 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`schema`] | the types that serde reads, and the JSON Schema made from them |
-//! | [`check`] | the file against the schema, value by value |
+//! | [`form`], [`check`] | parts of the schema; the file against it, value by value |
 //! | [`follow`] | defaults that follow from other keys |
 //! | [`rules`] | rules between keys |
 //! | [`node`], [`problem`] | values with their places in the file; what is wrong with one |
@@ -20,6 +20,7 @@
 mod check;
 mod data;
 mod follow;
+mod form;
 mod layers;
 mod node;
 mod problem;
@@ -56,7 +57,7 @@ use self::{
     layers::Layers,
     node::{Node, at},
     problem::Problem,
-    schema::{ConfigFile, LAYERS, SCHEMA},
+    schema::{ConfigFile, LAYERS},
 };
 use crate::{
     args::{CountChoice, ReplaceArgs},
@@ -137,7 +138,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
         Problem::new(format!("not TOML: {}", error.message()), "here", span)
     })?;
     let document = table.get_ref();
-    check::check(&SCHEMA, document, within(0..1, text))?;
+    check::check(document, within(0..1, text))?;
     // What is wrong still would be a rule that the schema lacks: it has no place.
     let misread =
         |error: serde_json::Error| Problem::new(error.to_string(), "here", within(0..1, text));

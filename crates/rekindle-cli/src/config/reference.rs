@@ -4,7 +4,10 @@ use std::{env, fmt::Write as _, fs, path::Path};
 
 use serde_json::Value;
 
-use super::schema::{LAYERS, SCHEMA, resolved};
+use super::{
+    form::Form,
+    schema::{LAYERS, SCHEMA},
+};
 
 /// Rewrites the two files where this variable is set.
 const REWRITE: &str = "REKINDLE_WRITE_DOCS";
@@ -29,111 +32,88 @@ This page and the schema are written from the program's own types by
 /// The reference, as Markdown.
 fn reference() -> String {
     let mut page = HEAD.to_owned();
-    for (key, section) in properties(&SCHEMA) {
-        write_heading(&mut page, 2, &format!("`[{key}]`"), description(section));
-        write_table(&mut page, section, 3);
+    for (key, section) in Form::config().keys() {
+        write_heading(&mut page, 2, &format!("`[{key}]`"), &description(section));
+        write_tables(&mut page, Form::of(section), 3);
     }
     page
 }
 
-fn write_heading(page: &mut String, level: usize, title: &str, text: String) {
+fn write_heading(page: &mut String, level: usize, title: &str, text: &str) {
     let marks = "#".repeat(level);
     let _ = write!(page, "\n{marks} {title}\n\n{text}\n");
 }
 
 /// The keys of a table, or of each `type` of one, and then of the tables that are values of these keys.
-fn write_table(page: &mut String, schema: &Value, level: usize) {
-    let tables = tables(schema);
-    if let [only] = tables[..] {
-        write_keys(page, only, &[]);
-        for (key, value) in properties(only) {
-            write_values(page, value, level, key);
-        }
-        return;
-    }
-    let Some(&first) = tables.first() else {
+fn write_tables(page: &mut String, form: Form, level: usize) {
+    let tables = form.tables();
+    let Some(first) = tables.first() else {
         return;
     };
     // Keys of all types stand before them.
-    let common: Vec<&str> = properties(first)
-        .map(|(key, _)| key)
-        .filter(|key| {
-            tables
-                .iter()
-                .all(|table| first["properties"][key] == table["properties"][key])
-        })
-        .collect();
-    let mut all = first.clone();
-    if let Some(keys) = all["properties"].as_object_mut() {
-        keys.retain(|key, _| common.contains(&key.as_str()));
-    }
+    let in_all = |key: &str, schema: &Value| {
+        let others = tables[1..].iter().flat_map(|table| table.keys());
+        tables.len() > 1
+            && others.filter(|other| *other == (key, schema)).count() == tables.len() - 1
+    };
+    let (common, _): (Vec<_>, Vec<_>) = first.keys().partition(|(key, schema)| in_all(key, schema));
     if !common.is_empty() {
         page.push_str("\nKeys of all of them:\n");
-        write_keys(page, &all, &[]);
+        write_keys(page, *first, &common);
     }
     for table in &tables {
-        let title = match table["properties"]["type"]["const"].as_str() {
-            Some(tag) => format!("`type = \"{tag}\"`"),
-            None => "Without a `type`".to_owned(),
-        };
-        write_heading(page, level, &title, description(table));
-        write_keys(page, table, &common);
-    }
-    for table in tables {
-        for (key, value) in properties(table) {
-            write_values(page, value, level, key);
+        if tables.len() > 1 {
+            let title = match table.tag() {
+                Some(tag) => format!("`type = \"{tag}\"`"),
+                None => "Without a `type`".to_owned(),
+            };
+            write_heading(page, level, &title, &description(table.0));
         }
+        let own: Vec<_> = table.keys().filter(|key| !common.contains(key)).collect();
+        write_keys(page, *table, &own);
+    }
+    for (key, schema) in tables.iter().flat_map(|table| table.keys()) {
+        write_value(page, schema, level, key);
     }
 }
 
 /// What a key's value may be, where that is a table or a list of tables.
-fn write_values(page: &mut String, value: &Value, level: usize, key: &str) {
-    let list = forms(value)
-        .into_iter()
-        .find(|form| form["type"] == "array");
-    let value = match list {
-        Some(list) => resolved(&SCHEMA, &list["items"]),
-        None => value,
-    };
+fn write_value(page: &mut String, schema: &'static Value, level: usize, key: &str) {
+    let form = Form::of(schema);
+    let list = form.forms().into_iter().find(|form| form.is("array"));
+    let form = list.map_or(form, |list| Form::of(&list.0["items"]));
     // Layers inside layers are the same again.
     let again = key == LAYERS && page.contains("\n### `layers`\n");
-    if tables(value).is_empty() || again {
-        return;
+    if !form.tables().is_empty() && !again {
+        let text = match list {
+            Some(_) => description(form.0),
+            None => description(schema),
+        };
+        write_heading(page, level, &format!("`{key}`"), &text);
+        write_tables(page, form, level + 1);
     }
-    write_heading(page, level, &format!("`{key}`"), description(value));
-    write_table(page, value, level + 1);
 }
 
-fn write_keys(page: &mut String, table: &Value, without: &[&str]) {
-    let keys: Vec<_> = properties(table)
-        .filter(|(key, value)| !without.contains(key) && value["const"].is_null())
-        .collect();
-    if keys.is_empty() {
-        return;
-    }
-    page.push_str("\n| key | value | default | meaning |\n|---|---|---|---|\n");
-    let required = table["required"].as_array();
-    for (key, value) in keys {
-        let required = required.is_some_and(|required| required.iter().any(|name| name == key));
-        let default = match (&value["x-default"], &value["default"]) {
+fn write_keys(page: &mut String, table: Form, keys: &[(&str, &'static Value)]) {
+    let keys = keys.iter().filter(|(_, schema)| schema["const"].is_null());
+    let mut head = "\n| key | value | default | meaning |\n|---|---|---|---|\n";
+    for (key, schema) in keys {
+        page.push_str(std::mem::take(&mut head));
+        let default = match (&schema["x-default"], &schema["default"]) {
             (Value::String(words), _) => words.clone(),
-            (_, Value::Null) if required => "**required**".to_owned(),
-            (_, Value::Null) => "not set".to_owned(),
+            (_, Value::Null) if table.required().any(|name| name == *key) => "**required**".into(),
+            (_, Value::Null) => "not set".into(),
             (_, default) => format!("`{}`", short(default)),
         };
-        let mut meaning = description(value);
-        for form in forms(value) {
-            if let (Some(word), Some(text)) = (form["const"].as_str(), form["description"].as_str())
-            {
+        let mut meaning = description(schema);
+        for form in Form::of(schema).forms() {
+            if let (Some(word), Some(text)) = (form.word("const"), form.word("description")) {
                 let text = text.trim_end_matches('.');
                 let _ = write!(meaning, " `{word}`: {text}.");
             }
         }
-        let _ = writeln!(
-            page,
-            "| `{key}` | {} | {default} | {meaning} |",
-            words(value)
-        );
+        let values = values(Form::of(schema));
+        let _ = writeln!(page, "| `{key}` | {values} | {default} | {meaning} |");
     }
 }
 
@@ -146,87 +126,60 @@ fn short(default: &Value) -> String {
 }
 
 /// Which values a key takes.
-fn words(schema: &Value) -> String {
-    let mut all = Vec::new();
-    let forms = forms(schema);
-    let table = forms.iter().any(|form| form["type"] == "object");
-    for form in forms {
-        let words = match form["type"].as_str() {
-            Some("integer") => format!("integer{}", range(form)),
-            Some("number") => format!("number{}", range(form)),
+fn values(form: Form) -> String {
+    let table = !form.tables().is_empty();
+    let forms = form
+        .forms()
+        .into_iter()
+        .map(|form| match form.word("type") {
+            Some(number @ ("integer" | "number")) => format!("{number}{}", range(form)),
             Some("boolean") => "`true`, `false`".to_owned(),
             Some("object") => "table".to_owned(),
             Some("array") => {
-                let of = words(&form["items"]);
-                match form["maxItems"].as_u64() {
+                let of = values(Form::of(&form.0["items"]));
+                match form.bound("maxItems") {
                     Some(length) => format!("list of {length} ({of})"),
                     None => format!("list ({of})"),
                 }
             }
             Some("string") if table => "name".to_owned(),
-            _ => {
-                let named = form["enum"].as_array().into_iter().flatten();
-                let named = named.chain([&form["const"]]).filter_map(Value::as_str);
-                let named: Vec<String> = named.map(|word| format!("`\"{word}\"`")).collect();
-                match (&named[..], form["format"].as_str()) {
-                    ([], None) => "text".to_owned(),
-                    ([], Some(format)) => format!("text ({format})"),
-                    _ => named.join(", "),
+            _ => match (&form.choices()[..], form.word("format")) {
+                ([], None) => "text".to_owned(),
+                ([], Some(format)) => format!("text ({format})"),
+                (words, _) => {
+                    let words: Vec<String> =
+                        words.iter().map(|word| format!("`{word:?}`")).collect();
+                    words.join(", ")
                 }
-            }
-        };
-        if !all.contains(&words) {
-            all.push(words);
-        }
-    }
-    let separator = match resolved(&SCHEMA, schema)["oneOf"].is_array() {
-        true => ", ",
-        false => " or ",
-    };
-    all.join(separator)
+            },
+        });
+    let mut all: Vec<String> = forms.collect();
+    all.dedup();
+    let words = !form.0["oneOf"].is_null();
+    all.join(if words { ", " } else { " or " })
 }
 
-fn range(schema: &Value) -> String {
+fn range(form: Form) -> String {
     let bounds = [
         ("minimum", ">="),
         ("exclusiveMinimum", ">"),
         ("maximum", "<="),
         ("exclusiveMaximum", "<"),
     ];
-    let bounds = bounds.into_iter().filter(|(key, _)| !schema[key].is_null());
-    let bounds: Vec<String> = bounds
-        .map(|(key, sign)| format!("{sign} {}", schema[key]))
-        .collect();
-    match &bounds[..] {
+    let bounds = bounds.into_iter().filter_map(|(key, sign)| {
+        let bound = form.bound(key)?;
+        Some(format!("{sign} {bound}"))
+    });
+    match &bounds.collect::<Vec<_>>()[..] {
         [] => String::new(),
         bounds => format!(" {}", bounds.join(", ")),
     }
 }
 
-fn description(schema: &Value) -> String {
+fn description(schema: &'static Value) -> String {
     let own = schema["description"].as_str();
-    let text = own.or_else(|| resolved(&SCHEMA, schema)["description"].as_str());
+    let text = own.or_else(|| Form::of(schema).word("description"));
     text.unwrap_or_default().replace('\n', " ")
-}
-
-fn properties(schema: &Value) -> impl Iterator<Item = (&str, &Value)> {
-    let schema = resolved(&SCHEMA, schema);
-    let properties = schema["properties"].as_object().into_iter().flatten();
-    properties.map(|(key, value)| (key.as_str(), value))
-}
-
-/// The forms that are no choice between others.
-fn forms(schema: &Value) -> Vec<&Value> {
-    let schema = resolved(&SCHEMA, schema);
-    match schema["anyOf"].as_array().or(schema["oneOf"].as_array()) {
-        None => vec![schema],
-        Some(choice) => choice.iter().flat_map(forms).collect(),
-    }
-}
-
-fn tables(schema: &Value) -> Vec<&Value> {
-    let forms = forms(schema).into_iter();
-    forms.filter(|form| form["type"] == "object").collect()
 }
 
 /// Compares a file with what it should be, or rewrites it.

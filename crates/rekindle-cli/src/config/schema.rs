@@ -59,14 +59,6 @@ pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     schema.to_value()
 });
 
-/// What a reference stands for.
-pub fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
-    let name = schema["$ref"]
-        .as_str()
-        .and_then(|name| name.strip_prefix("#/$defs/"));
-    name.map_or(schema, |name| resolved(root, &root["$defs"][name]))
-}
-
 /// TOML has no `null`, and one kind of whole numbers.
 fn as_toml(schema: &mut Schema) {
     if schema.get("default").is_some_and(Value::is_null) {

@@ -1,0 +1,84 @@
+//! A part of the schema: what one kind of value looks like.
+
+use serde_json::Value;
+
+use super::schema::SCHEMA;
+
+/// A part of the schema.
+#[derive(Clone, Copy)]
+pub struct Form(pub &'static Value);
+
+impl Form {
+    /// The whole config.
+    pub fn config() -> Self {
+        Self(&SCHEMA)
+    }
+
+    /// What a part of the schema says, or what it refers to.
+    pub fn of(schema: &'static Value) -> Self {
+        let reference = schema["$ref"].as_str();
+        match reference.and_then(|reference| reference.strip_prefix("#/$defs/")) {
+            Some(name) => Self::of(&SCHEMA["$defs"][name]),
+            None => Self(schema),
+        }
+    }
+
+    /// The forms that this is a choice between, and that are no choice themselves.
+    pub fn forms(self) -> Vec<Self> {
+        let choice = self.list("anyOf").chain(self.list("oneOf"));
+        let forms: Vec<Self> = choice.flat_map(|form| Self::of(form).forms()).collect();
+        match forms.is_empty() {
+            true => vec![self],
+            false => forms,
+        }
+    }
+
+    /// The forms that are tables.
+    pub fn tables(self) -> Vec<Self> {
+        self.forms()
+            .into_iter()
+            .filter(|form| form.is("object"))
+            .collect()
+    }
+
+    /// Whether its values have this JSON type.
+    pub fn is(self, kind: &str) -> bool {
+        self.0["type"] == kind
+    }
+
+    /// The keys of a table.
+    pub fn keys(self) -> impl Iterator<Item = (&'static str, &'static Value)> {
+        let keys = self.0["properties"].as_object().into_iter().flatten();
+        keys.map(|(key, schema)| (key.as_str(), schema))
+    }
+
+    /// Its required keys.
+    pub fn required(self) -> impl Iterator<Item = &'static str> {
+        self.list("required").filter_map(Value::as_str)
+    }
+
+    /// The `type` that tells a table from others.
+    pub fn tag(self) -> Option<&'static str> {
+        self.0["properties"]["type"]["const"].as_str()
+    }
+
+    /// A bound on a number or on a list's length.
+    pub fn bound(self, key: &str) -> Option<f64> {
+        self.0[key].as_f64()
+    }
+
+    /// What the keyword `format` or one of our own says.
+    pub fn word(self, key: &str) -> Option<&'static str> {
+        self.0[key].as_str()
+    }
+
+    /// The words that a text may be; none where it may be any.
+    pub fn choices(self) -> Vec<&'static str> {
+        let words = self.list("enum").chain([&self.0["const"]]);
+        words.filter_map(Value::as_str).collect()
+    }
+
+    fn list(self, key: &str) -> impl Iterator<Item = &'static Value> + use<> {
+        self.0[key].as_array().into_iter().flatten()
+    }
+}
