@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use assert_cmd::Command;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A small config that is right: each test breaks one thing.
@@ -126,6 +127,56 @@ fn a_wrong_type_an_unknown_layer_and_broken_toml_are_shown_with_their_line() {
         2,
         &["not TOML", "run.toml:15:7"],
     );
+}
+
+/// What a command that must fail writes to standard output under `--json`.
+fn error_document(code: i32, arguments: &[&str], config: &str) -> Value {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("run.toml"), config).expect("written");
+    let output = Command::cargo_bin("rekindle")
+        .expect("built")
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder.path())
+        .args(arguments)
+        .arg("--json")
+        .output()
+        .expect("started");
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+    assert_ne!(output.stderr, b"", "people are told as well");
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+#[test]
+fn under_json_an_error_is_a_document() {
+    let misspelt = CONFIG.replace("batch = 4", "bacth = 4");
+    assert_eq!(
+        error_document(2, &["estimate", "run.toml"], &misspelt),
+        json!({
+            "format": "rekindle-error/1",
+            "error": "unknown key `bacth` in [train]",
+            "exit_code": 2,
+            "help": "did you mean `batch`?",
+            "place": { "file": "run.toml", "line": 17, "column": 1 },
+        })
+    );
+    let missing = error_document(5, &["estimate", "other.toml"], CONFIG);
+    assert_eq!(missing["exit_code"], 5);
+    let message = missing["error"].as_str().expect("a message");
+    assert!(message.contains("other.toml"), "{message}");
+    assert_eq!(missing["place"], Value::Null);
+
+    let usage = error_document(2, &["estimate", "run.toml", "--bugdet", "1GiB"], CONFIG);
+    assert_eq!(usage["error"], "unexpected argument '--bugdet' found");
+    let help = usage["help"].as_str().expect("help");
+    assert!(help.contains("--budget"), "{help}");
+
+    // A document of another kind says it already: there is one only.
+    let infeasible = error_document(
+        3,
+        &["plan", "run.toml", "--device", "cpu", "--budget", "1KiB"],
+        CONFIG,
+    );
+    assert_eq!(infeasible["format"], "rekindle-infeasible/1");
 }
 
 #[test]
@@ -442,8 +493,7 @@ fn estimate_counts_the_keras_model_exactly() {
         .args(["estimate", "configs/keras-conv.toml", "--json"])
         .output()
         .expect("started");
-    let estimate: serde_json::Value =
-        serde_json::from_slice(&output.stdout).expect("one JSON document");
+    let estimate: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
     assert_eq!(estimate["param_count"], 206_538_153u64);
     let layers = estimate["layers"].as_array().expect("layers");
     let counts: Vec<u64> = layers

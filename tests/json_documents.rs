@@ -111,7 +111,11 @@ fn written(folder: &Path) -> Vec<Value> {
     // What kernels keep differs from machine to machine, so the budget follows from what is needed.
     let needs = &plain["plain"]["peak"]["total_bytes"];
     let below = format!("{}B", needs.as_u64().expect("bytes") - 32 * 1024);
+    let wrong = folder.join("wrong.toml");
+    fs::write(&wrong, "[data]\ntpye = 'mnist'\n[model]\n").expect("written");
+    let wrong = wrong.to_str().expect("a path of text");
     let mut documents = vec![
+        document(folder, 2, &["estimate", wrong]),
         document(folder, 0, &["devices"]),
         plain,
         on_cpu(0, &["estimate", blocks, "--segments", "3"]),

@@ -17,7 +17,7 @@
 //! | [`started`] | what a run was started with, for going on |
 //! | [`child`], [`parent`] | this program, run again in a process of its own that ends with this one |
 //! | [`stop`] | signals that stop a command |
-//! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks |
+//! | [`failure`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
 
 // A target of `fuzz` has this file as its root.
 #![cfg_attr(
@@ -36,6 +36,7 @@ mod commands;
 mod compiling;
 mod config;
 mod device;
+mod error_document;
 mod estimate;
 mod exit;
 mod failure;
@@ -75,7 +76,13 @@ fn main() {
     failure::report_exhausted_memory();
     stop::listen();
     parent::watch_if_child();
-    let result = match Cli::parse().command {
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        if error.use_stderr() {
+            error_document::write_usage(&error);
+        }
+        error.exit()
+    });
+    let result = match cli.command {
         Command::Estimate(args) => commands::estimate::run(&args),
         Command::Train(args) => commands::train::run(args),
         Command::Profile(args) => commands::profile::run(&args),
@@ -95,6 +102,7 @@ fn main() {
         Ok(()) => exit::DONE,
         Err(failure) => {
             note!("{:?}", failure.report);
+            error_document::write(&failure);
             failure.code
         }
     };

@@ -11,6 +11,7 @@ macro_rules! note {
 use std::{
     io::{ErrorKind, Write},
     path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use rekindle::train::replace::replace;
@@ -18,9 +19,18 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
 
+/// Whether [`json`] was called.
+static DOCUMENT: AtomicBool = AtomicBool::new(false);
+
+/// Whether a JSON document was written: there is one at most.
+pub fn wrote_document() -> bool {
+    DOCUMENT.load(Relaxed)
+}
+
 /// Writes one JSON document.
 pub fn json(document: &impl Serialize) -> Outcome {
     let text = serde_json::to_string_pretty(document).map_err(Failure::other)?;
+    DOCUMENT.store(true, Relaxed);
     self::text(&format!("{text}\n"))
 }
 

@@ -1,0 +1,77 @@
+//! What a command's JSON says where it fails.
+
+use std::env;
+
+use miette::Report;
+use serde::Serialize;
+
+use crate::{exit, failure::Failure, output};
+
+/// Format tag of [`ErrorDocument`].
+const ERROR_FORMAT: &str = "rekindle-error/1";
+
+/// In place of a command's document, where there is none.
+#[derive(Debug, Serialize)]
+struct ErrorDocument {
+    format: &'static str,
+    /// What is wrong, as the report on standard error says it.
+    error: String,
+    exit_code: i32,
+    /// What to do.
+    help: Option<String>,
+    /// Where in a file it is.
+    place: Option<Place>,
+}
+
+#[derive(Debug, Serialize)]
+struct Place {
+    file: String,
+    /// From 1.
+    line: usize,
+    /// From 1, in characters.
+    column: usize,
+}
+
+/// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
+pub fn write(failure: &Failure) {
+    let report = &failure.report;
+    write_document(&ErrorDocument {
+        format: ERROR_FORMAT,
+        error: report.to_string(),
+        exit_code: failure.code,
+        help: report.help().map(|help| help.to_string()),
+        place: place(report),
+    });
+}
+
+/// The same for arguments that clap refuses, in its words.
+pub fn write_usage(error: &clap::Error) {
+    let text = error.to_string();
+    let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let rest = rest.trim();
+    write_document(&ErrorDocument {
+        format: ERROR_FORMAT,
+        error: message.trim_start_matches("error: ").trim().to_owned(),
+        exit_code: exit::USAGE,
+        help: (!rest.is_empty()).then(|| rest.to_owned()),
+        place: None,
+    });
+}
+
+fn write_document(document: &ErrorDocument) {
+    let asked = env::args_os().any(|argument| argument == "--json");
+    if asked && !output::wrote_document() {
+        // The report is on standard error whatever becomes of this.
+        let _ = output::json(document);
+    }
+}
+
+fn place(report: &Report) -> Option<Place> {
+    let label = report.labels()?.next()?;
+    let contents = report.source_code()?.read_span(label.inner(), 0, 0).ok()?;
+    Some(Place {
+        file: contents.name()?.to_owned(),
+        line: contents.line() + 1,
+        column: contents.column() + 1,
+    })
+}
