@@ -3,14 +3,9 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{
-    Dtype,
-    device::DeviceId,
-    executor::Recheck,
-    meter::Count,
-    train::{ExecutorKind, settings::OnNonFinite},
-};
+use rekindle::{Dtype, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
+use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite};
 use serde::{Deserialize, Serialize};
 
 use rekindle::size::Size;
