@@ -9,6 +9,7 @@ pub(super) mod prepare;
 mod recorded;
 mod run;
 pub(super) mod subject;
+mod terms;
 
 use std::{
     io,

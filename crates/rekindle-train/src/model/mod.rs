@@ -17,6 +17,7 @@
 
 pub mod build;
 pub mod cost;
+mod infer;
 mod init;
 pub mod kernels;
 mod mirror;

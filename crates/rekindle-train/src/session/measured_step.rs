@@ -10,9 +10,9 @@ use super::{
     Planned, RunError,
     modules::{self, Beside},
     recorded,
+    terms::Terms,
 };
 use rekindle::{
-    meter::Count,
     profile::{Holds, Measured},
     record::StepProfile,
 };
@@ -31,18 +31,6 @@ pub struct MeasuredStep {
 struct Profile {
     terms: Terms,
     way: Way,
-}
-
-/// What makes the figures of one part of a batch those of a whole step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Terms {
-    /// Parts that a batch runs in.
-    pub(super) micro_batches: usize,
-    /// Which bytes count.
-    pub(super) count: Count,
-    /// Values that training changes.
-    pub(super) param_count: u64,
 }
 
 /// How the step runs.

@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, Chain, Plan, PlanRequest, PlannerKind, Seconds, Sourc
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Job, Observer, Order, Planned, RunError, ScheduleRequest, measured_step::Terms, prepare::Built,
+    Job, Observer, Order, Planned, RunError, ScheduleRequest, prepare::Built, terms::Terms,
 };
 use crate::profiles::StoredProfile;
 use crate::{

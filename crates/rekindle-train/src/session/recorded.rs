@@ -9,8 +9,7 @@ use rekindle_plan::{
 };
 
 use super::{
-    Job, Observer, Order, Planned, RunError, ScheduleRequest, measured_step::Terms, numbers,
-    prepare::Built,
+    Job, Observer, Order, Planned, RunError, ScheduleRequest, numbers, prepare::Built, terms::Terms,
 };
 use crate::{
     engine::{RecordedStep, loss_of_part},

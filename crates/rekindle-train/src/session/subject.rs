@@ -6,11 +6,8 @@ use burn::tensor::Device;
 use rekindle_plan::{Bytes, PlanError, PlanRequest};
 
 use super::{
-    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest,
-    measured_step::{Terms, Way},
-    modules,
-    prepare::Built,
-    recorded,
+    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, measured_step::Way, modules,
+    prepare::Built, recorded, terms::Terms,
 };
 use crate::{
     ExecutorKind,
