@@ -681,7 +681,7 @@ pub struct ReportArgs {
     #[arg(value_name = "RUN_DIR", required = true)]
     pub runs: Vec<PathBuf>,
     /// Write the page to FILE (by default `report.html`, or `comparison.html` for several runs, in the first folder). A
-    /// FILE that ends in .svg gets the picture alone
+    /// FILE that ends in .svg gets the picture alone, one in .json the trace of a step for https://ui.perfetto.dev
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write one JSON document, which says where the page is, to standard output

@@ -63,6 +63,12 @@ const PASSES: [(Pass, &str, Ink); 5] = [
     (Pass::Optimizer, "optimizer", theme::OPTIMIZER),
 ];
 
+/// What an action is there for, in a word.
+pub fn pass_name(pass: Pass) -> &'static str {
+    let known = PASSES.iter().find(|(known, ..)| *known == pass);
+    known.map_or("", |(_, name, _)| name)
+}
+
 /// The timeline of a run, if it has one.
 pub fn picture(record: &RunRecord, size: Size) -> Option<Drawn<String>> {
     let timeline = record.timeline.as_ref()?;

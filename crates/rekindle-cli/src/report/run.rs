@@ -10,13 +10,14 @@ use rekindle_train::{
 };
 
 use super::{cells, figure, page};
-use crate::{failure::Failure, plot, summary, table::thousands};
+use crate::{failure::Failure, plot, started::Started, summary, table::thousands};
 
 /// The page.
 pub fn run(
     record: &RunRecord,
     steps: &[StepRecord],
     evaluations: &[EvalRecord],
+    started: Option<&Started>,
 ) -> Result<String, Failure> {
     let title = super::name(record);
     let body = html! {
@@ -24,6 +25,12 @@ pub fn run(
         p.soft {
             (record.steps) " of " (record.settings.steps) " steps, batch " (record.batch) ", on " (record.device)
             @if !record.hardware.is_empty() { " (" (record.hardware) ")" }
+        }
+        @if let Some(started) = started {
+            p.soft {
+                code { (started.line()) }
+                @if let Some((at, version)) = started.at() { ", " (at) ", rekindle " (version) }
+            }
         }
         (remarks(record))
         (headline(record))
