@@ -209,7 +209,7 @@ fn devices_that_are_not_there_are_named() {
     let folder = TempDir::new().expect("a folder");
     fs::write(folder.path().join("run.toml"), CONFIG).expect("written");
     let on = |device| refused(folder.path(), &["train", "run.toml", "--device", device]);
-    assert_says(&on("tpu"), 2, &["`tpu` is no device", "cuda"]);
+    assert_says(&on("tpu"), 2, &["unknown device `tpu`", "cuda"]);
     assert_says(&on("cuda:99"), 2, &["cuda:99 cannot be used"]);
     if !cfg!(feature = "wgpu") {
         assert_says(&on("wgpu"), 2, &["not built in", "--features wgpu"]);

@@ -190,7 +190,7 @@ impl Observer for Progress {
 
     fn profile_found(&mut self, folder: &Path) {
         self.line(&format!(
-            "stages were measured before ({}); `--fresh` measures them again",
+            "using the cached profile ({}); `--fresh` measures again",
             folder.display()
         ));
     }

@@ -109,8 +109,8 @@ fn losses(record: &RunRecord) -> String {
     format!("Loss {first:.4} -> {last:.4} in {steps}{evaluation}.")
 }
 
-/// A peak that was promised, and what came of it.
-pub struct PeakPromise {
+/// A predicted peak, and the measured one.
+pub struct PredictedPeak {
     /// Which bytes it counts.
     pub name: &'static str,
     pub predicted: Bytes,
@@ -120,8 +120,8 @@ pub struct PeakPromise {
 }
 
 /// A run's peaks: the one that counts first.
-pub fn peaks(record: &RunRecord) -> Vec<PeakPromise> {
-    let mut peaks = vec![PeakPromise {
+pub fn peaks(record: &RunRecord) -> Vec<PredictedPeak> {
+    let mut peaks = vec![PredictedPeak {
         name: match (&record.pools, record.count) {
             (None, _) => "peak memory",
             (Some(_), Count::Reserved) => "peak reserved",
@@ -132,7 +132,7 @@ pub fn peaks(record: &RunRecord) -> Vec<PeakPromise> {
         budget: record.budget_bytes,
     }];
     if record.pools.is_some() && record.count == Count::Reserved {
-        peaks.push(PeakPromise {
+        peaks.push(PredictedPeak {
             name: "in use between actions",
             predicted: record.in_use.predicted_bytes,
             measured: record.in_use.measured_bytes,

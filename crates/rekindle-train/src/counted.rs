@@ -99,7 +99,7 @@ impl Counted<'_> {
         Measured {
             chain,
             holds,
-            sweep_s: Seconds(0.0),
+            backward_call_s: Seconds(0.0),
         }
     }
 

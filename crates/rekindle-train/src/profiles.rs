@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use rekindle::profile::{Holds, Measured};
 
-const FORMAT: &str = "rekindle-profile/2";
+const FORMAT: &str = "rekindle-profile/3";
 
 /// A profile as it is kept: the chain's fixed bytes without what the run itself holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ struct Header {
     key: String,
     kernel_bytes: Bytes,
     holds: Vec<Holds>,
-    sweep_s: Seconds,
+    backward_call_s: Seconds,
 }
 
 /// A folder of profiles.
@@ -64,7 +64,7 @@ impl ProfileStore {
             measured: Measured {
                 chain,
                 holds: file.holds,
-                sweep_s: file.sweep_s,
+                backward_call_s: file.backward_call_s,
             },
             kernel_bytes: file.kernel_bytes,
         })
@@ -82,7 +82,7 @@ impl ProfileStore {
             key: key.into(),
             kernel_bytes: profile.kernel_bytes,
             holds: profile.measured.holds.clone(),
-            sweep_s: profile.measured.sweep_s,
+            backward_call_s: profile.measured.backward_call_s,
         };
         let mut text = serde_json::to_string(&header)?;
         text.push('\n');
@@ -135,7 +135,7 @@ mod tests {
                         released_backward_temp_bytes: Bytes(13),
                     }],
                 }],
-                sweep_s: Seconds(0.25),
+                backward_call_s: Seconds(0.25),
             },
             kernel_bytes: Bytes(11),
         }

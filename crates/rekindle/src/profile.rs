@@ -31,7 +31,7 @@ pub use measured::{Holds, Measured, OutputHold, keep_useful, with_reserve};
 
 use crate::{
     activation::Activation,
-    executor::{StepLoss, Tensors, copies::fresh, machine::orphan_bytes},
+    executor::{StepLoss, Tensors, copies::fresh, machine::dead_node_bytes},
     graph::detached,
     layer::Layer,
     meter::Meter,
@@ -197,13 +197,13 @@ impl<O: Optimizer> Profiler<'_, O> {
         }
         let places = stages.len() as u64 * size_of::<Option<A>>() as u64;
         let idle_s = idle_seconds(self.meter);
-        let sweep_s = self.sweep_seconds(&activation);
+        let backward_call_s = self.backward_call_seconds(&activation);
         let chain = Chain {
             input_bytes: Bytes(value_bytes(input)),
             input_grad: false,
             fixed_bytes: executor_bytes(stages.len())
                 + Bytes(places)
-                + orphan_bytes(left.into_iter()),
+                + dead_node_bytes(left.into_iter()),
             stages,
             loss: self.loss(&activation, &loss),
             optimizer,
@@ -211,7 +211,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         let measured = Measured {
             chain,
             holds,
-            sweep_s: Seconds((sweep_s - idle_s).max(0.0)),
+            backward_call_s: Seconds((backward_call_s - idle_s).max(0.0)),
         };
         let measured = measured
             .without_overhead(idle_s)

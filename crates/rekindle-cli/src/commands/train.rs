@@ -1,4 +1,4 @@
-//! `rekindle train`: from a config to a trained model and a comparison of promises with measurements.
+//! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
 use std::path::Path;
 

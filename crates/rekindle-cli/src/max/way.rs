@@ -146,7 +146,7 @@ mod tests {
                 };
                 stages
             ],
-            sweep_s: Seconds(0.0),
+            backward_call_s: Seconds(0.0),
         }
     }
 

@@ -34,7 +34,7 @@ pub fn run(
         }
         (remarks(record))
         (headline(record))
-        h2 { "Promised and measured" }
+        h2 { "Predicted and measured" }
         (predictions(record))
         p { (cells::prose(&summary::saved(record))) }
         (timeline(record)?)
@@ -80,7 +80,7 @@ fn headline(record: &RunRecord) -> Markup {
     };
     html! {
         div.cards {
-            @if let Some(promise) = summary::peaks(record).first() { div.card { (promise.name) b { (cells::bytes(peak)) } } }
+            @if let Some(first) = summary::peaks(record).first() { div.card { (first.name) b { (cells::bytes(peak)) } } }
             div.card { "of the plain run's" b { (format!("{share:.0}%")) } span.soft { (cells::bytes(record.plain.peak_bytes)) ", " (plain) } }
             div.card { "step time" b { (cells::seconds(record.measured_step_s)) } span.soft { (format!("{slower:.2}")) " x the plain run's, " (plain) } }
             @if let Some(budget) = record.budget_bytes {

@@ -165,7 +165,7 @@ fn made_up() -> SweepRecord {
         ),
         None,
     );
-    let message = "out of memory: the system would not give 5 bytes more".to_owned();
+    let message = "out of memory: could not allocate 5 bytes".to_owned();
     record.add(
         SweepRow::not_done(Point::Uniform(2), false, RowOutcome::OutOfMemory, message),
         None,

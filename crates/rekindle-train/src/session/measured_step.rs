@@ -53,7 +53,7 @@ impl Way {
     pub(super) fn of_modules(measured: &Measured, beside_buffers: Beside) -> Self {
         Self::Modules {
             holds: measured.holds.clone(),
-            backward_call_s: measured.sweep_s,
+            backward_call_s: measured.backward_call_s,
             beside_buffers,
         }
     }
@@ -211,7 +211,7 @@ impl MeasuredStep {
         Measured {
             chain: self.chain.clone(),
             holds: holds.to_vec(),
-            sweep_s: backward_call,
+            backward_call_s: backward_call,
         }
     }
 

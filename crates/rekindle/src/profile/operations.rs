@@ -258,7 +258,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     }
 
     /// What one backward call takes beyond its operations: the time of one through a graph of a single node.
-    pub(super) fn sweep_seconds<A: Activation>(&self, value: &A) -> f64 {
+    pub(super) fn backward_call_seconds<A: Activation>(&self, value: &A) -> f64 {
         let runs: Vec<Cost> = (0..RUNS.1)
             .map(|run| {
                 let start = leaf(value.clone());
