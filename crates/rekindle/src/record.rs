@@ -117,8 +117,7 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, OptimizerCost, PlanRequest, graph::GraphPlanner};
 
 use crate::{
-    activation::Activation,
-    executor::machine::device_of,
+    activation::{Activation, device_of},
     meter::{Count, HostMeter, Meter, PoolMeter},
 };
 pub(crate) use bridge::marking;

@@ -3,21 +3,22 @@
 use std::{borrow::Cow, ops::RangeInclusive};
 
 use burn::{
-    module::Module,
     optim::GradientsParams,
-    tensor::{Bool, Device, Gradients, Int, Tensor},
+    tensor::{Gradients, Tensor},
 };
 use rekindle_plan::{Action, Bytes, StageId};
 
 use super::{
-    StepError, StepLoss, StepOutput,
     copies::{self, Tensors},
+    error::StepError,
+    output::StepOutput,
     program::{Instruction, Program},
     recheck::Rechecks,
+    scalar::StepLoss,
     watch::Watch,
 };
 use crate::{
-    activation::{Activation, ActivationVisitor},
+    activation::{Activation, device_of},
     balanced,
     graph::{self, Upstream, detached, leaf},
     graph_ops::node_counter,
@@ -390,23 +391,4 @@ where
             drop(Drawing::seeded(&device, self.seed.after()));
         }
     }
-}
-
-/// The device that a layer runs on: its input's, or else that of its parameters.
-pub(crate) fn device_of<A: Activation, L: Module>(input: &A, layer: &L) -> Option<Device> {
-    struct Find(Option<Device>);
-    impl ActivationVisitor for Find {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-    }
-    let mut find = Find(None);
-    input.visit(&mut find);
-    find.0.or_else(|| layer.devices().into_iter().next())
 }
