@@ -316,7 +316,10 @@ fn a_kernel_that_does_not_compile_is_told_in_the_compilers_words() {
     assert_eq!(ended.status.code(), Some(1), "{said}");
     let words = "the device failed: a kernel does not compile: error: no such kernel";
     assert!(said.contains(words), "{said}");
-    assert!(!said.contains("bug") && !said.contains("__global__"), "{said}");
+    assert!(
+        !said.contains("bug") && !said.contains("__global__"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -416,7 +416,7 @@ fn a_text_shorter_than_its_window_is_named() {
 
 #[test]
 fn the_configs_of_this_repository_are_right() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let configs = fs::read_dir(root.join("configs")).expect("configs");
     for path in configs.map(|entry| entry.expect("an entry").path()) {
         if path
@@ -438,7 +438,7 @@ fn estimate_counts_the_keras_model_exactly() {
     let output = Command::cargo_bin("rekindle")
         .expect("built")
         .env("REKINDLE_CACHE", "")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .args(["estimate", "configs/keras-conv.toml", "--json"])
         .output()
         .expect("started");

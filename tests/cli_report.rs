@@ -10,7 +10,7 @@ fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::cargo_bin("rekindle")
         .expect("built")
         .env("REKINDLE_CACHE", "")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .args(arguments)
         .assert()
 }

@@ -3,19 +3,14 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{
-    Dtype,
-    device::DeviceId,
-    executor::Recheck,
-    meter::Count,
-    train::{ExecutorKind, settings::OnNonFinite},
-};
+use rekindle::{Dtype, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
+use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite};
 use serde::{Deserialize, Serialize};
 
 use rekindle::size::Size;
 
-use crate::{commands::supervise, device::DeviceChoice};
+use crate::device::DeviceChoice;
 
 /// Train sequential models that do not fit in memory.
 ///
@@ -310,24 +305,6 @@ pub struct TrainArgs {
     /// Write one JSON document to standard output
     #[arg(long, help_heading = "Output and checks")]
     pub json: bool,
-}
-
-impl TrainArgs {
-    /// What a supervisor asks for: the same run from its snapshot where it has one, within another budget where one is
-    /// named.
-    pub fn again(mut self) -> Self {
-        if self.again
-            && self.resume.is_none()
-            && self.output.as_deref().is_some_and(supervise::has_snapshot)
-        {
-            self.resume = self.output.take();
-        }
-        if let Some(budget) = self.again_within {
-            (self.segments, self.plan, self.planner) = (None, None, None);
-            self.budget = Some(budget);
-        }
-        self
-    }
 }
 
 /// What every command that measures takes.

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use rekindle::{
+use rekindle_train::{
     device::{DeviceId, DeviceInfo, Obstacle, probe},
     model::kernels::Kernels,
 };

@@ -10,18 +10,15 @@ use std::{
 };
 
 use miette::{Report, miette};
-use rekindle::{
+use rekindle::{executor::StepError, record::RecordError};
+use rekindle_plan::{Bytes, PlanError, PlannerKind};
+use rekindle_train::{
+    RunDirError, TrainError, WeightsError,
     data::{DataError, error::Blame},
     device::{DeviceError, device_fault, innermost_cause, refused_kernel, seal_kernels},
-    executor::StepError,
-    record::RecordError,
-    train::{
-        RunDirError, TrainError, WeightsError,
-        session::{Planned, RunError, holders},
-        shortage::speaks_of_memory,
-    },
+    session::{Planned, RunError, holders},
+    shortage::speaks_of_memory,
 };
-use rekindle_plan::{Bytes, PlanError, PlannerKind};
 
 use crate::{exit, terminal};
 

@@ -45,7 +45,7 @@ mod infeasible;
 mod input;
 mod max;
 #[cfg(test)]
-#[path = "../../rekindle/tests/support/mutated.rs"]
+#[path = "../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
 mod parent;
 mod plan_file;
@@ -69,7 +69,7 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 
 fn main() {
     // Before any thread starts.
-    rekindle::device::prepare();
+    rekindle_train::device::prepare();
     terminal::set_up_reports();
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();
@@ -98,6 +98,6 @@ fn main() {
             failure.code
         }
     };
-    rekindle::device::seal_kernels();
+    rekindle_train::device::seal_kernels();
     std::process::exit(code);
 }

@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-use rekindle::train::replace::replace;
+use rekindle_train::replace::replace;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use rekindle::train::{
+use rekindle_train::{
     NonFinite,
     record::{EvalRecord, MemoryGrowth, StepRecord},
     run_dir::{Notice, RunFile},

@@ -5,14 +5,12 @@ pub mod phases;
 use std::fmt::Write;
 
 use comfy_table::Table;
-use rekindle::{
-    meter::Count,
-    train::{
-        record::{PoolRecord, RunRecord},
-        session::Planned,
-    },
-};
+use rekindle::meter::Count;
 use rekindle_plan::Bytes;
+use rekindle_train::{
+    record::{PoolRecord, RunRecord},
+    session::Planned,
+};
 
 use crate::{table, terminal};
 

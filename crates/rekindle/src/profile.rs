@@ -20,7 +20,6 @@
 mod measured;
 pub(crate) mod measurement;
 mod operations;
-mod store;
 mod tensors;
 
 use std::collections::HashMap;
@@ -28,9 +27,7 @@ use std::collections::HashMap;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, Stage, StageId};
 
-pub(crate) use measured::keep_useful;
-pub use measured::{Holds, Measured, OutputHold, with_reserve};
-pub use store::{ProfileStore, StoredProfile};
+pub use measured::{Holds, Measured, OutputHold, keep_useful, with_reserve};
 
 use crate::{
     activation::Activation,
@@ -38,9 +35,9 @@ use crate::{
     graph::detached,
     layer::Layer,
     meter::Meter,
+    record::Optimizer,
     seed::StepSeed,
     sequential::Sequential,
-    train::settings::{Clip, OptimizerSettings},
 };
 use measurement::{GATHERED, idle_seconds, measure};
 use operations::Subject;
@@ -52,7 +49,8 @@ const EXECUTOR_BYTES: u64 = 4096;
 const EXECUTOR_BYTES_PER_STAGE: u64 = 256;
 
 /// The executor's tables for this many stages, the places of activations not counted.
-pub(crate) fn executor_bytes(stages: usize) -> Bytes {
+#[must_use]
+pub fn executor_bytes(stages: usize) -> Bytes {
     Bytes(EXECUTOR_BYTES + stages as u64 * EXECUTOR_BYTES_PER_STAGE)
 }
 
@@ -66,18 +64,16 @@ pub struct StageLabel {
 }
 
 /// How to measure.
-pub struct Profiler<'a> {
+pub struct Profiler<'a, O> {
     /// Where the model is.
     pub device: &'a Device,
     /// Reads its memory.
     pub meter: &'a dyn Meter,
-    /// The optimizer whose step is measured.
-    pub optimizer: OptimizerSettings,
-    /// How gradients are clipped before that step.
-    pub clip: Option<Clip>,
+    /// The optimizer whose step is measured; it stays as it is.
+    pub optimizer: &'a O,
 }
 
-impl Profiler<'_> {
+impl<O: Optimizer> Profiler<'_, O> {
     /// Measures a stack that a program trains within a budget: every stage by itself, and as fixed bytes all that the
     /// meter counts now, besides `input`. What the program will hold later and does not hold yet (another batch, say) is to
     /// be added to `measured.chain.fixed_bytes`; the optimizer's state is in already.

@@ -10,11 +10,12 @@ use std::{
     process::{ChildStdin, Command, Stdio},
 };
 
-use rekindle::{profile::Measured, train::session::Planners};
+use rekindle::profile::Measured;
 use rekindle_plan::{
     Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Seconds, Source,
     graph::{Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId},
 };
+use rekindle_train::session::Planners;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle::train::{
+use rekindle_train::{
     record::RunRecord,
     run_dir::{read_evaluations, read_record, read_steps},
 };

@@ -2,18 +2,15 @@
 
 use std::path::Path;
 
-use rekindle::{
-    device::{DeviceId, DeviceInfo},
-    executor::Recheck,
-    size::Size,
-    train::{
-        ExecutorKind, RunDirError,
-        record::{PlainRun, RunRecord},
-        run_dir::RunDir,
-        session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
-    },
-};
+use rekindle::{executor::Recheck, size::Size};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_train::{
+    ExecutorKind, RunDirError,
+    device::{DeviceId, DeviceInfo},
+    record::{PlainRun, RunRecord},
+    run_dir::RunDir,
+    session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
+};
 
 use super::{plan_elsewhere, supervise};
 use crate::{
@@ -293,7 +290,7 @@ fn too_much(bytes: Bytes, all: Bytes, device: &DeviceInfo) -> String {
     if let Some(total) = device.total_bytes {
         text.push_str(&format!(" of {total}"));
     }
-    let others = rekindle::device::gpu_processes(number);
+    let others = rekindle_train::device::gpu_processes(number);
     if !others.is_empty() {
         let others: Vec<String> = others.iter().map(ToString::to_string).collect();
         text.push_str(&format!(". The rest is held by {}", others.join(", ")));

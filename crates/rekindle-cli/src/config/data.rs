@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle::data::{
+use rekindle_train::data::{
     DataError,
     error::Blame,
     settings::{DataSettings, Source, SyntheticTarget},

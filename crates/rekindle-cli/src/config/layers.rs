@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rekindle::model::{
+use rekindle_train::model::{
     shape_error::LayerPath,
     spec::{LayerSpec, Padding, PoolSpec},
 };

@@ -22,19 +22,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle::{
-    Dtype,
+use rekindle::{Dtype, meter::Count};
+use rekindle_train::{
     data::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
     },
-    meter::Count,
     model::{
         shape::ModelShape,
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
     },
-    train::settings::{OnNonFinite, TrainSettings},
+    settings::{OnNonFinite, TrainSettings},
 };
 use toml::de::DeTable;
 
@@ -185,7 +184,7 @@ impl Config {
 
     /// Opens the data and checks that the model takes its samples.
     pub fn open_data(&self) -> Result<Split, Failure> {
-        let split = rekindle::data::open(&self.data, self.training.seed)
+        let split = rekindle_train::data::open(&self.data, self.training.seed)
             .map_err(|error| data::failure(error, &self.data.source))?;
         self.check_data(&*split.train)?;
         Ok(split)

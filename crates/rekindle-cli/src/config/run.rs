@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle::{executor::Recheck, meter::Count, train::run_dir::SnapshotEvery};
+use rekindle::{executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
+use rekindle_train::run_dir::SnapshotEvery;
 
 use super::{problem::Problem, reader::Section};
 use rekindle::size::Size;

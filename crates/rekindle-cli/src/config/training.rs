@@ -1,11 +1,9 @@
 //! `[train]`: from TOML to [`TrainSettings`].
 
-use rekindle::{
-    Dtype,
+use rekindle::Dtype;
+use rekindle_train::{
     data::TargetKind,
-    train::settings::{
-        Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
-    },
+    settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 use super::{

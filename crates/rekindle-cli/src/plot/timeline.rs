@@ -7,11 +7,11 @@ use plotters::{
     element::{Circle, PathElement, Polygon},
     style::{Color, text_anchor::HPos},
 };
-use rekindle::train::{
+use rekindle_plan::{Bytes, Parts, Seconds};
+use rekindle_train::{
     record::RunRecord,
     timeline::{Pass, TimedAction, Timeline},
 };
-use rekindle_plan::{Bytes, Parts, Seconds};
 
 use super::{
     axis::Unit,

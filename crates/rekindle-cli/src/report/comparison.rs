@@ -1,7 +1,7 @@
 //! The page of several runs.
 
 use maud::html;
-use rekindle::train::record::RunRecord;
+use rekindle_train::record::RunRecord;
 
 use super::{cells, figure, page};
 use crate::{failure::Failure, plot};

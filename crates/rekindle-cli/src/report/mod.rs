@@ -17,7 +17,7 @@ pub mod sweep;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use rekindle::train::record::RunRecord;
+use rekindle_train::record::RunRecord;
 
 use crate::{
     failure::Failure,

@@ -1,15 +1,13 @@
 //! The page of one run.
 
 use maud::{Markup, html};
-use rekindle::{
-    meter::Count,
-    model::spec::{LayerSpec, ModelSpec},
-    train::{
-        record::{EvalRecord, RunRecord, StageRecord, StepRecord},
-        settings::TrainSettings,
-    },
-};
+use rekindle::meter::Count;
 use rekindle_plan::Seconds;
+use rekindle_train::{
+    model::spec::{LayerSpec, ModelSpec},
+    record::{EvalRecord, RunRecord, StageRecord, StepRecord},
+    settings::TrainSettings,
+};
 
 use super::{cells, figure, page};
 use crate::{failure::Failure, plot, summary, table::thousands};
@@ -360,7 +358,7 @@ fn methods(record: &RunRecord) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use rekindle::model::spec::SampleShape;
+    use rekindle_train::model::spec::SampleShape;
 
     use super::*;
 

@@ -6,11 +6,9 @@
 mod tests;
 
 use comfy_table::Table;
-use rekindle::{
-    meter::{Phase, PhaseReading},
-    train::record::{PhasedStep, RunRecord},
-};
+use rekindle::meter::{Phase, PhaseReading};
 use rekindle_plan::Bytes;
+use rekindle_train::record::{PhasedStep, RunRecord};
 
 use crate::table;
 

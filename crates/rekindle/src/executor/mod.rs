@@ -63,7 +63,7 @@ use watch::Watch;
 pub use error::{CheckpointError, StepError};
 pub use recheck::Recheck;
 pub use room::Room;
-pub(crate) use room::{needed, needed_by_update};
+pub use room::{needed, needed_by_update};
 pub use scalar::StepLoss;
 pub use watch::{ActionHook, TraceEntry, Tracing};
 
@@ -260,7 +260,8 @@ impl Executor {
 
     /// The actions that the last step has done: the schedule's, but `optimize` and what only frozen stages would need. For
     /// an executor that one thread has.
-    pub(crate) fn done(&self) -> Arc<[Action]> {
+    #[must_use]
+    pub fn done(&self) -> Arc<[Action]> {
         let script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&script.actions)
     }

@@ -226,7 +226,7 @@ impl Measured {
 
 /// Keeps the plans that no other one beats in peak and time: from the smallest peak to the largest, each faster than the
 /// one before it.
-pub(crate) fn keep_useful<P>(plans: &mut Vec<P>, cost: impl Fn(&P) -> (Bytes, Seconds)) {
+pub fn keep_useful<P>(plans: &mut Vec<P>, cost: impl Fn(&P) -> (Bytes, Seconds)) {
     plans.sort_by(|a, b| {
         let ((a_peak, a_step), (b_peak, b_step)) = (cost(a), cost(b));
         a_peak.cmp(&b_peak).then(a_step.0.total_cmp(&b_step.0))

@@ -3,16 +3,16 @@
 use rekindle::{
     Dtype,
     meter::{Count, Leftover, MemoryReading, Phase, PhaseReading},
-    model::spec::{LayerSpec, ModelSpec, SampleShape},
-    train::{
-        record::{
-            MemoryGrowth, PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord,
-            StageRecord,
-        },
-        settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
-    },
 };
 use rekindle_plan::{Bytes, Seconds};
+use rekindle_train::{
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    record::{
+        MemoryGrowth, PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord,
+        StageRecord,
+    },
+    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+};
 
 use super::{sentences, table};
 
@@ -64,7 +64,7 @@ fn record(
             on_nonfinite: OnNonFinite::Stop,
         },
         param_count: 10 * MIB / 4,
-        executor: rekindle::train::ExecutorKind::Recorded,
+        executor: rekindle_train::ExecutorKind::Recorded,
         planner: "uniform".into(),
         segments: None,
         recomputes: true,
