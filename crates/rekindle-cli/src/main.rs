@@ -60,6 +60,8 @@ mod table;
 mod terminal;
 mod track;
 
+use std::io::Write;
+
 use clap::Parser;
 
 use args::{Cli, Command};
@@ -70,12 +72,13 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 fn main() {
     // Before any thread starts.
     rekindle_train::device::prepare();
-    terminal::set_up_reports();
+    let Cli { command, look } = Cli::parse();
+    terminal::set_up(look);
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();
     stop::listen();
     parent::watch_if_child();
-    let result = match Cli::parse().command {
+    let result = match command {
         Command::Estimate(args) => commands::estimate::run(&args),
         Command::Train(args) => commands::train::run(args),
         Command::Profile(args) => commands::profile::run(&args),
@@ -94,7 +97,7 @@ fn main() {
     let code = match result {
         Ok(()) => exit::DONE,
         Err(failure) => {
-            note!("{:?}", failure.report);
+            let _ = writeln!(std::io::stderr(), "{:?}", failure.report);
             failure.code
         }
     };

@@ -2,9 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    io::{self, IsTerminal},
-    mem,
+    fmt, io, mem,
     ops::ControlFlow,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -56,7 +54,7 @@ pub struct Progress {
 impl Progress {
     /// For a run of so many steps with so many samples each.
     pub fn new(steps: usize, batch: usize) -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
+        let bar = terminal::shows_bars().then(|| {
             let bar = ProgressBar::new(0).with_style(style("{spinner} preparing{kernels}"));
             bar.enable_steady_tick(Duration::from_millis(200));
             compiling::shown_by_bar(true);

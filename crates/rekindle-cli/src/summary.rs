@@ -67,47 +67,46 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
     warnings
 }
 
-/// Phases, predictions beside measurements, and what was saved.
-pub fn closing(record: &RunRecord) -> String {
-    let mut text = String::new();
-    let _ = writeln!(text, "{}", phases::table_text(record));
-    for sentence in phases::sentences(record) {
+/// How a run ended: what was saved, predictions beside measurements, memory by phase. `verbose` shows more phases and
+/// sentences.
+pub fn closing(record: &RunRecord, verbose: bool) -> String {
+    let mut text = format!("{}\n{}\n", saved(record), losses(record));
+    if record.steps == 1 {
+        text.push_str("One step ran: its time holds what warms up in the first.\n");
+    }
+    if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
+        let _ = writeln!(
+            text,
+            "The pools were trimmed {trims} times to stay within the budget."
+        );
+    }
+    let _ = writeln!(text, "\n{}", predictions(record));
+    let _ = writeln!(text, "\n{}", phases::table_text(record, verbose));
+    for sentence in phases::sentences(record, verbose) {
         let _ = writeln!(
             text,
             "{}",
             terminal::wrapped(&format!("- {sentence}"), "  ")
         );
     }
-    text.push('\n');
-    let _ = writeln!(text, "{}\n", predictions(record));
-    if record.steps == 1 {
-        text.push_str("One step ran: its time holds what warms up in the first.\n\n");
-    }
-    if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
-        let _ = writeln!(
-            text,
-            "The pools were trimmed {trims} times to stay within the budget.\n"
-        );
-    }
-    if let Some(evaluation) = &record.evaluation {
+    text
+}
+
+fn losses(record: &RunRecord) -> String {
+    let (first, last, steps) = (record.first_loss, record.last_loss, record.steps);
+    let steps = match steps {
+        1 => "1 step".to_owned(),
+        steps => format!("{steps} steps"),
+    };
+    let evaluation = record.evaluation.as_ref().map(|evaluation| {
         let accuracy = evaluation
             .accuracy
             .map(|share| format!(", accuracy {:.1}%", 100.0 * share))
             .unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "Loss {:.4} -> {:.4} in {} steps; evaluation loss {:.4}{accuracy}.",
-            record.first_loss, record.last_loss, record.steps, evaluation.loss
-        );
-    } else {
-        let _ = writeln!(
-            text,
-            "Loss {:.4} -> {:.4} in {} steps.",
-            record.first_loss, record.last_loss, record.steps
-        );
-    }
-    text.push_str(&saved(record));
-    text
+        format!("; evaluation loss {:.4}{accuracy}", evaluation.loss)
+    });
+    let evaluation = evaluation.unwrap_or_default();
+    format!("Loss {first:.4} -> {last:.4} in {steps}{evaluation}.")
 }
 
 /// A peak that was promised, and what came of it.
@@ -156,7 +155,8 @@ fn predictions(record: &RunRecord) -> Table {
             peak.predicted.to_string(),
             peak.measured.to_string(),
             error(peak.predicted.0 as f64, peak.measured.0 as f64),
-            peak.budget.map_or("-".into(), |budget| budget.to_string()),
+            peak.budget
+                .map_or(String::new(), |budget| budget.to_string()),
         ]);
     }
     let (predicted, measured) = (record.predicted_step_s, record.measured_step_s);
@@ -165,8 +165,11 @@ fn predictions(record: &RunRecord) -> Table {
         predicted.to_string(),
         measured.to_string(),
         error(predicted.0, measured.0),
-        "-".into(),
+        String::new(),
     ]);
+    if record.budget_bytes.is_none() {
+        table::hide(&mut table, 4);
+    }
     table
 }
 

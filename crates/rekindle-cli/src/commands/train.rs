@@ -27,7 +27,7 @@ use crate::{
     plot,
     progress::Progress,
     started::{self, Started},
-    summary,
+    summary, terminal,
     track::TrackFiles,
 };
 
@@ -128,7 +128,10 @@ pub fn run(args: TrainArgs) -> Outcome {
     if args.json {
         output::json(&record)?;
     } else {
-        output::text(&format!("\n{}\n", summary::closing(&record)))?;
+        output::text(&format!(
+            "\n{}\n",
+            summary::closing(&record, terminal::verbose())
+        ))?;
     }
     if record.interrupted {
         return Err(Failure::with_help(

@@ -33,7 +33,7 @@ pub fn run(
         (timeline(record)?)
         h2 { "Memory by phase" }
         (phases(record))
-        ul { @for sentence in summary::phases::sentences(record) { li { (cells::prose(&sentence)) } } }
+        ul { @for sentence in summary::phases::sentences(record, true) { li { (cells::prose(&sentence)) } } }
         h2 { "Plan" }
         (plan(record))
         h2 { "Training" }

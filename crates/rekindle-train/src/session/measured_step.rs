@@ -70,7 +70,7 @@ impl MeasuredStep {
     pub fn counted(measured: Measured, micro_batches: usize) -> Self {
         let terms = Terms {
             micro_batches,
-            count: Count::default(),
+            count: rekindle::meter::Count::default(),
             param_count: 0,
         };
         let way = Way::of_modules(&measured, Beside::default());
