@@ -3,7 +3,8 @@
 //! A NaN or an infinity in a tensor makes its sum one too, so the sum of all sums is read once a step. Only where that
 //! is not finite are the tensors read one by one: finite numbers may have a sum that is too large.
 //!
-//! Cost: one pass over the gradients and one read a step. Memory: some numbers; where a sum is not finite, a copy of one
+//! Cost: one pass over the gradients and one read a step, but where gradients are clipped by their common norm, which is
+//! such a number as well. Memory: some numbers; where a sum is not finite, a copy of one
 //! tensor on the host.
 
 use std::fmt;

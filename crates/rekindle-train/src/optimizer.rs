@@ -20,6 +20,7 @@ use burn::{
 };
 
 use super::{
+    nonfinite,
     run_dir_error::RunDirError,
     settings::{Clip, OptimizerSettings},
     snapshot::{Snapshot, SnapshotWriter},
@@ -45,7 +46,10 @@ impl Optimizer for AnyOptimizer {
     }
 
     fn step<M: Module>(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
-        let mut gradients = self.clipped(&model, gradients);
+        let squares = self.sum_of_squares(&model, &gradients);
+        // A device that failed says so where the updated values are read.
+        let squares = squares.and_then(|sum| nonfinite::read(sum).ok());
+        let mut gradients = self.clipped(&model, gradients, squares);
         self.update(rate, model, &mut gradients)
     }
 }
@@ -72,15 +76,16 @@ impl AnyOptimizer {
     }
 
     /// Updates the model one layer after the other: the same update, with less memory alive at once where work is
-    /// queued. `before_each` is told the layer's place.
+    /// queued. `squares` is their [`sum_of_squares`](Self::sum_of_squares), read; `before_each` is told the layer's place.
     pub(super) fn step_by_layer<L: Module>(
         &mut self,
         rate: f64,
         model: Sequential<L>,
         gradients: GradientsParams,
+        squares: Option<f64>,
         mut before_each: impl FnMut(usize),
     ) -> Sequential<L> {
-        let mut gradients = self.clipped(&model, gradients);
+        let mut gradients = self.clipped(&model, gradients, squares);
         let mut updated = Vec::with_capacity(model.len());
         for (place, layer) in model.into_layers().into_iter().enumerate() {
             before_each(place);
@@ -89,11 +94,26 @@ impl AnyOptimizer {
         Sequential::new(updated)
     }
 
+    /// The sum of all gradients' squares, where their common norm is bounded and there are any.
+    pub(super) fn sum_of_squares<M: Module>(
+        &self,
+        model: &M,
+        gradients: &GradientsParams,
+    ) -> Option<Tensor<1>> {
+        self.global_norm?;
+        sum_of_squares(model, gradients)
+    }
+
     /// The gradients, scaled where their common norm is bounded.
-    fn clipped<M: Module>(&self, model: &M, gradients: GradientsParams) -> GradientsParams {
-        match self.global_norm {
-            Some(max) => clip_global_norm(model, gradients, max),
-            None => gradients,
+    fn clipped<M: Module>(
+        &self,
+        model: &M,
+        gradients: GradientsParams,
+        squares: Option<f64>,
+    ) -> GradientsParams {
+        match (self.global_norm, squares) {
+            (Some(max), Some(squares)) => clip_global_norm(model, gradients, max, squares.sqrt()),
+            _ => gradients,
         }
     }
 
@@ -250,10 +270,8 @@ impl Leaf {
     }
 }
 
-/// Scales all gradients by `max / norm` where their common L2 norm exceeds `max` (Pascanu et al. 2013, algorithm 1).
-///
-/// A gradient that is not finite leaves them as they are, so that the loss shows it.
-fn clip_global_norm<M: Module>(model: &M, gradients: GradientsParams, max: f64) -> GradientsParams {
+/// The square of the gradients' common L2 norm, if there are gradients.
+fn sum_of_squares<M: Module>(model: &M, gradients: &GradientsParams) -> Option<Tensor<1>> {
     struct SquaredNorm<'a> {
         gradients: &'a GradientsParams,
         sum: Option<Tensor<1>>,
@@ -269,6 +287,23 @@ fn clip_global_norm<M: Module>(model: &M, gradients: GradientsParams, max: f64) 
             }
         }
     }
+    let mut squared = SquaredNorm {
+        gradients,
+        sum: None,
+    };
+    model.visit(&mut squared);
+    squared.sum
+}
+
+/// Scales all gradients by `max / norm` where their common L2 norm exceeds `max` (Pascanu et al. 2013, algorithm 1).
+///
+/// A gradient that is not finite leaves them as they are, so that the loss shows it.
+fn clip_global_norm<M: Module>(
+    model: &M,
+    gradients: GradientsParams,
+    max: f64,
+    norm: f64,
+) -> GradientsParams {
     /// Moves rather than changes in place, so that a parameter used twice is scaled once.
     struct Scale {
         from: GradientsParams,
@@ -283,15 +318,6 @@ fn clip_global_norm<M: Module>(model: &M, gradients: GradientsParams, max: f64) 
         }
     }
 
-    let mut squared = SquaredNorm {
-        gradients: &gradients,
-        sum: None,
-    };
-    model.visit(&mut squared);
-    let Some(sum) = squared.sum else {
-        return gradients;
-    };
-    let norm = sum.into_data().iter::<f64>().next().map_or(0.0, f64::sqrt);
     if norm <= max || !norm.is_finite() {
         return gradients;
     }

@@ -4,7 +4,8 @@ use rekindle_plan::Bytes;
 use thiserror::Error;
 
 use super::trainer::TrainError;
-use rekindle::{executor::StepError, meter::FailedAllocation, record::RecordError};
+use crate::device::{device_fault, refused_kernel};
+use rekindle::{executor::StepError, meter::FailedAllocation, quiet::catch, record::RecordError};
 
 /// Share of what was there when an allocation failed that the next plan may take.
 const NEXT: f64 = 0.95;
@@ -95,6 +96,19 @@ impl Shortage {
 }
 
 impl TrainError {
+    /// Runs `call`, in which burn reads a device's values and tells of a failure by a panic. Any other panic goes on.
+    pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Self> {
+        let of_device = |message: &str| {
+            speaks_of_memory(message)
+                || device_fault(message).is_some()
+                || refused_kernel(message).is_some()
+        };
+        catch(call).map_err(|message| match of_device(&message) {
+            true => Self::Device(message),
+            false => panic!("{message}"),
+        })
+    }
+
     /// The same, told as a shortage where it is one.
     pub(super) fn or_shortage(self) -> Self {
         let shortage = match self {

@@ -40,6 +40,7 @@ use super::{
     replace::replace,
     run_dir_error::RunDirError,
 };
+use crate::device::staging::{Staging, release};
 use rekindle::quiet::catch;
 
 const START: &str = "rekindle-snapshot/3\n";
@@ -314,6 +315,7 @@ impl Snapshot {
             from: self,
             recorded,
             restored: 0,
+            staging: Staging::default(),
             result: Ok(()),
         };
         let model = own.map(&mut restore);
@@ -336,31 +338,36 @@ impl Snapshot {
         // Updates are computed without autodiff.
         let device = device.clone().without_autodiff();
         let count: usize = self.take()?;
-        (0..count)
-            .map(|_| {
-                let (id, rank, tensors, scalars) =
-                    self.take::<(u64, usize, Vec<(String, TensorData)>, _)>()?;
-                let wrong = |what| {
-                    self.malformed(format!("the optimizer's state of parameter {id} {what}"))
-                };
-                let shape = self.shapes.get(&id);
-                if !tensors
-                    .iter()
-                    .all(|(_, data)| Some(&data.shape()[..]) == shape.map(|shape| &shape[..]))
-                {
-                    return Err(wrong("has another shape"));
-                }
-                let mut source = StateSource::new(scalars);
-                for (name, data) in tensors {
-                    source.insert_tensor(name, data);
-                }
-                // burn panics where values do not fill their shape, or have another rank than `rank`.
+        let mut staging = Staging::default();
+        let states = (0..count).map(|_| {
+            let (id, rank, tensors, scalars) =
+                self.take::<(u64, usize, Vec<(String, TensorData)>, _)>()?;
+            let wrong =
+                |what| self.malformed(format!("the optimizer's state of parameter {id} {what}"));
+            let shape = self.shapes.get(&id);
+            if !tensors
+                .iter()
+                .all(|(_, data)| Some(&data.shape()[..]) == shape.map(|shape| &shape[..]))
+            {
+                return Err(wrong("has another shape"));
+            }
+            let mut source = StateSource::new(scalars);
+            let mut bytes = 0;
+            for (name, data) in tensors {
+                bytes += data.bytes().len() as u64;
+                source.insert_tensor(name, data);
+            }
+            // burn panics where values do not fill their shape, or have another rank than `rank`.
+            let state =
                 catch(|| optimizer.state_unflatten(rank, STATE_PREFIX, &mut source, &device))
                     .map_err(|_| wrong("holds something else than its tensors"))?
-                    .map(|state| (ParamId::from(id), state))
-                    .ok_or_else(|| wrong("is incomplete"))
-            })
-            .collect()
+                    .ok_or_else(|| wrong("is incomplete"))?;
+            staging.copied(bytes, &device);
+            Ok((ParamId::from(id), state))
+        });
+        let states = states.collect::<Result<_, _>>()?;
+        release(&device);
+        Ok(states)
     }
 }
 
@@ -368,6 +375,7 @@ struct Restore<'a> {
     from: &'a mut Snapshot,
     recorded: usize,
     restored: usize,
+    staging: Staging,
     result: Result<(), RunDirError>,
 }
 
@@ -404,7 +412,7 @@ impl ModuleMapper for Restore<'_> {
                 let options = (&device, tensor.dtype());
                 // Freed before its successor comes.
                 drop(tensor);
-                let shape = data.shape().clone();
+                let (shape, bytes) = (data.shape().clone(), data.bytes().len() as u64);
                 // burn panics where values are of a kind that it cannot convert.
                 let tensor = catch(|| Tensor::from_data(data, options)).unwrap_or_else(|_| {
                     let reason =
@@ -412,6 +420,7 @@ impl ModuleMapper for Restore<'_> {
                     self.result = Err(self.from.malformed(reason));
                     Tensor::zeros(shape, options)
                 });
+                self.staging.copied(bytes, &device);
                 let tensor = tensor.set_require_grad(wants_gradient);
                 Param::from_mapped_value(id, tensor, mapper)
             }

@@ -107,6 +107,14 @@ struct Parts {
     trace: Vec<TraceEntry>,
 }
 
+/// What is known of a step's gradients before the update.
+struct Checked {
+    /// What is not finite, where the settings go on all the same.
+    nonfinite: Option<NonFinite>,
+    /// The sum of the gradients' squares, where they are clipped by it.
+    squares: Option<f64>,
+}
+
 /// A step that could not run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TrainError {
@@ -178,8 +186,13 @@ impl Trainer {
     ///
     /// Updates of statistics that wait are merged first, as the next forward would: nothing that is computed changes.
     pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        to.model(&self.model())?;
-        self.optimizer.save(to)
+        let saved = TrainError::caught(|| {
+            to.model(&self.model())?;
+            self.optimizer.save(to)
+        });
+        // The values were copied by way of pinned memory.
+        self.meter.trim();
+        saved.map_err(io::Error::other)?
     }
 
     /// Goes on after `steps_done` steps, with a model that was [restored](Snapshot::restore) already.
@@ -319,7 +332,7 @@ impl Trainer {
         if let Some(path) = nonfinite::first_value(&self.model.valid())? {
             return Ok(Some(format!("`{path}`")));
         }
-        let state = self.optimizer.not_finite();
+        let state = TrainError::caught(|| self.optimizer.not_finite())?;
         Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
     }
 
@@ -352,12 +365,12 @@ impl Trainer {
         let meter = Arc::clone(&self.meter);
         let mut after = PhaseRecorder::start(Some(&*meter));
         let checked = self.check_memory(&parts).and_then(|()| {
-            let nonfinite = self.check(&parts)?;
+            let checked = self.check(&parts)?;
             self.check_first_update()?;
-            Ok(nonfinite)
+            Ok(checked)
         });
-        let nonfinite = match checked {
-            Ok(found) => found,
+        let Checked { nonfinite, squares } = match checked {
+            Ok(checked) => checked,
             Err(error) => {
                 drop(parts);
                 self.abandon(before);
@@ -376,7 +389,7 @@ impl Trainer {
             }
             _ => {
                 drop(before);
-                self.update(rate, gradients);
+                self.update(rate, gradients, squares);
             }
         }
         after.end(Phase::Optimizer);
@@ -447,11 +460,19 @@ impl Trainer {
         Ok(all)
     }
 
-    /// What is not finite, where the settings go on all the same.
-    fn check(&self, parts: &Parts) -> Result<Option<NonFinite>, TrainError> {
-        let gradient = nonfinite::first_gradient(&self.model, &parts.gradients)?;
+    /// Looks for what is not finite.
+    fn check(&self, parts: &Parts) -> Result<Checked, TrainError> {
+        let squares = self.optimizer.sum_of_squares(&self.model, &parts.gradients);
+        let squares = squares.map(nonfinite::read).transpose()?;
+        let gradient = match squares {
+            Some(squares) if squares.is_finite() => None,
+            _ => nonfinite::first_gradient(&self.model, &parts.gradients)?,
+        };
         if parts.loss.is_finite() && gradient.is_none() {
-            return Ok(None);
+            return Ok(Checked {
+                nonfinite: None,
+                squares,
+            });
         }
         let found = NonFinite {
             step: self.steps_done + 1,
@@ -461,18 +482,21 @@ impl Trainer {
         };
         match found.handled {
             OnNonFinite::Stop => Err(TrainError::NonFinite(found)),
-            OnNonFinite::Skip | OnNonFinite::Continue => Ok(Some(found)),
+            OnNonFinite::Skip | OnNonFinite::Continue => Ok(Checked {
+                nonfinite: Some(found),
+                squares,
+            }),
         }
     }
 
-    fn update(&mut self, rate: f64, gradients: GradientsParams) {
+    fn update(&mut self, rate: f64, gradients: GradientsParams, squares: Option<f64>) {
         // The optimizer consumes the model, so that it can update parameters in place.
         let model = self.take_model();
         let first_step = self.steps_done == 0;
         let engine = &self.engine;
         self.model = self
             .optimizer
-            .step_by_layer(rate, model, gradients, |stage| {
+            .step_by_layer(rate, model, gradients, squares, |stage| {
                 engine.make_room_for_update(stage, first_step);
             });
     }

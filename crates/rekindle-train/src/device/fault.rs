@@ -24,6 +24,17 @@ pub fn device_fault(message: &str) -> Option<String> {
     })
 }
 
+/// What a compiler says of a kernel that it refused, if that is what a message tells of. The kernel's source is left out.
+#[must_use]
+pub fn refused_kernel(message: &str) -> Option<String> {
+    let lines = message.lines().flat_map(|line| line.split("\\n"));
+    let mut lines = lines.map(str::trim);
+    lines.find(|line| line.ends_with("[Compilation Error]"))?;
+    let said = lines.take_while(|line| *line != "[Source]");
+    let said: Vec<&str> = said.filter(|line| !line.is_empty()).collect();
+    Some(said.join("; "))
+}
+
 #[cfg(feature = "cuda")]
 fn driver_words(status: u32) -> Option<String> {
     let (name, words) = rekindle_cuda::error_words(status)?;
@@ -68,6 +79,31 @@ No backtrace available";
         assert!(fault.ends_with("in `cuLaunchKernel`"), "{fault}");
         let within = format!("bytes: host access failed: Read({POISONED:?})");
         assert_eq!(device_fault(&within), Some(fault));
+    }
+
+    #[test]
+    fn of_a_kernel_that_is_refused_the_compilers_words_are_told() {
+        let message = "\
+A compilation error happened during launch
+Caused by:
+  An error caused the compilation to fail
+Caused by:
+  [Compilation Error]\u{20}
+    default_program(2): catastrophic error: cannot open source file \"mma.h\"
+    1 catastrophic error detected
+
+[Source]\u{20}\u{20}
+extern \"C\" __global__ void kernel() {}
+
+Backtrace:
+No backtrace available";
+        let words = "default_program(2): catastrophic error: cannot open source file \"mma.h\"; 1 catastrophic error detected";
+        assert_eq!(refused_kernel(message).as_deref(), Some(words));
+        let within = format!("bytes: host access failed: Read({message:?})");
+        let within = refused_kernel(&within).expect("the same");
+        assert!(within.starts_with("default_program(2)"), "{within}");
+        assert_eq!(device_fault(message), None);
+        assert_eq!(refused_kernel(POISONED), None);
     }
 
     #[test]

@@ -11,12 +11,13 @@ mod open;
 mod pools;
 mod probe;
 mod process;
+pub(crate) mod staging;
 
 use std::fmt;
 
 use serde::Serialize;
 
-pub use fault::{device_fault, innermost_cause};
+pub use fault::{device_fault, innermost_cause, refused_kernel};
 pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
 #[cfg(feature = "cuda")]
 pub use nvidia::cuda_parts;

@@ -23,6 +23,7 @@ use super::{
     stage::{Instruction, Op, Stage},
     stages::StagePlan,
 };
+use crate::device::staging::Staging;
 use rekindle::dtype::Dtype;
 
 /// Why a model cannot be built.
@@ -56,7 +57,10 @@ pub fn build(
     dtype: Dtype,
     device: &Device,
 ) -> Result<Vec<Stage>, BuildError> {
-    build_with(model, plan, dtype, device, FirstWeight::init)
+    let mut staging = Staging::default();
+    build_with(model, plan, dtype, device, &mut |first, dims, device| {
+        first.init(dims, device, &mut staging)
+    })
 }
 
 /// As [`build`], for a device that computes nothing: no value is drawn on the host.
@@ -70,22 +74,25 @@ pub fn build_shapes(
     dtype: Dtype,
     device: &Device,
 ) -> Result<Vec<Stage>, BuildError> {
-    build_with(model, plan, dtype, device, |_, dims, device| {
+    build_with(model, plan, dtype, device, &mut |_, dims, device| {
         Initializer::Zeros.init(dims, device)
     })
 }
 
 /// Makes a linear layer's weight `[inputs, outputs]` from what it starts from.
-type InitWeight = fn(FirstWeight, [usize; 2], &Device) -> Param<Tensor<2>>;
+type InitWeight<'a> = dyn FnMut(FirstWeight, [usize; 2], &Device) -> Param<Tensor<2>> + 'a;
 
 impl FirstWeight {
-    fn init(self, dims: [usize; 2], device: &Device) -> Param<Tensor<2>> {
+    fn init(self, dims: [usize; 2], device: &Device, staging: &mut Staging) -> Param<Tensor<2>> {
         match self {
             Self::Drawn(initializer) => initializer.init(dims, device),
             Self::Mirrored { pairs_in } => {
                 let [inputs, outputs] = dims;
                 let values = mirrored_weight(inputs, outputs, pairs_in, device);
-                Param::from_data(TensorData::new(values, dims), device)
+                let bytes = size_of_val(values.as_slice()) as u64;
+                let weight = Param::from_data(TensorData::new(values, dims), device);
+                staging.copied(bytes, device);
+                weight
             }
         }
     }
@@ -96,7 +103,7 @@ fn build_with(
     plan: &StagePlan,
     dtype: Dtype,
     device: &Device,
-    init: InitWeight,
+    init: &mut InitWeight<'_>,
 ) -> Result<Vec<Stage>, BuildError> {
     let shape = model.infer()?;
     let layers = model.layers.len();
@@ -120,7 +127,7 @@ fn build_with(
                 program: Vec::new(),
                 dtype,
                 device,
-                init,
+                init: &mut *init,
             };
             for index in stage.layers.clone() {
                 builder.layer(&model.layers, index, &shape.layers[index]);
@@ -136,7 +143,7 @@ struct StageBuilder<'a> {
     program: Vec<Instruction>,
     dtype: Dtype,
     device: &'a Device,
-    init: InitWeight,
+    init: &'a mut InitWeight<'a>,
 }
 
 impl StageBuilder<'_> {

@@ -31,8 +31,10 @@ impl Built {
         let stages = StagePlan::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
+        // First values are drawn on the device.
+        let built = TrainError::caught(|| build(job.model, &stages, job.settings.dtype, device))??;
         Ok(Self {
-            model: Sequential::new(build(job.model, &stages, job.settings.dtype, device)?),
+            model: Sequential::new(built),
             shape,
             batches,
             labels: labels(job.model, &stages),

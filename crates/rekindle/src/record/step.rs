@@ -170,8 +170,13 @@ where
         let (planned, predicted_peak) = self.plan_for(model, &batch)?;
         let started = Instant::now();
         let [phases, spans] = halves(&self.planning.meter);
+        // A second reader costs the device a wait at every phase.
+        let phases: &dyn Meter = match &watch {
+            Some(_) => &phases,
+            None => &*self.planning.meter,
+        };
         let mut readings = Readings {
-            phases: PhaseRecorder::start(Some(&phases)),
+            phases: PhaseRecorder::start(Some(phases)),
             phase: Phase::Forward,
             watch: watch.map(|tell| Watch {
                 tell,

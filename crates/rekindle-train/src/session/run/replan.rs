@@ -106,7 +106,7 @@ impl Session<'_> {
         let error = OutOfMemory::new(
             self.trainer.steps_done() + 1,
             shortage,
-            self.meter.read(),
+            &*self.meter,
             probe(self.device).ok(),
             &self.planned,
             smallest,
