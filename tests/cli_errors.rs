@@ -260,7 +260,7 @@ fn devices_that_are_not_there_are_named() {
     let folder = TempDir::new().expect("a folder");
     fs::write(folder.path().join("run.toml"), CONFIG).expect("written");
     let on = |device| refused(folder.path(), &["train", "run.toml", "--device", device]);
-    assert_says(&on("tpu"), 2, &["`tpu` is no device", "cuda"]);
+    assert_says(&on("tpu"), 2, &["unknown device `tpu`", "cuda"]);
     assert_says(&on("cuda:99"), 2, &["cuda:99 cannot be used"]);
     if !cfg!(feature = "wgpu") {
         assert_says(&on("wgpu"), 2, &["not built in", "--features wgpu"]);
@@ -467,7 +467,7 @@ fn a_text_shorter_than_its_window_is_named() {
 
 #[test]
 fn the_configs_of_this_repository_are_right() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let configs = fs::read_dir(root.join("configs")).expect("configs");
     for path in configs.map(|entry| entry.expect("an entry").path()) {
         if path
@@ -489,7 +489,7 @@ fn estimate_counts_the_keras_model_exactly() {
     let output = Command::cargo_bin("rekindle")
         .expect("built")
         .env("REKINDLE_CACHE", "")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .args(["estimate", "configs/keras-conv.toml", "--json"])
         .output()
         .expect("started");

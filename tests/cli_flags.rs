@@ -174,3 +174,42 @@ fn what_measuring_takes_counts() {
         );
     }
 }
+
+#[test]
+fn a_quiet_run_ends_with_its_results_and_a_verbose_one_with_more() {
+    let steps = OVERFLOWS.replace("1e30", "0.1");
+    let folder = folder(&steps);
+    let said = |flag: &[&str]| {
+        let arguments = [&["train", "run.toml"], flag].concat();
+        let output = rekindle(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        let text = String::from_utf8(output.stdout.clone()).expect("text");
+        (text, messages(&output))
+    };
+    let (usual, notes) = said(&[]);
+    assert!(notes.contains("step 1/3"), "{notes}");
+    let (quiet, notes) = said(&["--quiet"]);
+    assert_eq!(notes, "");
+    let lines = |text: &str| text.lines().count();
+    assert_eq!(lines(&quiet), lines(&usual));
+    assert!(lines(&usual) <= 24, "{usual}");
+    let (verbose, _) = said(&["-v"]);
+    // Three steps of five phases in place of one.
+    assert!(lines(&verbose) >= lines(&usual) + 10, "{verbose}");
+    let wrong = rekindle(folder.path(), &["train", "nothing.toml", "-q"]);
+    assert!(messages(&wrong).contains("nothing.toml"));
+}
+
+#[test]
+fn colours_are_used_where_they_are_asked_for() {
+    let folder = folder(OVERFLOWS);
+    let escapes = |when: &str| {
+        let arguments = ["estimate", "run.toml", "--device", "cpu", "--color", when];
+        let output = rekindle(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        output.stdout.contains(&b'\x1b')
+    };
+    assert!(escapes("always"));
+    assert!(!escapes("auto"));
+    assert!(!escapes("never"));
+}

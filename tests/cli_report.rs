@@ -10,7 +10,7 @@ fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::cargo_bin("rekindle")
         .expect("built")
         .env("REKINDLE_CACHE", "")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .args(arguments)
         .assert()
 }
@@ -127,6 +127,34 @@ fn a_name_that_ends_in_svg_gets_the_timeline_alone() {
             .expect("written")
             .starts_with("<svg ")
     );
+}
+
+#[test]
+fn a_name_that_ends_in_json_gets_a_trace_of_every_action() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    train(&run, &["--segments", "2"]);
+    let trace = folder.path().join("trace.json");
+    let path = |path: &Path| path.display().to_string();
+    rekindle(&["report", &path(&run), "-o", &path(&trace)]).success();
+    let read = |path: &Path| -> Value {
+        serde_json::from_str(&fs::read_to_string(path).expect("written")).expect("JSON")
+    };
+    let (trace, record) = (read(&trace), read(&run.join("run.json")));
+    let actions = record["timeline"]["actions"].as_array().expect("actions");
+    let events = trace["traceEvents"].as_array().expect("events");
+    let complete: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+    assert_eq!(complete.len(), actions.len());
+    for (event, action) in complete.into_iter().zip(actions) {
+        let seconds = |value: &Value| value.as_f64().expect("a number");
+        let duration = seconds(&event["dur"]) * 1e-6 - seconds(&action["duration_s"]);
+        assert!(duration.abs() < 1e-9, "{event}");
+        let held = &event["args"]["measured_peak_bytes"];
+        assert_eq!(held, &action["measured_peak_bytes"]);
+    }
+    let two = rekindle(&["report", &path(&run), &path(&run), "-o", "x.json"]).failure();
+    let said = String::from_utf8_lossy(&two.get_output().stderr).into_owned();
+    assert!(said.contains("one run"), "{said}");
 }
 
 #[test]

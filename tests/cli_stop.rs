@@ -99,7 +99,7 @@ fn an_interrupt_stops_after_the_step_and_still_reports() {
 
 #[test]
 fn an_interrupt_of_what_keeps_nothing_is_said() {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     for arguments in [
         &["verify", "configs/deep-linear.toml", "--steps", "1000"][..],
         &["plan", "configs/deep-linear.toml", "--executor", "modules"],
@@ -183,7 +183,7 @@ fn a_blocked_read_is_interrupted_in_every_command() {
 
 #[test]
 fn a_run_that_is_measured_is_interrupted_at_once() {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     for command in ["train", "profile"] {
         let arguments = [command, "configs/deep-linear.toml", "--device", "cpu"];
         let output = signalled(project, &arguments, |line| line.contains("on cpu"), "-TERM");

@@ -9,7 +9,7 @@ fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::cargo_bin("rekindle")
         .expect("built")
         .env("REKINDLE_CACHE", "")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .args(arguments)
         .assert()
 }
@@ -237,7 +237,7 @@ fn what_was_measured_once_is_found_again_unless_fresh_is_wanted() {
         let output = Command::cargo_bin("rekindle")
             .expect("built")
             .env("REKINDLE_CACHE", cache.path())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .args([
                 "profile",
                 "configs/parity/mlp.toml",

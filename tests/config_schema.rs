@@ -19,7 +19,8 @@ const ANNOTATIONS: [&str; 8] = [
 ];
 
 fn schema() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schema/config.json");
+    let path =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/schema/config.json");
     serde_json::from_slice(&fs::read(path).expect("read")).expect("JSON")
 }
 
@@ -97,7 +98,7 @@ fn config(path: &Path) -> Value {
 #[test]
 fn every_config_of_the_repository_is_valid() {
     let schema = schema();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("configs");
     let mut seen = 0;
     for folder in [root.clone(), root.join("parity")] {
         for entry in fs::read_dir(folder).expect("configs") {

@@ -52,7 +52,7 @@ fn examples_stay_within_their_budgets() {
 #[test]
 fn examples_with_one_subject_are_short() {
     for name in EXAMPLES.into_iter().chain(["learner"]) {
-        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .join("examples")
             .join(name)
             .with_extension("rs");

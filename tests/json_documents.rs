@@ -25,7 +25,7 @@ struct Documented {
 fn document(folder: &Path, code: i32, arguments: &[&str]) -> Value {
     let output = Command::cargo_bin("rekindle")
         .expect("built")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .env("REKINDLE_CACHE", folder.join("cache"))
         .args(arguments)
         .arg("--json")
@@ -62,7 +62,7 @@ fn keys(value: &Value, at: &str, found: &mut BTreeSet<String>) {
 
 /// The sections of the document by format.
 fn documented() -> BTreeMap<String, Documented> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/json.md");
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/json.md");
     let text = fs::read_to_string(path).expect("docs/json.md");
     let mut sections: BTreeMap<String, Documented> = BTreeMap::new();
     let (mut format, mut example) = (String::new(), None::<String>);

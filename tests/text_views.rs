@@ -29,7 +29,7 @@ const CHAIN: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 4194304, "f
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     Command::cargo_bin("rekindle")
         .expect("built")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .env("REKINDLE_CACHE", folder.join("cache"))
         .env("COLUMNS", "80")
         // What kernels hold for each thread is counted.

@@ -21,11 +21,11 @@ use burn::{
 use clap::Parser;
 use rekindle::{
     Dtype,
-    device::{DeviceId, open},
     meter::{MemoryReading, Meter},
     record::RecordError,
 };
 use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_train::device::{DeviceId, open};
 use serde_json::{Value, json};
 
 #[global_allocator]
@@ -153,7 +153,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    rekindle::device::prepare();
+    rekindle_train::device::prepare();
     let args = Args::parse();
     let id = parsed(&args.device).ok_or("--device takes cpu, cuda, cuda:N, wgpu or wgpu:N")?;
     let opened = open(id, Dtype::F32)?;

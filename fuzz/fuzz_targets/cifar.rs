@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use rekindle::data::{
+use rekindle_train::data::{
     open,
     settings::{DataSettings, Source},
 };

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use rekindle::data::idx;
+use rekindle_train::data::idx;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");

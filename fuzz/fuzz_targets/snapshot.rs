@@ -1,7 +1,7 @@
 //! Snapshots of a run folder, with the checksum that belongs to what they hold.
 #![no_main]
 
-use rekindle::train::fuzz_snapshot;
+use rekindle_train::fuzz_snapshot;
 
 libfuzzer_sys::fuzz_target!(|body: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use rekindle::train::fuzz_weights;
+use rekindle_train::fuzz_weights;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");

@@ -2,20 +2,15 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{
-    Dtype,
-    device::DeviceId,
-    executor::Recheck,
-    meter::Count,
-    train::{ExecutorKind, settings::OnNonFinite},
-};
+use clap::{ArgGroup, Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use rekindle::{Dtype, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
+use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite};
 use serde::{Deserialize, Serialize};
 
 use rekindle::size::Size;
 
-use crate::{commands::supervise, device::DeviceChoice};
+use crate::device::DeviceChoice;
 
 /// Train sequential models that do not fit in memory.
 ///
@@ -33,6 +28,30 @@ gradient is not finite; 130 interrupted."
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// How much every command prints, and how it looks.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Messages")]
+pub struct LookArgs {
+    /// Print no progress and no notes: results and errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print more: `train` ends with the phases of the first steps as well
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// When to use colour: auto, always or never
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub color: ColorChoice,
 }
 
 #[derive(Debug, Subcommand)]
@@ -310,24 +329,6 @@ pub struct TrainArgs {
     /// Write one JSON document to standard output
     #[arg(long, help_heading = "Output and checks")]
     pub json: bool,
-}
-
-impl TrainArgs {
-    /// What a supervisor asks for: the same run from its snapshot where it has one, within another budget where one is
-    /// named.
-    pub fn again(mut self) -> Self {
-        if self.again
-            && self.resume.is_none()
-            && self.output.as_deref().is_some_and(supervise::has_snapshot)
-        {
-            self.resume = self.output.take();
-        }
-        if let Some(budget) = self.again_within {
-            (self.segments, self.plan, self.planner) = (None, None, None);
-            self.budget = Some(budget);
-        }
-        self
-    }
 }
 
 /// What every command that measures takes.
@@ -680,7 +681,7 @@ pub struct ReportArgs {
     #[arg(value_name = "RUN_DIR", required = true)]
     pub runs: Vec<PathBuf>,
     /// Write the page to FILE (by default `report.html`, or `comparison.html` for several runs, in the first folder). A
-    /// FILE that ends in .svg gets the picture alone
+    /// FILE that ends in .svg gets the picture alone, one in .json the trace of a step for https://ui.perfetto.dev
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write one JSON document, which says where the page is, to standard output

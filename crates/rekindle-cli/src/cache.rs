@@ -2,7 +2,7 @@
 
 use std::{env, path::PathBuf};
 
-use rekindle::profile::ProfileStore;
+use rekindle_train::profiles::ProfileStore;
 
 /// Names another folder. Where it is empty, nothing is kept.
 pub const FOLDER_VARIABLE: &str = "REKINDLE_CACHE";

@@ -12,7 +12,7 @@ use std::{
 };
 
 use log::{LevelFilter, Log, Metadata, Record};
-use rekindle::device::{DeviceId, DeviceInfo, keep_kernels, kept_kernels};
+use rekindle_train::device::{DeviceId, DeviceInfo, keep_kernels, kept_kernels};
 
 use crate::cache;
 

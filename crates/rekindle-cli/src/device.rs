@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use rekindle::{
+use rekindle_train::{
     device::{DeviceId, DeviceInfo, Obstacle, probe},
     model::kernels::Kernels,
 };
@@ -21,7 +21,7 @@ pub enum DeviceChoice {
 
 /// A text that names no device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no device: write auto, cpu, cuda, cuda:N, wgpu or wgpu:N")]
+#[error("unknown device `{text}`: expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N")]
 pub struct DeviceParseError {
     text: String,
 }

@@ -10,18 +10,15 @@ use std::{
 };
 
 use miette::{Report, miette};
-use rekindle::{
-    data::{DataError, error::Blame},
-    device::{DeviceError, device_fault, innermost_cause},
-    executor::StepError,
-    record::RecordError,
-    train::{
-        RunDirError, TrainError, WeightsError,
-        session::{Planned, RunError, holders},
-        shortage::speaks_of_memory,
-    },
-};
+use rekindle::{executor::StepError, record::RecordError};
 use rekindle_plan::{Bytes, PlanError, PlannerKind};
+use rekindle_train::{
+    RunDirError, TrainError, WeightsError,
+    data::{DataError, error::Blame},
+    device::{DeviceError, device_fault, innermost_cause, refused_kernel, seal_kernels},
+    session::{Planned, RunError, holders},
+    shortage::speaks_of_memory,
+};
 
 use crate::{exit, terminal};
 
@@ -69,16 +66,11 @@ impl Failure {
         }
     }
 
-    /// A device's failure, as a message tells of it: its memory, a fault, or `other`.
+    /// A device's failure, as a message tells of it, or `other`.
     fn of_device(message: &str, other: impl FnOnce() -> String) -> Self {
-        if speaks_of_memory(message) {
-            let cause = innermost_cause(message);
-            let text = format!("the device ran out of memory ({cause})");
-            Self::with_help(exit::OUT_OF_MEMORY, text, SMALLER)
-        } else if let Some(fault) = device_fault(message) {
-            Self::with_help(exit::OTHER, format!("the device failed: {fault}"), FAULT)
-        } else {
-            Self::other(other())
+        match device_failure(message) {
+            Some((code, text, help)) => Self::with_help(code, text, help),
+            None => Self::other(other()),
         }
     }
 
@@ -201,6 +193,25 @@ const FINITE: &str =
 const FAULT: &str = "the device does no more work for this process: `--resume RUN_DIR` goes on from the last snapshot, \
                      `--supervise` does so by itself; `nvidia-smi -q` and the system's log may say more";
 
+/// What to do where a kernel does not compile.
+const KERNEL: &str = "`rekindle devices` shows which NVRTC and which headers are used: both belong to one CUDA version, which is \
+                      no newer than the driver's (docs/cuda.md)";
+
+/// A device's failure, as a message tells of it: exit code, sentence, and what to do.
+fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
+    if speaks_of_memory(message) {
+        let cause = innermost_cause(message);
+        let text = format!("the device ran out of memory ({cause})");
+        Some((exit::OUT_OF_MEMORY, text, SMALLER))
+    } else if let Some(said) = refused_kernel(message) {
+        let text = format!("the device failed: a kernel does not compile: {said}");
+        Some((exit::OTHER, text, KERNEL))
+    } else {
+        let fault = device_fault(message)?;
+        Some((exit::OTHER, format!("the device failed: {fault}"), FAULT))
+    }
+}
+
 /// What to do where memory runs out.
 const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do; \
                        `--resume RUN_DIR` goes on from the last snapshot, `--supervise` does so by itself";
@@ -291,15 +302,13 @@ pub fn report_panics_as_bugs() {
             default(panic);
         }
         let message = panic.payload_as_str().unwrap_or("no message");
+        // Kernels that were compiled until now are whole.
+        seal_kernels();
+        if let Some((code, text, help)) = device_failure(message) {
+            note!("rekindle: {text}; {help}");
+            std::process::exit(code);
+        }
         let cause = innermost_cause(message);
-        if speaks_of_memory(message) {
-            note!("rekindle: the device ran out of memory ({cause}); {SMALLER}");
-            std::process::exit(exit::OUT_OF_MEMORY);
-        }
-        if let Some(fault) = device_fault(message) {
-            note!("rekindle: the device failed: {fault}; {FAULT}");
-            std::process::exit(exit::OTHER);
-        }
         let place = panic
             .location()
             .map(|place| format!(" at {}:{}", place.file(), place.line()))

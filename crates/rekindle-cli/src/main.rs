@@ -46,7 +46,7 @@ mod infeasible;
 mod input;
 mod max;
 #[cfg(test)]
-#[path = "../../rekindle/tests/support/mutated.rs"]
+#[path = "../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
 mod parent;
 mod plan_file;
@@ -61,6 +61,8 @@ mod table;
 mod terminal;
 mod track;
 
+use std::io::Write;
+
 use clap::Parser;
 
 use args::{Cli, Command};
@@ -70,19 +72,19 @@ static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAl
 
 fn main() {
     // Before any thread starts.
-    rekindle::device::prepare();
-    terminal::set_up_reports();
-    failure::report_panics_as_bugs();
-    failure::report_exhausted_memory();
-    stop::listen();
-    parent::watch_if_child();
-    let cli = Cli::try_parse().unwrap_or_else(|error| {
+    rekindle_train::device::prepare();
+    let Cli { command, look } = Cli::try_parse().unwrap_or_else(|error| {
         if error.use_stderr() {
             error_document::write_usage(&error);
         }
         error.exit()
     });
-    let result = match cli.command {
+    terminal::set_up(look);
+    failure::report_panics_as_bugs();
+    failure::report_exhausted_memory();
+    stop::listen();
+    parent::watch_if_child();
+    let result = match command {
         Command::Estimate(args) => commands::estimate::run(&args),
         Command::Train(args) => commands::train::run(args),
         Command::Profile(args) => commands::profile::run(&args),
@@ -101,11 +103,11 @@ fn main() {
     let code = match result {
         Ok(()) => exit::DONE,
         Err(failure) => {
-            note!("{:?}", failure.report);
+            let _ = writeln!(std::io::stderr(), "{:?}", failure.report);
             error_document::write(&failure);
             failure.code
         }
     };
-    rekindle::device::seal_kernels();
+    rekindle_train::device::seal_kernels();
     std::process::exit(code);
 }

@@ -1,10 +1,12 @@
 //! Standard output, files, and notes on standard error. A reader that went away (`rekindle … | head`) ends the command quietly.
 
-/// Writes a line to standard error. That nobody reads it any more is no reason to stop a run.
+/// Writes a line to standard error, unless `--quiet` asks for none. That nobody reads it any more is no reason to stop a run.
 macro_rules! note {
     ($($text:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($text)*);
+        if !crate::terminal::quiet() {
+            let _ = writeln!(std::io::stderr(), $($text)*);
+        }
     }};
 }
 
@@ -14,7 +16,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use rekindle::train::replace::replace;
+use rekindle_train::replace::replace;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rekindle::train::session::{Order, Planned};
 use rekindle_plan::{Bytes, Chain, Schedule, Seconds, graph::OperationId};
+use rekindle_train::session::{Order, Planned};
 use serde::{Deserialize, Serialize};
 
 use crate::{exit, failure::Failure, input};

@@ -2,16 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    io::{self, IsTerminal},
-    mem,
+    fmt, io, mem,
     ops::ControlFlow,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use rekindle::train::{
+use rekindle_train::{
     NonFinite,
     record::{EvalRecord, MemoryGrowth, StepRecord},
     run_dir::{Notice, RunFile},
@@ -56,7 +54,7 @@ pub struct Progress {
 impl Progress {
     /// For a run of so many steps with so many samples each.
     pub fn new(steps: usize, batch: usize) -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
+        let bar = terminal::shows_bars().then(|| {
             let bar = ProgressBar::new(0).with_style(style("{spinner} preparing{kernels}"));
             bar.enable_steady_tick(Duration::from_millis(200));
             compiling::shown_by_bar(true);
@@ -192,7 +190,7 @@ impl Observer for Progress {
 
     fn profile_found(&mut self, folder: &Path) {
         self.line(&format!(
-            "stages were measured before ({}); `--fresh` measures them again",
+            "using the cached profile ({}); `--fresh` measures again",
             folder.display()
         ));
     }

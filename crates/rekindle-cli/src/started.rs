@@ -3,6 +3,7 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use clap::Parser;
@@ -27,6 +28,12 @@ pub struct Started {
     format: String,
     directory: PathBuf,
     arguments: Vec<String>,
+    /// When, by the clock of the machine, as RFC 3339 has it. Runs of earlier versions do not say.
+    #[serde(default)]
+    started_at: Option<String>,
+    /// The program's version.
+    #[serde(default)]
+    version: Option<String>,
 }
 
 impl Started {
@@ -41,6 +48,8 @@ impl Started {
                 // Between this process and its supervisor.
                 .filter(|argument| !argument.starts_with(SUPERVISED))
                 .collect(),
+            started_at: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
+            version: Some(env!("CARGO_PKG_VERSION").into()),
         })
     }
 
@@ -50,7 +59,26 @@ impl Started {
         output::file(&folder.join(FILE), &format!("{json}\n"))
     }
 
-    fn read(folder: &Path) -> Result<Self, Failure> {
+    /// What was typed, when and where, in one line.
+    pub fn line(&self) -> String {
+        let mut line = "rekindle".to_owned();
+        for argument in &self.arguments {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:%@+".contains(c);
+            match !argument.is_empty() && argument.chars().all(plain) {
+                true => line.push_str(&format!(" {argument}")),
+                false => line.push_str(&format!(" '{}'", argument.replace('\'', r"'\''"))),
+            }
+        }
+        line
+    }
+
+    /// When it was typed, and the version that ran.
+    pub fn at(&self) -> Option<(&str, &str)> {
+        Some((self.started_at.as_deref()?, self.version.as_deref()?))
+    }
+
+    /// What the run in this folder was started with.
+    pub fn read(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(FILE);
         if folder.is_dir() && !path.exists() {
             return Err(Failure::usage(format!(

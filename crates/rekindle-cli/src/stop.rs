@@ -43,7 +43,7 @@ fn received(first: &mut Option<Instant>) {
     let notice = *NOTICE.lock().unwrap_or_else(PoisonError::into_inner);
     let end = |said: &str| {
         note!("\ninterrupted: {said}");
-        rekindle::device::seal_kernels();
+        rekindle_train::device::seal_kernels();
         std::process::exit(exit::INTERRUPTED);
     };
     match (notice, &*first) {

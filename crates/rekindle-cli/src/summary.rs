@@ -5,14 +5,12 @@ pub mod phases;
 use std::fmt::Write;
 
 use comfy_table::Table;
-use rekindle::{
-    meter::Count,
-    train::{
-        record::{PoolRecord, RunRecord},
-        session::Planned,
-    },
-};
+use rekindle::meter::Count;
 use rekindle_plan::Bytes;
+use rekindle_train::{
+    record::{PoolRecord, RunRecord},
+    session::Planned,
+};
 
 use crate::{table, terminal};
 
@@ -69,51 +67,50 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
     warnings
 }
 
-/// Phases, predictions beside measurements, and what was saved.
-pub fn closing(record: &RunRecord) -> String {
-    let mut text = String::new();
-    let _ = writeln!(text, "{}", phases::table_text(record));
-    for sentence in phases::sentences(record) {
+/// How a run ended: what was saved, predictions beside measurements, memory by phase. `verbose` shows more phases and
+/// sentences.
+pub fn closing(record: &RunRecord, verbose: bool) -> String {
+    let mut text = format!("{}\n{}\n", saved(record), losses(record));
+    if record.steps == 1 {
+        text.push_str("One step ran: its time holds what warms up in the first.\n");
+    }
+    if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
+        let _ = writeln!(
+            text,
+            "The pools were trimmed {trims} times to stay within the budget."
+        );
+    }
+    let _ = writeln!(text, "\n{}", predictions(record));
+    let _ = writeln!(text, "\n{}", phases::table_text(record, verbose));
+    for sentence in phases::sentences(record, verbose) {
         let _ = writeln!(
             text,
             "{}",
             terminal::wrapped(&format!("- {sentence}"), "  ")
         );
     }
-    text.push('\n');
-    let _ = writeln!(text, "{}\n", predictions(record));
-    if record.steps == 1 {
-        text.push_str("One step ran: its time holds what warms up in the first.\n\n");
-    }
-    if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
-        let _ = writeln!(
-            text,
-            "The pools were trimmed {trims} times to stay within the budget.\n"
-        );
-    }
-    if let Some(evaluation) = &record.evaluation {
+    text
+}
+
+fn losses(record: &RunRecord) -> String {
+    let (first, last, steps) = (record.first_loss, record.last_loss, record.steps);
+    let steps = match steps {
+        1 => "1 step".to_owned(),
+        steps => format!("{steps} steps"),
+    };
+    let evaluation = record.evaluation.as_ref().map(|evaluation| {
         let accuracy = evaluation
             .accuracy
             .map(|share| format!(", accuracy {:.1}%", 100.0 * share))
             .unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "Loss {:.4} -> {:.4} in {} steps; evaluation loss {:.4}{accuracy}.",
-            record.first_loss, record.last_loss, record.steps, evaluation.loss
-        );
-    } else {
-        let _ = writeln!(
-            text,
-            "Loss {:.4} -> {:.4} in {} steps.",
-            record.first_loss, record.last_loss, record.steps
-        );
-    }
-    text.push_str(&saved(record));
-    text
+        format!("; evaluation loss {:.4}{accuracy}", evaluation.loss)
+    });
+    let evaluation = evaluation.unwrap_or_default();
+    format!("Loss {first:.4} -> {last:.4} in {steps}{evaluation}.")
 }
 
-/// A peak that was promised, and what came of it.
-pub struct PeakPromise {
+/// A predicted peak, and the measured one.
+pub struct PredictedPeak {
     /// Which bytes it counts.
     pub name: &'static str,
     pub predicted: Bytes,
@@ -123,8 +120,8 @@ pub struct PeakPromise {
 }
 
 /// A run's peaks: the one that counts first.
-pub fn peaks(record: &RunRecord) -> Vec<PeakPromise> {
-    let mut peaks = vec![PeakPromise {
+pub fn peaks(record: &RunRecord) -> Vec<PredictedPeak> {
+    let mut peaks = vec![PredictedPeak {
         name: match (&record.pools, record.count) {
             (None, _) => "peak memory",
             (Some(_), Count::Reserved) => "peak reserved",
@@ -135,7 +132,7 @@ pub fn peaks(record: &RunRecord) -> Vec<PeakPromise> {
         budget: record.budget_bytes,
     }];
     if record.pools.is_some() && record.count == Count::Reserved {
-        peaks.push(PeakPromise {
+        peaks.push(PredictedPeak {
             name: "in use between actions",
             predicted: record.in_use.predicted_bytes,
             measured: record.in_use.measured_bytes,
@@ -158,7 +155,8 @@ fn predictions(record: &RunRecord) -> Table {
             peak.predicted.to_string(),
             peak.measured.to_string(),
             error(peak.predicted.0 as f64, peak.measured.0 as f64),
-            peak.budget.map_or("-".into(), |budget| budget.to_string()),
+            peak.budget
+                .map_or(String::new(), |budget| budget.to_string()),
         ]);
     }
     let (predicted, measured) = (record.predicted_step_s, record.measured_step_s);
@@ -167,8 +165,11 @@ fn predictions(record: &RunRecord) -> Table {
         predicted.to_string(),
         measured.to_string(),
         error(predicted.0, measured.0),
-        "-".into(),
+        String::new(),
     ]);
+    if record.budget_bytes.is_none() {
+        table::hide(&mut table, 4);
+    }
     table
 }
 

@@ -28,6 +28,13 @@ pub fn tight(table: &mut Table) {
     }
 }
 
+/// Leaves a column out.
+pub fn hide(table: &mut Table, column: usize) {
+    if let Some(column) = table.column_mut(column) {
+        column.set_constraint(ColumnConstraint::Hidden);
+    }
+}
+
 /// A table as the terminal can show it: where it is too narrow, first without the `dispensable` columns, one after the
 /// other, then with cells that wrap. A line under it says so.
 pub fn shown(table: &Table, dispensable: &[usize]) -> String {
@@ -48,9 +55,7 @@ fn fitted(table: &Table, dispensable: &[usize], width: usize) -> String {
             .header()
             .and_then(|header| header.cell_iter().nth(column));
         hidden.extend(header.map(|cell| cell.content().trim().replace('\n', " ")));
-        if let Some(column) = table.column_mut(column) {
-            column.set_constraint(ColumnConstraint::Hidden);
-        }
+        hide(&mut table, column);
     }
     let needs = natural_width(&table);
     let mut text = table.to_string();

@@ -3,30 +3,23 @@
 use std::{
     ffi::OsStr,
     io::{self, IsTerminal},
+    sync::OnceLock,
 };
 
+use clap::ColorChoice;
 use miette::MietteHandlerOpts;
+
+use crate::args::LookArgs;
 
 /// Width of reports in files and pipes; a terminal has its own.
 const WIDTH_ELSEWHERE: usize = 100;
 
-/// Whether standard output shows colours: a terminal that can, and nobody who asked for none (https://no-color.org).
-pub fn colours() -> bool {
-    let variable = |name| std::env::var_os(name);
-    shows_colours(
-        io::stdout().is_terminal(),
-        variable("NO_COLOR").as_deref(),
-        variable("TERM").as_deref(),
-    )
-}
+/// What the command line says of the output, for the whole process.
+static LOOK: OnceLock<LookArgs> = OnceLock::new();
 
-fn shows_colours(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
-    let unwanted = no_color.is_some_and(|value| !value.is_empty());
-    terminal && !unwanted && term.is_none_or(|term| term != "dumb")
-}
-
-/// Makes every report fit the terminal, or the file that standard error goes to.
-pub fn set_up_reports() {
+/// Has everything that is printed from now on look as asked for. To be called once.
+pub fn set_up(look: LookArgs) {
+    let look = *LOOK.get_or_init(|| look);
     let terminal = io::stderr().is_terminal();
     // Fails only where a hook is set already, and then reports are just less pretty.
     let _ = miette::set_hook(Box::new(move |_| {
@@ -38,8 +31,49 @@ pub fn set_up_reports() {
         if !terminal {
             options = options.unicode(false).color(false).width(WIDTH_ELSEWHERE);
         }
+        match look.color {
+            ColorChoice::Auto => {}
+            ColorChoice::Always => options = options.color(true),
+            ColorChoice::Never => options = options.color(false),
+        }
         Box::new(options.build())
     }));
+}
+
+/// Whether progress is a bar: on a terminal, unless nothing is wanted.
+pub fn shows_bars() -> bool {
+    io::stderr().is_terminal() && !quiet()
+}
+
+/// Whether nothing but results and errors is wanted.
+pub fn quiet() -> bool {
+    LOOK.get().is_some_and(|look| look.quiet)
+}
+
+/// Whether more than the usual is wanted.
+pub fn verbose() -> bool {
+    LOOK.get().is_some_and(|look| look.verbose)
+}
+
+/// Whether standard output shows colours: as asked for, else on a terminal that can, unless somebody asked for none
+/// (https://no-color.org).
+pub fn colours() -> bool {
+    match LOOK.get().map(|look| look.color) {
+        Some(ColorChoice::Always) => return true,
+        Some(ColorChoice::Never) => return false,
+        Some(ColorChoice::Auto) | None => {}
+    }
+    let variable = |name| std::env::var_os(name);
+    shows_colours(
+        io::stdout().is_terminal(),
+        variable("NO_COLOR").as_deref(),
+        variable("TERM").as_deref(),
+    )
+}
+
+fn shows_colours(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    let unwanted = no_color.is_some_and(|value| !value.is_empty());
+    terminal && !unwanted && term.is_none_or(|term| term != "dumb")
 }
 
 /// Text from a file as it may be printed: control characters, which could rewrite what a terminal shows, are escaped.

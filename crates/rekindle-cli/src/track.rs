@@ -10,8 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle::train::tracker::{Blocks, TRACK_FORMAT, TrackedMoment};
 use rekindle_plan::Bytes;
+use rekindle_train::tracker::{Blocks, TRACK_FORMAT, TrackedMoment};
 
 use crate::failure::Failure;
 

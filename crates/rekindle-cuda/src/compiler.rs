@@ -1,7 +1,6 @@
 //! NVRTC, opened: the same library that the CUDA backend compiles with.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -9,7 +8,7 @@ use std::{
 use cudarc::nvrtc::sys;
 use libloading::Library;
 
-use crate::{CudaError, Version, driver_version, toolkit};
+use crate::{CudaError, Version, driver_version, toolkit, toolkit::newest};
 
 /// NVIDIA's run-time compiler.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,25 +65,6 @@ fn preload(folder: &Path, name: &str) {
     }
 }
 
-/// The newest file `name` or `name.N` in a folder.
-pub(crate) fn newest(folder: &Path, name: &str) -> Option<PathBuf> {
-    let numbers = |path: &PathBuf| -> Vec<u32> {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let version = file.strip_prefix(name).unwrap_or_default();
-        version
-            .split('.')
-            .filter_map(|part| part.parse().ok())
-            .collect()
-    };
-    let files = fs::read_dir(folder).ok()?.flatten().map(|file| file.path());
-    let named = files.filter(|path| {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let rest = file.strip_prefix(name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    });
-    named.max_by_key(numbers)
-}
-
 /// The file that the backend's NVRTC comes from.
 #[cfg(unix)]
 fn path() -> Option<PathBuf> {
@@ -117,28 +97,4 @@ fn path() -> Option<PathBuf> {
 #[cfg(not(unix))]
 fn path() -> Option<PathBuf> {
     None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_library_of_a_name_is_taken() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path();
-        assert_eq!(newest(path, "libnvrtc.so"), None);
-        for file in [
-            "libnvrtc.so.9",
-            "libnvrtc.so.13",
-            "libnvrtc.so.12",
-            "libnvrtc-builtins.so.14.0",
-            "libnvrtc.alt.so.14",
-            "libnvrtc.so",
-        ] {
-            fs::write(path.join(file), "").expect("a file");
-        }
-        let found = newest(path, "libnvrtc.so");
-        assert_eq!(found, Some(path.join("libnvrtc.so.13")));
-    }
 }

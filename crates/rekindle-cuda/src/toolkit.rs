@@ -8,7 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
-use crate::{Part, compiler::newest};
+use crate::Part;
 
 /// A folder whose `include` holds CUDA's headers, and the libraries that belong to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -266,6 +266,25 @@ fn matching(folder: &Path, start: &str) -> Vec<PathBuf> {
     named.into_iter().map(|(_, path)| path).collect()
 }
 
+/// The newest file `name` or `name.N` in a folder.
+pub(crate) fn newest(folder: &Path, name: &str) -> Option<PathBuf> {
+    let numbers = |path: &PathBuf| -> Vec<u32> {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let version = file.strip_prefix(name).unwrap_or_default();
+        version
+            .split('.')
+            .filter_map(|part| part.parse().ok())
+            .collect()
+    };
+    let files = fs::read_dir(folder).ok()?.flatten().map(|file| file.path());
+    let named = files.filter(|path| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let rest = file.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    named.max_by_key(numbers)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,5 +425,24 @@ mod tests {
         machine.headers("python/lib/python3.11/site-packages/nvidia/cu13", &ALL);
         let found = machine.find().expect("a toolkit");
         assert_eq!(found.source, Source::Wheels);
+    }
+
+    #[test]
+    fn the_newest_library_of_a_name_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path();
+        assert_eq!(newest(path, "libnvrtc.so"), None);
+        for file in [
+            "libnvrtc.so.9",
+            "libnvrtc.so.13",
+            "libnvrtc.so.12",
+            "libnvrtc-builtins.so.14.0",
+            "libnvrtc.alt.so.14",
+            "libnvrtc.so",
+        ] {
+            fs::write(path.join(file), "").expect("a file");
+        }
+        let found = newest(path, "libnvrtc.so");
+        assert_eq!(found, Some(path.join("libnvrtc.so.13")));
     }
 }

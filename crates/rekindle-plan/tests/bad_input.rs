@@ -7,7 +7,7 @@ use rekindle_plan::{
     ScheduleError, Seconds, StageId, plan,
 };
 
-#[path = "../../rekindle/tests/support/mutated.rs"]
+#[path = "support/mutated.rs"]
 mod mutated;
 
 const GOOD: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 3,

@@ -6,7 +6,10 @@
 //! fresh leaf, to read its gradient and to seed a backward with one. Integer and boolean tensors pass through
 //! without a gradient.
 
-use burn::tensor::{Bool, Int, Tensor};
+use burn::{
+    module::Module,
+    tensor::{Bool, Device, Int, Tensor},
+};
 
 /// A value that flows between stages, made of tensors.
 ///
@@ -182,4 +185,23 @@ impl Activation for () {
     fn visit<V: ActivationVisitor>(&self, _visitor: &mut V) {}
 
     fn map<M: ActivationMapper>(self, _mapper: &mut M) -> Self {}
+}
+
+/// The device that a layer runs on: its input's, or else that of its parameters.
+pub(crate) fn device_of<A: Activation, L: Module>(input: &A, layer: &L) -> Option<Device> {
+    struct Find(Option<Device>);
+    impl ActivationVisitor for Find {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
+            self.0.get_or_insert_with(|| tensor.device());
+        }
+        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
+            self.0.get_or_insert_with(|| tensor.device());
+        }
+        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
+            self.0.get_or_insert_with(|| tensor.device());
+        }
+    }
+    let mut find = Find(None);
+    input.visit(&mut find);
+    find.0.or_else(|| layer.devices().into_iter().next())
 }

@@ -81,7 +81,8 @@ impl Dtype {
     }
 
     /// As burn calls it.
-    pub(crate) fn float(self) -> FloatDType {
+    #[must_use]
+    pub fn float(self) -> FloatDType {
         match self {
             Self::F32 => FloatDType::F32,
             Self::F16 => FloatDType::F16,

@@ -12,8 +12,13 @@ use crate::{
     graph_ops::seed_backward,
 };
 
-/// A graph of one node. burn makes a node for every operation on a device with autodiff, recorded or not, and frees those
-/// whose results are gone only when some backward is over; one through this will do.
+/// Frees the nodes of burn's graph whose results are gone. burn makes a node for every operation on a device with autodiff,
+/// recorded or not, and looks for dead ones only when some backward is over: after forwards without one, call this.
+pub fn free_dead_nodes(device: &Device) {
+    drop(lone_leaf(device).backward());
+}
+
+/// A graph of one node, through which a backward costs nothing.
 pub(crate) fn lone_leaf(device: &Device) -> Tensor<1> {
     Tensor::zeros([1], &device.clone().autodiff()).require_grad()
 }
@@ -33,7 +38,7 @@ pub(crate) fn clear<M: Module>(model: &M, device: &Device) {
         }
     }
     model.visit(&mut Pass);
-    drop(lone_leaf(device).backward());
+    free_dead_nodes(device);
 }
 
 /// The same values without a graph, still on the device with autodiff.

@@ -10,26 +10,24 @@
 //! | [`executor`] | runs one training step under any schedule |
 //! | [`tape`] | checkpointed parts of a model that is no chain |
 //! | [`seed`] | the same random numbers in every recompute |
+//! | [`statistics`] | what a forward changes of a model, and how it is put back |
 //! | [`tied`] | layers that share their parameters |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
-//! | [`counted`] | the chain that shapes foretell |
-//! | [`model`] | models from plain descriptions: shapes, costs, modules |
-//! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
-//! | [`device`] | where a run can be |
 //! | [`dtype`] | f32, f16 and bf16 |
-//! | [`train`] | optimizers, learning rates, the training loop and its record |
+//! | [`size`] | sizes as people write them |
+//! | `cubecl` | settings of GPU backends, with their features |
 //!
-//! Schedules, and the planners that find them, live in [`rekindle_plan`].
+//! Schedules, and the planners that find them, live in [`rekindle_plan`]; models, data and runs from a description in
+//! `rekindle-train`.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod activation;
 mod balanced;
-pub mod counted;
-pub mod data;
-pub mod device;
+#[cfg(feature = "cubecl")]
+pub mod cubecl;
 pub mod dtype;
 pub mod executor;
 mod graph;
@@ -38,21 +36,20 @@ pub mod layer;
 #[cfg(feature = "learner")]
 pub mod learner;
 pub mod meter;
-pub mod model;
 pub mod profile;
-mod quiet;
+pub mod quiet;
 pub mod record;
 pub mod seed;
 pub mod sequential;
-mod short_form;
 pub mod size;
+pub mod statistics;
 pub mod tape;
 pub mod tied;
-pub mod train;
 
 pub use activation::Activation;
 pub use dtype::Dtype;
 pub use executor::{Executor, StepOutput, checkpoint_sequential};
+pub use graph::free_dead_nodes;
 pub use layer::Layer;
 pub use record::{estimate, record};
 pub use rekindle_alloc as alloc;

@@ -20,7 +20,6 @@
 mod measured;
 pub(crate) mod measurement;
 mod operations;
-mod store;
 mod tensors;
 
 use std::collections::HashMap;
@@ -28,19 +27,17 @@ use std::collections::HashMap;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, Stage, StageId};
 
-pub(crate) use measured::keep_useful;
-pub use measured::{Holds, Measured, OutputHold, with_reserve};
-pub use store::{ProfileStore, StoredProfile};
+pub use measured::{Holds, Measured, OutputHold, keep_useful, with_reserve};
 
 use crate::{
     activation::Activation,
-    executor::{StepLoss, Tensors, copies::fresh, machine::orphan_bytes},
+    executor::{StepLoss, Tensors, copies::fresh, machine::dead_node_bytes},
     graph::detached,
     layer::Layer,
     meter::Meter,
+    record::Optimizer,
     seed::StepSeed,
     sequential::Sequential,
-    train::settings::{Clip, OptimizerSettings},
 };
 use measurement::{GATHERED, idle_seconds, measure};
 use operations::Subject;
@@ -52,7 +49,8 @@ const EXECUTOR_BYTES: u64 = 4096;
 const EXECUTOR_BYTES_PER_STAGE: u64 = 256;
 
 /// The executor's tables for this many stages, the places of activations not counted.
-pub(crate) fn executor_bytes(stages: usize) -> Bytes {
+#[must_use]
+pub fn executor_bytes(stages: usize) -> Bytes {
     Bytes(EXECUTOR_BYTES + stages as u64 * EXECUTOR_BYTES_PER_STAGE)
 }
 
@@ -66,18 +64,16 @@ pub struct StageLabel {
 }
 
 /// How to measure.
-pub struct Profiler<'a> {
+pub struct Profiler<'a, O> {
     /// Where the model is.
     pub device: &'a Device,
     /// Reads its memory.
     pub meter: &'a dyn Meter,
-    /// The optimizer whose step is measured.
-    pub optimizer: OptimizerSettings,
-    /// How gradients are clipped before that step.
-    pub clip: Option<Clip>,
+    /// The optimizer whose step is measured; it stays as it is.
+    pub optimizer: &'a O,
 }
 
-impl Profiler<'_> {
+impl<O: Optimizer> Profiler<'_, O> {
     /// Measures a stack that a program trains within a budget: every stage by itself, and as fixed bytes all that the
     /// meter counts now, besides `input`. What the program will hold later and does not hold yet (another batch, say) is to
     /// be added to `measured.chain.fixed_bytes`; the optimizer's state is in already.
@@ -201,13 +197,13 @@ impl Profiler<'_> {
         }
         let places = stages.len() as u64 * size_of::<Option<A>>() as u64;
         let idle_s = idle_seconds(self.meter);
-        let sweep_s = self.sweep_seconds(&activation);
+        let backward_call_s = self.backward_call_seconds(&activation);
         let chain = Chain {
             input_bytes: Bytes(value_bytes(input)),
             input_grad: false,
             fixed_bytes: executor_bytes(stages.len())
                 + Bytes(places)
-                + orphan_bytes(left.into_iter()),
+                + dead_node_bytes(left.into_iter()),
             stages,
             loss: self.loss(&activation, &loss),
             optimizer,
@@ -215,7 +211,7 @@ impl Profiler<'_> {
         let measured = Measured {
             chain,
             holds,
-            sweep_s: Seconds((sweep_s - idle_s).max(0.0)),
+            backward_call_s: Seconds((backward_call_s - idle_s).max(0.0)),
         };
         let measured = measured
             .without_overhead(idle_s)

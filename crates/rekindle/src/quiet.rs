@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// Runs `call`; the message of a panic on this thread is returned, and not printed.
-pub(crate) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();
@@ -33,7 +33,7 @@ pub(crate) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// As [`catch`], for the one panic whose message contains `expected`; any other goes on.
-pub(crate) fn catch_only<T>(expected: &str, call: impl FnOnce() -> T) -> Option<T> {
+pub fn catch_only<T>(expected: &str, call: impl FnOnce() -> T) -> Option<T> {
     match catch(call) {
         Ok(value) => Some(value),
         Err(message) if message.contains(expected) => None,

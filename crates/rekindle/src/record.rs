@@ -117,9 +117,8 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, OptimizerCost, PlanRequest, graph::GraphPlanner};
 
 use crate::{
-    activation::Activation,
-    executor::machine::device_of,
-    meter::{Count, HostMeter, Meter},
+    activation::{Activation, device_of},
+    meter::{Count, HostMeter, Meter, PoolMeter},
 };
 pub(crate) use bridge::marking;
 use planning::{Measured, Planning, planned};
@@ -446,10 +445,8 @@ where
 
 /// What reads the memory of a device that nobody gave a meter for.
 fn own_meter(device: &burn::tensor::Device) -> Result<Arc<dyn Meter>, RecordError> {
-    #[cfg(feature = "cubecl")]
-    if let Some(meter) = crate::device::pool_meter(device) {
-        return Ok(Arc::new(meter));
+    match PoolMeter::of(device) {
+        Some(meter) => Ok(Arc::new(meter)),
+        None => Ok(Arc::new(HostMeter::new()?)),
     }
-    let _ = device;
-    Ok(Arc::new(HostMeter::new()?))
 }

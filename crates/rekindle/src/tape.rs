@@ -81,11 +81,8 @@ use burn::{
 use rekindle_plan::StageId;
 
 use crate::{
-    activation::{Activation, ActivationMapper, ActivationVisitor},
-    executor::{
-        copies::{self, Tensors},
-        machine::device_of,
-    },
+    activation::{Activation, ActivationMapper, ActivationVisitor, device_of},
+    executor::copies::{self, Tensors},
     graph::{Upstream, collect, detached, lone_leaf},
     graph_ops::{BorderCall, Cell, border, gate, link, node_number},
     layer::Layer,

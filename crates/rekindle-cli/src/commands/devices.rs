@@ -1,6 +1,6 @@
 //! `rekindle devices`: what this machine can run on.
 
-use rekindle::device::{DeviceId, DeviceInfo, cuda_parts, probe_kind};
+use rekindle_train::device::{DeviceId, DeviceInfo, cuda_parts, probe_kind};
 use serde_json::{Value, json};
 
 use crate::{args::DevicesArgs, failure::Outcome, output, table, terminal};

@@ -1,8 +1,9 @@
 //! `rekindle estimate`: what a model is made of, where its memory goes and whether it fits, counted and not run.
 
-use rekindle::train::session::Order;
-use rekindle::{device::DeviceInfo, profile::Measured};
+use rekindle::profile::Measured;
 use rekindle_plan::{Plan, PlanRequest, Seconds, Source};
+use rekindle_train::device::DeviceInfo;
+use rekindle_train::session::Order;
 
 use super::train;
 use crate::{
@@ -80,7 +81,7 @@ fn made_before(config: &Config) -> Result<Option<Plan>, Failure> {
         return Ok(None);
     };
     let (file, order) = PlanFile::read(path)?;
-    let stages = rekindle::model::stages::StagePlan::new(&config.model, &config.shape)
+    let stages = rekindle_train::model::stages::StagePlan::new(&config.model, &config.shape)
         .stages
         .len();
     let Order::Schedule(schedule) = order else {

@@ -5,17 +5,14 @@
 
 use std::{cell::RefCell, collections::HashMap, ffi::OsString, rc::Rc};
 
-use rekindle::{
-    device::{DeviceId, DeviceInfo},
-    profile::Measured,
-    size::Size,
-    train::{
-        record::RunRecord,
-        session::{MeasuredStep, Planned},
-        settings::{Clip, TrainSettings},
-    },
-};
+use rekindle::{profile::Measured, size::Size};
 use rekindle_plan::Bytes;
+use rekindle_train::{
+    device::{DeviceId, DeviceInfo},
+    record::RunRecord,
+    session::{MeasuredStep, Planned},
+    settings::{Clip, TrainSettings},
+};
 
 use super::train;
 use crate::{

@@ -2,8 +2,8 @@
 
 use std::{fmt::Write, path::Path};
 
-use rekindle::train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
 use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
 use serde_json::json;
 
 use super::{profile, train};

@@ -10,11 +10,12 @@ use std::{
     process::{ChildStdin, Command, Stdio},
 };
 
-use rekindle::{profile::Measured, train::session::Planners};
+use rekindle::profile::Measured;
 use rekindle_plan::{
     Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Seconds, Source,
     graph::{Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId},
 };
+use rekindle_train::session::Planners;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -163,7 +164,7 @@ enum Answer {
 pub fn plan_measured() -> Outcome {
     let mut input = stdin().lock();
     let request: PlanRequest = take(&mut input)?;
-    let (holds, sweep_s) = take(&mut input)?;
+    let (holds, backward_call_s) = take(&mut input)?;
     let chain: String = take(&mut input)?;
     drop(input);
     parent::watch();
@@ -171,7 +172,7 @@ pub fn plan_measured() -> Outcome {
     let measured = Measured {
         chain,
         holds,
-        sweep_s,
+        backward_call_s,
     };
     answer(&match measured.plan(&request) {
         Ok(plan) => Answer::Plan {
@@ -199,7 +200,7 @@ fn measured_elsewhere(
     let found = ask(MEASURED, |to| {
         serde_json::to_writer(&mut *to, request)?;
         to.write_all(b"\n")?;
-        serde_json::to_writer(&mut *to, &(&measured.holds, measured.sweep_s))?;
+        serde_json::to_writer(&mut *to, &(&measured.holds, measured.backward_call_s))?;
         let chain = measured.chain.to_json().map_err(io::Error::other)?;
         to.write_all(b"\n")?;
         serde_json::to_writer(&mut *to, &chain)?;

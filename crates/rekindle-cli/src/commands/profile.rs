@@ -1,10 +1,10 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle::{
-    device::{DeviceId, DeviceInfo},
-    train::session::{self, Job, ScheduleRequest, Subject},
-};
 use rekindle_plan::{Bytes, Chain, PlanRequest};
+use rekindle_train::{
+    device::{DeviceId, DeviceInfo},
+    session::{self, Job, ScheduleRequest, Subject},
+};
 
 use super::{plan_elsewhere::PLANNERS, train};
 use crate::{

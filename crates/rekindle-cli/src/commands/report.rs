@@ -1,8 +1,8 @@
-//! `rekindle report`: the page of a run, of several, or of a sweep; or the picture alone.
+//! `rekindle report`: the page of a run, of several, or of a sweep; the picture alone; or a run's trace.
 
 use std::path::{Path, PathBuf};
 
-use rekindle::train::{
+use rekindle_train::{
     record::RunRecord,
     run_dir::{read_evaluations, read_record, read_steps},
 };
@@ -13,7 +13,9 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     plot::{self, theme::Size},
-    report, sweep,
+    report,
+    started::Started,
+    sweep,
 };
 
 /// What `report --json` prints.
@@ -23,6 +25,9 @@ struct Document<'a> {
     path: &'a Path,
     runs: &'a [PathBuf],
 }
+
+const NO_TIMELINE: &str = "there is no timeline to draw: a run traces its fourth step, or its last if that comes first, \
+     and was stopped before";
 
 /// Writes the page and says where.
 pub fn run(args: &ReportArgs) -> Outcome {
@@ -63,23 +68,28 @@ pub fn run(args: &ReportArgs) -> Outcome {
 /// Refuses names of files that are neither pages nor pictures.
 fn check_name(path: &Path) -> Outcome {
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("html" | "htm" | "svg") => Ok(()),
+        Some("html" | "htm" | "svg" | "json") => Ok(()),
         _ => Err(Failure::usage(format!(
-            "{}: a page ends in .html, a picture in .svg: name such a file",
+            "{}: a page ends in .html, a picture in .svg, a trace in .json: name such a file",
             path.display()
         ))),
     }
 }
 
-fn wants_picture(args: &ReportArgs) -> bool {
+fn ends_in(args: &ReportArgs, wanted: &str) -> bool {
     let extension = args.output.as_ref().and_then(|path| path.extension());
-    extension.is_some_and(|extension| extension == "svg")
+    extension.is_some_and(|extension| extension == wanted)
 }
 
 /// What is to be written of a sweep.
 fn sweep_page(folder: &Path, args: &ReportArgs) -> Result<String, Failure> {
     let record = sweep::folder::read(folder)?;
-    if !wants_picture(args) {
+    if ends_in(args, "json") {
+        return Err(Failure::usage(
+            "a trace (.json) is of one run, not of a sweep: name a run's folder",
+        ));
+    }
+    if !ends_in(args, "svg") {
         return report::sweep::sweep(&record);
     }
     match plot::frontier::picture(&record, Size::Wide) {
@@ -96,9 +106,19 @@ fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> 
     let records: Vec<RunRecord> = records.collect::<Result<_, _>>()?;
     let runs: Vec<_> = names(folders).into_iter().zip(&records).collect();
     match (&runs[..], folders) {
-        (runs, _) if wants_picture(args) => timeline(runs),
+        (runs, _) if ends_in(args, "svg") => timeline(runs),
+        ([(_, record)], _) if ends_in(args, "json") => match &record.timeline {
+            Some(timeline) => report::trace::trace(record, timeline),
+            None => Err(Failure::usage(NO_TIMELINE)),
+        },
+        (_, _) if ends_in(args, "json") => Err(Failure::usage(
+            "a trace (.json) is of one run: name one folder",
+        )),
         ([(_, record)], [folder]) => {
-            report::run::run(record, &read_steps(folder)?, &read_evaluations(folder)?)
+            // Runs of a sweep have no such file.
+            let started = Started::read(folder).ok();
+            let (steps, evaluations) = (read_steps(folder)?, read_evaluations(folder)?);
+            report::run::run(record, &steps, &evaluations, started.as_ref())
         }
         (runs, _) => report::comparison::comparison(runs),
     }
@@ -112,10 +132,7 @@ fn timeline(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
     };
     match drawn {
         Some(drawn) => drawn.map_err(Failure::other),
-        None => Err(Failure::usage(
-            "there is no timeline to draw: a run traces its fourth step, or its last if that comes first, and was \
-             stopped before",
-        )),
+        None => Err(Failure::usage(NO_TIMELINE)),
     }
 }
 

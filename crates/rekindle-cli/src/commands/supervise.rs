@@ -108,8 +108,23 @@ enum Again {
     AsBefore,
 }
 
+impl TrainArgs {
+    /// What a supervisor asks for: the same run from its snapshot where it has one, within another budget where one is
+    /// named.
+    pub fn again(mut self) -> Self {
+        if self.again && self.resume.is_none() && self.output.as_deref().is_some_and(has_snapshot) {
+            self.resume = self.output.take();
+        }
+        if let Some(budget) = self.again_within {
+            (self.segments, self.plan, self.planner) = (None, None, None);
+            self.budget = Some(budget);
+        }
+        self
+    }
+}
+
 /// Whether a run's folder has a snapshot to go on from.
-pub fn has_snapshot(folder: &Path) -> bool {
+fn has_snapshot(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .into_iter()

@@ -1,7 +1,7 @@
 //! `rekindle sweep`: one config under many schedules, each in a process of its own.
 
-use rekindle::model::stages::StagePlan;
 use rekindle_plan::{Bytes, PlanError};
+use rekindle_train::model::stages::StagePlan;
 
 use super::train;
 use crate::{

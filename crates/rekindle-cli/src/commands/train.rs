@@ -1,19 +1,16 @@
-//! `rekindle train`: from a config to a trained model and a comparison of promises with measurements.
+//! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
 use std::path::Path;
 
-use rekindle::{
-    device::{DeviceId, DeviceInfo},
-    executor::Recheck,
-    size::Size,
-    train::{
-        ExecutorKind, RunDirError,
-        record::{PlainRun, RunRecord},
-        run_dir::RunDir,
-        session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
-    },
-};
+use rekindle::{executor::Recheck, size::Size};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_train::{
+    ExecutorKind, RunDirError,
+    device::{DeviceId, DeviceInfo},
+    record::{PlainRun, RunRecord},
+    run_dir::RunDir,
+    session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
+};
 
 use super::{plan_elsewhere, supervise};
 use crate::{
@@ -30,7 +27,7 @@ use crate::{
     plot,
     progress::Progress,
     started::{self, Started},
-    summary,
+    summary, terminal,
     track::TrackFiles,
 };
 
@@ -131,7 +128,10 @@ pub fn run(args: TrainArgs) -> Outcome {
     if args.json {
         output::json(&record)?;
     } else {
-        output::text(&format!("\n{}\n", summary::closing(&record)))?;
+        output::text(&format!(
+            "\n{}\n",
+            summary::closing(&record, terminal::verbose())
+        ))?;
     }
     if record.interrupted {
         return Err(Failure::with_help(
@@ -293,7 +293,7 @@ fn too_much(bytes: Bytes, all: Bytes, device: &DeviceInfo) -> String {
     if let Some(total) = device.total_bytes {
         text.push_str(&format!(" of {total}"));
     }
-    let others = rekindle::device::gpu_processes(number);
+    let others = rekindle_train::device::gpu_processes(number);
     if !others.is_empty() {
         let others: Vec<String> = others.iter().map(ToString::to_string).collect();
         text.push_str(&format!(". The rest is held by {}", others.join(", ")));

@@ -1,14 +1,12 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
-use rekindle::{
-    Dtype,
-    device::{DeviceId, DeviceInfo},
-    train::{
-        session::{Job, ScheduleRequest},
-        verify::{Comparison, Verification, usual_segments, verify},
-    },
-};
+use rekindle::Dtype;
 use rekindle_plan::PlanRequest;
+use rekindle_train::{
+    device::{DeviceId, DeviceInfo},
+    session::{Job, ScheduleRequest},
+    verify::{Comparison, Verification, usual_segments, verify},
+};
 use serde_json::json;
 
 use super::train;

@@ -8,8 +8,9 @@
 
 use std::{ops::Range, str::FromStr};
 
-use rekindle::{size::Size, train::run_dir::SnapshotEvery};
+use rekindle::size::Size;
 use rekindle_plan::PlannerKind;
+use rekindle_train::run_dir::SnapshotEvery;
 use toml::de::{DeTable, DeValue};
 
 use super::{

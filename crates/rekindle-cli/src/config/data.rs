@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rekindle::data::{DataError, error::Blame, settings::Source};
+use rekindle_train::data::{DataError, error::Blame, settings::Source};
 
 use crate::{exit, failure::Failure};
 

@@ -1,8 +1,8 @@
 //! Defaults that follow from other keys: they are written out before serde reads the document.
 
-use rekindle::{
+use rekindle_train::{
     data::{TargetKind, settings::Source},
-    train::settings::{LearningRate, LossKind, TrainSettings},
+    settings::{LearningRate, LossKind, TrainSettings},
 };
 use serde_json::{Map, Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rekindle::model::{layer_list::MAX_LAYERS, shape_error::LayerPath, spec::LayerSpec};
+use rekindle_train::model::{layer_list::MAX_LAYERS, shape_error::LayerPath, spec::LayerSpec};
 
 use super::{node::Node, problem::Problem, schema::LAYERS, vary::Group};
 

@@ -11,7 +11,7 @@
 //! | [`vary`] | what depth and width of them mean |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
 //!
-//! A key is defined where its value lives: in `rekindle`'s `data::settings`, `model::spec` and `train::settings`, and here
+//! A key is defined where its value lives: in `rekindle-train`'s `data::settings`, `model::spec` and `settings`, and here
 //! in [`run`]. Its type, default, range and meaning are there; `docs/config.md` and `docs/schema/config.json` are
 //! written from them.
 //!
@@ -36,19 +36,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle::{
-    Dtype,
+use rekindle::{Dtype, meter::Count};
+use rekindle_train::{
     data::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
     },
-    meter::Count,
     model::{
         shape::ModelShape,
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
     },
-    train::settings::{OnNonFinite, TrainSettings},
+    settings::{OnNonFinite, TrainSettings},
 };
 use toml::de::DeTable;
 
@@ -195,7 +194,7 @@ impl Config {
 
     /// Opens the data and checks that the model takes its samples.
     pub fn open_data(&self) -> Result<Split, Failure> {
-        let split = rekindle::data::open(&self.data, self.training.seed)
+        let split = rekindle_train::data::open(&self.data, self.training.seed)
             .map_err(|error| data::failure(error, &self.data.source))?;
         self.check_data(&*split.train)?;
         Ok(split)

@@ -184,7 +184,7 @@ fn description(schema: &'static Value) -> String {
 
 /// Compares a file with what it should be, or rewrites it.
 fn assert_written(path: &str, wanted: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path);
     if env::var_os(REWRITE).is_some() {
         fs::write(&path, wanted).expect("written");
     }

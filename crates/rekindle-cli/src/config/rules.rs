@@ -1,9 +1,9 @@
 //! Rules between keys, which neither the schema nor serde checks.
 
-use rekindle::{
+use rekindle_train::{
     data::{TargetKind, settings::Source},
     model::spec::SampleShape,
-    train::settings::{LearningRate, LossKind, TrainSettings},
+    settings::{LearningRate, LossKind, TrainSettings},
 };
 use toml::de::DeTable;
 

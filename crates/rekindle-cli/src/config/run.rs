@@ -7,13 +7,9 @@ use std::{
 };
 
 use clap::ValueEnum;
-use rekindle::{
-    executor::Recheck,
-    meter::Count,
-    size::Size,
-    train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS},
-};
+use rekindle::{executor::Recheck, meter::Count, size::Size};
 use rekindle_plan::PlannerKind;
+use rekindle_train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Value, json};

@@ -2,10 +2,10 @@
 
 use std::sync::LazyLock;
 
-use rekindle::{
+use rekindle_train::{
     data::settings::DataSettings,
     model::{layer_list, spec::LayerSpec},
-    train::settings::TrainSettings,
+    settings::TrainSettings,
 };
 use schemars::{
     JsonSchema, Schema,

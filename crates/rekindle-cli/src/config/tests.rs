@@ -1,13 +1,11 @@
 use std::time::Duration;
 
-use rekindle::{
-    model::spec::{LayerSpec, Padding, PoolSpec},
-    train::{
-        run_dir::SnapshotEvery,
-        settings::{Clip, LearningRate, LossKind, OptimizerSettings},
-    },
-};
 use rekindle_plan::Bytes;
+use rekindle_train::{
+    model::spec::{LayerSpec, Padding, PoolSpec},
+    run_dir::SnapshotEvery,
+    settings::{Clip, LearningRate, LossKind, OptimizerSettings},
+};
 
 use super::*;
 use crate::mutated;

@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use rekindle::model::spec::LayerSpec;
+use rekindle_train::model::spec::LayerSpec;
 
 /// A group that repeats, in the list that it unfolded to.
 #[derive(Debug, Clone, PartialEq, Eq)]

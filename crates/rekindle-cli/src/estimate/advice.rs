@@ -2,12 +2,9 @@
 
 use std::fmt;
 
-use rekindle::{
-    counted::Counted,
-    profile::{Measured, with_reserve},
-    train::settings::TrainSettings,
-};
+use rekindle::profile::{Measured, with_reserve};
 use rekindle_plan::{Bytes, Plan, PlanError, PlanRequest, PlannerKind, Seconds, Source, planner};
+use rekindle_train::{counted::Counted, settings::TrainSettings};
 use serde::Serialize;
 
 use crate::failure::Failure;

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use comfy_table::Table;
-use rekindle::{counted::Counted, profile::Measured};
+use rekindle::profile::Measured;
 use rekindle_plan::{Action, Bytes, Chain, Schedule, simulate};
+use rekindle_train::counted::Counted;
 use serde::Serialize;
 
 use super::Estimate;

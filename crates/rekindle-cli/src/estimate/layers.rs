@@ -1,13 +1,13 @@
 //! The tree of layers: repeats folded, residuals opened.
 
 use comfy_table::Table;
-use rekindle::model::{
+use rekindle_plan::Bytes;
+use rekindle_train::model::{
     cost::ElementBytes,
     shape::ModelShape,
     spec::{LayerSpec, ModelSpec},
     tree::{LayerNode, tree},
 };
-use rekindle_plan::Bytes;
 use serde::Serialize;
 
 use super::Estimate;

@@ -16,13 +16,12 @@ mod tests;
 
 use std::fmt::Write;
 
-use rekindle::{
-    Dtype,
+use rekindle::{Dtype, profile::Measured};
+use rekindle_plan::{Bytes, Plan, PlanError, PlannerKind};
+use rekindle_train::{
     counted::Counted,
     model::{cost::ElementBytes, kernels::Kernels, stages::StagePlan},
-    profile::Measured,
 };
-use rekindle_plan::{Bytes, Plan, PlanError, PlannerKind};
 use serde::Serialize;
 
 use self::{advice::Advice, breakdown::Breakdown, layers::Layer};

@@ -1,7 +1,8 @@
 //! The step as `train` records it, by shapes: what it needs, and what smaller budgets cost.
 
-use rekindle::{record, train};
+use rekindle::record;
 use rekindle_plan::Bytes;
+use rekindle_train as train;
 use serde::Serialize;
 
 use crate::{config::Config, failure::Failure, terminal};

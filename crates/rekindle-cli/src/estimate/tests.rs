@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use rekindle::{model::kernels::Kernels, profile::Measured};
+use rekindle::profile::Measured;
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_train::model::kernels::Kernels;
 
 use super::{Estimate, Limit, Wanted};
 use crate::config::{self, Overrides};
@@ -16,7 +17,7 @@ const KERNELS: Kernels = Kernels::Host {
 };
 
 fn estimate(config: &str, wanted: &Wanted<'_>, limit: Bytes) -> Estimate {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .join("configs")
         .join(config);
     let config = config::load(&path, &Overrides::default()).unwrap();
@@ -64,7 +65,8 @@ fn a_breakdown_adds_up_by_hand() {
 #[test]
 fn memory_grows_with_the_batch_and_parameters_do_not() {
     let at = |batch| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/parity/conv.toml");
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .join("configs/parity/conv.toml");
         let overrides = Overrides {
             batch: Some(batch),
             ..Overrides::default()

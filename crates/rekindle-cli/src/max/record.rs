@@ -1,7 +1,8 @@
 //! What was found: one record that text and JSON are made from.
 
-use rekindle::{meter::Count, train::session::Planned};
+use rekindle::meter::Count;
 use rekindle_plan::{Bytes, Seconds};
+use rekindle_train::session::Planned;
 use serde::{Deserialize, Serialize};
 
 use super::{subject::Varied, way::Way};

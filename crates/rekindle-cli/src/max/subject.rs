@@ -2,14 +2,14 @@
 
 use std::ffi::OsString;
 
-use rekindle::{
+use rekindle::profile::Measured;
+use rekindle_plan::Bytes;
+use rekindle_train::{
     counted::Counted,
     device::DeviceId,
     model::{cost::ElementBytes, kernels::Kernels, spec::ModelSpec},
-    profile::Measured,
-    train::settings::TrainSettings,
+    settings::TrainSettings,
 };
-use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -129,7 +129,7 @@ impl<'a> Subject<'a> {
     fn model(
         &self,
         size: usize,
-    ) -> Result<(ModelSpec, rekindle::model::shape::ModelShape), Failure> {
+    ) -> Result<(ModelSpec, rekindle_train::model::shape::ModelShape), Failure> {
         let model = &self.config.model;
         let layers = match (self.varied.lever, &self.group) {
             (Lever::Batch, _) => return Ok((model.clone(), self.config.shape.clone())),

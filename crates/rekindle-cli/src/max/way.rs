@@ -1,10 +1,8 @@
 //! Ways to run a model of one size: plain, in equal segments, under a plan.
 
-use rekindle::{
-    profile::Measured,
-    train::session::{MeasuredStep, Planned, RunError},
-};
+use rekindle::profile::Measured;
 use rekindle_plan::{Bytes, Chain, PlanError, PlanRequest, PlannerKind};
+use rekindle_train::session::{MeasuredStep, Planned, RunError};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -148,7 +146,7 @@ mod tests {
                 };
                 stages
             ],
-            sweep_s: Seconds(0.0),
+            backward_call_s: Seconds(0.0),
         }
     }
 

@@ -3,8 +3,8 @@
 //! A step of thousands of actions has several in each column. A column shows the highest of them, so that no peak is
 //! lost, and the pass that takes most of its time.
 
-use rekindle::train::timeline::{Pass, Timeline};
 use rekindle_plan::{Bytes, Parts};
+use rekindle_train::timeline::{Pass, Timeline};
 
 /// What one column shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,8 +78,8 @@ pub fn steps(columns: &[Column], height: impl Fn(&Column) -> f64) -> Vec<(f64, f
 
 #[cfg(test)]
 mod tests {
-    use rekindle::train::timeline::TimedAction;
     use rekindle_plan::{Action, Seconds};
+    use rekindle_train::timeline::TimedAction;
 
     use super::*;
 

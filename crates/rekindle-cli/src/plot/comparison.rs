@@ -2,8 +2,8 @@
 //! on it.
 
 use plotters::{element::PathElement, style::Color};
-use rekindle::train::record::RunRecord;
 use rekindle_plan::{Bytes, Seconds};
+use rekindle_train::record::RunRecord;
 
 use super::{
     axis::Unit,

@@ -4,7 +4,7 @@ use plotters::{
     element::{Circle, PathElement},
     style::Color,
 };
-use rekindle::train::record::{EvalRecord, StepRecord};
+use rekindle_train::record::{EvalRecord, StepRecord};
 
 use super::{
     canvas::{self, Drawn},

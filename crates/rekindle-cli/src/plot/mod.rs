@@ -30,8 +30,9 @@ mod shape;
 pub mod theme;
 pub mod timeline;
 
-use rekindle::{meter::Count, train::record::RunRecord};
+use rekindle::meter::Count;
 use rekindle_plan::{Action, Bytes};
+use rekindle_train::record::RunRecord;
 
 /// The budget in the bytes that a timeline counts. On a GPU it may bound the driver's context and the pools too, which no
 /// meter of live buffers sees.

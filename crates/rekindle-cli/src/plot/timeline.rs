@@ -7,11 +7,11 @@ use plotters::{
     element::{Circle, PathElement, Polygon},
     style::{Color, text_anchor::HPos},
 };
-use rekindle::train::{
+use rekindle_plan::{Bytes, Parts, Seconds};
+use rekindle_train::{
     record::RunRecord,
     timeline::{Pass, TimedAction, Timeline},
 };
-use rekindle_plan::{Bytes, Parts, Seconds};
 
 use super::{
     axis::Unit,
@@ -62,6 +62,12 @@ const PASSES: [(Pass, &str, Ink); 5] = [
     (Pass::Backward, "backward", theme::BACKWARD),
     (Pass::Optimizer, "optimizer", theme::OPTIMIZER),
 ];
+
+/// What an action is there for, in a word.
+pub fn pass_name(pass: Pass) -> &'static str {
+    let known = PASSES.iter().find(|(known, ..)| *known == pass);
+    known.map_or("", |(_, name, _)| name)
+}
 
 /// The timeline of a run, if it has one.
 pub fn picture(record: &RunRecord, size: Size) -> Option<Drawn<String>> {

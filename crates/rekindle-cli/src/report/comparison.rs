@@ -1,7 +1,7 @@
 //! The page of several runs.
 
 use maud::html;
-use rekindle::train::record::RunRecord;
+use rekindle_train::record::RunRecord;
 
 use super::{cells, figure, page};
 use crate::{failure::Failure, plot};
@@ -63,7 +63,7 @@ pub fn comparison(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
         .collect();
     let body = html! {
         h1 { (runs.len()) " runs" }
-        h2 { "Promised and measured" }
+        h2 { "Predicted and measured" }
         (cells::table(&cost_header, 1, &costs.collect::<Vec<_>>()))
         p.soft { "Of plain: of what the same training takes without recomputing, measured or predicted by each run." }
         h2 { "Timelines" }

@@ -5,6 +5,7 @@
 //! | [`run`] | the page of one run |
 //! | [`comparison`] | the page of several runs |
 //! | [`sweep`] | the page of a sweep |
+//! | [`trace`](mod@trace) | a run's timeline for trace viewers |
 //! | [`cells`] | numbers and tables as a page has them |
 //!
 //! Every number comes from a [`RunRecord`], or a sweep's record of them, and carries its exact value behind what
@@ -14,10 +15,11 @@ mod cells;
 pub mod comparison;
 pub mod run;
 pub mod sweep;
+pub mod trace;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use rekindle::train::record::RunRecord;
+use rekindle_train::record::RunRecord;
 
 use crate::{
     failure::Failure,

@@ -1,24 +1,23 @@
 //! The page of one run.
 
 use maud::{Markup, html};
-use rekindle::{
-    meter::Count,
-    model::spec::{LayerSpec, ModelSpec},
-    train::{
-        record::{EvalRecord, RunRecord, StageRecord, StepRecord},
-        settings::TrainSettings,
-    },
-};
+use rekindle::meter::Count;
 use rekindle_plan::Seconds;
+use rekindle_train::{
+    model::spec::{LayerSpec, ModelSpec},
+    record::{EvalRecord, RunRecord, StageRecord, StepRecord},
+    settings::TrainSettings,
+};
 
 use super::{cells, figure, page};
-use crate::{failure::Failure, plot, summary, table::thousands};
+use crate::{failure::Failure, plot, started::Started, summary, table::thousands};
 
 /// The page.
 pub fn run(
     record: &RunRecord,
     steps: &[StepRecord],
     evaluations: &[EvalRecord],
+    started: Option<&Started>,
 ) -> Result<String, Failure> {
     let title = super::name(record);
     let body = html! {
@@ -27,15 +26,21 @@ pub fn run(
             (record.steps) " of " (record.settings.steps) " steps, batch " (record.batch) ", on " (record.device)
             @if !record.hardware.is_empty() { " (" (record.hardware) ")" }
         }
+        @if let Some(started) = started {
+            p.soft {
+                code { (started.line()) }
+                @if let Some((at, version)) = started.at() { ", " (at) ", rekindle " (version) }
+            }
+        }
         (remarks(record))
         (headline(record))
-        h2 { "Promised and measured" }
+        h2 { "Predicted and measured" }
         (predictions(record))
         p { (cells::prose(&summary::saved(record))) }
         (timeline(record)?)
         h2 { "Memory by phase" }
         (phases(record))
-        ul { @for sentence in summary::phases::sentences(record) { li { (cells::prose(&sentence)) } } }
+        ul { @for sentence in summary::phases::sentences(record, true) { li { (cells::prose(&sentence)) } } }
         h2 { "Plan" }
         (plan(record))
         h2 { "Training" }
@@ -75,7 +80,7 @@ fn headline(record: &RunRecord) -> Markup {
     };
     html! {
         div.cards {
-            @if let Some(promise) = summary::peaks(record).first() { div.card { (promise.name) b { (cells::bytes(peak)) } } }
+            @if let Some(first) = summary::peaks(record).first() { div.card { (first.name) b { (cells::bytes(peak)) } } }
             div.card { "of the plain run's" b { (format!("{share:.0}%")) } span.soft { (cells::bytes(record.plain.peak_bytes)) ", " (plain) } }
             div.card { "step time" b { (cells::seconds(record.measured_step_s)) } span.soft { (format!("{slower:.2}")) " x the plain run's, " (plain) } }
             @if let Some(budget) = record.budget_bytes {
@@ -360,7 +365,7 @@ fn methods(record: &RunRecord) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use rekindle::model::spec::SampleShape;
+    use rekindle_train::model::spec::SampleShape;
 
     use super::*;
 

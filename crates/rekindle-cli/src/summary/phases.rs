@@ -1,4 +1,4 @@
-//! Memory phase by phase: the table of the first steps and the last, and what surprises people in it.
+//! Memory phase by phase: the table of the last step, or of the first ones too, and what surprises people in it.
 //!
 //! A sentence is said only where the record's own numbers bear it out.
 
@@ -6,11 +6,9 @@
 mod tests;
 
 use comfy_table::Table;
-use rekindle::{
-    meter::{Phase, PhaseReading},
-    train::record::{PhasedStep, RunRecord},
-};
+use rekindle::meter::{Phase, PhaseReading};
 use rekindle_plan::Bytes;
+use rekindle_train::record::{PhasedStep, RunRecord};
 
 use crate::table;
 
@@ -21,8 +19,8 @@ const FEW_BYTES: u64 = 64 * 1024;
 /// Share of the reserved bytes that must lie idle to be worth a word.
 const IDLE: f64 = 0.1;
 
-/// Memory by phase of the first steps and the last.
-pub fn table(record: &RunRecord) -> Table {
+/// Memory by phase of the last step; `all`: of the first steps as well.
+pub fn table(record: &RunRecord, all: bool) -> Table {
     let mut table = table::table(
         [
             "step",
@@ -34,8 +32,12 @@ pub fn table(record: &RunRecord) -> Table {
         ],
         2..6,
     );
-    let pools = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
-    for step in &record.phases {
+    let pools = |bytes: Option<Bytes>| bytes.map_or(String::new(), |bytes| bytes.to_string());
+    let first = match all {
+        true => 0,
+        false => record.phases.len().saturating_sub(1),
+    };
+    for step in &record.phases[first..] {
         for (index, reading) in step.phases.iter().enumerate() {
             table.add_row([
                 if index == 0 {
@@ -51,21 +53,24 @@ pub fn table(record: &RunRecord) -> Table {
             ]);
         }
     }
+    if record.pools.is_none() {
+        table::hide(&mut table, 4);
+        table::hide(&mut table, 5);
+    }
     table
 }
 
-/// The table as the terminal can show it: the pools' columns go first where there are no pools.
-pub fn table_text(record: &RunRecord) -> String {
-    let spared: &[usize] = if record.pools.is_none() { &[5, 4] } else { &[] };
-    table::shown(&table(record), spared)
+/// The table as the terminal can show it.
+pub fn table_text(record: &RunRecord, all: bool) -> String {
+    table::shown(&table(record, all), &[])
 }
 
-/// What surprises people in the table, where it is so in this run.
-pub fn sentences(record: &RunRecord) -> Vec<String> {
+/// What surprises people in the table, where it is so in this run; with `all`, what is held after the backward as well.
+pub fn sentences(record: &RunRecord, all: bool) -> Vec<String> {
     [
         peak_phase(record),
         second_step(record),
-        after_backward(record),
+        all.then(|| after_backward(record)).flatten(),
         idle_pools(record),
         growth(record),
     ]

@@ -1,14 +1,11 @@
 //! What a person sees while rows run.
 
-use std::{
-    io::{self, IsTerminal},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar};
 
 use super::{SweepRecord, SweepRow};
-use crate::progress::style;
+use crate::{progress::style, terminal};
 
 /// A bar on a terminal, a line for each row elsewhere.
 pub struct RowProgress {
@@ -18,7 +15,7 @@ pub struct RowProgress {
 
 impl RowProgress {
     pub fn new() -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
+        let bar = terminal::shows_bars().then(|| {
             let bar = ProgressBar::new(0);
             bar.set_style(style("{spinner} {msg}"));
             bar.enable_steady_tick(Duration::from_millis(200));

@@ -8,11 +8,9 @@
 //! left out, and the gradients that a backward has made by then are in. Steps after the first count, since parts of what
 //! stays appear in the first.
 
-use rekindle::{
-    meter::{Count, Phase},
-    train::record::{PhasedStep, PlainRun, RunRecord},
-};
+use rekindle::meter::{Count, Phase};
 use rekindle_plan::{Bytes, Seconds};
+use rekindle_train::record::{PhasedStep, PlainRun, RunRecord};
 use serde::{Deserialize, Serialize};
 
 use super::{Point, pareto};

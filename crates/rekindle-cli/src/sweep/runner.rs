@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-use rekindle::train::record::{PlainRun, RunRecord};
 use rekindle_plan::Bytes;
+use rekindle_train::record::{PlainRun, RunRecord};
 
 use super::{Point, SweepRow, record::RowOutcome};
 use crate::{

@@ -3,13 +3,13 @@
 use rekindle::{
     Dtype,
     meter::{Count, MemoryReading, Phase, PhaseReading},
-    model::spec::{ModelSpec, SampleShape},
-    train::{
-        record::{PeakInUse, PhasedStep, PlainRun, RUN_FORMAT, RunRecord},
-        settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
-    },
 };
 use rekindle_plan::{Bytes, Seconds};
+use rekindle_train::{
+    model::spec::{ModelSpec, SampleShape},
+    record::{PeakInUse, PhasedStep, PlainRun, RUN_FORMAT, RunRecord},
+    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+};
 
 use crate::plot::{frontier, theme::Size};
 
@@ -74,7 +74,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         param_count: 0,
         stages: Vec::new(),
         timeline: None,
-        executor: rekindle::train::ExecutorKind::Recorded,
+        executor: rekindle_train::ExecutorKind::Recorded,
         planner: segments.map_or("optimal", |_| "uniform").into(),
         segments: segments.map(|count| vec![[0, 0]; count]),
         recomputes: true,
@@ -165,7 +165,7 @@ fn made_up() -> SweepRecord {
         ),
         None,
     );
-    let message = "out of memory: the system would not give 5 bytes more".to_owned();
+    let message = "out of memory: could not allocate 5 bytes".to_owned();
     record.add(
         SweepRow::not_done(Point::Uniform(2), false, RowOutcome::OutOfMemory, message),
         None,

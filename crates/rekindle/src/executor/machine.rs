@@ -3,21 +3,22 @@
 use std::{borrow::Cow, ops::RangeInclusive};
 
 use burn::{
-    module::Module,
     optim::GradientsParams,
-    tensor::{Bool, Device, Gradients, Int, Tensor},
+    tensor::{Gradients, Tensor},
 };
 use rekindle_plan::{Action, Bytes, StageId};
 
 use super::{
-    StepError, StepLoss, StepOutput,
     copies::{self, Tensors},
+    error::StepError,
+    output::StepOutput,
     program::{Instruction, Program},
     recheck::Rechecks,
+    scalar::StepLoss,
     watch::Watch,
 };
 use crate::{
-    activation::{Activation, ActivationVisitor},
+    activation::{Activation, device_of},
     balanced,
     graph::{self, Upstream, detached, leaf},
     graph_ops::node_counter,
@@ -26,17 +27,17 @@ use crate::{
     seed::{Drawing, StepSeed},
 };
 
-/// Nodes that untracked forwards may leave behind before they are seen to, and what one takes. Each time costs a
+/// Dead nodes that untracked forwards may leave behind before they are freed, and what one takes. Each time costs a
 /// backward, and a walk over all live graphs.
-const ORPHANS: u64 = 128;
-const ORPHAN_BYTES: u64 = 1024;
+const DEAD_NODES: u64 = 128;
+const DEAD_NODE_BYTES: u64 = 1024;
 
 /// What untracked forwards leave behind at most, where each stage of a chain leaves so much.
-pub(crate) fn orphan_bytes(of_stages: impl Iterator<Item = Bytes>) -> Bytes {
+pub(crate) fn dead_node_bytes(of_stages: impl Iterator<Item = Bytes>) -> Bytes {
     let (sum, most) = of_stages.fold((0, 0), |(sum, most), Bytes(stage)| {
         (sum + stage, stage.max(most))
     });
-    Bytes(sum.min(ORPHANS * ORPHAN_BYTES + most))
+    Bytes(sum.min(DEAD_NODES * DEAD_NODE_BYTES + most))
 }
 
 /// Stages that were run as one graph and wait for their backward.
@@ -80,8 +81,8 @@ pub(super) struct Machine<'a, L: Clone, A> {
     loss_root: Option<Tensor<1>>,
     gradients: GradientsParams,
     forward_counts: Vec<usize>,
-    /// The number of the last node that was made when burn last saw to its orphans.
-    seen_to: u64,
+    /// The number of the last node that was made when dead nodes were last freed.
+    freed_at: u64,
     watch: Option<Watch>,
     rechecks: Rechecks,
     meter: Option<&'a dyn Meter>,
@@ -113,7 +114,7 @@ where
             loss_root: None,
             gradients: GradientsParams::new(),
             forward_counts: vec![0; count],
-            seen_to: node_counter(),
+            freed_at: node_counter(),
             watch,
             rechecks,
             meter,
@@ -183,7 +184,7 @@ where
         let output = detached(layer.forward(input));
         drop((drawing, layer));
         self.rechecks.ran(stage, &output)?;
-        self.forget_orphans(stage, &output);
+        self.free_dead_nodes(stage, &output);
         self.activations[stage + 1] = Some(output);
         self.done(Action::Forward(StageId(stage)));
         Ok(())
@@ -294,7 +295,7 @@ where
             .iter()
             .rposition(|piece| piece.stages == *stages);
         let Some(place) = place else {
-            unreachable!("a valid schedule sweeps only what it has tracked");
+            unreachable!("a valid schedule runs backwards only through what it has tracked");
         };
         let piece = self.pieces.remove(place);
         let (first, last) = (*stages.start(), *stages.end());
@@ -325,16 +326,16 @@ where
         self.done(Action::Backward(StageId(first)));
     }
 
-    /// A backward, after which burn has seen to its orphans.
+    /// A backward, after which burn has freed its dead nodes.
     fn backward(&mut self, root: &Tensor<1>) -> Gradients {
         let grads = root.backward();
-        self.seen_to = node_counter();
+        self.freed_at = node_counter();
         grads
     }
 
-    /// Has burn see to what untracked forwards have left, if that is much.
-    fn forget_orphans(&mut self, stage: usize, output: &A) {
-        if node_counter() - self.seen_to > ORPHANS
+    /// Frees the dead nodes that untracked forwards have left, if they are many.
+    fn free_dead_nodes(&mut self, stage: usize, output: &A) {
+        if node_counter() - self.freed_at > DEAD_NODES
             && let Some(device) = device_of(output, &self.layers.all[stage])
         {
             drop(self.backward(&graph::lone_leaf(&device)));
@@ -390,23 +391,4 @@ where
             drop(Drawing::seeded(&device, self.seed.after()));
         }
     }
-}
-
-/// The device that a layer runs on: its input's, or else that of its parameters.
-pub(crate) fn device_of<A: Activation, L: Module>(input: &A, layer: &L) -> Option<Device> {
-    struct Find(Option<Device>);
-    impl ActivationVisitor for Find {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-    }
-    let mut find = Find(None);
-    input.visit(&mut find);
-    find.0.or_else(|| layer.devices().into_iter().next())
 }

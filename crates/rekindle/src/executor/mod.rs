@@ -31,6 +31,7 @@
 pub(crate) mod copies;
 mod error;
 pub(crate) mod machine;
+mod output;
 mod program;
 mod recheck;
 mod room;
@@ -42,14 +43,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle_plan::{Action, Schedule, planner};
 
 use crate::{
-    activation::Activation,
+    activation::{Activation, device_of},
     graph,
     layer::Layer,
-    meter::{Meter, PhaseReading, halves},
+    meter::{Meter, halves},
     quiet,
     seed::{StepSeed, would_interrupt},
     sequential::Sequential,
@@ -61,9 +61,9 @@ use recheck::Rechecks;
 use watch::Watch;
 
 pub use error::{CheckpointError, StepError};
+pub use output::StepOutput;
 pub use recheck::Recheck;
-pub use room::Room;
-pub(crate) use room::{needed, needed_by_update};
+pub use room::{Room, needed, needed_by_update};
 pub use scalar::StepLoss;
 pub use watch::{ActionHook, TraceEntry, Tracing};
 
@@ -79,23 +79,6 @@ pub struct Executor {
     recheck: Recheck,
     /// Shapes of the input that the schedule was planned for.
     planned: Option<Vec<Vec<usize>>>,
-}
-
-/// What one training step gives.
-#[derive(Debug)]
-pub struct StepOutput<T> {
-    /// The loss, shape `[1]`.
-    pub loss: Tensor<1>,
-    /// Whatever else the loss closure returned, detached.
-    pub extra: T,
-    /// The gradient of every parameter that wants one, for any burn optimizer.
-    pub gradients: GradientsParams,
-    /// Forward, loss and backward, if the executor has a meter.
-    pub phases: Vec<PhaseReading>,
-    /// Times each stage ran forward in this step.
-    pub forward_counts: Vec<usize>,
-    /// Memory after each action, if the executor [traces](Executor::traced).
-    pub trace: Vec<TraceEntry>,
 }
 
 /// A schedule's actions, but what only frozen stages would need, and the program that does them.
@@ -245,7 +228,7 @@ impl Executor {
             frozen,
         };
         let device = model.layers().first();
-        let device = device.and_then(|layer| machine::device_of(&input, layer));
+        let device = device.and_then(|layer| device_of(&input, layer));
         let machine = Machine::new(layers, input, seed, phases, watch, rechecks);
         let run = AssertUnwindSafe(|| machine.run(&script.program, loss));
         let done = catch_unwind(run);
@@ -260,7 +243,8 @@ impl Executor {
 
     /// The actions that the last step has done: the schedule's, but `optimize` and what only frozen stages would need. For
     /// an executor that one thread has.
-    pub(crate) fn done(&self) -> Arc<[Action]> {
+    #[must_use]
+    pub fn done(&self) -> Arc<[Action]> {
         let script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&script.actions)
     }
@@ -347,7 +331,7 @@ where
 {
     let schedule = planner::uniform(model.len(), segments)?;
     let random = model.layers().iter().find(|layer| layer.draws_random());
-    let seed = match random.and_then(|layer| machine::device_of(&input, layer)) {
+    let seed = match random.and_then(|layer| device_of(&input, layer)) {
         Some(device) => StepSeed::draw(&device),
         None => StepSeed::new(0, 0),
     };

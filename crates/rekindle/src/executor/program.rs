@@ -1,4 +1,4 @@
-//! A schedule made ready to run: which tracked stages form one graph, and which backward sweeps it.
+//! A schedule made ready to run: which tracked stages form one graph, and which backward runs through it.
 //!
 //! burn pays for every `backward` call (it walks all live graphs), so consecutive tracked stages are recorded as one
 //! graph, a *piece*, and swept by one backward. A piece ends where something must get in between: where the next
@@ -100,7 +100,7 @@ impl Program {
     }
 
     /// How many backward calls it takes.
-    pub(crate) fn sweeps(&self) -> usize {
+    pub(crate) fn backward_calls(&self) -> usize {
         let calls = |instruction: &&Instruction| {
             matches!(
                 instruction,

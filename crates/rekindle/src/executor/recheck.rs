@@ -12,7 +12,7 @@ use burn::tensor::{Bool, DType, Int, Tensor};
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::StepError;
+use super::error::StepError;
 use crate::{
     activation::{Activation, ActivationVisitor},
     dtype::Dtype,

@@ -51,17 +51,18 @@ impl Room {
     }
 
     /// Stages of the chain.
-    pub(crate) fn stages(&self) -> usize {
+    #[must_use]
+    pub fn stages(&self) -> usize {
         self.chain.stages.len()
     }
 
     /// Makes room for what an action on a stage of the chain allocates: to be called right before it.
-    pub(crate) fn make_for(&self, action: Action) {
+    pub fn make_for(&self, action: Action) {
         self.make(needed(&self.chain, action));
     }
 
     /// Makes room for the update of one stage's parameters; the optimizer's state appears in the first.
-    pub(crate) fn make_for_update(&self, stage: usize, first_step: bool) {
+    pub fn make_for_update(&self, stage: usize, first_step: bool) {
         let needed = needed_by_update(&self.chain, self.grad_bytes, stage, first_step);
         self.make(needed);
     }
@@ -93,12 +94,8 @@ impl Room {
 
 /// What the update of a stage's parameters allocates at most, one parameter after the other. All gradients are
 /// `grad_bytes`.
-pub(crate) fn needed_by_update(
-    chain: &Chain,
-    grad_bytes: Bytes,
-    stage: usize,
-    first_step: bool,
-) -> Bytes {
+#[must_use]
+pub fn needed_by_update(chain: &Chain, grad_bytes: Bytes, stage: usize, first_step: bool) -> Bytes {
     let optimizer = &chain.optimizer;
     let own = chain.stages[stage].grad_bytes;
     if own == Bytes::ZERO {
@@ -114,7 +111,8 @@ pub(crate) fn needed_by_update(
 }
 
 /// What an action allocates at most: its outputs and its temporary bytes.
-pub(crate) fn needed(chain: &Chain, action: Action) -> Bytes {
+#[must_use]
+pub fn needed(chain: &Chain, action: Action) -> Bytes {
     match action {
         Action::Forward(StageId(stage)) | Action::ForwardKeep(StageId(stage)) => {
             let stage = &chain.stages[stage];

@@ -12,9 +12,6 @@ mod leftovers;
 mod phase;
 mod pool;
 
-#[cfg(feature = "cuda")]
-mod nvml;
-
 use std::fmt;
 
 use rekindle_plan::Bytes;
@@ -24,10 +21,6 @@ pub use census::{Census, Change};
 pub(crate) use halves::halves;
 pub use host::{HostMeter, NotInstalled};
 pub use leftovers::{Leftover, Leftovers};
-#[cfg(feature = "cuda")]
-pub(crate) use nvml::GpuHeld;
-#[cfg(feature = "cuda")]
-pub use nvml::{NvmlError, NvmlMemory, nvml_driver, nvml_memory, nvml_processes};
 pub use phase::{Phase, PhaseReading, PhaseRecorder};
 pub use pool::PoolMeter;
 

@@ -22,10 +22,14 @@ pub struct PoolMeter {
 }
 
 impl PoolMeter {
-    /// A meter for `device`, which must have pools, and answer: touching another may panic. `exact_sizes` is what
-    /// [`Meter::exact_sizes`] will say.
+    /// A meter for `device`, which must have pools, and answer: touching another may panic. Makes the pools' settings first,
+    /// where nothing has touched them yet.
     #[must_use]
-    pub fn new(device: Device, exact_sizes: bool) -> Self {
+    pub fn new(device: Device) -> Self {
+        #[cfg(feature = "cubecl")]
+        let exact_sizes = crate::cubecl::set_up().exact_sizes();
+        #[cfg(not(feature = "cubecl"))]
+        let exact_sizes = false;
         Self {
             device,
             exact_sizes,
@@ -35,6 +39,14 @@ impl PoolMeter {
             lifetime_in_use: AtomicU64::new(0),
             lifetime_reserved: AtomicU64::new(0),
         }
+    }
+
+    /// A meter for `device`, if it has pools.
+    #[must_use]
+    pub fn of(device: &Device) -> Option<Self> {
+        let meter = Self::new(device.clone());
+        meter.now()?;
+        Some(meter)
     }
 
     /// Counts what the driver's context took as well.

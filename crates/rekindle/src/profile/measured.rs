@@ -21,7 +21,7 @@ pub struct Measured {
     pub holds: Vec<Holds>,
     /// What each backward call takes beyond its operations. No stage's time has it: stages that run as one piece of
     /// graph share one call.
-    pub sweep_s: Seconds,
+    pub backward_call_s: Seconds,
 }
 
 /// What a stage's graph holds besides what only it needs.
@@ -47,14 +47,14 @@ pub struct OutputHold {
 impl Measured {
     /// The same without what measuring took of every time, and without the backward call of every stage.
     pub(super) fn without_overhead(mut self, idle_s: f64) -> Self {
-        let sweep_s = self.sweep_s.0;
+        let backward_call_s = self.backward_call_s.0;
         let less = |time: &mut Seconds, overhead: f64| time.0 = (time.0 - overhead).max(0.0);
         for stage in &mut self.chain.stages {
             less(&mut stage.forward_s, idle_s);
-            less(&mut stage.backward_s, idle_s + sweep_s);
+            less(&mut stage.backward_s, idle_s + backward_call_s);
             for way in &mut stage.alternatives {
                 less(&mut way.forward_s, idle_s);
-                less(&mut way.backward_s, idle_s + sweep_s);
+                less(&mut way.backward_s, idle_s + backward_call_s);
             }
         }
         let updated = self
@@ -65,7 +65,7 @@ impl Measured {
         let updated = updated.count() as f64;
         less(&mut self.chain.optimizer.step_s, idle_s * updated);
         less(&mut self.chain.loss.forward_s, idle_s);
-        less(&mut self.chain.loss.backward_s, idle_s + sweep_s);
+        less(&mut self.chain.loss.backward_s, idle_s + backward_call_s);
         self
     }
 
@@ -132,10 +132,10 @@ impl Measured {
     pub fn costed(&self, plan: Plan) -> Result<Plan, Violation> {
         let program = Program::new(&plan.schedule);
         let simulation = simulate(&self.under_program(&program), &plan.schedule)?;
-        let sweeps = program.sweeps() as f64;
+        let calls = program.backward_calls() as f64;
         Ok(Plan {
             peak: simulation.peak,
-            step: simulation.time + self.sweep_s * sweeps,
+            step: simulation.time + self.backward_call_s * calls,
             ..plan
         })
     }
@@ -226,7 +226,7 @@ impl Measured {
 
 /// Keeps the plans that no other one beats in peak and time: from the smallest peak to the largest, each faster than the
 /// one before it.
-pub(crate) fn keep_useful<P>(plans: &mut Vec<P>, cost: impl Fn(&P) -> (Bytes, Seconds)) {
+pub fn keep_useful<P>(plans: &mut Vec<P>, cost: impl Fn(&P) -> (Bytes, Seconds)) {
     plans.sort_by(|a, b| {
         let ((a_peak, a_step), (b_peak, b_step)) = (cost(a), cost(b));
         a_peak.cmp(&b_peak).then(a_step.0.total_cmp(&b_step.0))

@@ -19,8 +19,7 @@ use crate::{
     graph_ops::node_counter,
     layer::Layer,
     quiet,
-    record::Optimizer as _,
-    train::optimizer::AnyOptimizer,
+    record::Optimizer,
 };
 
 /// What a backward's own tables take for each graph node of its piece, until it is over.
@@ -67,7 +66,7 @@ struct TrackedRuns {
     holds_output: bool,
 }
 
-impl Profiler<'_> {
+impl<O: Optimizer> Profiler<'_, O> {
     /// What one stage costs, what becomes of its output in each way to record it, and what an untracked forward leaves
     /// behind besides the output: nodes of no graph, until a backward is over.
     pub(super) fn stage<L, A>(
@@ -162,7 +161,7 @@ impl Profiler<'_> {
     }
 
     /// Runs a copy of the layer, with statistics of its own, without a graph, as the executor does.
-    pub(super) fn untracked_forward<L, A>(&self, layer: &L) -> impl FnOnce(A) -> A + use<L, A>
+    pub(super) fn untracked_forward<L, A>(&self, layer: &L) -> impl FnOnce(A) -> A + use<L, A, O>
     where
         A: Activation,
         L: Layer<Input = A, Output = A>,
@@ -259,7 +258,7 @@ impl Profiler<'_> {
     }
 
     /// What one backward call takes beyond its operations: the time of one through a graph of a single node.
-    pub(super) fn sweep_seconds<A: Activation>(&self, value: &A) -> f64 {
+    pub(super) fn backward_call_seconds<A: Activation>(&self, value: &A) -> f64 {
         let runs: Vec<Cost> = (0..RUNS.1)
             .map(|run| {
                 let start = leaf(value.clone());
@@ -314,7 +313,7 @@ impl Profiler<'_> {
             return (layer, OptimizerCost::default());
         }
         let meter = self.meter;
-        let mut optimizer = AnyOptimizer::new(self.optimizer, self.clip);
+        let mut optimizer = self.optimizer.for_trial();
         let (mut costs, mut state_bytes) = (Vec::new(), 0);
         for run in 0..RUNS.0 {
             let gradients = unit_gradients(&layer);
@@ -326,11 +325,10 @@ impl Profiler<'_> {
             if run == 0 {
                 // State came, gradients went, parameters were replaced.
                 let came = (after + grad_bytes).saturating_sub(before);
-                let moments = self.optimizer.moments();
+                let moments = came / grad_bytes;
                 let tables = parameters.tensors
                     * (STATE_BYTES_PER_PARAMETER + moments * STATE_BYTES_PER_MOMENT);
-                let state = self.optimizer.state_bytes(parameters.trainable_count);
-                state_bytes = came.min(state.0 + tables);
+                state_bytes = came.min(moments * grad_bytes + tables);
             }
             costs.push(cost);
         }

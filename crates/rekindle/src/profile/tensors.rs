@@ -12,8 +12,7 @@ use crate::activation::{Activation, ActivationVisitor};
 #[derive(Default)]
 pub(super) struct Parameters {
     pub(super) bytes: u64,
-    /// Number and bytes of the values that want a gradient.
-    pub(super) trainable_count: u64,
+    /// Bytes of the values that want a gradient.
     pub(super) trainable_bytes: u64,
     pub(super) tensors: u64,
 }
@@ -34,7 +33,6 @@ impl ModuleVisitor for Parameters {
         self.bytes += bytes;
         self.tensors += 1;
         if tensor.is_require_grad() {
-            self.trainable_count += count;
             self.trainable_bytes += bytes;
         }
     }

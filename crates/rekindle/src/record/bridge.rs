@@ -29,8 +29,7 @@ use burn_router::TensorInterpreter;
 
 use super::error::RecordError;
 use crate::{
-    activation::{Activation, ActivationMapper, ActivationVisitor},
-    executor::machine::device_of,
+    activation::{Activation, ActivationMapper, ActivationVisitor, device_of},
     quiet,
 };
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     executor::Room,
-    graph::lone_leaf,
+    graph::free_dead_nodes,
     meter::{Count, Meter},
 };
 
@@ -275,7 +275,7 @@ fn planned_once<A>(
         false => planning.optimizer,
     };
     // What burn's graph keeps until the next backward, and what a queue frees late, is not there for long.
-    drop(lone_leaf(&planning.device).backward());
+    free_dead_nodes(&planning.device);
     planning.meter.trim();
     // On the processor a plan takes of the memory that it plans.
     let mut of_plan = Bytes::ZERO;

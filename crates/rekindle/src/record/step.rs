@@ -28,7 +28,7 @@ use super::{
 use crate::{
     activation::Activation,
     executor::Room,
-    graph::lone_leaf,
+    graph::free_dead_nodes,
     meter::{MemoryReading, Meter, Phase, PhaseReading, PhaseRecorder, halves},
     quiet,
 };
@@ -166,12 +166,17 @@ where
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         // What the update before has left in burn's graph goes with the next backward, and the step has none.
-        drop(lone_leaf(&self.planning.device).backward());
+        free_dead_nodes(&self.planning.device);
         let (planned, predicted_peak) = self.plan_for(model, &batch)?;
         let started = Instant::now();
         let [phases, spans] = halves(&self.planning.meter);
+        // A second reader costs the device a wait at every phase.
+        let phases: &dyn Meter = match &watch {
+            Some(_) => &phases,
+            None => &*self.planning.meter,
+        };
         let mut readings = Readings {
-            phases: PhaseRecorder::start(Some(&phases)),
+            phases: PhaseRecorder::start(Some(phases)),
             phase: Phase::Forward,
             watch: watch.map(|tell| Watch {
                 tell,

@@ -9,7 +9,6 @@ use rekindle::{
     Executor, StepSeed,
     meter::{HostMeter, Meter},
     profile::Profiler,
-    train::settings::OptimizerSettings,
 };
 use rekindle_plan::{Bytes, PlanError, PlanRequest};
 
@@ -28,12 +27,7 @@ fn a_stack_trains_within_the_budget_that_it_was_given() {
     let profiler = Profiler {
         device: &device,
         meter: &meter,
-        optimizer: OptimizerSettings::Adam {
-            betas: [0.9, 0.999],
-            epsilon: 1e-5,
-            weight_decay: 0.0,
-        },
-        clip: None,
+        optimizer: &AdamConfig::new().init(),
     };
     let (measured, mut model) = profiler.measure(model, &input, loss);
 

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use crate::{models, random};
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::{
+    optim::SgdConfig,
+    tensor::{Device, Distribution, Tensor},
+};
 use rekindle::{
     Activation, Executor, Layer, Sequential, StepSeed,
     meter::{HostMeter, Meter},
     profile::{Measured, Profiler, StageLabel},
-    train::settings::OptimizerSettings,
 };
 use rekindle_plan::{
     Action, Bytes, PlanRequest, PlannerKind, Schedule, StageId, plan, planner, simulate,
@@ -25,11 +27,6 @@ const SCRATCH_BYTES: u64 = 9 * 48 * 24 * 24 * 4;
 
 /// Schedules that no planner would make.
 const RANDOM: u64 = 4;
-
-const SGD: OptimizerSettings = OptimizerSettings::Sgd {
-    momentum: 0.0,
-    weight_decay: 0.0,
-};
 
 #[test]
 fn measured_peaks_are_as_predicted() {
@@ -66,8 +63,7 @@ where
     let profiler = Profiler {
         device: &device,
         meter: &*meter,
-        optimizer: SGD,
-        clip: None,
+        optimizer: &SgdConfig::new().init(),
     };
     let (mut measured, model) = profiler.chain(model, label, input, &loss, |_| {});
     // No optimizer runs here.

@@ -1,0 +1,196 @@
+//! The chain that shapes foretell: nothing is built, nothing is run.
+//!
+//! Bytes are those of a training step on the model's stages: outputs, what a tracked forward saves
+//! ([`ModelCost`]), what passes hold for a while ([`Kernels`] says whose), gradients, the optimizer's state and
+//! its largest temporary, parameters, targets. Bookkeeping is not: some kilobytes a stage, and what the process itself
+//! holds, so models of a few MiB take more than is counted.
+//!
+//! Seconds are only good for ratios: `5e-11` for each multiply-add and `1e-10` for each byte that is read or written,
+//! with a backward twice as long as its forward. Seen on two cores, up to a common factor; a GPU is faster at both.
+
+use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Seconds, Stage};
+
+use crate::{
+    data::TargetKind,
+    model::{
+        cost::{Counter, ElementBytes, LayerCost, ModelCost},
+        kernels::Kernels,
+        passes::Passes,
+        shape::{LayerShape, ModelShape},
+        spec::{LayerSpec, ModelSpec},
+        stages::StagePlan,
+    },
+    settings::{OptimizerSettings, TrainSettings},
+};
+use rekindle::{
+    dtype::Dtype,
+    profile::{Holds, Measured, OutputHold, executor_bytes},
+};
+
+/// Seconds of one multiplication with its addition.
+const MULTIPLY_ADD_S: f64 = 5e-11;
+/// Seconds to read or write a byte.
+const BYTE_S: f64 = 1e-10;
+
+/// All that decides a training step's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted<'a> {
+    /// The model.
+    pub model: &'a ModelSpec,
+    /// Its shapes, as [`ModelSpec::infer`] gives them.
+    pub shape: &'a ModelShape,
+    /// Batch, optimizer, clipping.
+    pub settings: &'a TrainSettings,
+    /// What a sample is compared with.
+    pub target: TargetKind,
+    /// Sizes of values.
+    pub bytes: ElementBytes,
+    /// Who computes.
+    pub kernels: Kernels,
+}
+
+impl Counted<'_> {
+    /// Counts. The answer has no alternatives, and a backward call costs nothing.
+    #[must_use]
+    pub fn chain(&self) -> Measured {
+        let plan = StagePlan::new(self.model, self.shape);
+        let batch = self.settings.micro_batch();
+        let cost = ModelCost::new(self.model, self.shape, &plan, batch, self.bytes);
+        let counter = Counter {
+            batch: batch as u64,
+            bytes: self.bytes,
+        };
+        let pairs: Vec<(&LayerSpec, &LayerShape)> =
+            self.model.layers.iter().zip(&self.shape.layers).collect();
+
+        let mut tracked = false;
+        let mut stages = Vec::with_capacity(plan.stages.len());
+        let mut holds = Vec::with_capacity(plan.stages.len());
+        for (index, (planned, cost)) in plan.stages.iter().zip(&cost.stages).enumerate() {
+            let layers = pairs.get(planned.layers.clone()).unwrap_or_default();
+            let passes = Passes::new(counter, self.kernels, layers, tracked, cost);
+            holds.push(Holds {
+                input: index == 0 || passes.holds_input,
+                outputs: vec![OutputHold {
+                    by_own_graph: passes.holds_output,
+                    released_backward_temp_bytes: Bytes(passes.released_backward_temp),
+                }],
+            });
+            stages.push(stage(&planned.name, cost, &passes));
+            tracked |= planned.param_count > 0;
+        }
+
+        let of = |field: fn(&LayerCost) -> u64| Bytes(cost.stages.iter().map(field).sum());
+        let params = of(|stage| stage.param_bytes);
+        let statistics = of(|stage| stage.state_bytes);
+        let chain = Chain {
+            input_bytes: Bytes(cost.input_bytes),
+            input_grad: false,
+            fixed_bytes: params
+                + statistics
+                + self.target_bytes()
+                + self.accumulated_bytes(params)
+                + executor_bytes(stages.len())
+                + Bytes(self.kernels.kept_bytes(&cost.stages)),
+            loss: self.loss(cost.stages.last().map_or(0, |stage| stage.output_bytes)),
+            optimizer: self.optimizer(params),
+            stages,
+        };
+        Measured {
+            chain,
+            holds,
+            backward_call_s: Seconds(0.0),
+        }
+    }
+
+    /// The sum of gradients that stays while a batch is run in parts, of all gradients' `bytes`.
+    #[must_use]
+    pub fn accumulated_bytes(&self, bytes: Bytes) -> Bytes {
+        if self.settings.accumulate > 1 {
+            bytes
+        } else {
+            Bytes(0)
+        }
+    }
+
+    /// The batch's targets.
+    #[must_use]
+    pub fn target_bytes(&self) -> Bytes {
+        let batch = self.settings.micro_batch() as u64;
+        Bytes(match self.target {
+            TargetKind::Classes(_) => batch * self.bytes.token,
+            TargetKind::Values(values) => batch * values as u64 * Dtype::F32.bytes(),
+        })
+    }
+
+    /// Both losses make two values of each output's: shifted and exponential, or difference and square. Where the
+    /// output is no `f32`, there is a copy that is.
+    fn loss(&self, output: u64) -> LossCost {
+        let copies = u64::from(self.settings.dtype != Dtype::F32);
+        let output = output / self.bytes.float * Dtype::F32.bytes();
+        LossCost {
+            forward_s: seconds(0, (3 + 2 * copies) * output),
+            backward_s: seconds(0, (6 + 2 * copies) * output),
+            forward_temp_bytes: Bytes((2 + copies) * output),
+            backward_temp_bytes: Bytes((2 + copies) * output),
+        }
+    }
+
+    fn optimizer(&self, params: Bytes) -> OptimizerCost {
+        let settings = &self.settings.optimizer;
+        let decays = match settings {
+            OptimizerSettings::Sgd { weight_decay, .. }
+            | OptimizerSettings::Adam { weight_decay, .. }
+            | OptimizerSettings::AdamW { weight_decay, .. } => *weight_decay > 0.0,
+        };
+        // Parameters are updated one after the other.
+        let works_on_copy = settings.moments() > 0 || decays || self.settings.clip.is_some();
+        let temp = match self.settings.dtype {
+            Dtype::F32 if works_on_copy => Dtype::F32.bytes(),
+            Dtype::F32 => 0,
+            // The parameter, its gradient and the update in `f32`, then the parameter that comes of them.
+            dtype => 3 * Dtype::F32.bytes() + dtype.bytes(),
+        };
+        let largest = largest_weight(&self.model.layers, &self.shape.layers);
+        let passes = 3 + 2 * settings.moments();
+        OptimizerCost {
+            step_s: seconds(0, passes * params.0),
+            temp_bytes: Bytes(temp * largest),
+            state_bytes: settings.state_bytes(params.0 / self.bytes.float),
+        }
+    }
+}
+
+fn stage(name: &str, cost: &LayerCost, passes: &Passes) -> Stage {
+    let forward = seconds(cost.multiply_adds, passes.touched);
+    Stage {
+        name: name.to_owned(),
+        forward_s: forward,
+        backward_s: forward * 2.0,
+        output_bytes: Bytes(cost.output_bytes),
+        saved_bytes: Bytes(cost.saved_bytes.max(cost.output_bytes)),
+        forward_temp_bytes: Bytes(passes.forward_temp),
+        tracked_temp_bytes: Bytes(passes.tracked_temp),
+        backward_temp_bytes: Bytes(passes.backward_temp),
+        param_bytes: Bytes(cost.param_bytes),
+        grad_bytes: Bytes(cost.param_bytes),
+        alternatives: Vec::new(),
+    }
+}
+
+fn seconds(multiply_adds: u64, bytes: u64) -> Seconds {
+    Seconds(multiply_adds as f64 * MULTIPLY_ADD_S + bytes as f64 * BYTE_S)
+}
+
+/// Values of the largest parameter tensor: a layer's weight without its bias.
+fn largest_weight(layers: &[LayerSpec], shapes: &[LayerShape]) -> u64 {
+    let weights = layers.iter().zip(shapes).map(|(spec, shape)| match spec {
+        LayerSpec::Residual { layers } => largest_weight(layers, &shape.inner),
+        LayerSpec::Linear { out, bias } | LayerSpec::Conv2d { out, bias, .. } => {
+            shape.param_count - if *bias { *out as u64 } else { 0 }
+        }
+        LayerSpec::BatchNorm { .. } | LayerSpec::LayerNorm { .. } => shape.param_count / 2,
+        _ => shape.param_count,
+    });
+    weights.max().unwrap_or(0)
+}

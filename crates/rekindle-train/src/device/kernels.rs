@@ -1,0 +1,345 @@
+//! Compiled kernels and autotune's choices, kept from one process to the next.
+//!
+//! cubecl keeps both in a database. Its keys hold cubecl's version, the program's build, the compute capability and the
+//! device's number, but neither the driver, nor NVRTC, nor which GPU has that number. So each of these has a folder
+//! of its own:
+//!
+//! ```text
+//! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-driver-580-159-04-1f2e3d4c/
+//!   kernels.db, kernels.db-wal    cubecl's
+//!   seal                          names, lengths and CRC-32 of these two, when they were last at rest
+//!   lock                          locked by every process that uses them
+//! ```
+//!
+//! The database has no checksums, and a damaged one may make kernels that compute something else. Therefore a process that
+//! has a folder to itself compares the seal, and empties the folder where it does not match or is missing; then kernels are
+//! compiled again. Seals are written [at the end](seal_kernels), and every [`SEAL_EVERY`] once the database is at rest, so
+//! that little is lost where a process is killed.
+//!
+//! All folders together take about [`MOST`] bytes: those that were not used for the longest time go first. Any of them may be
+//! deleted at any time.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::OnceLock,
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use super::DeviceInfo;
+
+const DATABASE: [&str; 2] = ["kernels.db", "kernels.db-wal"];
+const SEAL: &str = "seal";
+const LOCK: &str = "lock";
+
+/// Most bytes that the folders of all devices take, in files at rest.
+const MOST: u64 = 1 << 30;
+
+/// Time between two looks at whether the database is at rest.
+const SEAL_EVERY: Duration = Duration::from_secs(2);
+
+/// Most letters of a folder's name that describe the device.
+const LETTERS: usize = 64;
+
+static KEPT: OnceLock<Kernels> = OnceLock::new();
+
+/// Keeps compiled kernels and autotune's choices for `device` in a folder of its own inside `folder`, from the first use of a
+/// GPU in this process on. To be called before that, once: the first call counts. Where `cubecl.toml`, `burn.toml` or the
+/// environment name a place, that is where they are kept.
+///
+/// # Errors
+///
+/// If the folder cannot be made, written or locked: then kernels are not kept.
+pub fn keep_kernels(folder: &Path, device: &DeviceInfo) -> io::Result<()> {
+    let kernels = Kernels::open(folder.join(identity(device)))?;
+    make_room(folder, MOST);
+    if KEPT.set(kernels).is_ok() {
+        #[cfg(feature = "cubecl")]
+        if let Some(folder) = kept_kernels() {
+            rekindle::cubecl::keep_kernels_in(folder.to_path_buf());
+        }
+        // Without it, only a process that ends by itself leaves a seal.
+        let _ = thread::Builder::new().spawn(|| KEPT.get().map(Kernels::seal_at_rest));
+    }
+    Ok(())
+}
+
+/// Where this process keeps its kernels, if it does.
+#[must_use]
+pub fn kept_kernels() -> Option<&'static Path> {
+    KEPT.get().map(|kernels| &*kernels.folder)
+}
+
+/// Seals what this process has kept: to be called at its end. Otherwise the next process may compile again.
+pub fn seal_kernels() {
+    if let Some(kernels) = KEPT.get() {
+        kernels.seal();
+    }
+}
+
+/// What a folder's contents are good for, as its name.
+fn identity(device: &DeviceInfo) -> String {
+    let DeviceInfo {
+        device,
+        name,
+        toolchain,
+        ..
+    } = device;
+    let all = format!(
+        "{device}\n{name}\n{toolchain}\n{}",
+        env!("CARGO_PKG_VERSION")
+    );
+    let words = format!("{device} {name} {toolchain}").to_lowercase();
+    let words = words.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let mut named = words.join("-");
+    named.truncate(LETTERS);
+    format!("{named}-{:08x}", crc32fast::hash(all.as_bytes()))
+}
+
+/// One device's folder, in use.
+#[derive(Debug)]
+struct Kernels {
+    folder: PathBuf,
+    /// Shared with other processes that use the folder.
+    lock: File,
+}
+
+impl Kernels {
+    fn open(folder: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(LOCK);
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)?;
+        // By it the folder's last use is known.
+        lock.set_modified(SystemTime::now())?;
+        let kernels = Self { folder, lock };
+        match kernels.lock.try_lock() {
+            Ok(()) => {
+                if !kernels.is_sealed() {
+                    kernels.empty()?;
+                }
+                kernels.lock.unlock()?;
+            }
+            // Who has it has compared the seal.
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        kernels.lock.lock_shared()?;
+        Ok(kernels)
+    }
+
+    fn is_sealed(&self) -> bool {
+        let seal = fs::read_to_string(self.folder.join(SEAL));
+        seal.is_ok_and(|seal| self.digest().is_ok_and(|digest| digest == seal))
+    }
+
+    fn empty(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                fs::remove_dir_all(path)?;
+            } else if !path.ends_with(LOCK) {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a seal. One that cannot be written is one that is missing.
+    fn seal(&self) {
+        if let Ok(digest) = self.digest() {
+            let _ = fs::write(self.folder.join(SEAL), digest);
+        }
+    }
+
+    /// Writes a seal whenever the database has changed and come to rest.
+    fn seal_at_rest(&self) {
+        let mut sealed = self.state();
+        let mut before = sealed;
+        loop {
+            thread::sleep(SEAL_EVERY);
+            let now = self.state();
+            if now == before && now != sealed {
+                self.seal();
+                sealed = now;
+            }
+            before = now;
+        }
+    }
+
+    /// Lengths of the database's files, and when they were written.
+    fn state(&self) -> [Option<(u64, SystemTime)>; DATABASE.len()] {
+        DATABASE.map(|file| {
+            let file = self.folder.join(file).metadata().ok()?;
+            Some((file.len(), file.modified().ok()?))
+        })
+    }
+
+    /// Names, lengths and checksums of the database's files.
+    fn digest(&self) -> io::Result<String> {
+        let mut digest = String::new();
+        for name in DATABASE {
+            let mut file = match File::open(self.folder.join(name)) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let mut checksum = crc32fast::Hasher::new();
+            let mut length = 0;
+            let mut part = [0; 1 << 16];
+            loop {
+                match file.read(&mut part)? {
+                    0 => break,
+                    read => {
+                        checksum.update(&part[..read]);
+                        length += read;
+                    }
+                }
+            }
+            digest.push_str(&format!("{name} {length} {:08x}\n", checksum.finalize()));
+        }
+        Ok(digest)
+    }
+}
+
+/// Removes folders that nobody uses, the longest unused first, until all take no more than `most` bytes.
+fn make_room(folder: &Path, most: u64) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    let folders = entries.flatten().filter_map(|entry| {
+        let path = entry.path();
+        let used = path.join(LOCK).metadata().ok()?.modified().ok()?;
+        let files = fs::read_dir(&path).ok()?.flatten();
+        let bytes = files.filter_map(|file| Some(file.metadata().ok()?.len()));
+        Some((used, bytes.sum::<u64>(), path))
+    });
+    let mut folders: Vec<_> = folders.collect();
+    folders.sort();
+    let mut total: u64 = folders.iter().map(|(_, bytes, _)| bytes).sum();
+    for (_, bytes, path) in folders {
+        if total <= most {
+            return;
+        }
+        let lock = File::options().write(true).open(path.join(LOCK));
+        let unused = lock.is_ok_and(|lock| lock.try_lock().is_ok());
+        if unused && fs::remove_dir_all(&path).is_ok() {
+            total -= bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+    use crate::device::DeviceId;
+
+    fn gpu(index: usize, name: &str, driver: &str) -> DeviceInfo {
+        DeviceInfo {
+            device: DeviceId::Cuda(index),
+            name: name.into(),
+            total_bytes: None,
+            free_bytes: None,
+            detail: String::new(),
+            toolchain: format!("driver {driver}"),
+            problem: None,
+        }
+    }
+
+    /// A folder with a database in it, sealed by the process that used it.
+    fn filled(folder: &Path) {
+        let kernels = Kernels::open(folder.to_path_buf()).unwrap();
+        fs::write(folder.join(DATABASE[0]), b"compiled").unwrap();
+        fs::write(folder.join(DATABASE[1]), b"and more").unwrap();
+        kernels.seal();
+    }
+
+    #[test]
+    fn gpus_and_drivers_have_folders_of_their_own() {
+        let one = identity(&gpu(0, "NVIDIA H100 80GB HBM3", "580.159.04"));
+        assert!(
+            one.starts_with("cuda-0-nvidia-h100-80gb-hbm3-driver-580-159-04-"),
+            "{one}"
+        );
+        for other in [
+            gpu(1, "NVIDIA H100 80GB HBM3", "580.159.04"),
+            gpu(0, "NVIDIA A100", "580.159.04"),
+            gpu(0, "NVIDIA H100 80GB HBM3", "581.0"),
+        ] {
+            assert_ne!(identity(&other), one);
+        }
+        let long = identity(&gpu(0, "../../µ".repeat(99).as_str(), "/"));
+        assert!(
+            long.len() <= LETTERS + 9 && !long.contains(['/', '.']),
+            "{long}"
+        );
+    }
+
+    #[test]
+    fn what_was_sealed_stays_and_what_was_damaged_or_left_open_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gpu");
+        let database = path.join(DATABASE[0]);
+        filled(&path);
+        drop(Kernels::open(path.clone()).unwrap());
+        assert_eq!(fs::read(&database).unwrap(), b"compiled");
+        // Beside another process, nothing is compared.
+        let other = Kernels::open(path.clone()).unwrap();
+        fs::write(&database, b"being written").unwrap();
+        drop(Kernels::open(path.clone()).unwrap());
+        assert!(database.exists());
+        drop(other);
+        // No seal of this.
+        drop(Kernels::open(path.clone()).unwrap());
+        assert!(!database.exists());
+
+        for damage in [&b"compilEd"[..], b"comp", b""] {
+            filled(&path);
+            fs::write(&database, damage).unwrap();
+            drop(Kernels::open(path.clone()).unwrap());
+            assert!(!database.exists() && !path.join(SEAL).exists());
+        }
+        filled(&path);
+        fs::remove_file(&database).unwrap();
+        fs::create_dir(&database).unwrap();
+        drop(Kernels::open(path.clone()).unwrap());
+        assert!(!database.exists());
+        // What cannot be a folder is an error, not a panic.
+        assert!(Kernels::open(path.join(LOCK)).is_err());
+    }
+
+    #[test]
+    fn the_longest_unused_folders_make_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["old", "used", "new"].map(|name| folder.path().join(name));
+        for (age, path) in paths.iter().rev().enumerate() {
+            filled(path);
+            let lock = File::options().write(true).open(path.join(LOCK)).unwrap();
+            let hours = Duration::from_secs(3600) * age as u32;
+            lock.set_modified(SystemTime::now() - hours).unwrap();
+        }
+        let size = |path: &Path| -> u64 {
+            let files = fs::read_dir(path).unwrap();
+            files
+                .map(|file| file.unwrap().metadata().unwrap().len())
+                .sum()
+        };
+        let all: u64 = paths.iter().map(|path| size(path)).sum();
+        make_room(folder.path(), all);
+        assert!(paths.iter().all(|path| path.exists()));
+        let lock = File::options()
+            .write(true)
+            .open(paths[1].join(LOCK))
+            .unwrap();
+        lock.lock_shared().unwrap();
+        make_room(folder.path(), 1);
+        assert_eq!(paths.map(|path| path.exists()), [false, true, false]);
+    }
+}

@@ -1,0 +1,88 @@
+//! The devices that a run can be on.
+
+mod control_group;
+mod fault;
+mod kernels;
+#[cfg(feature = "cuda")]
+mod nvidia;
+#[cfg(feature = "cuda")]
+mod nvml;
+mod open;
+mod pools;
+mod probe;
+mod process;
+pub(crate) mod staging;
+
+use std::fmt;
+
+use serde::Serialize;
+
+pub use fault::{device_fault, innermost_cause, refused_kernel};
+pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
+#[cfg(feature = "cuda")]
+pub use nvidia::cuda_parts;
+#[cfg(feature = "cuda")]
+pub use nvml::{NvmlError, NvmlMemory, nvml_memory};
+pub use open::{DeviceError, OpenDevice, open};
+pub use pools::pool_overhead;
+pub use probe::{DeviceInfo, Obstacle, Unavailable, probe, probe_kind};
+pub use process::{GpuProcess, gpu_processes};
+
+/// Has CUDA found where the backend looks for it, where this build has CUDA. Call it first in `main`: the environment may
+/// only change while the process has a single thread.
+pub fn prepare() {
+    #[cfg(feature = "cuda")]
+    rekindle_cuda::prepare();
+}
+
+/// What CUDA is made of: nothing that can be found, where this build has none.
+#[cfg(not(feature = "cuda"))]
+#[must_use]
+pub fn cuda_parts() -> Vec<(&'static str, Result<String, String>)> {
+    let none = |part| (part, Err("not built in".to_owned()));
+    ["driver", "nvrtc", "headers"].map(none).to_vec()
+}
+
+/// A device, resolved: not "whatever there is", but one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceId {
+    /// The processor, by burn's `flex` backend.
+    Cpu,
+    /// The NVIDIA GPU of this number.
+    Cuda(usize),
+    /// The wgpu adapter of this number; 0 is wgpu's own choice.
+    Wgpu(usize),
+}
+
+impl DeviceId {
+    /// The cargo feature that builds the device's backend in.
+    #[must_use]
+    pub fn feature(self) -> &'static str {
+        match self {
+            Self::Cpu => "flex",
+            Self::Cuda(_) => "cuda",
+            Self::Wgpu(_) => "wgpu",
+        }
+    }
+
+    /// Whether the device's backend is part of this build.
+    #[must_use]
+    pub fn built_in(self) -> bool {
+        match self {
+            Self::Cpu => cfg!(feature = "flex"),
+            Self::Cuda(_) => cfg!(feature = "cuda"),
+            Self::Wgpu(_) => cfg!(feature = "wgpu"),
+        }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::Wgpu(index) => write!(f, "wgpu:{index}"),
+        }
+    }
+}

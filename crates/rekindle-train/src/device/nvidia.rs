@@ -1,0 +1,110 @@
+//! NVIDIA's GPUs: by the driver's own numbers and figures, once a small kernel compiles and loads.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use rekindle_cuda::{
+    CudaError, Gpu, Toolkit, driver_version, gpus, header_version, nvrtc, toolkit,
+};
+use rekindle_plan::Bytes;
+
+use super::nvml::{GpuHeld, nvml_driver};
+use super::{DeviceId, DeviceInfo, Unavailable};
+
+/// All GPUs that this process may use. One that cannot be used has a [problem](DeviceInfo::problem).
+pub(super) fn all() -> Result<Vec<DeviceInfo>, Unavailable> {
+    let gpus = gpus()?;
+    Ok(gpus.iter().map(info).collect())
+}
+
+/// One GPU, usable or not.
+pub(super) fn one(number: usize) -> Result<DeviceInfo, Unavailable> {
+    let gpus = gpus()?;
+    let gpu = gpus.get(number).ok_or(Unavailable::NoSuchNumber {
+        device: DeviceId::Cuda(number),
+        count: gpus.len(),
+    })?;
+    Ok(info(gpu))
+}
+
+fn info(gpu: &Gpu) -> DeviceInfo {
+    let (major, minor) = (gpu.compute / 10, gpu.compute % 10);
+    let info = DeviceInfo {
+        device: DeviceId::Cuda(gpu.number),
+        name: gpu.name.clone(),
+        total_bytes: Some(Bytes(gpu.total)),
+        free_bytes: None,
+        detail: format!("compute {major}.{minor}, PCI {}", gpu.pci),
+        toolchain: format!(
+            "driver {} nvrtc {}",
+            nvml_driver().unwrap_or_default(),
+            nvrtc().map_or_else(|_| String::new(), |nvrtc| nvrtc.version.to_string())
+        ),
+        problem: None,
+    };
+    match free(gpu) {
+        Ok(free) => DeviceInfo {
+            free_bytes: Some(free),
+            ..info
+        },
+        Err(problem) => DeviceInfo {
+            problem: Some(problem),
+            ..info
+        },
+    }
+}
+
+/// What this process can have, its context included.
+fn free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
+    let before = GpuHeld::now(gpu.number)?;
+    let context = gpu.context()?;
+    let taken = before.taken_until(GpuHeld::now(gpu.number)?);
+    note_context(gpu.number, taken);
+    rekindle_cuda::try_compiling(gpu)?;
+    Ok(Bytes(context.memory()?.free) + taken)
+}
+
+/// What this process's context on each GPU took when it was first made.
+static CONTEXTS: Mutex<BTreeMap<usize, Bytes>> = Mutex::new(BTreeMap::new());
+
+/// Notes what making a context took of a GPU: nothing, where the process had one. Gives what the context takes.
+pub(super) fn note_context(number: usize, taken: Bytes) -> Bytes {
+    let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let context = contexts.entry(number).or_default();
+    *context = taken.max(*context);
+    *context
+}
+
+/// What CUDA is made of on this machine, each part named, with what was found or why not.
+#[must_use]
+pub fn cuda_parts() -> Vec<(&'static str, Result<String, String>)> {
+    let said = |error: &CudaError| error.to_string();
+    let driver = driver_version().map_err(|error| said(&error));
+    let driver = driver.and_then(|cuda| {
+        let release = nvml_driver().map_err(|error| error.to_string())?;
+        Ok(format!("{release}, CUDA {cuda}"))
+    });
+    let compiler = nvrtc().map_err(|error| said(&error));
+    let compiler = compiler.map(|nvrtc| match nvrtc.path {
+        Some(path) => format!("{}, {}", nvrtc.version, path.display()),
+        None => nvrtc.version.to_string(),
+    });
+    let headers = toolkit()
+        .map(headers)
+        .ok_or_else(|| "none found".to_owned());
+    vec![
+        ("driver", driver),
+        ("nvrtc", compiler),
+        ("headers", headers),
+    ]
+}
+
+fn headers(toolkit: &Toolkit) -> String {
+    let include = toolkit.home.join("include");
+    match header_version(&include) {
+        Some(version) => format!("{version}, {}", include.display()),
+        None => include.display().to_string(),
+    }
+}

@@ -1,0 +1,148 @@
+//! A whole GPU, as NVIDIA's management library sees it: every process, the driver's context included.
+
+use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError as WrapperError};
+use rekindle_plan::Bytes;
+use serde::Serialize;
+use thiserror::Error;
+
+use super::GpuProcess;
+
+/// Memory of a whole GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct NvmlMemory {
+    /// Everything the card has.
+    pub total_bytes: Bytes,
+    /// What all processes and the driver hold.
+    pub used_bytes: Bytes,
+    /// What is left.
+    pub free_bytes: Bytes,
+}
+
+/// NVML gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "NVIDIA's management library (`libnvidia-ml.so.1`), which says what the driver's context takes, does not answer \
+     ({reason}): it comes with the driver; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+)]
+pub struct NvmlError {
+    reason: String,
+}
+
+impl From<WrapperError> for NvmlError {
+    fn from(error: WrapperError) -> Self {
+        Self {
+            reason: error.to_string(),
+        }
+    }
+}
+
+/// CUDA numbers GPUs by its own settings: the library is asked by the address on the bus.
+fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, WrapperError> {
+    let gpus = rekindle_cuda::gpus().unwrap_or_default();
+    match gpus.get(number) {
+        Some(gpu) => nvml
+            .device_by_pci_bus_id(gpu.pci.as_str())
+            .or_else(|_| nvml.device_by_index(number as u32)),
+        None => nvml.device_by_index(number as u32),
+    }
+}
+
+/// Reads the memory of the GPU that CUDA gives this number.
+///
+/// # Errors
+///
+/// Where the library is missing or the GPU does not answer.
+pub fn nvml_memory(number: usize) -> Result<NvmlMemory, NvmlError> {
+    let nvml = Nvml::init()?;
+    let memory = device(&nvml, number)?.memory_info()?;
+    Ok(NvmlMemory {
+        total_bytes: Bytes(memory.total),
+        used_bytes: Bytes(memory.used),
+        free_bytes: Bytes(memory.free),
+    })
+}
+
+/// What is held of a GPU at a moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct GpuHeld {
+    all: Bytes,
+    /// By this process, where the library lists it: it does not in every container.
+    own: Option<Bytes>,
+}
+
+impl GpuHeld {
+    /// The GPU that CUDA gives this number, now.
+    pub(crate) fn now(number: usize) -> Result<Self, NvmlError> {
+        let processes = processes(number).unwrap_or_default();
+        let own = processes
+            .into_iter()
+            .find(|process| process.pid == std::process::id());
+        Ok(Self {
+            all: nvml_memory(number)?.used_bytes,
+            own: own.and_then(|process| process.bytes),
+        })
+    }
+
+    /// What this process took since. Other processes' share is left out where the library tells them apart.
+    pub(crate) fn taken_until(self, later: Self) -> Bytes {
+        let (before, after) = match later.own {
+            Some(own) => (self.own.unwrap_or_default(), own),
+            None => (self.all, later.all),
+        };
+        Bytes(after.0.saturating_sub(before.0))
+    }
+}
+
+/// The other processes that hold memory of the GPU that CUDA gives this number, the largest first; none where the library
+/// does not say.
+#[must_use]
+pub fn nvml_processes(number: usize) -> Vec<GpuProcess> {
+    let mut processes = processes(number).unwrap_or_default();
+    processes.retain(|process| process.pid != std::process::id());
+    processes.sort_by_key(|process| std::cmp::Reverse(process.bytes));
+    processes
+}
+
+fn processes(number: usize) -> Result<Vec<GpuProcess>, WrapperError> {
+    let nvml = Nvml::init()?;
+    let running = device(&nvml, number)?.running_compute_processes()?;
+    let processes = running.into_iter().map(|process| GpuProcess {
+        pid: process.pid,
+        name: nvml.sys_process_name(process.pid, 80).ok(),
+        bytes: match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+            UsedGpuMemory::Unavailable => None,
+        },
+    });
+    Ok(processes.collect())
+}
+
+/// The driver's release, `580.159.04`.
+///
+/// # Errors
+///
+/// Where the library is missing.
+pub fn nvml_driver() -> Result<String, NvmlError> {
+    Ok(Nvml::init()?.sys_driver_version()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_take_meanwhile_is_not_ones_own() {
+        let held = |all, own: Option<u64>| GpuHeld {
+            all: Bytes(all),
+            own: own.map(Bytes),
+        };
+        // Not listed before it has a context.
+        let before = held(300, None);
+        assert_eq!(before.taken_until(held(1300, Some(500))), Bytes(500));
+        assert_eq!(before.taken_until(held(800, None)), Bytes(500));
+        // It had one.
+        let before = held(800, Some(500));
+        assert_eq!(before.taken_until(held(1300, Some(500))), Bytes(0));
+        assert_eq!(before.taken_until(held(700, None)), Bytes(0));
+    }
+}

@@ -1,0 +1,271 @@
+//! What this machine can run on.
+//!
+//! burn panics on the device's own thread when a driver is missing, so a device is asked here, by libraries that
+//! answer with errors, before burn touches it.
+
+use rekindle_plan::Bytes;
+use serde::Serialize;
+use sysinfo::System;
+use thiserror::Error;
+
+use super::{DeviceId, control_group};
+
+/// A device that answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceInfo {
+    /// Which one.
+    pub device: DeviceId,
+    /// What its maker calls it.
+    pub name: String,
+    /// All its memory, where it says so.
+    pub total_bytes: Option<Bytes>,
+    /// Memory that is not taken, where it says so; on a GPU what this process can have, its context included.
+    pub free_bytes: Option<Bytes>,
+    /// Compute capability and address, kind of adapter, or number of cores.
+    pub detail: String,
+    /// What compiles and loads its kernels: versions of driver and compiler.
+    #[serde(skip)]
+    pub toolchain: String,
+    /// Why it cannot be used, if it cannot.
+    #[serde(skip)]
+    pub problem: Option<Unavailable>,
+}
+
+impl DeviceInfo {
+    /// What this process can have, in bytes: on a GPU what nobody else holds, which no other program gives back; on the
+    /// processor all.
+    #[must_use]
+    pub fn available_bytes(&self) -> Option<Bytes> {
+        match self.device {
+            DeviceId::Cuda(_) => self.free_bytes,
+            DeviceId::Cpu | DeviceId::Wgpu(_) => self.total_bytes,
+        }
+    }
+}
+
+/// Why a device cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unavailable {
+    /// Its backend is not part of this build.
+    #[error("not built in: build with `--features {feature}`")]
+    NotBuiltIn {
+        /// The cargo feature.
+        feature: &'static str,
+    },
+    /// CUDA lacks something.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] rekindle_cuda::CudaError),
+    /// NVIDIA's management library does not answer.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Nvml(#[from] super::NvmlError),
+    /// There is no adapter.
+    #[error("wgpu finds no adapter: install a Vulkan driver (Mesa's software Vulkan will do)")]
+    NoAdapter,
+    /// There are fewer devices of the kind.
+    #[error("{}", no_such_number(*.device, *.count))]
+    NoSuchNumber {
+        /// The device asked for.
+        device: DeviceId,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+/// What stands in the way of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// There is no such device here, and none was expected.
+    Absence,
+    /// Something that a user can mend.
+    Setup,
+    /// Its memory is taken.
+    Memory,
+    /// The device or its driver fails.
+    Fault,
+}
+
+impl Unavailable {
+    /// What kind of obstacle it is.
+    #[must_use]
+    pub fn obstacle(&self) -> Obstacle {
+        match self {
+            Self::NotBuiltIn { .. } => Obstacle::Absence,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(error) => match error {
+                error if error.is_absence() => Obstacle::Absence,
+                rekindle_cuda::CudaError::NoMemory { .. } => Obstacle::Memory,
+                rekindle_cuda::CudaError::Driver { .. } => Obstacle::Fault,
+                _ => Obstacle::Setup,
+            },
+            #[cfg(feature = "cuda")]
+            Self::Nvml(_) => Obstacle::Setup,
+            Self::NoAdapter | Self::NoSuchNumber { .. } => Obstacle::Setup,
+        }
+    }
+}
+
+fn no_such_number(device: DeviceId, count: usize) -> String {
+    let hidden = match (device, std::env::var("CUDA_VISIBLE_DEVICES")) {
+        (DeviceId::Cuda(_), Ok(value)) => format!(" (CUDA_VISIBLE_DEVICES is `{value}`)"),
+        _ => String::new(),
+    };
+    format!("there is no {device}: this machine has {count} of that kind{hidden}, numbered from 0")
+}
+
+/// Asks a device.
+///
+/// # Errors
+///
+/// Why it cannot be used.
+pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
+    if !device.built_in() {
+        return Err(Unavailable::NotBuiltIn {
+            feature: device.feature(),
+        });
+    }
+    let info = match device {
+        DeviceId::Cpu => processor(),
+        #[cfg(feature = "cuda")]
+        DeviceId::Cuda(number) => super::nvidia::one(number)?,
+        #[cfg(not(feature = "cuda"))]
+        DeviceId::Cuda(_) => unreachable!("not built in"),
+        DeviceId::Wgpu(number) => {
+            let adapters = adapters()?;
+            let count = adapters.len();
+            let adapter = adapters.into_iter().nth(number);
+            adapter.ok_or(Unavailable::NoSuchNumber { device, count })?
+        }
+    };
+    match &info.problem {
+        Some(problem) => Err(problem.clone()),
+        None => Ok(info),
+    }
+}
+
+/// All devices of the kind of `device`, those that cannot be used with their [problem](DeviceInfo::problem).
+///
+/// # Errors
+///
+/// Why there is none.
+pub fn probe_kind(device: DeviceId) -> Result<Vec<DeviceInfo>, Unavailable> {
+    if !device.built_in() {
+        return Err(Unavailable::NotBuiltIn {
+            feature: device.feature(),
+        });
+    }
+    match device {
+        DeviceId::Cpu => Ok(vec![processor()]),
+        #[cfg(feature = "cuda")]
+        DeviceId::Cuda(_) => super::nvidia::all(),
+        #[cfg(not(feature = "cuda"))]
+        DeviceId::Cuda(_) => unreachable!("not built in"),
+        DeviceId::Wgpu(_) => adapters(),
+    }
+}
+
+fn processor() -> DeviceInfo {
+    let mut system = System::new();
+    system.refresh_memory();
+    system.refresh_cpu_all();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let name = system
+        .cpus()
+        .first()
+        .map(|cpu| cpu.brand().trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let (total, free) = limited(&system);
+    DeviceInfo {
+        device: DeviceId::Cpu,
+        name,
+        total_bytes: Some(total),
+        free_bytes: Some(free),
+        detail: format!("{cores} cores"),
+        toolchain: String::new(),
+        problem: None,
+    }
+}
+
+/// Memory that this process can have: all, and what is free. Limits of its control groups and of its address space count as
+/// the machine's.
+fn limited(system: &System) -> (Bytes, Bytes) {
+    let machine = (system.total_memory(), system.available_memory());
+    let limits = [control_group::limit(), address_space()]
+        .into_iter()
+        .flatten();
+    let (total, free) = limits.fold(machine, |all, limit| {
+        (all.0.min(limit.0), all.1.min(limit.1))
+    });
+    (Bytes(total), Bytes(free))
+}
+
+/// The limit of the process's address space (`ulimit -v`) and what is left of it, where there is one.
+fn address_space() -> Option<(u64, u64)> {
+    // Only Linux has these files.
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    address_space_in(&limits, &status)
+}
+
+fn address_space_in(limits: &str, status: &str) -> Option<(u64, u64)> {
+    let number = |text: &str, name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let limit = number(limits, "Max address space")?;
+    let taken = number(status, "VmSize:")? * 1024;
+    Some((limit, limit.saturating_sub(taken)))
+}
+
+#[cfg(feature = "wgpu")]
+fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
+    let instance = wgpu::Instance::default();
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+    let found: Vec<DeviceInfo> = adapters
+        .iter()
+        .enumerate()
+        .map(|(index, adapter)| {
+            let info = adapter.get_info();
+            DeviceInfo {
+                device: DeviceId::Wgpu(index),
+                name: info.name,
+                total_bytes: None,
+                free_bytes: None,
+                detail: format!("{:?}, {:?}", info.backend, info.device_type),
+                toolchain: format!("{} {}", info.driver, info.driver_info),
+                problem: None,
+            }
+        })
+        .collect();
+    if found.is_empty() {
+        return Err(Unavailable::NoAdapter);
+    }
+    Ok(found)
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
+    Err(Unavailable::NotBuiltIn { feature: "wgpu" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_address_space_is_read() {
+        let limits = |soft: &str| {
+            format!(
+                "Max resident set   unlimited   unlimited   bytes\nMax address space   {soft}   unlimited   bytes\n"
+            )
+        };
+        let status = "VmPeak:\t   3000 kB\nVmSize:\t   2048 kB\n";
+        assert_eq!(address_space_in(&limits("unlimited"), status), None);
+        let limited = address_space_in(&limits("4194304"), status);
+        assert_eq!(limited, Some((4 << 20, 2 << 20)));
+        // More than the limit, which was set later.
+        assert_eq!(address_space_in(&limits("1024"), status), Some((1024, 0)));
+    }
+}

@@ -1,0 +1,74 @@
+//! The recorded step of a described training, from shapes alone.
+
+use burn::tensor::{DType, Device, Int, Tensor};
+
+use super::{engine::loss_of_part, loss::TargetTensor, session::RunError, settings::TrainSettings};
+use crate::{
+    data::TargetKind,
+    model::{
+        build::{BuildError, build_shapes},
+        spec::{ElementKind, ModelSpec, SampleShape},
+        stages::StagePlan,
+        value::Value,
+    },
+};
+use rekindle::{
+    record::{self, Estimate},
+    sequential::Sequential,
+};
+
+/// What the step that [`run`](super::session::run) records needs, for a model and a batch of any size: nothing is
+/// allocated, nothing runs.
+///
+/// # Errors
+///
+/// If the model's shapes do not fit, or the step cannot be recorded.
+pub fn estimate(
+    model: &ModelSpec,
+    settings: &TrainSettings,
+    target: TargetKind,
+) -> Result<Estimate, RunError> {
+    let shape = model.infer()?;
+    let plan = StagePlan::new(model, &shape);
+    let batch = settings.micro_batch();
+    let mut failed: Option<BuildError> = None;
+    let make = |device: &Device| {
+        let stages = build_shapes(model, &plan, settings.dtype, device);
+        let stages = stages.unwrap_or_else(|error| {
+            failed = Some(error);
+            Vec::new()
+        });
+        let input = input(&model.input, batch, settings, device);
+        (
+            Sequential::new(stages),
+            (input, targets(target, batch, device)),
+        )
+    };
+    let estimate = record::estimate(make, loss_of_part(settings.accumulate));
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(estimate?),
+    }
+}
+
+/// An input without values.
+fn input(shape: &SampleShape, batch: usize, settings: &TrainSettings, device: &Device) -> Value {
+    let floats = shape.kind == ElementKind::Float;
+    let dtype: DType = settings.dtype.float().into();
+    match (shape.dims.as_slice(), floats) {
+        (&[a], true) => Tensor::<2>::empty([batch, a], (device, dtype)).into(),
+        (&[a, b], true) => Tensor::<3>::empty([batch, a, b], (device, dtype)).into(),
+        (&[a, b, c, ..], true) => Tensor::<4>::empty([batch, a, b, c], (device, dtype)).into(),
+        (&[a, b], false) => Tensor::<3, Int>::empty([batch, a, b], device).into(),
+        (&[a, b, c, ..], false) => Tensor::<4, Int>::empty([batch, a, b, c], device).into(),
+        (&[a], false) => Tensor::<2, Int>::empty([batch, a], device).into(),
+        (&[], _) => Tensor::<2>::empty([batch, 1], (device, dtype)).into(),
+    }
+}
+
+fn targets(kind: TargetKind, batch: usize, device: &Device) -> TargetTensor {
+    match kind {
+        TargetKind::Classes(_) => TargetTensor::Classes(Tensor::empty([batch], device)),
+        TargetKind::Values(width) => TargetTensor::Values(Tensor::empty([batch, width], device)),
+    }
+}

@@ -1,0 +1,177 @@
+//! What must not change between the parts of one run.
+//!
+//! The schedule, the budget and the device are not in it: they never change what is computed. Nor is how often a run
+//! is evaluated, nor, where the learning rate is constant, its number of steps.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings};
+use crate::{
+    data::{Dataset, Identity, TargetKind},
+    model::spec::{ModelSpec, SampleShape},
+};
+use rekindle::dtype::Dtype;
+
+#[derive(Serialize)]
+struct Fields<'a> {
+    batch: usize,
+    /// Only where the batch is run in parts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accumulate: Option<usize>,
+    seed: u64,
+    dtype: Dtype,
+    loss: LossKind,
+    optimizer: OptimizerSettings,
+    learning_rate: LearningRate,
+    clip: Option<Clip>,
+    /// Only where the learning rate of each step depends on it.
+    steps: Option<usize>,
+    data: Data,
+    model: &'a ModelSpec,
+}
+
+#[derive(Serialize)]
+struct Data {
+    samples: usize,
+    sample: SampleShape,
+    classes: Option<usize>,
+    values: Option<usize>,
+    #[serde(flatten)]
+    identity: Identity,
+}
+
+/// As JSON text: what a run computes follows from it.
+pub(super) fn fingerprint(
+    model: &ModelSpec,
+    settings: &TrainSettings,
+    data: &dyn Dataset,
+) -> String {
+    let (classes, values) = match data.target() {
+        TargetKind::Classes(classes) => (Some(classes), None),
+        TargetKind::Values(values) => (None, Some(values)),
+    };
+    let fields = Fields {
+        batch: settings.batch,
+        accumulate: (settings.accumulate > 1).then_some(settings.accumulate),
+        seed: settings.seed,
+        dtype: settings.dtype,
+        loss: settings.loss,
+        optimizer: settings.optimizer,
+        learning_rate: settings.learning_rate,
+        clip: settings.clip,
+        steps: match settings.learning_rate {
+            LearningRate::Constant { .. } => None,
+            LearningRate::WarmupCosine { .. } => Some(settings.steps),
+        },
+        data: Data {
+            samples: data.len(),
+            sample: data.sample_shape(),
+            classes,
+            values,
+            identity: data.identity(),
+        },
+        model,
+    };
+    match serde_json::to_string(&fields) {
+        Ok(text) => text,
+        Err(error) => unreachable!("plain fields have a JSON form: {error}"),
+    }
+}
+
+/// One field in which two fingerprints differ.
+#[derive(Debug, PartialEq)]
+pub(super) struct Difference {
+    /// Such as `model.layers[2].out`.
+    pub(super) field: String,
+    pub(super) recorded: String,
+    pub(super) wanted: String,
+}
+
+/// The first difference, in the order in which the fields were recorded.
+pub(super) fn first_difference(
+    recorded: &str,
+    wanted: &str,
+) -> serde_json::Result<Option<Difference>> {
+    let recorded: Value = serde_json::from_str(recorded)?;
+    let wanted: Value = serde_json::from_str(wanted)?;
+    Ok(compare("", &recorded, &wanted))
+}
+
+fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<Difference> {
+    if recorded == wanted {
+        return None;
+    }
+    let differ = |recorded: String, wanted: String| {
+        Some(Difference {
+            field: path.to_owned(),
+            recorded,
+            wanted,
+        })
+    };
+    match (recorded, wanted) {
+        (Value::Object(one), Value::Object(other)) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            let added = other.keys().filter(|key| !one.contains_key(*key));
+            one.keys().chain(added).find_map(|key| {
+                let side = |object: &serde_json::Map<_, _>| -> Value {
+                    object.get(key).cloned().unwrap_or(Value::Null)
+                };
+                compare(&format!("{path}{dot}{key}"), &side(one), &side(other))
+            })
+        }
+        (Value::Array(one), Value::Array(other)) => one
+            .iter()
+            .zip(other)
+            .enumerate()
+            .find_map(|(index, (one, other))| compare(&format!("{path}[{index}]"), one, other))
+            .or_else(|| {
+                let entries = |count: usize| format!("a list of {count}");
+                differ(entries(one.len()), entries(other.len()))
+            }),
+        _ => differ(shown(recorded), shown(wanted)),
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "not set".to_owned(),
+        value => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+
+    fn difference(recorded: &str, wanted: &str) -> [String; 3] {
+        let found = first_difference(recorded, wanted).unwrap().unwrap();
+        [found.field, found.recorded, found.wanted]
+    }
+
+    #[test]
+    fn the_innermost_field_is_named_with_both_values() {
+        assert_eq!(
+            difference(
+                r#"{"batch": 4, "model": {"layers": [{"out": 3}, {"out": 5}]}}"#,
+                r#"{"batch": 4, "model": {"layers": [{"out": 3}, {"out": 7}]}}"#
+            ),
+            ["model.layers[1].out", "5", "7"]
+        );
+        assert_eq!(
+            difference(r#"{"clip": null}"#, r#"{"clip": {"max": 1.5}}"#),
+            ["clip", "not set", r#"{"max":1.5}"#]
+        );
+        assert_eq!(
+            difference(r#"{"layers": [1]}"#, r#"{"layers": [1, 2]}"#),
+            ["layers", "a list of 1", "a list of 2"]
+        );
+    }
+
+    #[test]
+    fn equal_fingerprints_do_not_differ() {
+        let text = r#"{"seed": 18446744073709551615, "rate": 0.1}"#;
+        assert_eq!(first_difference(text, text).unwrap(), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! Training from a description, inside a memory budget: what the program `rekindle` does, as a library.
+//!
+//! # Map
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`model`] | models from plain descriptions: shapes, costs, modules |
+//! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
+//! | [`device`] | where a run can be, and what it can have there |
+//! | [`counted`] | the chain that shapes foretell |
+//! | [`profiles`] | measured chains, kept from one process to the next |
+//! | [`settings`] | what a run is told: batch, optimizer, learning rate, clipping |
+//! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
+//! | [`session`] | from settings to a run: a plan, its steps, what they came to |
+//! | [`record`] | what a run leaves behind: the JSON document of a run |
+//! | [`run_dir`], [`replace`] | a run's folder: lock, history, snapshots, weights |
+//! | [`shortage`] | steps that ran out of memory, and what is done about it |
+//! | [`timeline`], [`tracker`] | when memory was held, and by what |
+//! | [`verify`](mod@verify) | a schedule's gradients against the plain run's |
+//!
+//! Recorded steps, executors, meters and profilers are those of [`rekindle`].
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod counted;
+pub mod data;
+pub mod device;
+mod engine;
+mod estimate;
+mod fingerprint;
+mod history;
+mod learning_rate;
+mod lock;
+pub mod loss;
+pub mod model;
+mod nonfinite;
+pub mod optimizer;
+pub mod profiles;
+pub mod record;
+pub mod replace;
+pub mod run_dir;
+mod run_dir_error;
+pub mod session;
+pub mod settings;
+mod short_form;
+pub mod shortage;
+mod snapshot;
+mod snapshots;
+mod step_times;
+pub mod timeline;
+pub mod tracker;
+mod trainer;
+pub mod verify;
+mod weights;
+
+pub use engine::ExecutorKind;
+pub use estimate::estimate;
+pub use nonfinite::NonFinite;
+pub use run_dir_error::RunDirError;
+#[cfg(fuzzing)]
+pub use snapshot::fuzz_snapshot;
+pub use trainer::{StepReport, TrainError, Trainer, to_device};
+pub use weights::WeightsError;
+#[cfg(fuzzing)]
+pub use weights::fuzz_weights;

@@ -1,0 +1,79 @@
+//! The shapes of a model's activations, and every check on them.
+//!
+//! [`ModelSpec::infer`] walks through the layers once, without a backend and without allocating a tensor. A model
+//! that passes can be built: no layer of it can meet a shape that it does not take. No check depends on the batch.
+
+use super::{
+    rules,
+    shape::{LayerShape, ModelShape},
+    shape_error::{LayerPath, ShapeError, ShapeProblem},
+    spec::{LayerSpec, ModelSpec, SampleShape},
+};
+
+impl ModelSpec {
+    /// Finds the shape of every activation.
+    ///
+    /// # Errors
+    ///
+    /// The first layer that cannot take its input, or whose own settings make no sense.
+    pub fn infer(&self) -> Result<ModelShape, ShapeError> {
+        let of_the_model = |problem| ShapeError {
+            path: LayerPath::default(),
+            kind: "model",
+            got: self.input.clone(),
+            problem,
+        };
+        rules::check_sample(&self.input, "input").map_err(of_the_model)?;
+        if self.layers.is_empty() {
+            return Err(of_the_model(ShapeProblem::NoLayers));
+        }
+        let layers = infer_list(&self.layers, &self.input, &mut Vec::new())?;
+        Ok(ModelShape {
+            input: self.input.clone(),
+            layers,
+        })
+    }
+}
+
+fn infer_list(
+    layers: &[LayerSpec],
+    input: &SampleShape,
+    path: &mut Vec<usize>,
+) -> Result<Vec<LayerShape>, ShapeError> {
+    let mut next = input.clone();
+    let mut shapes = Vec::with_capacity(layers.len());
+    for (index, layer) in layers.iter().enumerate() {
+        path.push(index);
+        let shape = infer_layer(layer, next, path)?;
+        path.pop();
+        next = shape.output.clone();
+        shapes.push(shape);
+    }
+    Ok(shapes)
+}
+
+fn infer_layer(
+    layer: &LayerSpec,
+    input: SampleShape,
+    path: &mut Vec<usize>,
+) -> Result<LayerShape, ShapeError> {
+    let inner = match layer {
+        LayerSpec::Residual { layers } => infer_list(layers, &input, path)?,
+        _ => Vec::new(),
+    };
+    let output = rules::output(layer, &input, &inner);
+    match output.and_then(|output| Ok((output, rules::param_count(layer, &input, &inner)?))) {
+        Ok((output, param_count)) => Ok(LayerShape {
+            input,
+            output,
+            param_count,
+            inner,
+        }),
+        Err(problem) => Err(ShapeError {
+            path: LayerPath(path.clone()),
+            kind: layer.kind(),
+            got: input,
+            problem,
+        }),
+    }
+}

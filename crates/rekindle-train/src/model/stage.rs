@@ -1,0 +1,246 @@
+//! A stage of a model that is known only at run time.
+//!
+//! A [`Stage`] holds its modules in a flat list and a short program that runs them. Residuals nest to any depth in
+//! the program (push the skip, run, add the skip), so the module type is not recursive.
+
+use burn::{
+    module::Module,
+    nn::{BatchNorm, DropoutConfig, Embedding, LayerNorm, Linear, conv::Conv2d},
+    tensor::{
+        Tensor, activation,
+        module::{avg_pool2d, max_pool2d},
+        ops::{AvgPoolOptions, MaxPoolOptions},
+    },
+};
+
+use super::{
+    spec::{PoolSpec, SampleShape},
+    value::{Value, ValueError},
+};
+use rekindle::{
+    activation::{Activation, ActivationMapper},
+    layer::Layer,
+};
+
+/// A layer with parameters.
+#[derive(Module, Debug)]
+pub enum Op {
+    /// `y = x W + b` on the last dimension.
+    Linear(Linear),
+    /// 2-D convolution.
+    Conv2d(Conv2d),
+    /// Batch normalisation over the first dimension of a sample.
+    BatchNorm(BatchNorm),
+    /// Layer normalisation over the last dimension.
+    LayerNorm(LayerNorm),
+    /// A learned vector for each token id.
+    Embedding(Embedding),
+}
+
+/// One step of a stage's program.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Instruction {
+    /// Runs the module of this index.
+    Apply(usize),
+    Relu,
+    Gelu,
+    Tanh,
+    Sigmoid,
+    Softmax,
+    Dropout(f64),
+    MaxPool(PoolSpec),
+    AvgPool(PoolSpec),
+    ZeroPad([usize; 4]),
+    /// To this shape of one sample.
+    Reshape(Vec<usize>),
+    /// Remembers the value for the matching `AddSkip`.
+    PushSkip,
+    AddSkip,
+}
+
+/// One stage of a model built from a [`ModelSpec`](super::spec::ModelSpec).
+///
+/// In a record its parameters are called `ops.0.Linear.weight` and so on, in the order of its layers.
+#[derive(Module, Debug)]
+pub struct Stage {
+    ops: Vec<Op>,
+    #[module(skip)]
+    program: Vec<Instruction>,
+    #[module(skip)]
+    input: SampleShape,
+}
+
+impl Stage {
+    pub(super) fn new(ops: Vec<Op>, program: Vec<Instruction>, input: SampleShape) -> Self {
+        Self {
+            ops,
+            program,
+            input,
+        }
+    }
+
+    /// Shape of one sample that the stage takes.
+    #[must_use]
+    pub fn input(&self) -> &SampleShape {
+        &self.input
+    }
+
+    /// Its layers with parameters, in order.
+    #[must_use]
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    fn run(&self, input: Value) -> Result<Value, ValueError> {
+        input.check(&self.input)?;
+        let mut skips = Vec::new();
+        let mut value = input;
+        for instruction in &self.program {
+            value = match instruction {
+                Instruction::Apply(index) => apply(&self.ops[*index], value)?,
+                Instruction::PushSkip => {
+                    skips.push(value.clone());
+                    value
+                }
+                Instruction::AddSkip => match skips.pop() {
+                    Some(skip) => add(skip, value)?,
+                    None => value,
+                },
+                Instruction::Reshape(shape) => value.reshape(shape)?,
+                Instruction::MaxPool(PoolSpec {
+                    kernel,
+                    stride,
+                    padding,
+                }) => {
+                    let options = MaxPoolOptions::new(*kernel)
+                        .with_stride(*stride)
+                        .with_padding(*padding);
+                    max_pool2d(value.into_float4()?, options).into()
+                }
+                Instruction::AvgPool(PoolSpec {
+                    kernel,
+                    stride,
+                    padding,
+                }) => {
+                    let options = AvgPoolOptions::new(*kernel)
+                        .with_stride(*stride)
+                        .with_padding(*padding)
+                        .with_count_include_pad(false);
+                    avg_pool2d(value.into_float4()?, options).into()
+                }
+                Instruction::ZeroPad(padding) => zero_pad(value.into_float4()?, *padding).into(),
+                Instruction::Relu
+                | Instruction::Gelu
+                | Instruction::Tanh
+                | Instruction::Sigmoid
+                | Instruction::Softmax
+                | Instruction::Dropout(_) => value.map(&mut Function(instruction)),
+            };
+        }
+        Ok(value)
+    }
+}
+
+impl Layer for Stage {
+    type Input = Value;
+    type Output = Value;
+
+    /// # Panics
+    ///
+    /// Where one sample of the input has not the shape [`Stage::input`]; [`Value::check`] tells.
+    fn forward(&self, input: Value) -> Value {
+        match self.run(input) {
+            Ok(output) => output,
+            Err(error) => panic!("a stage ran on a value that it was not built for: {error}"),
+        }
+    }
+
+    /// Where there is an operation that the balanced strategy computes again.
+    fn has_balanced(&self) -> bool {
+        self.program.iter().any(|instruction| match instruction {
+            Instruction::Apply(index) => matches!(self.ops[*index], Op::LayerNorm(_)),
+            Instruction::Reshape(_) | Instruction::PushSkip => false,
+            _ => true,
+        })
+    }
+
+    fn draws_random(&self) -> bool {
+        self.program
+            .iter()
+            .any(|instruction| matches!(instruction, Instruction::Dropout(p) if *p > 0.0))
+    }
+}
+
+fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {
+    Ok(match op {
+        Op::Linear(_) | Op::BatchNorm(_) | Op::LayerNorm(_) => value.map(&mut AnyRank(op)),
+        Op::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
+        Op::Embedding(embedding) => {
+            let mut sample = value.sample_shape().dims;
+            let ids = value.reshape(&[sample.iter().product()])?.into_tokens2()?;
+            let vectors = embedding.forward(ids);
+            sample.push(vectors.dims()[2]);
+            Value::from(vectors).reshape(&sample)?
+        }
+    })
+}
+
+fn add(skip: Value, value: Value) -> Result<Value, ValueError> {
+    Ok(match value {
+        Value::Float2(tensor) => (skip.into_float2()? + tensor).into(),
+        Value::Float3(tensor) => (skip.into_float3()? + tensor).into(),
+        other => (skip.into_float4()? + other.into_float4()?).into(),
+    })
+}
+
+/// burn's own padding is f32 whatever the tensor is.
+fn zero_pad(tensor: Tensor<4>, [top, bottom, left, right]: [usize; 4]) -> Tensor<4> {
+    let [batch, channels, rows, columns] = tensor.dims();
+    let padded = [batch, channels, top + rows + bottom, left + columns + right];
+    let inside = [0..batch, 0..channels, top..top + rows, left..left + columns];
+    let options = (&tensor.device(), tensor.dtype());
+    Tensor::zeros(padded, options).slice_assign(inside, tensor)
+}
+
+/// Modules that take floats of any rank.
+struct AnyRank<'a>(&'a Op);
+
+impl ActivationMapper for AnyRank<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        match self.0 {
+            Op::Linear(linear) => linear.forward(tensor),
+            Op::BatchNorm(norm) => norm.forward(tensor),
+            Op::LayerNorm(norm) => norm.forward(tensor),
+            Op::Conv2d(_) | Op::Embedding(_) => tensor,
+        }
+    }
+}
+
+/// Functions without parameters on floats of any rank.
+struct Function<'a>(&'a Instruction);
+
+impl ActivationMapper for Function<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        match self.0 {
+            Instruction::Relu => activation::relu(tensor),
+            Instruction::Gelu => activation::gelu(tensor),
+            Instruction::Tanh => tensor.tanh(),
+            Instruction::Sigmoid => activation::sigmoid(tensor),
+            Instruction::Softmax => softmax(tensor),
+            Instruction::Dropout(p) => DropoutConfig::new(*p).init().forward(tensor),
+            _ => tensor,
+        }
+    }
+}
+
+/// Softmax over the last dimension, shifted by the maximum.
+///
+/// burn's own detaches the maximum, but a detached leaf requires a gradient again: what it keeps would depend on
+/// whether the input is the first of a segment.
+fn softmax<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    let last = D - 1;
+    let maximum = tensor.clone().set_require_grad(false).max_dim(last);
+    let exponential = (tensor - maximum).exp();
+    let sum = exponential.clone().sum_dim(last);
+    exponential / sum
+}

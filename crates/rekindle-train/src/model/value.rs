@@ -1,0 +1,294 @@
+//! The activation of a model whose layers are known only at run time.
+//!
+//! burn's tensors carry their rank in their type; a model from a config cannot. A [`Value`] is a tensor of any of
+//! the ranks that occur: two to four with the batch dimension, numbers or token ids.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use super::spec::{ElementKind, SampleShape};
+use rekindle::{
+    activation::{Activation, ActivationMapper, ActivationVisitor},
+    dtype::Dtype,
+};
+
+/// A tensor whose rank is known at run time. The first dimension is the batch.
+#[derive(Debug, Clone)]
+pub enum Value {
+    /// Numbers `[batch, a]`.
+    Float2(Tensor<2>),
+    /// Numbers `[batch, a, b]`.
+    Float3(Tensor<3>),
+    /// Numbers `[batch, a, b, c]`.
+    Float4(Tensor<4>),
+    /// Token ids `[batch, a]`.
+    Tokens2(Tensor<2, Int>),
+    /// Token ids `[batch, a, b]`.
+    Tokens3(Tensor<3, Int>),
+    /// Token ids `[batch, a, b, c]`.
+    Tokens4(Tensor<4, Int>),
+}
+
+/// A value that is not what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// No variant for so many dimensions.
+    #[error(
+        "a tensor of shape {shape:?} is not a value; it wants two to four dimensions, the batch first"
+    )]
+    Rank {
+        /// The shape, with the batch.
+        shape: Vec<usize>,
+    },
+    /// The numbers do not fill the shape.
+    #[error("{given} values do not fill the shape {shape:?}")]
+    Count {
+        /// Number of values.
+        given: usize,
+        /// The shape, with the batch.
+        shape: Vec<usize>,
+    },
+    /// A value has another shape, or other elements, than wanted.
+    #[error("one sample has the shape {got}, but {wanted} is wanted")]
+    Shape {
+        /// What it is.
+        got: SampleShape,
+        /// What it should be.
+        wanted: SampleShape,
+    },
+    /// A typed tensor was asked for, and the value is another.
+    #[error("one sample has the shape {got}, but {wanted} are wanted")]
+    Variant {
+        /// What it is.
+        got: SampleShape,
+        /// What it should be, in words.
+        wanted: &'static str,
+    },
+}
+
+/// Evaluates an expression for the tensor inside a value, whatever its rank and elements.
+macro_rules! with_tensor {
+    ($value:expr, $tensor:ident => $body:expr) => {
+        match $value {
+            Value::Float2($tensor) => $body,
+            Value::Float3($tensor) => $body,
+            Value::Float4($tensor) => $body,
+            Value::Tokens2($tensor) => $body,
+            Value::Tokens3($tensor) => $body,
+            Value::Tokens4($tensor) => $body,
+        }
+    };
+}
+
+macro_rules! variant {
+    ($variant:ident, $tensor:ty, $into:ident, $wanted:literal) => {
+        impl From<$tensor> for Value {
+            fn from(tensor: $tensor) -> Self {
+                Self::$variant(tensor)
+            }
+        }
+
+        impl Value {
+            #[doc = concat!("The tensor, where it holds ", $wanted, ".")]
+            ///
+            /// # Errors
+            ///
+            /// Where it does not.
+            pub fn $into(self) -> Result<$tensor, ValueError> {
+                match self {
+                    Self::$variant(tensor) => Ok(tensor),
+                    other => Err(ValueError::Variant {
+                        got: other.sample_shape(),
+                        wanted: $wanted,
+                    }),
+                }
+            }
+        }
+    };
+}
+
+variant!(Float2, Tensor<2>, into_float2, "numbers of one dimension");
+variant!(Float3, Tensor<3>, into_float3, "numbers of two dimensions");
+variant!(
+    Float4,
+    Tensor<4>,
+    into_float4,
+    "numbers of three dimensions"
+);
+variant!(Tokens2, Tensor<2, Int>, into_tokens2, "token ids of one dimension");
+variant!(Tokens3, Tensor<3, Int>, into_tokens3, "token ids of two dimensions");
+variant!(Tokens4, Tensor<4, Int>, into_tokens4, "token ids of three dimensions");
+
+impl Value {
+    /// Numbers, row-major, of shape `shape` with the batch first.
+    ///
+    /// # Errors
+    ///
+    /// A rank that has no variant, or a count that does not fill the shape.
+    pub fn from_floats(
+        values: Vec<f32>,
+        shape: &[usize],
+        device: &Device,
+    ) -> Result<Self, ValueError> {
+        Self::from_floats_in(Dtype::F32, values, shape, device)
+    }
+
+    /// The same, rounded to a type of numbers on the host.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_floats`](Self::from_floats).
+    pub fn from_floats_in(
+        dtype: Dtype,
+        values: Vec<f32>,
+        shape: &[usize],
+        device: &Device,
+    ) -> Result<Self, ValueError> {
+        check_count(values.len(), shape)?;
+        let data = TensorData::new(values, shape.to_vec());
+        let options = (device, DType::from(dtype.float()));
+        match shape.len() {
+            2 => Ok(Self::Float2(Tensor::from_data(data, options))),
+            3 => Ok(Self::Float3(Tensor::from_data(data, options))),
+            4 => Ok(Self::Float4(Tensor::from_data(data, options))),
+            _ => Err(ValueError::Rank {
+                shape: shape.to_vec(),
+            }),
+        }
+    }
+
+    /// Token ids, row-major, of shape `shape` with the batch first.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_floats`](Self::from_floats).
+    pub fn from_tokens(
+        ids: Vec<i32>,
+        shape: &[usize],
+        device: &Device,
+    ) -> Result<Self, ValueError> {
+        check_count(ids.len(), shape)?;
+        let data = TensorData::new(ids, shape.to_vec());
+        match shape.len() {
+            2 => Ok(Self::Tokens2(Tensor::from_data(data, device))),
+            3 => Ok(Self::Tokens3(Tensor::from_data(data, device))),
+            4 => Ok(Self::Tokens4(Tensor::from_data(data, device))),
+            _ => Err(ValueError::Rank {
+                shape: shape.to_vec(),
+            }),
+        }
+    }
+
+    /// Sizes of all dimensions, the batch first.
+    #[must_use]
+    pub fn dims(&self) -> Vec<usize> {
+        with_tensor!(self, tensor => tensor.dims().to_vec())
+    }
+
+    /// Whether it holds numbers or token ids.
+    #[must_use]
+    pub fn kind(&self) -> ElementKind {
+        match self {
+            Self::Float2(_) | Self::Float3(_) | Self::Float4(_) => ElementKind::Float,
+            Self::Tokens2(_) | Self::Tokens3(_) | Self::Tokens4(_) => ElementKind::Token,
+        }
+    }
+
+    /// Shape of one sample.
+    #[must_use]
+    pub fn sample_shape(&self) -> SampleShape {
+        SampleShape {
+            kind: self.kind(),
+            dims: self.dims().split_off(1),
+        }
+    }
+
+    /// Checks the shape of one sample.
+    ///
+    /// # Errors
+    ///
+    /// Where it is another.
+    pub fn check(&self, wanted: &SampleShape) -> Result<(), ValueError> {
+        let got = self.sample_shape();
+        if got == *wanted {
+            Ok(())
+        } else {
+            Err(ValueError::Shape {
+                got,
+                wanted: wanted.clone(),
+            })
+        }
+    }
+
+    /// The same values with `sample` as the shape of one sample.
+    ///
+    /// # Errors
+    ///
+    /// A rank that has no variant, or another number of values.
+    pub fn reshape(self, sample: &[usize]) -> Result<Self, ValueError> {
+        let dims = self.dims();
+        let batch = dims.first().copied().unwrap_or(0);
+        let mut wanted = vec![batch];
+        wanted.extend(sample);
+        check_count(dims.iter().product(), &wanted)?;
+        if dims == wanted {
+            return Ok(self);
+        }
+        match self {
+            Self::Float2(tensor) => reshape_float(tensor, &wanted),
+            Self::Float3(tensor) => reshape_float(tensor, &wanted),
+            Self::Float4(tensor) => reshape_float(tensor, &wanted),
+            Self::Tokens2(tensor) => reshape_tokens(tensor, &wanted),
+            Self::Tokens3(tensor) => reshape_tokens(tensor, &wanted),
+            Self::Tokens4(tensor) => reshape_tokens(tensor, &wanted),
+        }
+    }
+}
+
+fn reshape_float<const D: usize>(tensor: Tensor<D>, dims: &[usize]) -> Result<Value, ValueError> {
+    match *dims {
+        [batch, a] => Ok(tensor.reshape([batch, a]).into()),
+        [batch, a, b] => Ok(tensor.reshape([batch, a, b]).into()),
+        [batch, a, b, c] => Ok(tensor.reshape([batch, a, b, c]).into()),
+        _ => Err(ValueError::Rank {
+            shape: dims.to_vec(),
+        }),
+    }
+}
+
+fn reshape_tokens<const D: usize>(
+    tensor: Tensor<D, Int>,
+    dims: &[usize],
+) -> Result<Value, ValueError> {
+    match *dims {
+        [batch, a] => Ok(tensor.reshape([batch, a]).into()),
+        [batch, a, b] => Ok(tensor.reshape([batch, a, b]).into()),
+        [batch, a, b, c] => Ok(tensor.reshape([batch, a, b, c]).into()),
+        _ => Err(ValueError::Rank {
+            shape: dims.to_vec(),
+        }),
+    }
+}
+
+fn check_count(given: usize, shape: &[usize]) -> Result<(), ValueError> {
+    let wanted = shape
+        .iter()
+        .try_fold(1_usize, |product, &size| product.checked_mul(size));
+    if wanted == Some(given) {
+        Ok(())
+    } else {
+        Err(ValueError::Count {
+            given,
+            shape: shape.to_vec(),
+        })
+    }
+}
+
+impl Activation for Value {
+    fn visit<V: ActivationVisitor>(&self, visitor: &mut V) {
+        with_tensor!(self, tensor => tensor.visit(visitor));
+    }
+
+    fn map<M: ActivationMapper>(self, mapper: &mut M) -> Self {
+        with_tensor!(self, tensor => tensor.map(mapper).into())
+    }
+}

@@ -1,0 +1,166 @@
+//! Memory that runs out in a run: another plan, or the end.
+
+use std::{cmp::Reverse, fmt};
+
+use rekindle_plan::Bytes;
+
+use super::Planned;
+use crate::{device::DeviceInfo, shortage::Shortage};
+use rekindle::meter::{Count, MemoryReading, Meter};
+
+/// Stages that are named where memory ran out.
+const NAMED: usize = 5;
+
+/// A plan that takes the place of one with too little memory.
+pub struct PlannedAgain<'a> {
+    /// The step that it runs first, from 1.
+    pub step: usize,
+    /// Why.
+    pub shortage: &'a Shortage,
+    /// The budget of the plan before, or its peak where it had none.
+    pub before: Bytes,
+    /// The budget of this one.
+    pub budget: Bytes,
+    /// What it is.
+    pub planned: &'a Planned,
+}
+
+/// Memory that ran out, where no smaller plan helps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutOfMemory {
+    /// The step, from 1.
+    pub step: usize,
+    /// What was short.
+    pub shortage: Shortage,
+    /// Memory once the step was given up.
+    pub memory: MemoryReading,
+    /// What the driver's context takes.
+    pub context: Bytes,
+    /// What the device can still give, where that is known.
+    pub free: Option<Bytes>,
+    /// All that it has, where that is known.
+    pub total: Option<Bytes>,
+    /// What the largest stages hold under the last plan, the largest first.
+    pub holders: Vec<(String, Bytes)>,
+    /// The smallest budget that a plan fits, where that is known.
+    pub smallest: Option<Bytes>,
+    /// Which bytes `smallest` counts.
+    pub count: Count,
+}
+
+impl OutOfMemory {
+    pub(super) fn new(
+        step: usize,
+        shortage: Shortage,
+        meter: &dyn Meter,
+        device: Option<DeviceInfo>,
+        planned: &Planned,
+        smallest: Option<Bytes>,
+    ) -> Self {
+        Self {
+            step,
+            shortage,
+            memory: meter.read(),
+            context: meter.context_bytes(),
+            free: device.as_ref().and_then(|device| device.free_bytes),
+            total: device.as_ref().and_then(|device| device.total_bytes),
+            holders: holders(planned),
+            smallest,
+            count: planned.count,
+        }
+    }
+}
+
+/// The stages of a plan that hold the most, the largest first: parameters, gradients, and what a tracked forward keeps.
+#[must_use]
+pub fn holders(planned: &Planned) -> Vec<(String, Bytes)> {
+    let stages = planned.chain.stages.iter();
+    let held = stages.map(|stage| {
+        let bytes = stage.param_bytes + stage.grad_bytes + stage.saved_bytes;
+        (stage.name.clone(), bytes)
+    });
+    let mut held: Vec<_> = held.collect();
+    held.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    held.truncate(NAMED);
+    held
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "out of memory in step {}: {}", self.step, self.shortage)?;
+        f.write_str("; no smaller plan fits")?;
+        let reserved = self.memory.reserved_bytes;
+        // Reserved bytes count the context everywhere.
+        let context = match self.context {
+            Bytes::ZERO => "",
+            _ => " with the driver's context",
+        };
+        match (self.smallest, self.count, reserved) {
+            (Some(smallest), _, None) => write!(f, ", the smallest takes {smallest}")?,
+            (Some(smallest), Count::InUse, _) => {
+                write!(f, ", the smallest has {smallest} in use")?;
+            }
+            (Some(smallest), Count::Reserved, _) => {
+                write!(f, ", the smallest has {smallest} reserved{context}")?;
+            }
+            (None, ..) => {}
+        }
+        let in_use = self.memory.in_use_bytes;
+        write!(f, ". Without the step {in_use} are in use")?;
+        if let Some(reserved) = reserved {
+            write!(f, ", {} reserved{context}", reserved + self.context)?;
+        }
+        match (self.free, self.total) {
+            (Some(free), Some(total)) => write!(f, ", {free} of {total} free")?,
+            (Some(free), None) => write!(f, ", {free} free")?,
+            (None, _) => {}
+        }
+        f.write_str(". The stages that hold the most: ")?;
+        for (place, (name, bytes)) in self.holders.iter().enumerate() {
+            let comma = if place > 0 { ", " } else { "" };
+            write!(f, "{comma}`{name}` {bytes}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_the_context_says_so() {
+        let mut ended = OutOfMemory {
+            step: 3,
+            shortage: Shortage::InUpdate,
+            memory: MemoryReading {
+                in_use_bytes: Bytes(20 << 20),
+                reserved_bytes: Some(Bytes(30 << 20)),
+                ..MemoryReading::default()
+            },
+            context: Bytes(64 << 20),
+            free: None,
+            total: None,
+            holders: Vec::new(),
+            smallest: Some(Bytes(120 << 20)),
+            count: Count::Reserved,
+        };
+        let said = ended.to_string();
+        let words = "the smallest has 120.0 MiB reserved with the driver's context. Without the step 20.0 MiB are in use, \
+                     94.0 MiB reserved with the driver's context.";
+        assert!(said.contains(words), "{said}");
+        ended.count = Count::InUse;
+        let said = ended.to_string();
+        assert!(
+            said.contains("the smallest has 120.0 MiB in use."),
+            "{said}"
+        );
+        // On the processor there is one notion.
+        ended.memory.reserved_bytes = None;
+        let said = ended.to_string();
+        assert!(said.contains("the smallest takes 120.0 MiB. "), "{said}");
+        assert!(!said.contains("context"), "{said}");
+    }
+}

@@ -1,0 +1,103 @@
+//! A job's model as it is before it is measured.
+
+use std::sync::Arc;
+
+use burn::{module::Module, tensor::Device};
+
+use super::{Job, RunError};
+use crate::{
+    data::{Shuffled, batch::Batch, in_order},
+    loss::TargetTensor,
+    model::{
+        build::build, cost::ElementBytes, shape::ModelShape, spec::ModelSpec, stage::Stage,
+        stages::StagePlan, value::Value,
+    },
+    tracker::Tracker,
+    trainer::{TrainError, rows, to_device},
+};
+use rekindle::{meter::Meter, profile::StageLabel, sequential::Sequential};
+
+/// A job's model, its parameters drawn from the job's seed, and the order of its batches.
+pub(crate) struct Built {
+    pub(crate) model: Sequential<Stage>,
+    pub(super) shape: ModelShape,
+    pub(crate) batches: Shuffled,
+    pub(super) labels: Vec<StageLabel>,
+}
+
+impl Built {
+    pub(crate) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
+        let shape = job.model.infer()?;
+        let stages = StagePlan::new(job.model, &shape);
+        let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
+        device.seed(job.settings.seed);
+        // First values are drawn on the device.
+        let built = TrainError::caught(|| build(job.model, &stages, job.settings.dtype, device))??;
+        Ok(Self {
+            model: Sequential::new(built),
+            shape,
+            batches,
+            labels: labels(job.model, &stages),
+        })
+    }
+
+    /// A tracker of what comes and goes in the job's steps.
+    pub(super) fn tracker(&self, job: &Job<'_>, meter: Arc<dyn Meter>) -> Tracker {
+        Tracker::new(
+            meter,
+            (job.model, &self.shape),
+            self.model.layers(),
+            job.settings.micro_batch(),
+            ElementBytes::flex(job.settings.dtype),
+        )
+    }
+
+    /// The batch that is measured: the first part of the run's first.
+    pub(super) fn first_part(
+        &self,
+        job: &Job<'_>,
+        device: &Device,
+    ) -> Result<(Value, TargetTensor), TrainError> {
+        let samples = self.batches.step(0);
+        let batch = job.train.batch(&samples[..job.settings.micro_batch()]);
+        to_device(batch, job.settings.dtype, device)
+    }
+
+    /// Runs the last batch of an evaluation: fewer samples may be computed in another way, and by another thread with
+    /// scratch of its own, which it keeps.
+    pub(super) fn evaluate_last(&self, job: &Job<'_>, device: &Device) -> Result<(), TrainError> {
+        if let Some(batch) = last_evaluated(job) {
+            let device = device.clone().without_autodiff();
+            let (input, targets) = to_device(batch, job.settings.dtype, &device)?;
+            let output = rows(self.model.valid().forward(input));
+            drop((targets.loss(output.clone()), targets.correct(output)));
+        }
+        Ok(())
+    }
+}
+
+/// The last batch of an evaluation: what is left for it.
+fn last_evaluated(job: &Job<'_>) -> Option<Batch> {
+    let data = job.eval?;
+    let last = in_order(data.len(), job.settings.micro_batch()).next_back();
+    last.map(|samples| data.batch(&samples))
+}
+
+/// Names for people, and keys that are equal where stages cost the same.
+fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
+    stages
+        .stages
+        .iter()
+        .enumerate()
+        .map(|(index, stage)| StageLabel {
+            name: stage.name.clone(),
+            // The first stage computes no gradient for its input.
+            key: format!(
+                "{:?} {:?} {}",
+                &model.layers[stage.layers.clone()],
+                stage.input,
+                index == 0
+            ),
+        })
+        .collect()
+}

@@ -1,0 +1,318 @@
+//! The recorded step: operations measured while they run, and plans of them.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use rekindle_plan::{
+    Bytes, Chain, OptimizerCost, Parts, PlanError, PlanRequest, PlannerKind, Seconds,
+    graph::{GraphPlanError, GraphPlanner},
+};
+
+use super::{
+    Job, Observer, Order, Planned, RunError, ScheduleRequest, numbers, prepare::Built, terms::Terms,
+};
+use crate::{
+    engine::{RecordedStep, loss_of_part},
+    optimizer::AnyOptimizer,
+};
+use rekindle::statistics::Statistics;
+use rekindle::{
+    meter::Meter,
+    profile::{StageLabel, keep_useful, with_reserve},
+    record::{RecordError, StagedPlan, StepPlan, StepProfile, Wanted, record},
+};
+
+/// Budgets between the smallest and the plain run's at which a frontier is planned.
+const FRONTIER_BUDGETS: u64 = 12;
+
+impl Built {
+    /// Records the step on the run's first batch and measures its operations: plans come after. The model keeps its
+    /// values.
+    pub(super) fn record(
+        &self,
+        job: &Job<'_>,
+        device: &Device,
+        meter: &Arc<dyn Meter>,
+        observer: &mut dyn Observer,
+    ) -> Result<RecordedStep, RunError> {
+        let settings = job.settings;
+        let wanted = match &job.schedule {
+            ScheduleRequest::Plan(request) => graph_planner(request)?.into(),
+            ScheduleRequest::Given {
+                order: Order::Schedule(schedule),
+                ..
+            } => Wanted::Schedule(schedule.clone()),
+            ScheduleRequest::Given {
+                order: Order::Operations { operations, .. },
+                ..
+            } => Wanted::Operations(operations.clone()),
+        };
+        self.evaluate_last(job, device)?;
+        let batch = self.first_part(job, device)?;
+        let loss = loss_of_part(settings.accumulate);
+        // The places of a step's samples, and the sum of gradients of the parts before, which stays while the next part's
+        // come.
+        let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
+        let accumulated = match settings.accumulate {
+            1 => Bytes::ZERO,
+            _ => Bytes(self.shape.param_count() * settings.dtype.bytes()),
+        };
+        let optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
+        let step = record(&self.model, &batch, loss)?
+            .with_optimizer(&optimizer)
+            .with_meter(Arc::clone(meter))
+            .with_count(job.count)
+            .with_comparison(false)
+            // The trainer checks all parts of a batch together.
+            .with_finite_check(false)
+            .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
+            .with_planner(job.planner.map(|planners| planners.recorded))
+            .measured(job.budget().or(job.free), wanted, &mut |done, of| {
+                observer.measuring(done, of)
+            })?;
+        Ok(step)
+    }
+}
+
+/// Plans as the schedule asks, and leaves the step with this plan.
+pub(super) fn make_plan(
+    asked: &ScheduleRequest,
+    step: &mut RecordedStep,
+    labels: &[StageLabel],
+    terms: &Terms,
+) -> Result<Planned, RunError> {
+    let budget = asked.budget();
+    let (wanted, planner) = match asked {
+        ScheduleRequest::Plan(request) => {
+            let planner = graph_planner(request)?;
+            step.set_slots(request.slots);
+            (Wanted::Planner(planner), None)
+        }
+        ScheduleRequest::Given {
+            order,
+            planner,
+            check,
+            ..
+        } => {
+            let staged = step.staged_plan();
+            check(&named(staged.chain, &staged.marks, labels)).map_err(RunError::OtherModel)?;
+            let wanted = match order {
+                Order::Schedule(schedule) => Wanted::Schedule(schedule.clone()),
+                Order::Operations {
+                    operations,
+                    recording,
+                } if *recording == staged.recording => Wanted::Operations(operations.clone()),
+                Order::Operations { .. } => {
+                    return Err(RunError::OtherModel(
+                        "the plan was made for another model or batch: its operations are not those of this step"
+                            .into(),
+                    ));
+                }
+            };
+            (wanted, Some(planner.clone()))
+        }
+    };
+    if let Err(error) = step.plan_again(budget, wanted) {
+        let any = |planner: GraphPlanner| step.plan_again(Some(Bytes(1)), planner).err();
+        return Err(refused(error, asked, any));
+    }
+    Ok(current(step, labels, terms, planner))
+}
+
+/// The step's present plan; `planner` is its name where it was made before.
+pub(super) fn current(
+    step: &RecordedStep,
+    labels: &[StageLabel],
+    terms: &Terms,
+    planner: Option<String>,
+) -> Planned {
+    let mut staged = step.staged_plan();
+    staged.chain = named(staged.chain, &staged.marks, labels);
+    let optimizer = step.optimizer_cost();
+    planned(terms, step.plan(), staged, &optimizer, planner)
+}
+
+/// Plans a step that was measured elsewhere; `chain` has its stages' names.
+pub(super) fn plan_profile(
+    request: &PlanRequest,
+    profile: &StepProfile,
+    chain: &Chain,
+    terms: &Terms,
+) -> Result<Planned, RunError> {
+    let plan = |budget, planner| profile.plan(budget, planner, request.slots);
+    let (plan, mut staged) = plan(request.budget, graph_planner(request)?).map_err(|error| {
+        let any = |planner| plan(Some(Bytes(1)), planner).err();
+        refused(error, &ScheduleRequest::Plan(*request), any)
+    })?;
+    for (stage, named) in staged.chain.stages.iter_mut().zip(&chain.stages) {
+        stage.name.clone_from(&named.name);
+        stage.param_bytes = named.param_bytes;
+    }
+    Ok(planned(terms, plan, staged, &chain.optimizer, None))
+}
+
+/// The useful plans of a planner, with the budgets that they are made for; `plan` makes one.
+pub(super) fn frontier(
+    request: PlanRequest,
+    mut plan: impl FnMut(PlanRequest) -> Result<Planned, RunError>,
+) -> Result<Vec<(Bytes, Planned)>, RunError> {
+    let mut plan = |budget, planner| {
+        plan(PlanRequest {
+            budget,
+            planner,
+            ..request
+        })
+    };
+    let plain = plan(None, PlannerKind::None)?;
+    let smallest = match plan(Some(Bytes(1)), request.planner) {
+        Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
+        Err(error) => return Err(error),
+        Ok(planned) => planned.peak,
+    };
+    let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
+    let mut plans = Vec::new();
+    for place in 0..=FRONTIER_BUDGETS {
+        let budget = Bytes(smallest.0 + room * place / FRONTIER_BUDGETS);
+        // The smallest was found with what another plan took.
+        if let Ok(planned) = plan(Some(budget), request.planner) {
+            plans.push((budget, planned));
+        }
+    }
+    keep_useful(&mut plans, |(_, plan)| (plan.peak, plan.step));
+    Ok(plans)
+}
+
+/// Why there is no plan. `any` is how planning for no memory at all fails.
+fn refused(
+    error: RecordError,
+    asked: &ScheduleRequest,
+    any: impl FnOnce(GraphPlanner) -> Option<RecordError>,
+) -> RunError {
+    match (error, asked) {
+        (RecordError::Infeasible { budget, smallest }, ScheduleRequest::Plan(request)) => {
+            infeasible(request.planner, budget, smallest, any).into()
+        }
+        (RecordError::Infeasible { budget, smallest }, _) => RunError::OverBudget {
+            peak: smallest,
+            budget,
+        },
+        (RecordError::Plan(error), _) => match *error {
+            GraphPlanError::Plan(error) => error.into(),
+            error => RecordError::from(error).into(),
+        },
+        (error, _) => error.into(),
+    }
+}
+
+/// What no plan fits, with the smallest budget that any planner meets.
+fn infeasible(
+    planner: PlannerKind,
+    budget: Bytes,
+    smallest: Bytes,
+    any: impl FnOnce(GraphPlanner) -> Option<RecordError>,
+) -> PlanError {
+    let any = match planner {
+        PlannerKind::Auto => None,
+        _ => any(GraphPlanner::Auto),
+    };
+    let smallest_of_all = match any {
+        Some(RecordError::Infeasible { smallest: any, .. }) => any.min(smallest),
+        _ => smallest,
+    };
+    PlanError::Infeasible {
+        planner,
+        budget,
+        smallest,
+        smallest_of_all,
+    }
+}
+
+/// The planner of graphs that a request means.
+fn graph_planner(request: &PlanRequest) -> Result<GraphPlanner, PlanError> {
+    let PlanRequest {
+        planner, segments, ..
+    } = *request;
+    Ok(match (planner, segments) {
+        (PlannerKind::Uniform, segments) => GraphPlanner::Uniform(segments),
+        (PlannerKind::Segments, segments) => GraphPlanner::Segments(segments),
+        (planner, Some(_)) => return Err(PlanError::SegmentsUnused { planner }),
+        (PlannerKind::None, None) => GraphPlanner::None,
+        (PlannerKind::Sqrt, None) => GraphPlanner::Sqrt,
+        (PlannerKind::Revolve, None) => GraphPlanner::Revolve,
+        (PlannerKind::Optimal, None) => GraphPlanner::Optimal,
+        (PlannerKind::Auto, None) => GraphPlanner::Auto,
+    })
+}
+
+/// A plan with all that is shown of it.
+fn planned(
+    terms: &Terms,
+    plan: StepPlan,
+    staged: StagedPlan,
+    optimizer: &OptimizerCost,
+    planner: Option<String>,
+) -> Planned {
+    let whole_step = |seconds: Seconds| seconds * terms.micro_batches as f64 + optimizer.step_s;
+    let (place, at_peak) = highest(&staged, optimizer);
+    let mut actions = staged.actions();
+    actions.push(rekindle_plan::Action::Optimize);
+    let segments = staged.segments();
+    let order = match &staged.schedule {
+        Some(schedule) => Order::Schedule(schedule.clone()),
+        None => Order::Operations {
+            operations: staged.operations.clone(),
+            recording: staged.recording,
+        },
+    };
+    Planned {
+        forwards: staged.forwards.clone(),
+        segments: segments.map(|segments| numbers(&segments)),
+        actions,
+        order,
+        at_peak: (place, at_peak),
+        peak: plan.predicted_peak,
+        peak_in_use: plan.predicted_peak - staged.beside_buffers,
+        plain_peak: plan.plain_peak,
+        plain_step: whole_step(plan.plain_time),
+        step: whole_step(plan.predicted_time),
+        count: terms.count,
+        source: match &staged.schedule {
+            Some(_) => "stages".into(),
+            None if plan.repeated == 0 => "the recorded order".into(),
+            None => "single operations".into(),
+        },
+        operations: Some((plan.repeated, plan.operations)),
+        planner: planner.unwrap_or_else(|| plan.planner.to_string()),
+        chain: staged.chain,
+        budget: plan.budget,
+        param_count: terms.param_count,
+    }
+}
+
+/// The place and the parts of the highest moment, the update included.
+fn highest(staged: &StagedPlan, optimizer: &OptimizerCost) -> (usize, Parts) {
+    let update = Parts {
+        temporary: optimizer.temp_bytes,
+        ..staged
+            .held
+            .last()
+            .map(|held| held.after)
+            .unwrap_or_default()
+    };
+    let moments = staged.held.iter().map(|held| held.at_peak).chain([update]);
+    let highest = moments.enumerate().max_by_key(|(place, parts)| {
+        // The first of equals.
+        (parts.total(), std::cmp::Reverse(*place))
+    });
+    highest.unwrap_or_default()
+}
+
+/// The chain with the names of the model's stages.
+pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], labels: &[StageLabel]) -> Chain {
+    for (stage, mark) in chain.stages.iter_mut().zip(marks) {
+        if let Some(label) = mark.and_then(|mark| labels.get(mark)) {
+            stage.name.clone_from(&label.name);
+        }
+    }
+    chain
+}

@@ -1,0 +1,452 @@
+//! One run on one device.
+
+mod growth;
+mod replan;
+mod told;
+
+use std::{ops::ControlFlow, sync::Arc, time::Instant};
+
+use growth::GrowthWatch;
+use rekindle_plan::Bytes;
+
+use super::{
+    Job, MemoryNow, Observer, Planned, RunError, other_executor, prepare::Built, subject::Subject,
+};
+use crate::{
+    RunDirError,
+    data::{Shuffled, in_order},
+    device::{DeviceId, OpenDevice},
+    engine::Engine,
+    fingerprint::fingerprint,
+    record::{PhasedStep, RunRecord},
+    run_dir::{Locked, Notice, RunDir, RunFiles, SnapshotEvery},
+    shortage::Shortage,
+    snapshot::{Progress, Snapshot},
+    step_times::StepTimes,
+    tracker::Tracker,
+    trainer::{StepReport, TrainError, Trainer},
+    weights,
+};
+use rekindle::{
+    executor::TraceEntry,
+    meter::{Meter, PeakMemory},
+};
+
+/// Steps that are tracked, where that was asked for: the optimizer's state comes in the first.
+const TRACKED_STEPS: usize = 3;
+
+/// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.
+const PHASED_STEPS: usize = 3;
+
+pub(super) struct Session<'a> {
+    job: &'a Job<'a>,
+    device: DeviceId,
+    meter: Arc<dyn Meter>,
+    batches: Shuffled,
+    planned: Planned,
+    trainer: Trainer,
+    phases: Vec<PhasedStep>,
+    /// The step that is to be traced, and its trace once it is done.
+    traced: Option<usize>,
+    trace: Vec<TraceEntry>,
+    tracker: Option<Arc<Tracker>>,
+    progress: Progress,
+    times: StepTimes,
+    resumed_at: Option<usize>,
+    fingerprint: String,
+    files: Option<RunFiles>,
+    /// Names of the model's stages.
+    stages: Vec<String>,
+    /// Steps whose loss or gradients were not finite.
+    nonfinite_steps: usize,
+    subject: Subject,
+    /// What the last plan was made for, where that is less than what was asked for.
+    within: Option<Bytes>,
+    /// Plans that were made anew for want of memory.
+    replans: usize,
+    growth: GrowthWatch,
+    /// When the last snapshot was tried.
+    tried: Instant,
+}
+
+impl<'a> Session<'a> {
+    /// Builds the model, measures it and makes the plan.
+    pub(super) fn prepare(
+        job: &'a Job<'a>,
+        id: DeviceId,
+        OpenDevice { device, meter }: OpenDevice,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, RunError> {
+        let settings = job.settings;
+        let fingerprint = fingerprint(job.model, settings, job.train);
+        let mut times = StepTimes::new();
+        let (files, mut snapshot) = open_run_dir(job, &fingerprint, &mut times, observer)?;
+        let progress = snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.progress().clone())
+            .unwrap_or_default();
+
+        let mut built = Built::new(job, &device)?;
+        if let Some(snapshot) = &mut snapshot {
+            built.model = snapshot.restore(built.model)?;
+        } else if let Some(path) = &job.weights {
+            built.model = weights::read(built.model, path)?;
+        }
+        // Before the measurement, which counts as held what a tracker takes.
+        let tracker = job
+            .track
+            .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
+        let (built, mut subject) = Subject::of(job, built, &device, &meter, observer)?;
+        let planned = subject.plan(job, &job.schedule)?;
+        observer.planned(&planned);
+        if let Some(free) = job.free.filter(|free| planned.peak > *free) {
+            return Err(RunError::NotEnough {
+                peak: planned.peak,
+                free,
+                total: job.total,
+            });
+        }
+        let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
+        meter.keep_reserve(reserve(&engine));
+        let Built {
+            model,
+            shape,
+            batches,
+            labels,
+        } = built;
+        let mut trainer = Trainer::new(
+            model,
+            shape.output(),
+            engine,
+            settings.clone(),
+            Arc::clone(&meter),
+            device,
+        )?
+        .bounded(planned.budget, planned.count, planned.peak);
+        // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
+        let resumed_at = snapshot.is_some().then_some(progress.steps);
+        if let Some(snapshot) = &mut snapshot {
+            trainer = trainer.resumed(progress.steps, snapshot)?;
+        }
+        Ok(Self {
+            job,
+            device: id,
+            meter,
+            batches,
+            planned,
+            trainer,
+            phases: Vec::new(),
+            traced: files
+                .is_some()
+                .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
+            trace: Vec::new(),
+            tracker,
+            progress,
+            times,
+            resumed_at,
+            fingerprint,
+            files,
+            stages: labels.into_iter().map(|label| label.name).collect(),
+            nonfinite_steps: 0,
+            subject,
+            within: None,
+            replans: 0,
+            // The traced step is the last of them.
+            growth: GrowthWatch::new(PHASED_STEPS + 1),
+            tried: Instant::now(),
+        })
+    }
+
+    /// Trains until the last step, or until the observer stops it.
+    pub(super) fn run(mut self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
+        let steps = self.job.settings.steps;
+        // A run that was stopped right after a step left this to be done.
+        let mut interrupted = false;
+        if self.job.eval.is_some() && self.evaluation_is_due() {
+            interrupted = self.evaluate(observer)?.is_none();
+            self.save(observer)?;
+        }
+        while self.trainer.steps_done() < steps && !interrupted {
+            let report = self.step(observer)?;
+            let done = self.trainer.steps_done();
+            if self.traced == Some(done) {
+                self.trace = report.trace;
+            }
+
+            // The last step seen replaces the one seen before it.
+            self.phases.truncate(PHASED_STEPS);
+            self.phases.push(PhasedStep {
+                step: done,
+                phases: report.phases,
+            });
+            if self.growth.stepped(done, &*self.meter)
+                && let Some(growth) = &self.growth.found
+            {
+                observer.grows(growth);
+            }
+            let memory = self.memory_now();
+            if let Some(found) = &report.nonfinite {
+                self.nonfinite_steps += 1;
+                observer.nonfinite(found);
+            }
+            interrupted = observer.stepped(&report.record, memory).is_break();
+            if !report.moments.is_empty() {
+                observer.tracked(&report.moments);
+            }
+            self.progress.stepped(&report.record);
+            let counts = self.steps_here() > 1 && self.traced != Some(done);
+            self.times.add(report.record.step_s, counts);
+            if let Some(files) = &mut self.files {
+                files.stepped(&report.record, &mut |notice| observer.notified(notice));
+            }
+
+            let evaluate = self.evaluation_is_due() && !interrupted;
+            let best = match evaluate {
+                true => self.evaluate(observer)?,
+                false => Some(false),
+            };
+            interrupted |= best.is_none();
+            if best == Some(true) || self.snapshot_is_due() || interrupted || done == steps {
+                self.save(observer)?;
+            } else if evaluate {
+                self.write_record(observer)?;
+            }
+        }
+        self.finish(interrupted, observer)
+    }
+
+    fn memory_now(&self) -> MemoryNow {
+        let reading = self.meter.read();
+        let now = PeakMemory {
+            in_use_bytes: reading.in_use_bytes,
+            reserved_bytes: reading.reserved_bytes,
+            context_bytes: self.meter.context_bytes(),
+        };
+        let peak = self.meter.lifetime_peak();
+        let count = self.planned.count;
+        MemoryNow {
+            in_use: reading.in_use_bytes,
+            counted: now.counted(count),
+            counted_peak: peak.counted(count),
+            peak,
+        }
+    }
+
+    fn snapshot_is_due(&self) -> bool {
+        match self.job.snapshot_every {
+            SnapshotEvery::Steps(every) => self.trainer.steps_done().is_multiple_of(every),
+            SnapshotEvery::Time(time) => self.tried.elapsed() >= time,
+        }
+    }
+
+    /// Runs the next step, with smaller plans where there is too little memory.
+    fn step(&mut self, observer: &mut dyn Observer) -> Result<StepReport, RunError> {
+        loop {
+            let next = self.trainer.steps_done() + 1;
+            let samples = self.batches.step(next - 1);
+            let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
+            let parts = parts.map(|samples| self.job.train.batch(samples));
+            if self.traced == Some(next) {
+                self.trainer.trace_next_step();
+            }
+            if let Some(tracker) = &self.tracker
+                && self.steps_here() < TRACKED_STEPS
+            {
+                self.trainer.track_next_step(Arc::clone(tracker));
+            }
+            match self.trainer.step(parts) {
+                Ok(report) => {
+                    // In the update, which cannot be taken back and got what was kept in reserve.
+                    if let Some(failure) = self.meter.failure() {
+                        self.plan_smaller(Shortage::Failed(failure), observer)?;
+                    }
+                    if let Some(by) = self.trainer.engine().take_growth() {
+                        self.planned_by_step(by, observer);
+                    }
+                    return Ok(report);
+                }
+                Err(TrainError::Short(shortage)) => self.plan_smaller(shortage, observer)?,
+                Err(error) => return Err(self.ended_by(error, observer)),
+            }
+        }
+    }
+
+    /// Steps done since the run was started or resumed.
+    fn steps_here(&self) -> usize {
+        self.trainer.steps_done() - self.resumed_at.unwrap_or(0)
+    }
+
+    /// The error with the name of the stage that it is about.
+    fn at_stage(&self, error: TrainError) -> RunError {
+        if let TrainError::NonFinite(found) = error {
+            let (step, per_epoch) = (found.step - 1, self.batches.steps_per_epoch());
+            let stage = found.gradient.as_ref().map(|(stage, _)| *stage);
+            return RunError::NonFinite {
+                epoch: step / per_epoch + 1,
+                batch: step % per_epoch + 1,
+                stage: stage.and_then(|stage| self.stages.get(stage).cloned()),
+                found,
+            };
+        }
+        let TrainError::Step(step) = &error else {
+            return error.into();
+        };
+        match step.stage().map(|stage| &self.planned.chain.stages[stage]) {
+            Some(stage) => RunError::Stage {
+                name: stage.name.clone(),
+                source: step.clone(),
+            },
+            None => error.into(),
+        }
+    }
+
+    /// Whether the steps done call for an evaluation that was not made yet.
+    fn evaluation_is_due(&self) -> bool {
+        let settings = self.job.settings;
+        let done = self.trainer.steps_done();
+        let last = self.progress.evaluation.as_ref();
+        let due = settings
+            .eval_every
+            .is_some_and(|every| done.is_multiple_of(every));
+        (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
+    }
+
+    /// Whether no evaluation before was as good; `None` if the observer breaks it off.
+    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Option<bool>, RunError> {
+        let Some(data) = self.job.eval else {
+            return Ok(Some(false));
+        };
+        let mut goes_on = ControlFlow::Continue(());
+        let batches = in_order(data.len(), self.job.settings.micro_batch()).map_while(|indices| {
+            goes_on = observer.evaluating(indices[0], data.len());
+            goes_on.is_continue().then(|| data.batch(&indices))
+        });
+        let evaluation = self.trainer.evaluate(batches);
+        if goes_on.is_break() {
+            return Ok(None);
+        }
+        let evaluation = match evaluation {
+            Ok(evaluation) => evaluation,
+            Err(error) => {
+                self.meter.trim();
+                return Err(match error.or_shortage() {
+                    TrainError::Short(shortage) => self.out_of_memory(shortage, None, observer),
+                    error => self.ended_by(error, observer),
+                });
+            }
+        };
+        observer.evaluated(&evaluation);
+        if let Some(files) = &mut self.files {
+            files.evaluated(&evaluation, &mut |notice| observer.notified(notice));
+        }
+        Ok(Some(self.progress.evaluated(&evaluation)))
+    }
+
+    /// Takes a snapshot, but of a state that is not finite; then writes the record.
+    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        self.tried = Instant::now();
+        if let Some(files) = &mut self.files {
+            let trainer = &self.trainer;
+            if let Some(what) = trainer.not_finite()? {
+                observer.snapshot_withheld(trainer.steps_done(), &what);
+                return self.write_record(observer);
+            }
+            files.take_snapshot(
+                &self.fingerprint,
+                &self.progress,
+                |to| trainer.save(to),
+                &mut |notice| observer.notified(notice),
+            );
+        }
+        self.write_record(observer)
+    }
+
+    /// Writes the record of a run that goes on.
+    fn write_record(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        if self.files.is_none() {
+            return Ok(());
+        }
+        let record = self.record(self.predicted_plain(), true)?;
+        if let Some(files) = &mut self.files {
+            files.write_record(&record, &mut |notice| observer.notified(notice));
+        }
+        Ok(())
+    }
+
+    /// The error that ends the run. What a later run continues from is written first; files that cannot be written are not
+    /// the error to tell.
+    fn ended_by(&mut self, error: TrainError, observer: &mut dyn Observer) -> RunError {
+        let _ = self.save(observer);
+        self.at_stage(error)
+    }
+
+    fn finish(
+        mut self,
+        interrupted: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<RunRecord, RunError> {
+        if let Some(files) = &mut self.files {
+            files.write_weights(&self.trainer.model(), &mut |notice| {
+                observer.notified(notice);
+            });
+        }
+        // Taken before the comparison, which is no part of the run.
+        let mut record = self.record(self.predicted_plain(), interrupted)?;
+        if !interrupted {
+            record.plain = self.plain()?;
+        }
+        if let Some(files) = &mut self.files {
+            files.write_record(&record, &mut |notice| observer.notified(notice));
+        }
+        Ok(record)
+    }
+}
+
+/// What is kept back for an allocation that fails: enough to end the action that is under way.
+fn reserve(engine: &Engine) -> Bytes {
+    const LEAST: Bytes = Bytes(1 << 20);
+    engine.largest_need() + LEAST
+}
+
+/// The run's files, if it leaves any, and the snapshot that it goes on from. Times of steps that were done are added to
+/// `times`.
+fn open_run_dir(
+    job: &Job<'_>,
+    fingerprint: &str,
+    times: &mut StepTimes,
+    observer: &mut dyn Observer,
+) -> Result<(Option<RunFiles>, Option<Snapshot>), RunError> {
+    let (locked, snapshot) = match &job.run_dir {
+        None => return Ok((None, None)),
+        Some(RunDir::New(folder)) => (Locked::new_run(folder)?, None),
+        Some(RunDir::Resume(folder)) => {
+            let (locked, snapshot) = Locked::resumed(folder, |damaged| {
+                observer.notified(&Notice::Damaged(damaged));
+            })?;
+            match &snapshot {
+                Some(snapshot) => snapshot.check(fingerprint, job.settings.steps)?,
+                None => observer.notified(&Notice::BeginsAgain(folder)),
+            }
+            (locked, snapshot)
+        }
+    };
+    let steps = job.settings.steps;
+    let done = snapshot
+        .as_ref()
+        .map_or(0, |snapshot| snapshot.progress().steps);
+    // A run that was stopped right after its last step has left the rest to be done.
+    if let Some(run_dir) = &job.run_dir
+        && done == steps
+        && locked.has_finished(steps)
+    {
+        return Err(RunDirError::Finished {
+            path: run_dir.folder().to_path_buf(),
+            steps,
+        }
+        .into());
+    }
+    let files = locked.open(job.keep_snapshots, done, |step| {
+        times.add(step.step_s, step.step > 1);
+    })?;
+    Ok((Some(files), snapshot))
+}

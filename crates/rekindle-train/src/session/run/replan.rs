@@ -1,0 +1,117 @@
+//! Other plans in the middle of a run, where memory is short.
+
+use rekindle_plan::{Bytes, PlanError};
+
+use super::{
+    super::{Observer, OutOfMemory, Planned, PlannedAgain, RunError, other_executor},
+    Session, reserve,
+};
+use crate::{device::probe, shortage::Shortage};
+
+impl Session<'_> {
+    /// Has another plan run the next step, which takes less memory.
+    pub(super) fn plan_smaller(
+        &mut self,
+        shortage: Shortage,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        // What failed is forgotten; planning may need a reserve as well.
+        self.meter.keep_reserve(reserve(self.trainer.engine()));
+        let before = self.within.or(self.planned.budget);
+        let (peak, beside) = (self.trainer.planned_peak(), self.trainer.grown_by());
+        let left = match shortage {
+            Shortage::Device { .. } => {
+                if !self.trainer.is_readable() {
+                    return Err(self.out_of_memory(Shortage::InUpdate, None, observer));
+                }
+                self.left()
+            }
+            _ => None,
+        };
+        let planned = match shortage.next_budget(before, peak, beside, left) {
+            Some(budget) => {
+                let planned = self.subject.plan_smaller(self.job, budget);
+                planned.map(|planned| (budget, planned)).map_err(Some)
+            }
+            None => Err(None),
+        };
+        let (budget, planned) = match planned {
+            Ok(planned) => planned,
+            Err(Some(RunError::Plan(PlanError::Infeasible { smallest, .. }))) => {
+                return Err(self.out_of_memory(shortage, Some(smallest), observer));
+            }
+            Err(None) => return Err(self.out_of_memory(shortage, None, observer)),
+            Err(Some(error)) => return Err(error),
+        };
+        observer.planned_again(&PlannedAgain {
+            step: self.trainer.steps_done() + 1,
+            shortage: &shortage,
+            before: before.unwrap_or(peak),
+            budget,
+            planned: &planned,
+        });
+        let engine = self.subject.engine(self.job, &planned);
+        let engine = engine.ok_or_else(other_executor)?;
+        self.meter.keep_reserve(reserve(&engine));
+        self.trainer.run_by(engine, planned.peak);
+        self.within = Some(budget);
+        self.adopt(planned);
+        Ok(())
+    }
+
+    /// What the device can give to a plan: what the run holds of it, and what is free.
+    fn left(&self) -> Option<Bytes> {
+        let free = probe(self.device).ok()?.free_bytes?;
+        Some(self.memory_now().counted + free)
+    }
+
+    /// Tells of a step that was planned again by itself, within the same budget.
+    pub(super) fn planned_by_step(&mut self, by: Bytes, observer: &mut dyn Observer) {
+        let budget = self.within.or(self.planned.budget);
+        let planned = self.subject.planned_by_step(self.job);
+        if let (Some(budget), Some(planned)) = (budget, planned) {
+            observer.planned_again(&PlannedAgain {
+                step: self.trainer.steps_done(),
+                shortage: &Shortage::Grown { by, budget },
+                before: budget,
+                budget,
+                planned: &planned,
+            });
+            self.adopt(planned);
+        }
+    }
+
+    /// Takes a plan that was made anew for the record.
+    fn adopt(&mut self, planned: Planned) {
+        self.replans += 1;
+        // A timeline is one plan's.
+        self.trace.clear();
+        let next = self.trainer.steps_done() + 2;
+        self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
+        // The record's peaks are the whole run's.
+        self.planned = Planned {
+            budget: self.planned.budget,
+            peak: planned.peak.max(self.planned.peak),
+            peak_in_use: planned.peak_in_use.max(self.planned.peak_in_use),
+            ..planned
+        };
+    }
+
+    pub(super) fn out_of_memory(
+        &mut self,
+        shortage: Shortage,
+        smallest: Option<Bytes>,
+        observer: &mut dyn Observer,
+    ) -> RunError {
+        let error = OutOfMemory::new(
+            self.trainer.steps_done() + 1,
+            shortage,
+            &*self.meter,
+            probe(self.device).ok(),
+            &self.planned,
+            smallest,
+        );
+        let _ = self.save(observer);
+        RunError::OutOfMemory(Box::new(error))
+    }
+}

@@ -1,0 +1,160 @@
+//! What a run tells of itself: its record, and what the plain run takes.
+
+use rekindle_plan::Bytes;
+
+use super::{
+    super::{Planned, RunError},
+    Session,
+};
+use crate::{
+    device::DeviceId,
+    record::{PeakInUse, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
+    timeline::Timeline,
+};
+
+/// Plain steps' time that a run takes at least if plain steps are measured beside it without being asked for: measuring
+/// comes to about twenty.
+const WORTH_COMPARING: f64 = 200.0;
+
+impl Session<'_> {
+    pub(super) fn record(&self, plain: PlainRun, interrupted: bool) -> Result<RunRecord, RunError> {
+        let planned = &self.planned;
+        let progress = &self.progress;
+        // Before the peak is read: on the processor a record counts too.
+        let timeline = self.timeline()?;
+        // What an evaluation or a snapshot took last is in the peak once it is read.
+        let pooled = self.meter.read().reserved_bytes.is_some();
+        let peak = self.meter.lifetime_peak();
+        Ok(RunRecord {
+            format: RUN_FORMAT.into(),
+            name: self.job.name.into(),
+            device: self.device.to_string(),
+            hardware: self.job.hardware.into(),
+            model: self.job.model.clone(),
+            settings: self.job.settings.clone(),
+            param_count: planned.param_count,
+            stages: stages(planned),
+            executor: self.job.executor,
+            planner: planned.planner.clone(),
+            segments: planned.segments.clone(),
+            recomputes: planned.recomputes(),
+            budget_bytes: planned.budget,
+            count: planned.count,
+            predicted_peak_bytes: planned.peak,
+            measured_peak_bytes: peak.counted(planned.count),
+            in_use: PeakInUse {
+                predicted_bytes: planned.peak_in_use,
+                measured_bytes: peak.in_use_bytes,
+            },
+            pools: pooled.then(|| PoolRecord {
+                trims: self.trainer.trims(),
+            }),
+            whole_gpu_used_bytes: whole_gpu_used(self.device),
+            predicted_step_s: planned.step,
+            measured_step_s: self.times.median(),
+            step_range_s: self.times.range(),
+            plain,
+            first_loss: progress.first_loss,
+            last_loss: progress.last_loss,
+            steps: progress.steps,
+            batch: self.job.settings.batch,
+            resumed_at: self.resumed_at,
+            interrupted,
+            nonfinite_steps: self.nonfinite_steps,
+            replans: self.replans,
+            evaluation: progress.evaluation.clone(),
+            best_evaluation: progress.best.clone(),
+            phases: self.phases.clone(),
+            growth: self.growth.found.clone(),
+            timeline,
+        })
+    }
+
+    /// The traced step, once it is done.
+    pub(super) fn timeline(&self) -> Result<Option<Timeline>, RunError> {
+        let Some(step) = self.traced.filter(|_| !self.trace.is_empty()) else {
+            return Ok(None);
+        };
+        Ok(Some(self.trainer.engine().timeline(step, &self.trace)?))
+    }
+
+    pub(super) fn predicted_plain(&self) -> PlainRun {
+        PlainRun {
+            peak_bytes: self.planned.plain_peak,
+            step_s: self.planned.plain_step,
+            measured: false,
+            range_s: None,
+        }
+    }
+
+    /// Whether measuring plain steps in another process takes a small part of the run's own time.
+    fn worth_comparing(&self) -> bool {
+        let planned = &self.planned;
+        let run = self.steps_here() as f64 * planned.step.0;
+        planned.recomputes() && run >= WORTH_COMPARING * planned.plain_step.0
+    }
+
+    /// The plain run's cost: measured where that was asked for or takes little, and fits; else predicted.
+    pub(super) fn plain(&mut self) -> Result<PlainRun, RunError> {
+        let predicted = self.predicted_plain();
+        let fits = self
+            .job
+            .free
+            .is_none_or(|free| predicted.peak_bytes <= free);
+        let elsewhere = self.job.plain_elsewhere;
+        let elsewhere = elsewhere.filter(|_| self.job.compare || self.worth_comparing());
+        if !fits {
+            return Ok(predicted);
+        }
+        if let Some(plain) = elsewhere.and_then(|measure| measure()) {
+            return Ok(plain);
+        }
+        if !self.job.compare {
+            return Ok(predicted);
+        }
+        let samples = self.batches.step(0);
+        let micro_batch = self.job.settings.micro_batch().max(1);
+        let data = self.job.train;
+        let parts = || {
+            let parts = samples.chunks_exact(micro_batch);
+            parts.map(|samples| data.batch(samples))
+        };
+        let (peak, times) = self.trainer.plain_steps(parts)?;
+        Ok(PlainRun {
+            peak_bytes: peak.counted(self.planned.count),
+            step_s: times.median(),
+            measured: true,
+            range_s: times.range(),
+        })
+    }
+}
+
+fn stages(planned: &Planned) -> Vec<StageRecord> {
+    let stages = planned.chain.stages.iter().zip(planned.forwards.clone());
+    let records = stages.map(|(stage, forwards)| StageRecord {
+        name: stage.name.clone(),
+        forwards,
+        forward_s: stage.forward_s,
+        backward_s: stage.backward_s,
+        output_bytes: stage.output_bytes,
+        saved_bytes: stage.saved_bytes,
+        param_bytes: stage.param_bytes,
+    });
+    records.collect()
+}
+
+#[cfg(feature = "cuda")]
+fn whole_gpu_used(device: DeviceId) -> Option<Bytes> {
+    match device {
+        DeviceId::Cuda(index) => {
+            let memory = crate::device::nvml_memory(index).ok()?;
+            Some(memory.used_bytes)
+        }
+        DeviceId::Cpu | DeviceId::Wgpu(_) => None,
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn whole_gpu_used(_device: DeviceId) -> Option<Bytes> {
+    None
+}

@@ -1,0 +1,278 @@
+//! What is planned: a training step that was measured.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc};
+
+use burn::tensor::Device;
+use rekindle_plan::{Bytes, PlanError, PlanRequest};
+
+use super::{
+    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, measured_step::Way, modules,
+    prepare::Built, recorded, terms::Terms,
+};
+use crate::{
+    ExecutorKind,
+    device::OpenDevice,
+    engine::{Engine, RecordedStep},
+    history::PENDING,
+};
+use rekindle::{
+    meter::Meter,
+    profile::{Measured, StageLabel},
+};
+
+/// A training step that was measured, to be planned as often as one likes.
+pub struct Subject {
+    meter: Arc<dyn Meter>,
+    param_count: u64,
+    kind: Kind,
+    /// The model, where nobody else holds it: its parameters are in use in every plan.
+    _held: Option<Built>,
+}
+
+enum Kind {
+    Modules(Measured),
+    Recorded {
+        step: Rc<RefCell<RecordedStep>>,
+        labels: Vec<StageLabel>,
+    },
+}
+
+impl Subject {
+    pub(super) fn new(
+        job: &Job<'_>,
+        OpenDevice { device, meter }: OpenDevice,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, RunError> {
+        let built = Built::new(job, &device)?;
+        let (built, subject) = Self::of(job, built, &device, &meter, observer)?;
+        Ok(Self {
+            _held: Some(built),
+            ..subject
+        })
+    }
+
+    /// Measures a model, which comes back with the values it had.
+    pub(crate) fn of(
+        job: &Job<'_>,
+        built: Built,
+        device: &Device,
+        meter: &Arc<dyn Meter>,
+        observer: &mut dyn Observer,
+    ) -> Result<(Built, Self), RunError> {
+        let (built, kind) = match job.executor {
+            ExecutorKind::Modules => {
+                let (built, measured) = built.measure(job, device, &**meter, observer)?;
+                (built, Kind::Modules(measured))
+            }
+            ExecutorKind::Recorded => {
+                let step = built.record(job, device, meter, observer)?;
+                let step = Rc::new(RefCell::new(step));
+                let labels = built.labels.clone();
+                (built, Kind::Recorded { step, labels })
+            }
+        };
+        let subject = Self {
+            meter: Arc::clone(meter),
+            param_count: built.shape.param_count(),
+            kind,
+            _held: None,
+        };
+        Ok((built, subject))
+    }
+
+    /// The measured stages, where modules run.
+    #[must_use]
+    pub fn modules(&self) -> Option<&Measured> {
+        match &self.kind {
+            Kind::Modules(measured) => Some(measured),
+            Kind::Recorded { .. } => None,
+        }
+    }
+
+    /// The measured step apart from the model: what each stage costs, and all that its plans are made from.
+    #[must_use]
+    pub fn measured_step(&self, job: &Job<'_>) -> MeasuredStep {
+        let (chain, way) = match &self.kind {
+            Kind::Modules(measured) => {
+                let beside = modules::Beside::new(job, &*self.meter, measured);
+                (measured.chain.clone(), Way::of_modules(measured, beside))
+            }
+            Kind::Recorded { step, labels } => {
+                let step = step.borrow();
+                let staged = step.staged_plan();
+                let mut chain = recorded::named(staged.chain, &staged.marks, labels);
+                chain.optimizer = step.optimizer_cost();
+                // Counted there.
+                chain.fixed_bytes -= chain.optimizer.state_bytes;
+                (chain, Way::Recorded(step.profile()))
+            }
+        };
+        MeasuredStep::new(chain, self.terms(job), way)
+    }
+
+    fn terms(&self, job: &Job<'_>) -> Terms {
+        Terms {
+            micro_batches: job.settings.accumulate,
+            count: job.count,
+            param_count: self.param_count,
+        }
+    }
+
+    /// Plans as the schedule asks.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such plan, or a given one is for another model.
+    pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
+        let planned = self.plan_now(job, asked);
+        let planned = with_until_now(planned, asked, peak_until_now(&*self.meter));
+        planned.map_err(|error| match &job.run_dir {
+            None => with_run_dir(error),
+            Some(_) => error,
+        })
+    }
+
+    /// The fastest plan within a smaller budget, in the middle of a run: peaks before it do not count.
+    ///
+    /// # Errors
+    ///
+    /// If none fits.
+    pub(crate) fn plan_smaller(
+        &mut self,
+        job: &Job<'_>,
+        budget: Bytes,
+    ) -> Result<Planned, RunError> {
+        self.plan_now(job, &ScheduleRequest::Plan(PlanRequest::within(budget)))
+    }
+
+    /// The plan that a recorded step has made of itself.
+    pub(crate) fn planned_by_step(&self, job: &Job<'_>) -> Option<Planned> {
+        match &self.kind {
+            Kind::Modules(_) => None,
+            Kind::Recorded { step, labels } => {
+                let terms = self.terms(job);
+                Some(recorded::current(&step.borrow(), labels, &terms, None))
+            }
+        }
+    }
+
+    fn plan_now(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
+        let terms = self.terms(job);
+        match &mut self.kind {
+            Kind::Modules(measured) => {
+                let beside = modules::Beside::new(job, &*self.meter, measured);
+                modules::make_plan(job, asked, measured, beside, &terms)
+            }
+            Kind::Recorded { step, labels } => {
+                recorded::make_plan(asked, &mut step.borrow_mut(), labels, &terms)
+            }
+        }
+    }
+
+    /// The useful plans of a planner, from the smallest peak to the largest, each larger one faster, with the smallest
+    /// budget that each is made for.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan).
+    pub fn frontier(
+        &mut self,
+        job: &Job<'_>,
+        request: PlanRequest,
+    ) -> Result<Vec<(Bytes, Planned)>, RunError> {
+        match &self.kind {
+            Kind::Modules(measured) => {
+                let beside = modules::Beside::new(job, &*self.meter, measured);
+                modules::frontier(&self.terms(job), measured, beside, request)
+            }
+            Kind::Recorded { .. } => recorded::frontier(request, |request| {
+                self.plan(job, &ScheduleRequest::Plan(request))
+            }),
+        }
+    }
+
+    /// What runs the plan that was made last.
+    pub(crate) fn engine(&self, job: &Job<'_>, planned: &Planned) -> Option<Engine> {
+        match &self.kind {
+            Kind::Modules(_) => modules::engine(job, planned, &self.meter),
+            Kind::Recorded { step, .. } => Some(Engine::recorded(Rc::clone(step), &planned.chain)),
+        }
+    }
+}
+
+/// What a run's folder takes: its paths and open files, the trace of a step, and lines of two histories that wait.
+const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
+
+/// The budgets that an error names, so that they also do for the same run with a folder.
+fn with_run_dir(error: RunError) -> RunError {
+    match error {
+        RunError::Plan(PlanError::Infeasible {
+            planner,
+            budget,
+            smallest,
+            smallest_of_all,
+        }) => RunError::Plan(PlanError::Infeasible {
+            planner,
+            budget,
+            smallest: smallest + RUN_DIR_BYTES,
+            smallest_of_all: smallest_of_all + RUN_DIR_BYTES,
+        }),
+        other => other,
+    }
+}
+
+/// The most that was in use until now: on the processor measuring, recording and planning count too, and take more than
+/// the step of a tiny model.
+fn peak_until_now(meter: &dyn Meter) -> Bytes {
+    match meter.read().reserved_bytes {
+        None => meter.lifetime_peak().in_use_bytes,
+        Some(_) => Bytes::ZERO,
+    }
+}
+
+/// A process whose peak is no smaller than what it has taken already.
+fn with_until_now(
+    planned: Result<Planned, RunError>,
+    asked: &ScheduleRequest,
+    until_now: Bytes,
+) -> Result<Planned, RunError> {
+    let planned = match planned {
+        Ok(planned) => Planned {
+            peak: planned.peak.max(until_now),
+            peak_in_use: planned.peak_in_use.max(until_now),
+            plain_peak: planned.plain_peak.max(until_now),
+            ..planned
+        },
+        Err(RunError::Plan(PlanError::Infeasible {
+            planner,
+            budget,
+            smallest,
+            smallest_of_all,
+        })) => {
+            return Err(RunError::Plan(PlanError::Infeasible {
+                planner,
+                budget,
+                smallest: smallest.max(until_now),
+                smallest_of_all: smallest_of_all.max(until_now),
+            }));
+        }
+        Err(error) => return Err(error),
+    };
+    match (asked.budget(), asked) {
+        (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
+            Err(RunError::Plan(PlanError::Infeasible {
+                planner: request.planner,
+                budget,
+                smallest: until_now,
+                smallest_of_all: until_now,
+            }))
+        }
+        (Some(budget), ScheduleRequest::Given { .. }) if until_now > budget => {
+            Err(RunError::OverBudget {
+                peak: until_now,
+                budget,
+            })
+        }
+        _ => Ok(planned),
+    }
+}

@@ -1,0 +1,297 @@
+//! How a model is trained, as plain values: no backend, no tensors.
+
+use rekindle_plan::Bytes;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use rekindle::dtype::Dtype;
+
+use crate::short_form;
+
+/// Everything that decides the updates, apart from the model, the data and the schedule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(transform = short_form::with_following_defaults)]
+pub struct TrainSettings {
+    /// Number of optimizer steps.
+    #[schemars(range(min = 1))]
+    pub steps: usize,
+    /// Samples per step.
+    #[schemars(range(min = 1))]
+    pub batch: usize,
+    /// Equal parts that a step's batch is run in, one after the other; their gradients add up. 1 runs it whole. Batch
+    /// normalisation sees each part by itself.
+    #[schemars(range(min = 1))]
+    pub accumulate: usize,
+    /// Seed of initial weights, shuffling and random layers.
+    pub seed: u64,
+    /// The type of parameters and activations: `f32`, `f16` or `bf16`.
+    #[schemars(extend("enum" = Dtype::ALL), with = "String")]
+    pub dtype: Dtype,
+    /// What is minimised.
+    #[schemars(extend("x-default" = "what fits the data's targets"))]
+    pub loss: LossKind,
+    /// How parameters are updated: a table, or its `type` alone.
+    #[serde(deserialize_with = "short_form::named")]
+    #[schemars(schema_with = "short_form::named_schema::<OptimizerSettings>")]
+    pub optimizer: OptimizerSettings,
+    /// The learning rate of each step: a number, or a table.
+    #[serde(deserialize_with = "rate_or_table")]
+    #[schemars(schema_with = "rate_or_table_schema", extend("x-default" = usual_rates()))]
+    pub learning_rate: LearningRate,
+    /// Bound on the gradients, if any.
+    pub clip: Option<Clip>,
+    /// Steps between evaluations; the last step is always evaluated.
+    #[schemars(range(min = 1))]
+    pub eval_every: Option<usize>,
+    /// What happens where a step's loss or gradients are not finite.
+    pub on_nonfinite: OnNonFinite,
+}
+
+impl Default for TrainSettings {
+    fn default() -> Self {
+        let optimizer = OptimizerSettings::default();
+        Self {
+            steps: 100,
+            batch: 32,
+            accumulate: 1,
+            seed: 0,
+            dtype: Dtype::default(),
+            loss: LossKind::CrossEntropy,
+            learning_rate: LearningRate::Constant {
+                rate: optimizer.usual_rate(),
+            },
+            optimizer,
+            clip: None,
+            eval_every: None,
+            on_nonfinite: OnNonFinite::default(),
+        }
+    }
+}
+
+impl TrainSettings {
+    /// Samples that run at once.
+    #[must_use]
+    pub fn micro_batch(&self) -> usize {
+        self.batch / self.accumulate.max(1)
+    }
+}
+
+/// What happens where a step's loss or gradients are not finite. No snapshot is taken of a state that is not finite,
+/// whatever is chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnNonFinite {
+    /// The run ends; the model is as it was before the step.
+    #[default]
+    Stop,
+    /// The step counts, but parameters, optimizer state and running statistics stay as they were.
+    Skip,
+    /// The update is made all the same.
+    Continue,
+}
+
+/// What is minimised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LossKind {
+    /// Mean cross entropy of logits `[batch, classes]` against class ids `[batch]`.
+    CrossEntropy,
+    /// Mean squared error of `[batch, values]` against targets of the same shape.
+    MeanSquaredError,
+}
+
+/// How parameters are updated.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum OptimizerSettings {
+    /// Stochastic gradient descent.
+    Sgd {
+        /// Momentum, 0 for none.
+        #[serde(default)]
+        #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
+        momentum: f64,
+        /// L2 penalty added to the gradient.
+        #[serde(default)]
+        #[schemars(range(min = 0))]
+        weight_decay: f64,
+    },
+    /// Adam (Kingma & Ba 2015).
+    Adam {
+        /// Decay of the first and the second moment.
+        #[serde(default = "betas")]
+        #[schemars(schema_with = "betas_schema")]
+        betas: [f64; 2],
+        /// Added to the denominator.
+        #[serde(default = "adam_epsilon")]
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        epsilon: f64,
+        /// L2 penalty added to the gradient.
+        #[serde(default)]
+        #[schemars(range(min = 0))]
+        weight_decay: f64,
+    },
+    /// Adam with decoupled weight decay (Loshchilov & Hutter 2019).
+    #[serde(rename = "adamw")]
+    AdamW {
+        /// Decay of the first and the second moment.
+        #[serde(default = "betas")]
+        #[schemars(schema_with = "betas_schema")]
+        betas: [f64; 2],
+        /// Added to the denominator.
+        #[serde(default = "adam_epsilon")]
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        epsilon: f64,
+        /// Decoupled decay.
+        #[serde(default = "decoupled_decay")]
+        #[schemars(range(min = 0))]
+        weight_decay: f64,
+    },
+}
+
+fn betas() -> [f64; 2] {
+    [0.9, 0.999]
+}
+
+fn betas_schema(_: &mut SchemaGenerator) -> Schema {
+    let share = json_schema!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 });
+    json_schema!({ "type": "array", "items": share, "minItems": 2, "maxItems": 2 })
+}
+
+fn adam_epsilon() -> f64 {
+    1e-8
+}
+
+fn decoupled_decay() -> f64 {
+    1e-2
+}
+
+/// Adam with the usual numbers.
+impl Default for OptimizerSettings {
+    fn default() -> Self {
+        Self::Adam {
+            betas: betas(),
+            epsilon: adam_epsilon(),
+            weight_decay: 0.0,
+        }
+    }
+}
+
+/// [`OptimizerSettings::usual_rate`] in words.
+fn usual_rates() -> String {
+    let adam = OptimizerSettings::default().usual_rate();
+    let sgd = OptimizerSettings::Sgd {
+        momentum: 0.0,
+        weight_decay: 0.0,
+    };
+    let sgd = sgd.usual_rate();
+    format!("{sgd} with `sgd`, {adam} with `adam` and `adamw`")
+}
+
+/// The learning rate of each step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[schemars(transform = short_form::with_following_defaults)]
+pub enum LearningRate {
+    /// The same at every step.
+    Constant {
+        /// The rate.
+        #[schemars(extend("exclusiveMinimum" = 0, "x-default" = usual_rates()))]
+        rate: f64,
+    },
+    /// A linear warm-up to `rate`, then half a cosine down to `final_rate`.
+    WarmupCosine {
+        /// The largest rate.
+        #[schemars(extend("exclusiveMinimum" = 0, "x-default" = usual_rates()))]
+        rate: f64,
+        /// Steps until it is reached.
+        #[schemars(extend("x-default" = "a twentieth of `steps`"))]
+        warmup_steps: usize,
+        /// The rate at the last step, at most `rate`.
+        #[serde(default)]
+        #[schemars(range(min = 0))]
+        final_rate: f64,
+    },
+}
+
+impl LearningRate {
+    /// Steps of a warm-up, of so many in all, where nothing else is asked for.
+    #[must_use]
+    pub fn usual_warmup(steps: usize) -> usize {
+        steps / 20
+    }
+}
+
+/// Reads a rate that never changes, or a table.
+fn rate_or_table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LearningRate, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Rate(f64),
+        Table(LearningRate),
+    }
+    Form::deserialize(deserializer).map(|form| match form {
+        Form::Rate(rate) => LearningRate::Constant { rate },
+        Form::Table(table) => table,
+    })
+}
+
+fn rate_or_table_schema(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "anyOf": [
+            { "type": "number", "exclusiveMinimum": 0 },
+            generator.subschema_for::<LearningRate>(),
+        ],
+    })
+}
+
+/// Bound on the gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Clip {
+    /// Each value into `[-max, max]`.
+    Value {
+        /// The bound.
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        max: f64,
+    },
+    /// Each tensor to an L2 norm of at most `max`.
+    Norm {
+        /// The bound.
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        max: f64,
+    },
+    /// All gradients together to an L2 norm of at most `max`.
+    GlobalNorm {
+        /// The bound.
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        max: f64,
+    },
+}
+
+impl OptimizerSettings {
+    /// The learning rate where nothing else is asked for.
+    #[must_use]
+    pub fn usual_rate(&self) -> f64 {
+        match self {
+            Self::Sgd { .. } => 1e-2,
+            Self::Adam { .. } | Self::AdamW { .. } => 1e-3,
+        }
+    }
+
+    /// Numbers that the optimizer keeps for each parameter.
+    #[must_use]
+    pub fn moments(&self) -> u64 {
+        match self {
+            Self::Sgd { momentum, .. } => u64::from(*momentum > 0.0),
+            Self::Adam { .. } | Self::AdamW { .. } => 2,
+        }
+    }
+
+    /// Bytes of state that appear in the first step for so many parameters, whose type it does not have.
+    #[must_use]
+    pub fn state_bytes(&self, param_count: u64) -> Bytes {
+        let numbers = self.moments().saturating_mul(param_count);
+        Bytes(numbers.saturating_mul(Dtype::F32.bytes()))
+    }
+}

@@ -1,0 +1,250 @@
+//! A step that was abandoned for want of memory, and the smaller budget to try next.
+
+use rekindle_plan::Bytes;
+use thiserror::Error;
+
+use super::trainer::TrainError;
+use crate::device::{device_fault, refused_kernel};
+use rekindle::{executor::StepError, meter::FailedAllocation, quiet::catch, record::RecordError};
+
+/// Share of what was there when an allocation failed that the next plan may take.
+const NEXT: f64 = 0.95;
+
+/// Share of a plan's peak that the next plan may take where a device does not say what was there.
+const NEXT_UNKNOWN: f64 = 0.9;
+
+/// Why a step was abandoned. Nothing is left of it: parameters, statistics and optimizer are what they were before.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Shortage {
+    /// An allocation of the process failed.
+    #[error("{0}")]
+    Failed(FailedAllocation),
+    /// The device ran out of memory.
+    #[error("{}", refused(*.asked, .message))]
+    Device {
+        /// What was asked for, where the device says so.
+        asked: Option<Bytes>,
+        /// Its words.
+        message: String,
+    },
+    /// The device ran out of memory in an update, which cannot be taken back.
+    #[error(
+        "the device ran out of memory in the update before, and the parameters are lost; the last snapshot is from before"
+    )]
+    InUpdate,
+    /// The step took more than the budget.
+    #[error("the step took {peak}, more than the budget of {budget}")]
+    OverBudget {
+        /// What it took.
+        peak: Bytes,
+        /// The budget.
+        budget: Bytes,
+    },
+    /// Something else takes memory since the plan was made.
+    #[error("{by} more are in use beside the step than when it was planned for {budget}")]
+    Grown {
+        /// How much.
+        by: Bytes,
+        /// The budget.
+        budget: Bytes,
+    },
+    /// Something else takes so much memory that no plan fits the budget.
+    #[error(
+        "no plan fits the budget of {budget} beside what else is in use: the smallest would be {smallest}"
+    )]
+    NoRoom {
+        /// The budget.
+        budget: Bytes,
+        /// What would do.
+        smallest: Bytes,
+    },
+}
+
+impl Shortage {
+    /// The budget of the next plan; `None` where no smaller one can help. `last` is what the last plan was made for, its
+    /// peak is `peak`, and `beside` is in use beside what plans count. `left` is what the device can give to a plan, where
+    /// it says so.
+    pub(super) fn next_budget(
+        &self,
+        last: Option<Bytes>,
+        peak: Bytes,
+        beside: Bytes,
+        left: Option<Bytes>,
+    ) -> Option<Bytes> {
+        let limit = last.map_or(peak, |last| last.min(peak));
+        let share = |bytes: Bytes, share: f64| Bytes((bytes.0 as f64 * share) as u64);
+        let next = match self {
+            Self::Failed(failure) => share(limit.min(failure.in_use), NEXT),
+            Self::Device { .. } => {
+                let next = share(limit, NEXT_UNKNOWN);
+                left.map_or(next, |left| next.min(share(left, NEXT)))
+            }
+            // What the plan did not foresee, whether it came in this step or before.
+            Self::OverBudget { peak: took, budget } => {
+                let unforeseen = share(*took - peak, 1.0 + (1.0 - NEXT));
+                let next = *budget - unforeseen.max(beside);
+                let next = last.map_or(next, |last| next.min(share(last, NEXT)));
+                return (next > Bytes::ZERO).then_some(next);
+            }
+            Self::Grown { budget, .. } => *budget,
+            Self::InUpdate | Self::NoRoom { .. } => return None,
+        };
+        let next = next - beside;
+        (next > Bytes::ZERO && (last.is_none_or(|last| next < last) || beside > Bytes::ZERO))
+            .then_some(next)
+    }
+}
+
+impl TrainError {
+    /// Runs `call`, in which burn reads a device's values and tells of a failure by a panic. Any other panic goes on.
+    pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Self> {
+        let of_device = |message: &str| {
+            speaks_of_memory(message)
+                || device_fault(message).is_some()
+                || refused_kernel(message).is_some()
+        };
+        catch(call).map_err(|message| match of_device(&message) {
+            true => Self::Device(message),
+            false => panic!("{message}"),
+        })
+    }
+
+    /// The same, told as a shortage where it is one.
+    pub(super) fn or_shortage(self) -> Self {
+        let shortage = match self {
+            Self::Step(StepError::OutOfMemory(failure))
+            | Self::Recorded(RecordError::OutOfMemory(failure)) => Shortage::Failed(failure),
+            Self::Recorded(RecordError::OverBudget { in_use, budget }) => Shortage::OverBudget {
+                peak: in_use,
+                budget,
+            },
+            Self::Recorded(RecordError::Infeasible { budget, smallest }) => {
+                Shortage::NoRoom { budget, smallest }
+            }
+            Self::Recorded(RecordError::Device(message)) | Self::Device(message)
+                if speaks_of_memory(&message) =>
+            {
+                let asked = asked(&message);
+                Shortage::Device { asked, message }
+            }
+            other => return other,
+        };
+        Self::Short(shortage)
+    }
+}
+
+/// What a device says, in a line.
+fn refused(asked: Option<Bytes>, message: &str) -> String {
+    match asked {
+        Some(asked) => format!("the device could not allocate {asked}"),
+        None => {
+            let line = message.lines().next().unwrap_or_default();
+            format!("the device ran out of memory: {line}")
+        }
+    }
+}
+
+/// What a device was asked for, by its message.
+fn asked(message: &str) -> Option<Bytes> {
+    let (_, rest) = ["memory allocating ", "allocate buffer of size: "]
+        .iter()
+        .find_map(|words| message.split_once(words))?;
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    digits.parse().ok().map(Bytes)
+}
+
+/// Whether a device's message is one of memory that ran out: cubecl tells of that in words alone.
+#[must_use]
+pub fn speaks_of_memory(message: &str) -> bool {
+    let message = message.to_lowercase();
+    [
+        "out of device memory",
+        "out of memory",
+        "out of device memory",
+        "outofmemory",
+        "out_of_memory",
+        "buffertoobig",
+        "can't allocate",
+    ]
+    .iter()
+    .any(|words| message.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_next_budget_is_smaller_until_none_can_help() {
+        let failure = FailedAllocation {
+            asked: Bytes(500),
+            in_use: Bytes(800),
+        };
+        let failed = Shortage::Failed(failure);
+        assert_eq!(
+            failed.next_budget(None, Bytes(1000), Bytes(0), None),
+            Some(Bytes(760))
+        );
+        assert_eq!(
+            failed.next_budget(Some(Bytes(600)), Bytes(590), Bytes(60), None),
+            Some(Bytes(500))
+        );
+        let over = Shortage::OverBudget {
+            peak: Bytes(1100),
+            budget: Bytes(1000),
+        };
+        assert_eq!(
+            over.next_budget(Some(Bytes(1000)), Bytes(1000), Bytes(0), None),
+            Some(Bytes(895))
+        );
+        let grown = Shortage::Grown {
+            by: Bytes(300),
+            budget: Bytes(1000),
+        };
+        assert_eq!(
+            grown.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(300), None),
+            Some(Bytes(700))
+        );
+        let full = Shortage::NoRoom {
+            budget: Bytes(1000),
+            smallest: Bytes(1200),
+        };
+        assert_eq!(
+            full.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), None),
+            None
+        );
+        let device = Shortage::Device {
+            asked: None,
+            message: String::new(),
+        };
+        let next = |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), left);
+        assert_eq!(next(None), Some(Bytes(810)));
+        assert_eq!(next(Some(Bytes(600))), Some(Bytes(570)));
+        assert_eq!(next(Some(Bytes(2000))), Some(Bytes(810)));
+    }
+
+    #[cfg(feature = "cubecl")]
+    #[test]
+    fn what_cubecl_says_of_memory_is_understood() {
+        use cubecl_environment::backtrace::BackTrace;
+        use cubecl_runtime::server::IoError;
+
+        let (size, backtrace) = (123_456, BackTrace::capture());
+        let errors = [
+            IoError::OutOfMemory { size, backtrace },
+            IoError::BufferTooBig {
+                size,
+                backtrace: BackTrace::capture(),
+            },
+        ];
+        for error in errors {
+            let error = TrainError::Device(format!("a kernel did not run: {error}"));
+            let TrainError::Short(short) = error.or_shortage() else {
+                panic!("no shortage");
+            };
+            assert_eq!(short.to_string(), "the device could not allocate 120.6 KiB");
+        }
+        let other = TrainError::Device("an illegal memory access".into());
+        assert!(matches!(other.or_shortage(), TrainError::Device(_)));
+    }
+}

@@ -1,0 +1,184 @@
+//! The snapshots in a run's folder: `snapshot-500` was taken after step 500.
+//!
+//! The newest ones and that of the best evaluation are kept. Older ones are removed after a new one is whole; so are
+//! damaged ones. Where a disk is full, all but the newest whole one may go before.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    run_dir_error::RunDirError,
+    snapshot::{self, Progress, Snapshot, SnapshotWriter},
+};
+
+const PREFIX: &str = "snapshot-";
+
+/// The only one that earlier versions kept.
+const EARLIER: &str = "snapshot";
+
+/// Snapshots that may be kept.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    folder: PathBuf,
+    keep: usize,
+    /// Steps after which a snapshot was taken that belongs to this run.
+    own: BTreeSet<usize>,
+    /// The step of the best evaluation, as far as it is known.
+    best: Option<usize>,
+}
+
+impl Snapshots {
+    /// Those of a run that has done so many steps. The newest `keep` are kept, at least one.
+    pub(super) fn of_run(folder: &Path, keep: usize, done: usize) -> Result<Self, RunDirError> {
+        let mut own = taken(folder)?;
+        own.retain(|&step| step <= done);
+        Ok(Self {
+            folder: folder.to_path_buf(),
+            keep: keep.max(1),
+            own,
+            best: None,
+        })
+    }
+
+    /// Takes one more; `tensors` writes the model and the optimizer, in this order. The folder is left with the newest
+    /// ones and the best.
+    pub(super) fn take(
+        &mut self,
+        fingerprint: &str,
+        progress: &Progress,
+        tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
+    ) -> Result<(), RunDirError> {
+        self.best = progress.best.as_ref().map(|best| best.step);
+        let path = path(&self.folder, progress.steps);
+        snapshot::write(&path, fingerprint, progress, tensors)?;
+        self.own.insert(progress.steps);
+        let best = self.best;
+        let newest: Vec<usize> = self.own.iter().rev().take(self.keep).copied().collect();
+        self.own
+            .retain(|step| newest.contains(step) || best == Some(*step));
+        for step in taken(&self.folder)?.difference(&self.own) {
+            self.remove(*step)?;
+        }
+        Ok(())
+    }
+
+    /// Removes one to make room, and returns its step: the oldest, that of the best evaluation last, the newest whole one
+    /// never.
+    pub(super) fn make_room(&mut self) -> Result<Option<usize>, RunDirError> {
+        let mut there = taken(&self.folder)?;
+        let mut newest = there.iter().rev();
+        let whole = newest.find(|&&step| Snapshot::open(&path(&self.folder, step)).is_ok());
+        let Some(whole) = whole.copied() else {
+            return Ok(None);
+        };
+        there.remove(&whole);
+        let oldest = there.iter().find(|&&step| self.best != Some(step));
+        let gone = oldest.or(there.first()).copied();
+        if let Some(step) = gone {
+            self.remove(step)?;
+            self.own.remove(&step);
+        }
+        Ok(gone)
+    }
+
+    fn remove(&self, step: usize) -> Result<(), RunDirError> {
+        let path = path(&self.folder, step);
+        fs::remove_file(&path).map_err(RunDirError::refused(&path, "removed"))
+    }
+}
+
+/// Whether the folder has a snapshot, whole or not.
+pub(super) fn any(folder: &Path) -> Result<bool, RunDirError> {
+    Ok(!taken(folder)?.is_empty() || folder.join(EARLIER).is_file())
+}
+
+/// The newest whole snapshot, if there is any; `skipped` is told of each that is newer and damaged.
+pub(super) fn newest(
+    folder: &Path,
+    skipped: impl FnMut(&RunDirError),
+) -> Result<Option<Snapshot>, RunDirError> {
+    let taken = taken(folder)?;
+    let earlier = folder.join(EARLIER);
+    if taken.is_empty() && earlier.is_file() {
+        return Snapshot::open(&earlier).map(Some);
+    }
+    let mut damaged = Vec::new();
+    for step in taken.iter().rev() {
+        match Snapshot::open(&path(folder, *step)) {
+            Ok(snapshot) => {
+                damaged.iter().for_each(skipped);
+                return Ok(Some(snapshot));
+            }
+            Err(error) => damaged.push(error),
+        }
+    }
+    match damaged.into_iter().next() {
+        None => Ok(None),
+        Some(newest) => Err(RunDirError::NoneWhole {
+            path: folder.to_path_buf(),
+            count: taken.len(),
+            newest: Box::new(newest),
+        }),
+    }
+}
+
+fn path(folder: &Path, step: usize) -> PathBuf {
+    folder.join(format!("{PREFIX}{step}"))
+}
+
+/// Steps after which snapshots in the folder were taken.
+fn taken(folder: &Path) -> Result<BTreeSet<usize>, RunDirError> {
+    let refused = || RunDirError::refused(folder, "read");
+    let mut steps = BTreeSet::new();
+    for entry in fs::read_dir(folder).map_err(refused())? {
+        let entry = entry.map_err(refused())?;
+        if !entry.file_type().map_err(refused())?.is_file() {
+            continue;
+        }
+        let name = entry.file_name();
+        let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        steps.extend(step.and_then(|step| step.parse::<usize>().ok()));
+    }
+    Ok(steps)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+    use crate::record::EvalRecord;
+
+    #[test]
+    fn the_newest_whole_snapshot_is_never_removed_and_the_best_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut snapshots = Snapshots::of_run(folder.path(), 4, 0).unwrap();
+        let best = EvalRecord {
+            step: 1,
+            samples: 1,
+            loss: 0.5,
+            accuracy: None,
+        };
+        let mut take = |steps| {
+            let progress = Progress {
+                steps,
+                best: Some(best.clone()),
+                ..Progress::default()
+            };
+            snapshots.take("", &progress, |_| Ok(())).unwrap();
+        };
+        (1..=5).for_each(&mut take);
+        // Cut short: 4 is the newest that is whole.
+        fs::write(path(folder.path(), 5), b"rekindle").unwrap();
+        let mut removed = Vec::new();
+        while let Some(step) = snapshots.make_room().unwrap() {
+            removed.push(step);
+        }
+        assert_eq!(removed, [2, 3, 5, 1]);
+        assert_eq!(taken(folder.path()).unwrap(), BTreeSet::from([4]));
+        fs::write(path(folder.path(), 4), b"rekindle").unwrap();
+        assert_eq!(snapshots.make_room().unwrap(), None);
+    }
+}

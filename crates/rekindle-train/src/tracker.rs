@@ -1,0 +1,274 @@
+//! Which blocks of memory appear and which go, action by action.
+//!
+//! After every action the meter tells in a [`Census`] which blocks came and stayed, and which older ones went. A block
+//! tells its size and nothing else, so the shape beside it is that of a tensor of the action's stage which is as large:
+//! its input, its output, a value inside it, one of its parameters. A gradient is as large as what it is the gradient of.
+//!
+//! Per moment, `in use after - in use before = appeared - went + others`, to the byte; others are small blocks that are no
+//! known tensor. What tracking itself allocates is left out.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::Tensor,
+};
+use rekindle_plan::{Action, Bytes};
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    cost::ElementBytes,
+    shape::{LayerShape, ModelShape},
+    spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
+    stages::StagePlan,
+};
+use rekindle::meter::{Census, Change, Meter};
+
+/// Format tag of a file of [`TrackedMoment`]s, one a line.
+pub const TRACK_FORMAT: &str = "rekindle-track/1";
+
+/// Blocks smaller than this are shown only if a known tensor is as large.
+const SMALL: Bytes = Bytes(4096);
+
+/// What came and went in one moment of a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrackedMoment {
+    /// Number of the step, from 1.
+    pub step: usize,
+    /// An action of the schedule; `batch` for the data on its way to the device; `end` for what the step's end lets go.
+    pub moment: String,
+    /// The action's stage.
+    pub stage: Option<usize>,
+    /// Its name.
+    pub layer: Option<String>,
+    /// What came, the largest first.
+    pub appeared: Vec<Blocks>,
+    /// What went, the largest first.
+    pub went: Vec<Blocks>,
+    /// Small blocks that are no known tensor: bytes that came less bytes that went.
+    pub others_bytes: i64,
+    /// Bytes in use after it.
+    pub in_use_bytes: Bytes,
+}
+
+/// Blocks of one size; on a GPU the balance of all blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocks {
+    /// How many, where that is known.
+    pub count: Option<u64>,
+    /// The size of each, where sizes are told.
+    pub block_bytes: Option<Bytes>,
+    /// The bytes of all of them.
+    pub bytes: Bytes,
+    /// The shape of a tensor of the stage that is as large, if there is one.
+    pub shape: Option<Vec<usize>>,
+    /// Which tensor that is.
+    pub like: Option<String>,
+}
+
+/// A tensor whose size is known.
+#[derive(Debug, Clone)]
+struct Known {
+    bytes: u64,
+    shape: Vec<usize>,
+    what: String,
+}
+
+/// Notes what comes and goes.
+pub struct Tracker {
+    meter: Arc<dyn Meter>,
+    /// Names of the stages, and their tensors.
+    stages: Vec<(String, Vec<Known>)>,
+    state: Mutex<State>,
+}
+
+struct State {
+    step: usize,
+    before: Census,
+    now: Census,
+    in_use: Bytes,
+    moments: Vec<TrackedMoment>,
+}
+
+impl Tracker {
+    /// A tracker of a model of this shape, at `batch` samples.
+    pub(super) fn new<M: Module>(
+        meter: Arc<dyn Meter>,
+        (model, shape): (&ModelSpec, &ModelShape),
+        modules: &[M],
+        batch: usize,
+        elements: ElementBytes,
+    ) -> Self {
+        let plan = StagePlan::new(model, shape);
+        let stages = plan.stages.iter().zip(modules).map(|(stage, module)| {
+            let mut known = Tensors {
+                stage: &stage.name,
+                batch,
+                elements,
+                known: Vec::new(),
+            };
+            known.add(format!("the output of {}", stage.name), &stage.output);
+            known.add(format!("the input of {}", stage.name), &stage.input);
+            for layer in stage.layers.clone() {
+                known.add_layer(&model.layers[layer], &shape.layers[layer]);
+            }
+            module.visit(&mut known);
+            (stage.name.clone(), known.known)
+        });
+        Self {
+            stages: stages.collect(),
+            state: Mutex::new(State {
+                step: 0,
+                before: Census::default(),
+                now: Census::default(),
+                in_use: Bytes(0),
+                moments: Vec::new(),
+            }),
+            meter,
+        }
+    }
+
+    /// A step starts.
+    pub(super) fn start(&self, step: usize) {
+        let mut state = self.state();
+        self.meter.count_blocks(true);
+        state.step = step;
+        self.begin_moment(&mut state);
+    }
+
+    /// Data has come to the device.
+    pub(super) fn batch(&self) {
+        self.note("batch".into(), None);
+    }
+
+    /// An action is done.
+    pub(super) fn done(&self, action: Action) {
+        self.note(action.to_string(), action.stage().map(|stage| stage.0));
+    }
+
+    /// The step is over. Returns its moments.
+    pub(super) fn end(&self) -> Vec<TrackedMoment> {
+        self.note("end".into(), None);
+        self.meter.count_blocks(false);
+        std::mem::take(&mut self.state().moments)
+    }
+
+    fn note(&self, moment: String, stage: Option<usize>) {
+        let in_use = self.meter.read().in_use_bytes;
+        let mut state = self.state();
+        self.meter.census(&mut state.now);
+        let changes = state.now.since(&state.before).into_iter();
+        let changes = changes.map(|change| (change.came, self.blocks(&change, stage)));
+        let changes: Vec<(bool, Blocks)> = changes
+            .filter(|(_, blocks)| {
+                blocks.like.is_some() || blocks.block_bytes.is_none_or(|each| each >= SMALL)
+            })
+            .collect();
+        let of = |came: bool| -> Vec<Blocks> {
+            let of = changes.iter().filter(|change| change.0 == came);
+            of.map(|(_, blocks)| blocks.clone()).collect()
+        };
+        let (appeared, went) = (of(true), of(false));
+        let sum =
+            |blocks: &[Blocks]| -> i64 { blocks.iter().map(|blocks| blocks.bytes.0 as i64).sum() };
+        let grown = in_use.0 as i64 - state.in_use.0 as i64;
+        let others_bytes = grown - sum(&appeared) + sum(&went);
+        let tracked = TrackedMoment {
+            step: state.step,
+            moment,
+            stage,
+            layer: stage.map(|stage| self.stages[stage].0.clone()),
+            appeared,
+            went,
+            others_bytes,
+            in_use_bytes: in_use,
+        };
+        state.moments.push(tracked);
+        self.begin_moment(&mut state);
+    }
+
+    /// Blocks, with a tensor that is as large: of the stage, or of any where the moment is not about one.
+    fn blocks(&self, change: &Change, stage: Option<usize>) -> Blocks {
+        let stages = match stage {
+            Some(stage) => &self.stages[stage..=stage],
+            None => &self.stages[..],
+        };
+        let mut tensors = stages.iter().flat_map(|(_, known)| known);
+        let like = change
+            .block_bytes
+            .and_then(|bytes| tensors.find(|known| known.bytes == bytes.0));
+        Blocks {
+            count: change.count,
+            block_bytes: change.block_bytes,
+            bytes: change.bytes,
+            shape: like.map(|known| known.shape.clone()),
+            like: like.map(|known| known.what.clone()),
+        }
+    }
+
+    /// After all bookkeeping, so that what it allocated belongs to no moment.
+    fn begin_moment(&self, state: &mut State) {
+        self.meter.start_census();
+        self.meter.census(&mut state.before);
+        state.in_use = self.meter.read().in_use_bytes;
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tensors of one stage.
+struct Tensors<'a> {
+    stage: &'a str,
+    batch: usize,
+    elements: ElementBytes,
+    known: Vec<Known>,
+}
+
+impl Tensors<'_> {
+    fn add(&mut self, what: String, sample: &SampleShape) {
+        let width = match sample.kind {
+            ElementKind::Float => self.elements.float,
+            ElementKind::Token => self.elements.token,
+        };
+        self.add_of_width(what, sample, width);
+    }
+
+    fn add_of_width(&mut self, what: String, sample: &SampleShape, width: u64) {
+        let shape: Vec<usize> = [self.batch]
+            .into_iter()
+            .chain(sample.dims.iter().copied())
+            .collect();
+        self.known.push(Known {
+            bytes: shape.iter().product::<usize>() as u64 * width,
+            shape,
+            what,
+        });
+    }
+
+    fn add_layer(&mut self, spec: &LayerSpec, shape: &LayerShape) {
+        let inside = format!("{} in {}", spec.kind(), self.stage);
+        self.add(format!("the output of {inside}"), &shape.output);
+        if let LayerSpec::MaxPool2d(_) = spec {
+            let what = format!("the positions of {inside}");
+            self.add_of_width(what, &shape.output, self.elements.index);
+        }
+        if let LayerSpec::Residual { layers } = spec {
+            for (spec, shape) in layers.iter().zip(&shape.inner) {
+                self.add_layer(spec, shape);
+            }
+        }
+    }
+}
+
+impl ModuleVisitor for Tensors<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let shape = param.val().dims().to_vec();
+        self.known.push(Known {
+            bytes: shape.iter().product::<usize>() as u64 * self.elements.float,
+            shape,
+            what: format!("a parameter of {}", self.stage),
+        });
+    }
+}

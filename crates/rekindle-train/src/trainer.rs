@@ -1,0 +1,665 @@
+//! One optimizer step after another, on a model built from a description.
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use burn::{
+    module::Module,
+    optim::{GradientsAccumulator, GradientsParams},
+    tensor::{Device, Int, Tensor},
+};
+use rekindle_plan::{Action, Bytes, PlanError, Seconds};
+
+use super::{
+    engine::{Engine, Part},
+    loss::TargetTensor,
+    nonfinite::{self, NonFinite},
+    optimizer::AnyOptimizer,
+    record::{EvalRecord, StepRecord},
+    run_dir_error::RunDirError,
+    settings::{OnNonFinite, TrainSettings},
+    shortage::Shortage,
+    snapshot::{Snapshot, SnapshotWriter},
+    step_times::StepTimes,
+    tracker::{TrackedMoment, Tracker},
+};
+use crate::{
+    data::batch::{Batch, Inputs, Targets},
+    model::{
+        spec::{ElementKind, SampleShape},
+        stage::Stage,
+        value::{Value, ValueError},
+    },
+};
+use rekindle::statistics::{Before, Statistics};
+use rekindle::{
+    dtype::Dtype,
+    executor::{StepError, TraceEntry},
+    free_dead_nodes,
+    layer::Layer,
+    meter::{Count, Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
+    record::RecordError,
+    seed::StepSeed,
+    sequential::Sequential,
+};
+
+/// Steps that recompute nothing, run for comparison.
+const PLAIN_STEPS: usize = 6;
+
+/// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
+const TRIAL_BYTES: u64 = 128 << 20;
+
+/// A model, its optimizer and its schedule.
+pub struct Trainer {
+    model: Sequential<Stage>,
+    optimizer: AnyOptimizer,
+    engine: Engine,
+    settings: TrainSettings,
+    meter: Arc<dyn Meter>,
+    device: Device,
+    steps_done: usize,
+    tracker: Option<Arc<Tracker>>,
+    statistics: Statistics,
+    bound: Bound,
+}
+
+/// What a step may take, and what was in use before it was there.
+#[derive(Default)]
+struct Bound {
+    budget: Option<Bytes>,
+    count: Count,
+    /// The plan's peak.
+    peak: Bytes,
+    /// In use after the first step, with the optimizer's state.
+    settled: Option<Bytes>,
+}
+
+/// Share of a budget, and bytes, that a process may come to hold beside its steps without another plan: plans leave them.
+const UNNOTICED: (f64, u64) = (0.005, 1 << 16);
+
+/// What one optimizer step did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepReport {
+    /// Loss, accuracy, time.
+    pub record: StepRecord,
+    /// Memory by phase.
+    pub phases: Vec<PhaseReading>,
+    /// Memory after every action of the schedule, where the step was [traced](Trainer::trace_next_step).
+    pub trace: Vec<TraceEntry>,
+    /// What came and what went, where the step was tracked.
+    pub moments: Vec<TrackedMoment>,
+    /// What of the step is not finite, where the settings go on all the same.
+    pub nonfinite: Option<NonFinite>,
+}
+
+/// What forward, loss and backward of a batch's parts give together.
+#[derive(Default)]
+struct Parts {
+    gradients: GradientsParams,
+    loss: f64,
+    correct: Option<i64>,
+    samples: usize,
+    peak: PeakMemory,
+    phases: Vec<PhaseReading>,
+    trace: Vec<TraceEntry>,
+}
+
+/// What is known of a step's gradients before the update.
+struct Checked {
+    /// What is not finite, where the settings go on all the same.
+    nonfinite: Option<NonFinite>,
+    /// The sum of the gradients' squares, where they are clipped by it.
+    squares: Option<f64>,
+}
+
+/// A step that could not run.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TrainError {
+    /// No loss takes such an output.
+    #[error(
+        "one sample of the model's output has the shape {got}, but the loss wants one row of numbers: end with a flatten and a linear layer"
+    )]
+    Output {
+        /// What it is.
+        got: SampleShape,
+    },
+    /// The batch does not fit the model.
+    #[error(transparent)]
+    Batch(#[from] ValueError),
+    /// The schedule does not fit the model.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The recorded step could not run.
+    #[error(transparent)]
+    Recorded(#[from] RecordError),
+    /// The loss or a gradient is not finite, and the settings stop there.
+    #[error("{0}")]
+    NonFinite(NonFinite),
+    /// There is too little memory; a smaller plan may do.
+    #[error("{0}")]
+    Short(Shortage),
+    /// The device failed.
+    #[error("the device failed while the step ran: {0}")]
+    Device(String),
+}
+
+impl Trainer {
+    /// A trainer that has done no step yet. `output` is the shape of one sample of the model's output.
+    ///
+    /// # Errors
+    ///
+    /// If the output is not one row of numbers, which every loss here wants.
+    pub(super) fn new(
+        model: Sequential<Stage>,
+        output: &SampleShape,
+        engine: Engine,
+        settings: TrainSettings,
+        meter: Arc<dyn Meter>,
+        device: Device,
+    ) -> Result<Self, TrainError> {
+        if output.kind != ElementKind::Float || output.dims.len() != 1 {
+            return Err(TrainError::Output {
+                got: output.clone(),
+            });
+        }
+        Ok(Self {
+            optimizer: AnyOptimizer::new(settings.optimizer, settings.clip),
+            statistics: Statistics::of(&model),
+            engine,
+            model,
+            settings,
+            meter,
+            device,
+            steps_done: 0,
+            tracker: None,
+            bound: Bound::default(),
+        })
+    }
+
+    /// Writes the model and the optimizer's state.
+    ///
+    /// Updates of statistics that wait are merged first, as the next forward would: nothing that is computed changes.
+    pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
+        let saved = TrainError::caught(|| {
+            to.model(&self.model())?;
+            self.optimizer.save(to)
+        });
+        // The values were copied by way of pinned memory.
+        self.meter.trim();
+        saved.map_err(io::Error::other)?
+    }
+
+    /// Goes on after `steps_done` steps, with a model that was [restored](Snapshot::restore) already.
+    pub(super) fn resumed(
+        self,
+        steps_done: usize,
+        from: &mut Snapshot,
+    ) -> Result<Self, RunDirError> {
+        let optimizer = self.optimizer.restored(from, &self.device)?;
+        Ok(Self {
+            optimizer,
+            steps_done,
+            ..self
+        })
+    }
+
+    /// Bounds steps by a budget, which counts these bytes; the plan's peak is `peak`.
+    pub(super) fn bounded(self, budget: Option<Bytes>, count: Count, peak: Bytes) -> Self {
+        let bound = Bound {
+            budget,
+            count,
+            peak,
+            settled: None,
+        };
+        Self { bound, ..self }
+    }
+
+    /// Runs another plan, whose peak is `peak`, from the next step on.
+    pub(super) fn run_by(&mut self, engine: Engine, peak: Bytes) {
+        self.engine = engine;
+        self.bound.peak = peak;
+    }
+
+    /// The peak of the plan that runs now.
+    pub(super) fn planned_peak(&self) -> Bytes {
+        self.bound.peak
+    }
+
+    /// What is in use beside what the plan counts, where the plan cannot know.
+    pub(super) fn grown_by(&self) -> Bytes {
+        match self.bound.settled {
+            Some(settled) if !self.engine.counts_growth() => {
+                self.meter.read().in_use_bytes - settled
+            }
+            _ => Bytes::ZERO,
+        }
+    }
+
+    /// Fails where what is in use beside the step leaves too little of the budget.
+    fn check_room(&self) -> Result<(), TrainError> {
+        let by = self.grown_by();
+        let noticed = |budget: Bytes| (budget.0 as f64 * UNNOTICED.0) as u64 + UNNOTICED.1;
+        match self.bound.budget {
+            Some(budget) if by.0 > noticed(budget) && self.bound.peak + by > budget => {
+                Err(TrainError::Short(Shortage::Grown { by, budget }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where an allocation failed, or the step took more than its budget.
+    fn check_memory(&self, parts: &Parts) -> Result<(), TrainError> {
+        if let Some(failure) = self.meter.failure() {
+            return Err(TrainError::Short(Shortage::Failed(failure)));
+        }
+        let peak = PeakMemory {
+            context_bytes: self.meter.context_bytes(),
+            ..parts.peak
+        };
+        let peak = peak.counted(self.bound.count);
+        match self.bound.budget {
+            Some(budget) if peak > budget => {
+                Err(TrainError::Short(Shortage::OverBudget { peak, budget }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
+    /// cannot be taken back.
+    fn check_first_update(&self) -> Result<(), TrainError> {
+        if self.bound.settled.is_some() || self.meter.read().reserved_bytes.is_none() {
+            return Ok(());
+        }
+        self.meter.trim();
+        let device = self.device.clone().without_autodiff();
+        let mut left = self.engine.first_update().0;
+        let mut held = Vec::new();
+        while left > 0 {
+            let part = left.min(TRIAL_BYTES);
+            let values = part.div_ceil(size_of::<f32>() as u64) as usize;
+            held.push(Tensor::<1>::empty([values], &device));
+            left -= part;
+        }
+        let had = held
+            .iter()
+            .try_for_each(|part| nonfinite::read(part.clone().slice(0..1)).map(drop));
+        drop(held);
+        self.meter.trim();
+        had
+    }
+
+    /// Whether parameters and statistics can still be read. Where a device ran out of memory in an update, they cannot.
+    pub(super) fn is_readable(&self) -> bool {
+        nonfinite::first_value(&self.model.valid()).is_ok()
+    }
+
+    /// Steps done so far.
+    #[must_use]
+    pub fn steps_done(&self) -> usize {
+        self.steps_done
+    }
+
+    /// The model, its statistics up to date.
+    pub(super) fn model(&self) -> Sequential<Stage> {
+        self.model.valid()
+    }
+
+    /// What runs the steps.
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Traces the next step, which takes longer for it.
+    pub fn trace_next_step(&mut self) {
+        self.engine.trace(true, &*self.meter);
+    }
+
+    /// Notes in the next step which blocks come and go, action by action.
+    pub(super) fn track_next_step(&mut self, tracker: Arc<Tracker>) {
+        self.engine.track(Some(Arc::clone(&tracker)));
+        self.tracker = Some(tracker);
+    }
+
+    /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
+    pub(super) fn not_finite(&self) -> Result<Option<String>, TrainError> {
+        if let Some(path) = nonfinite::first_value(&self.model.valid())? {
+            return Ok(Some(format!("`{path}`")));
+        }
+        let state = TrainError::caught(|| self.optimizer.not_finite())?;
+        Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
+    }
+
+    /// Runs one optimizer step on batches whose shapes fit the model: one, or equal parts of one whose gradients add
+    /// up. The phases and the trace are those of the last part.
+    ///
+    /// # Errors
+    ///
+    /// If the schedule or a batch does not fit the model, there is no batch, the device fails, or something is not finite
+    /// and the settings stop there. The model, its statistics and the optimizer are then what they were.
+    pub fn step(
+        &mut self,
+        parts: impl ExactSizeIterator<Item = Batch>,
+    ) -> Result<StepReport, TrainError> {
+        let started = Instant::now();
+        self.check_room()?;
+        if let Some(tracker) = &self.tracker {
+            tracker.start(self.steps_done + 1);
+        }
+        let before = self.statistics.before(&self.model);
+        let mut parts = match self.gradients(parts) {
+            Ok(parts) => parts,
+            Err(error) => {
+                self.abandon(before);
+                return Err(error.or_shortage());
+            }
+        };
+        self.engine.trace(false, &*self.meter);
+
+        let meter = Arc::clone(&self.meter);
+        let mut after = PhaseRecorder::start(Some(&*meter));
+        let checked = self.check_memory(&parts).and_then(|()| {
+            let checked = self.check(&parts)?;
+            self.check_first_update()?;
+            Ok(checked)
+        });
+        let Checked { nonfinite, squares } = match checked {
+            Ok(checked) => checked,
+            Err(error) => {
+                drop(parts);
+                self.abandon(before);
+                return Err(error.or_shortage());
+            }
+        };
+        let gradients = std::mem::take(&mut parts.gradients);
+        let rate = self
+            .settings
+            .learning_rate
+            .at(self.steps_done, self.settings.steps);
+        match &nonfinite {
+            Some(found) if found.handled == OnNonFinite::Skip => {
+                drop(gradients);
+                self.model = before.put_back(self.take_model());
+            }
+            _ => {
+                drop(before);
+                self.update(rate, gradients, squares);
+            }
+        }
+        after.end(Phase::Optimizer);
+        let moments = self.tracker.take().map_or(Vec::new(), |tracker| {
+            self.engine.track(None);
+            tracker.done(Action::Optimize);
+            tracker.end()
+        });
+
+        self.steps_done += 1;
+        if self.bound.settled.is_none() {
+            self.bound.settled = Some(self.meter.read().in_use_bytes);
+        }
+        let update = after.finish();
+        let Parts {
+            loss,
+            correct,
+            samples,
+            mut phases,
+            mut trace,
+            ..
+        } = parts;
+        trace.extend(
+            update
+                .first()
+                .and_then(|update| self.traced_update(&trace, update)),
+        );
+        phases.extend(update);
+        let record = StepRecord {
+            step: self.steps_done,
+            loss,
+            accuracy: correct.map(|correct: i64| correct as f64 / samples as f64),
+            learning_rate: rate,
+            step_s: Seconds(started.elapsed().as_secs_f64()),
+        };
+        Ok(StepReport {
+            record,
+            phases,
+            trace,
+            moments,
+            nonfinite,
+        })
+    }
+
+    /// Forward, loss and backward of all parts of a batch.
+    fn gradients(&self, parts: impl ExactSizeIterator<Item = Batch>) -> Result<Parts, TrainError> {
+        let count = parts.len();
+        let mut sum = GradientsAccumulator::new();
+        let mut all = Parts::default();
+        for (part, batch) in parts.enumerate() {
+            all.samples += batch.targets.len();
+            let run = self.steps_done * count + part;
+            let part = self.run_part(batch, run as u64, count)?;
+            sum.accumulate(&self.model, part.gradients);
+            all.loss += nonfinite::read(part.loss)?;
+            if let Some(right) = part.correct {
+                *all.correct.get_or_insert(0) += self::count(right)?;
+            }
+            for PhaseReading { memory, .. } in &part.phases {
+                let peak = &mut all.peak;
+                peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
+                peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
+            }
+            all.phases = part.phases;
+            all.trace = part.trace;
+        }
+        all.gradients = sum.grads();
+        Ok(all)
+    }
+
+    /// Looks for what is not finite.
+    fn check(&self, parts: &Parts) -> Result<Checked, TrainError> {
+        let squares = self.optimizer.sum_of_squares(&self.model, &parts.gradients);
+        let squares = squares.map(nonfinite::read).transpose()?;
+        let gradient = match squares {
+            Some(squares) if squares.is_finite() => None,
+            _ => nonfinite::first_gradient(&self.model, &parts.gradients)?,
+        };
+        if parts.loss.is_finite() && gradient.is_none() {
+            return Ok(Checked {
+                nonfinite: None,
+                squares,
+            });
+        }
+        let found = NonFinite {
+            step: self.steps_done + 1,
+            loss: parts.loss,
+            gradient,
+            handled: self.settings.on_nonfinite,
+        };
+        match found.handled {
+            OnNonFinite::Stop => Err(TrainError::NonFinite(found)),
+            OnNonFinite::Skip | OnNonFinite::Continue => Ok(Checked {
+                nonfinite: Some(found),
+                squares,
+            }),
+        }
+    }
+
+    fn update(&mut self, rate: f64, gradients: GradientsParams, squares: Option<f64>) {
+        // The optimizer consumes the model, so that it can update parameters in place.
+        let model = self.take_model();
+        let first_step = self.steps_done == 0;
+        let engine = &self.engine;
+        self.model = self
+            .optimizer
+            .step_by_layer(rate, model, gradients, squares, |stage| {
+                engine.make_room_for_update(stage, first_step);
+            });
+    }
+
+    fn take_model(&mut self) -> Sequential<Stage> {
+        std::mem::replace(&mut self.model, Sequential::new(Vec::new()))
+    }
+
+    /// Leaves nothing of a step that was begun.
+    fn abandon(&mut self, before: Before) {
+        self.engine.trace(false, &*self.meter);
+        self.engine.track(None);
+        self.tracker = None;
+        self.model = before.put_back(self.take_model());
+        // What the step left in burn's graph goes with the next backward.
+        free_dead_nodes(&self.device);
+        self.meter.trim();
+    }
+
+    /// The schedule's `optimize`, which the executor leaves to the trainer, after what the executor has traced.
+    fn traced_update(&self, trace: &[TraceEntry], update: &PhaseReading) -> Option<TraceEntry> {
+        let before = trace.last()?;
+        self.engine.updates().then(|| TraceEntry {
+            action: Action::Optimize,
+            index: before.index + 1,
+            in_use_bytes: update.memory.in_use_bytes,
+            peak_bytes: update.memory.peak_in_use_bytes,
+            reserved_bytes: update.memory.reserved_bytes,
+            done_at: before.done_at + Duration::from_secs_f64(update.seconds_s),
+        })
+    }
+
+    /// Forward, loss and backward of one of `count` equal parts of a batch, and the memory of its phases. Losses and
+    /// gradients of the parts add up to those of the whole batch's mean.
+    fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<Part, TrainError> {
+        let mut before = PhaseRecorder::start(Some(&*self.meter));
+        self.engine.make_room(batch.bytes(self.settings.dtype));
+        let batch = to_device(batch, self.settings.dtype, &self.device)?;
+        if let Some(tracker) = &self.tracker {
+            tracker.batch();
+        }
+        before.end(Phase::ZeroGrad);
+        let seed = StepSeed::new(self.settings.seed, run);
+        let mut part = self
+            .engine
+            .run(&self.model, batch, seed, count, &self.device)?;
+        part.phases.splice(0..0, before.finish());
+        Ok(part)
+    }
+
+    /// Goes on for a few steps that recompute nothing, like the run's own in everything else, each on `parts`: the highest
+    /// peaks, and the times of all but the first. Steps after it recompute nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step).
+    pub(crate) fn plain_steps<P>(
+        &mut self,
+        parts: impl Fn() -> P,
+    ) -> Result<(PeakMemory, StepTimes), TrainError>
+    where
+        P: ExactSizeIterator<Item = Batch>,
+    {
+        self.bound = Bound::default();
+        self.engine
+            .recompute_nothing(self.model.len(), &self.meter)?;
+        let mut peak = PeakMemory {
+            in_use_bytes: Bytes(0),
+            reserved_bytes: None,
+            ..self.meter.lifetime_peak()
+        };
+        let mut times = StepTimes::new();
+        for step in 0..PLAIN_STEPS {
+            let report = self.step(parts())?;
+            for PhaseReading { memory, .. } in &report.phases {
+                peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
+                peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
+            }
+            times.add(report.record.step_s, step > 0);
+        }
+        Ok((peak, times))
+    }
+
+    /// How often pools were trimmed so that they stayed within the budget.
+    #[must_use]
+    pub fn trims(&self) -> u64 {
+        self.engine.trims()
+    }
+
+    /// The model's output, with room for each stage.
+    fn evaluation_forward(&self, model: &Sequential<Stage>, input: Value) -> Value {
+        let mut value = input;
+        for (stage, layer) in model.layers().iter().enumerate() {
+            self.engine.make_room_for_forward(stage);
+            value = layer.forward(value);
+        }
+        value
+    }
+
+    /// Mean loss and accuracy over batches, with dropout off and batch normalisation by its running statistics.
+    ///
+    /// # Errors
+    ///
+    /// If a batch does not fit the model, or the device fails.
+    pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> Result<EvalRecord, TrainError> {
+        let model = self.model.valid();
+        let device = self.device.clone().without_autodiff();
+        let (mut samples, mut loss, mut correct) = (0, 0.0, None);
+        for batch in batches {
+            let size = batch.targets.len();
+            let (input, targets) = to_device(batch, self.settings.dtype, &device)?;
+            let output = rows(self.evaluation_forward(&model, input));
+            loss += nonfinite::read(targets.loss(output.clone()))? * size as f64;
+            if let Some(right) = targets.correct(output) {
+                *correct.get_or_insert(0) += count(right)?;
+            }
+            samples += size;
+        }
+        Ok(EvalRecord {
+            step: self.steps_done,
+            samples,
+            loss: loss / samples.max(1) as f64,
+            accuracy: correct.map(|correct: i64| correct as f64 / samples.max(1) as f64),
+        })
+    }
+}
+
+/// Moves a batch to the device, its inputs in the model's type.
+///
+/// # Errors
+///
+/// If its values do not fill its shape.
+pub fn to_device(
+    batch: Batch,
+    dtype: Dtype,
+    device: &Device,
+) -> Result<(Value, TargetTensor), TrainError> {
+    let input = match batch.inputs {
+        Inputs::Floats { values, shape } => Value::from_floats_in(dtype, values, &shape, device)?,
+        Inputs::Tokens { values, shape } => Value::from_tokens(values, &shape, device)?,
+    };
+    let targets = match batch.targets {
+        Targets::Classes(classes) => {
+            TargetTensor::Classes(Tensor::from_data(classes.as_slice(), device))
+        }
+        Targets::Values { values, width } => {
+            let shape = [values.len() / width.max(1), width];
+            TargetTensor::Values(Value::from_floats(values, &shape, device)?.into_float2()?)
+        }
+    };
+    Ok((input, targets))
+}
+
+/// The model's output as `[batch, values]`, in the type of the loss.
+pub(super) fn rows(output: Value) -> Tensor<2> {
+    match output.into_float2() {
+        Ok(rows) => rows.cast(Dtype::F32.float()),
+        Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
+    }
+}
+
+fn count(tensor: Tensor<1, Int>) -> Result<i64, TrainError> {
+    let data = tensor.try_into_data();
+    let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
+    Ok(data.iter::<i64>().next().unwrap_or(0))
+}

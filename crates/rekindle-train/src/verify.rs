@@ -1,0 +1,248 @@
+//! Shows on the spot that a plan changes nothing: the same training by a hand-written burn loop and by the plan,
+//! compared value by value.
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{Device, Tensor},
+};
+use rekindle_plan::StageId;
+use serde::Serialize;
+
+use super::{
+    ExecutorKind,
+    engine::Engine,
+    loss::TargetTensor,
+    optimizer::AnyOptimizer,
+    session::{
+        Job, Planned, RunError, ScheduleRequest, other_executor, prepare::Built, subject::Subject,
+    },
+    trainer::{TrainError, rows, to_device},
+};
+use crate::{
+    data::Shuffled,
+    device::{DeviceId, OpenDevice, open},
+    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, value::Value},
+};
+use rekindle::{layer::Layer, record::Optimizer as _, seed::StepSeed, sequential::Sequential};
+
+/// What is verified.
+pub struct Verification<'a> {
+    /// The training; its settings' `steps` are compared.
+    pub job: &'a Job<'a>,
+    /// Plans to compare, each with its name; the plain loop is compared with each of them.
+    pub plans: Vec<(String, ScheduleRequest)>,
+}
+
+/// The largest differences between the plain run and one by a plan.
+///
+/// A difference is relative to the largest value of its tensor, or absolute where that is below 1.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The plan's name.
+    pub plan: String,
+    /// The planner that found it.
+    pub planner: String,
+    /// Number of segments; null where stages are recomputed in another way.
+    pub segments: Option<usize>,
+    /// Over the losses of all steps.
+    pub loss: f64,
+    /// Over all gradients of all steps.
+    pub gradients: f64,
+    /// Over all parameters and running statistics after the last step.
+    pub state: f64,
+    /// Whether every value is the same to the bit.
+    pub identical: bool,
+}
+
+/// The equal segments that are compared where nothing else is asked for: all powers of two below the number of stages,
+/// and that number.
+#[must_use]
+pub fn usual_segments(model: &ModelSpec, shape: &ModelShape) -> Vec<usize> {
+    let stages = StagePlan::new(model, shape).stages.len();
+    let powers = (0..).map(|power| 1 << power);
+    powers.take_while(|&k| k < stages).chain([stages]).collect()
+}
+
+/// Compares on a device that is known to answer. `done` is told of each comparison.
+///
+/// # Errors
+///
+/// A [`RunError`] where nothing could be compared; differences are no error here.
+pub fn verify(
+    verification: Verification<'_>,
+    device: DeviceId,
+    done: &mut dyn FnMut(&Comparison),
+) -> Result<Vec<Comparison>, RunError> {
+    let Verification { job, plans } = verification;
+    let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
+    let built = Built::new(job, &device)?;
+    let (built, mut subject) = Subject::of(job, built, &device, &meter, &mut ())?;
+    let trial = Trial {
+        model: built.model,
+        batches: built.batches,
+        job,
+        device,
+    };
+    let plain = trial.train(None)?;
+    let mut comparisons = Vec::with_capacity(plans.len());
+    for (name, plan) in plans {
+        let planned = subject.plan(job, &plan)?;
+        let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
+        let comparison = plain.compare(&trial.train(Some(&engine))?, name, &planned);
+        done(&comparison);
+        comparisons.push(comparison);
+    }
+    Ok(comparisons)
+}
+
+struct Trial<'a> {
+    model: Sequential<Stage>,
+    batches: Shuffled,
+    job: &'a Job<'a>,
+    device: Device,
+}
+
+/// Everything that a training decides.
+#[derive(Default)]
+struct Values {
+    losses: Vec<Vec<f32>>,
+    gradients: Vec<Vec<f32>>,
+    state: Vec<Vec<f32>>,
+}
+
+impl Trial<'_> {
+    /// Trains a copy of the model: by a plan, or by the plain loop.
+    fn train(&self, engine: Option<&Engine>) -> Result<Values, TrainError> {
+        let Job {
+            settings, train, ..
+        } = self.job;
+        let mut model = self.model.valid().train();
+        let mut optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
+        let mut values = Values::default();
+        for step in 0..settings.steps {
+            let samples = self.batches.step(step);
+            let batch = train.batch(&samples[..settings.micro_batch()]);
+            let batch = to_device(batch, settings.dtype, &self.device)?;
+            let seed = StepSeed::new(settings.seed, step as u64);
+            let parts = settings.accumulate;
+            let (loss, gradients) = match engine {
+                Some(engine) => {
+                    let part = engine.run(&model, batch, seed, parts, &self.device)?;
+                    (part.loss, part.gradients)
+                }
+                None => self.plain(&model, batch, seed),
+            };
+            values.losses.push(floats(loss));
+            values.gradients.extend(gradients_of(&model, &gradients));
+            let rate = settings.learning_rate.at(step, settings.steps);
+            model = optimizer.step(rate, model, gradients);
+        }
+        values.state = state_of(&model);
+        Ok(values)
+    }
+
+    /// One step as anybody would write it in burn, with the seeds of the executor that it is compared with.
+    fn plain(
+        &self,
+        model: &Sequential<Stage>,
+        (input, targets): (Value, TargetTensor),
+        seed: StepSeed,
+    ) -> (Tensor<1>, GradientsParams) {
+        let by_stage = self.job.executor == ExecutorKind::Modules;
+        if !by_stage {
+            self.device.seed(seed.before());
+        }
+        let mut value = input;
+        for (stage, layer) in model.layers().iter().enumerate() {
+            if by_stage && layer.draws_random() {
+                self.device.seed(seed.stage(StageId(stage)));
+            }
+            value = layer.forward(value);
+        }
+        let loss = targets.loss(rows(value));
+        let loss = match self.job.settings.accumulate {
+            1 => loss,
+            parts => loss / parts as f64,
+        };
+        let gradients = GradientsParams::from_grads(loss.backward(), model);
+        (loss.inner(), gradients)
+    }
+}
+
+impl Values {
+    fn compare(&self, other: &Self, plan: String, planned: &Planned) -> Comparison {
+        let identical = self.losses == other.losses
+            && self.gradients == other.gradients
+            && self.state == other.state;
+        Comparison {
+            plan,
+            planner: planned.planner.clone(),
+            segments: planned.segments.as_ref().map(Vec::len),
+            loss: difference(&self.losses, &other.losses),
+            gradients: difference(&self.gradients, &other.gradients),
+            state: difference(&self.state, &other.state),
+            identical,
+        }
+    }
+}
+
+/// The largest difference over all tensors; infinite where shapes differ or a value is not finite.
+fn difference(plain: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
+    if plain.len() != other.len() {
+        return f64::INFINITY;
+    }
+    let of_tensor = |(plain, other): (&Vec<f32>, &Vec<f32>)| {
+        if plain.len() != other.len() || !plain.iter().chain(other).all(|value| value.is_finite()) {
+            return f64::INFINITY;
+        }
+        let scale = plain
+            .iter()
+            .fold(1.0f32, |scale, value| scale.max(value.abs()));
+        let largest = plain
+            .iter()
+            .zip(other)
+            .fold(0.0f32, |largest, (plain, other)| {
+                largest.max((plain - other).abs())
+            });
+        f64::from(largest / scale)
+    };
+    plain.iter().zip(other).map(of_tensor).fold(0.0, f64::max)
+}
+
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+/// The gradient of every parameter, empty where it has none.
+fn gradients_of<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Vec<f32>> {
+    struct Read<'a> {
+        gradients: &'a GradientsParams,
+        values: Vec<Vec<f32>>,
+    }
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.gradients.get::<D>(param.id);
+            self.values.push(gradient.map(floats).unwrap_or_default());
+        }
+    }
+    let mut read = Read {
+        gradients,
+        values: Vec::new(),
+    };
+    model.visit(&mut read);
+    read.values
+}
+
+/// Every parameter and running statistic.
+fn state_of<M: Module>(model: &M) -> Vec<Vec<f32>> {
+    struct Read(Vec<Vec<f32>>);
+    impl ModuleVisitor for Read {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(floats(param.val()));
+        }
+    }
+    let mut read = Read(Vec::new());
+    model.valid().visit(&mut read);
+    read.0
+}

@@ -1,0 +1,223 @@
+//! The chain counted from shapes against the measured one.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use rekindle::Dtype;
+use rekindle_plan::{Bytes, Plan, PlanRequest, PlannerKind, Seconds, planner};
+use rekindle_train::{
+    ExecutorKind,
+    counted::Counted,
+    data::{
+        open,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    device::DeviceId,
+    model::{
+        cost::ElementBytes,
+        kernels::Kernels,
+        spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
+    },
+    session::{Job, ScheduleRequest, measure},
+    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+};
+
+/// Share of a step's measured peak, fixed bytes apart, by which the count may miss it.
+const TOLERANCE: f64 = 0.05;
+
+/// Headers and graph nodes of one stage; batch normalisation has the most.
+const BOOKKEEPING_PER_STAGE: f64 = 32.0 * 1024.0;
+
+/// What a thread lays out for the gradient of a kernel of 3 x 3: windows of 256 images of 16 x 16 numbers, for 8 outputs. The
+/// count has one for every thread; on a busy machine some threads take no part.
+const THREAD_BYTES: f64 = ((256 * 16 * 16 + 8) * 9 * 4) as f64;
+
+struct Case {
+    name: &'static str,
+    shape: Vec<usize>,
+    vocab: Option<usize>,
+    layers: Vec<LayerSpec>,
+    optimizer: OptimizerSettings,
+}
+
+fn linear(out: usize) -> LayerSpec {
+    LayerSpec::Linear { out, bias: true }
+}
+
+fn repeated(times: usize, layers: &[LayerSpec]) -> Vec<LayerSpec> {
+    let cycle = layers.iter().cycle().take(times * layers.len());
+    cycle.cloned().collect()
+}
+
+/// The stack of linear blocks, the normalised convolutions, and the tokens that the shipped configs are made of.
+fn cases() -> Vec<Case> {
+    let layer_norm = || LayerSpec::LayerNorm { epsilon: 1e-5 };
+    let residual = |layers| LayerSpec::Residual { layers };
+    let conv = |out| LayerSpec::Conv2d {
+        out,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: Padding::Same,
+        bias: false,
+    };
+    let pool = LayerSpec::MaxPool2d(PoolSpec {
+        kernel: [2, 2],
+        stride: [2, 2],
+        padding: [0, 0],
+    });
+    let batch_norm = LayerSpec::BatchNorm {
+        epsilon: 1e-5,
+        momentum: 0.1,
+    };
+    let adam = OptimizerSettings::Adam {
+        betas: [0.9, 0.999],
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+    };
+    let sgd = OptimizerSettings::Sgd {
+        momentum: 0.9,
+        weight_decay: 0.0,
+    };
+    let block = residual(vec![layer_norm(), linear(128), LayerSpec::Gelu]);
+    let images = residual(vec![conv(8), batch_norm, LayerSpec::Relu]);
+    let rows = residual(vec![layer_norm(), linear(64), LayerSpec::Tanh, linear(32)]);
+    vec![
+        Case {
+            name: "linear",
+            shape: vec![64],
+            vocab: None,
+            layers: [vec![linear(128)], repeated(6, &[block]), vec![linear(10)]].concat(),
+            optimizer: adam,
+        },
+        Case {
+            name: "wide",
+            shape: vec![32],
+            vocab: None,
+            layers: [
+                repeated(3, &[linear(1024), LayerSpec::Relu]),
+                vec![LayerSpec::Dropout { p: 0.1 }, linear(10)],
+            ]
+            .concat(),
+            optimizer: sgd,
+        },
+        Case {
+            name: "conv",
+            shape: vec![3, 16, 16],
+            vocab: None,
+            layers: [
+                vec![conv(8)],
+                repeated(4, &[images]),
+                vec![pool, LayerSpec::Flatten, linear(10)],
+            ]
+            .concat(),
+            optimizer: sgd,
+        },
+        Case {
+            name: "tokens",
+            shape: vec![16],
+            vocab: Some(64),
+            layers: [
+                vec![LayerSpec::Embedding { vocab: 64, dim: 32 }],
+                repeated(4, &[rows]),
+                vec![LayerSpec::Flatten, linear(10)],
+            ]
+            .concat(),
+            optimizer: adam,
+        },
+    ]
+}
+
+#[test]
+fn the_count_predicts_peaks_as_a_profile_does() {
+    own_process!();
+    let mut wrong = Vec::new();
+    for case in cases() {
+        compare(&case, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn compare(case: &Case, wrong: &mut Vec<String>) {
+    let source = Source::Synthetic {
+        shape: case.shape.clone(),
+        vocab: case.vocab,
+        target: SyntheticTarget::Classes { classes: 10 },
+        samples: 512,
+        seed: 0,
+    };
+    let model = ModelSpec {
+        input: source.sample_shape(),
+        layers: case.layers.clone(),
+    };
+    let target = source.target();
+    let data = DataSettings {
+        source,
+        eval_split: 0.0,
+    };
+    let split = open(&data, 0).unwrap();
+    let settings = TrainSettings {
+        steps: 1,
+        batch: 256,
+        accumulate: 1,
+        seed: 0,
+        dtype: Dtype::F32,
+        loss: LossKind::CrossEntropy,
+        optimizer: case.optimizer,
+        learning_rate: LearningRate::Constant { rate: 1e-3 },
+        clip: None,
+        eval_every: None,
+        on_nonfinite: OnNonFinite::Stop,
+    };
+    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let job = Job {
+        executor: ExecutorKind::Modules,
+        ..Job::new(&model, &*split.train, &settings, schedule)
+    };
+    let subject = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
+    let measured = subject.modules().unwrap();
+    let counted = Counted {
+        model: &model,
+        shape: &model.infer().unwrap(),
+        settings: &settings,
+        target,
+        bytes: ElementBytes::FLEX,
+        kernels: Kernels::host(),
+    }
+    .chain();
+    let stages = counted.chain.stages.len();
+    for segments in [1, 2, 3, 5] {
+        let step = |measured: &rekindle::profile::Measured| {
+            let plan = Plan {
+                planner: PlannerKind::Uniform,
+                schedule: planner::uniform(stages, segments).unwrap(),
+                peak: Bytes(0),
+                step: Seconds(0.0),
+                source: rekindle_plan::Source::Fastest,
+            };
+            let peak = measured.costed(plan).unwrap().peak;
+            (peak.0 - measured.chain.fixed_bytes.0) as f64
+        };
+        let (counted, measured) = (step(&counted), step(measured));
+        println!(
+            "{}, {segments} segments: counted {counted}, measured {measured}, {:+.1}%",
+            case.name,
+            100.0 * (counted / measured - 1.0)
+        );
+        let room = TOLERANCE * measured + BOOKKEEPING_PER_STAGE * stages as f64;
+        let idle_threads = match case.name {
+            "conv" => (rayon_threads() - 1) as f64 * THREAD_BYTES,
+            _ => 0.0,
+        };
+        if !(-room..=room + idle_threads).contains(&(counted - measured)) {
+            wrong.push(format!(
+                "{}, {segments} segments: counted {counted}, measured {measured}",
+                case.name
+            ));
+        }
+    }
+}
+
+fn rayon_threads() -> usize {
+    match Kernels::host() {
+        Kernels::Host { threads, .. } => threads as usize,
+        Kernels::Device => 1,
+    }
+}

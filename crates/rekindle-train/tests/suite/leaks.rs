@@ -1,0 +1,239 @@
+//! Memory in use and resident memory stay what they are, step after step, and after steps that fail.
+
+use std::{
+    fs,
+    ops::ControlFlow,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use burn::{
+    nn::{Linear, LinearConfig},
+    optim::SgdConfig,
+    tensor::{Device, Distribution, Tensor},
+};
+use rekindle::{
+    Executor, StepSeed,
+    meter::{HostMeter, Meter},
+    record::RecordError,
+};
+use rekindle_plan::{PlanRequest, planner::uniform};
+use rekindle_train::{
+    ExecutorKind,
+    device::DeviceId,
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    record::StepRecord,
+    session::{Job, MemoryNow, Observer, ScheduleRequest, run},
+    settings::{LearningRate, OnNonFinite, OptimizerSettings, TrainSettings},
+};
+
+use crate::{
+    jobs::{classifier, vectors},
+    models,
+};
+
+const STEPS: usize = 2_000;
+
+/// Steps after which all that is made once is there.
+const WARM_UP: usize = 50;
+
+/// What a loss says that gives up.
+const NO_LOSS: &str = "no loss";
+
+/// Share by which resident memory may differ: pages are the system's.
+const RESIDENT: f64 = 0.01;
+
+/// What is in use and resident after each step.
+struct Watch {
+    meter: Arc<HostMeter>,
+    in_use: Vec<u64>,
+    resident: Vec<u64>,
+}
+
+impl Watch {
+    fn new() -> Self {
+        Self {
+            meter: Arc::new(HostMeter::new().expect("installed")),
+            in_use: Vec::with_capacity(STEPS),
+            resident: Vec::with_capacity(STEPS),
+        }
+    }
+
+    fn note(&mut self) {
+        self.in_use.push(self.meter.read().in_use_bytes.0);
+        let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+        self.resident.push(pages.unwrap_or(1));
+    }
+
+    /// The highest of a hundred steps after the warm-up is the highest of the last hundred.
+    fn assert_flat(self, what: &str) {
+        let highest = |values: &[u64]| values.iter().max().copied().expect("steps");
+        let ends = |values: &[u64]| {
+            let warm = &values[WARM_UP..];
+            (highest(&warm[..100]), highest(&warm[warm.len() - 100..]))
+        };
+        let (first, last) = ends(&self.in_use);
+        assert_eq!(first, last, "{what}: bytes in use after a step");
+        let (first, last) = ends(&self.resident);
+        let grown = last as f64 / first as f64 - 1.0;
+        assert!(grown <= RESIDENT, "{what}: {first} pages, then {last}");
+    }
+}
+
+#[test]
+fn checkpointed_modules_hold_no_more_after_thousands_of_steps() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let mut model = models::mlp(6, &device);
+    let mut optimizer = SgdConfig::new().init();
+    let mut watch = Watch::new();
+    let executor =
+        Executor::new(uniform(6, 3).expect("a schedule")).with_meter(watch.meter.clone());
+    let input = Tensor::<2>::random([8, models::WIDTH], Distribution::Default, &device);
+    for step in 0..STEPS {
+        let seed = StepSeed::new(1, step as u64);
+        let output = executor.step(&model, input.clone(), seed, |output: Tensor<2>| {
+            output.square().mean()
+        });
+        model = optimizer.step(1e-3, model, output.expect("fits").gradients);
+        watch.note();
+    }
+    watch.assert_flat("modules");
+}
+
+#[test]
+fn a_checkpointed_recording_holds_no_more_after_thousands_of_steps() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let mut model: Vec<Linear> = (0..6)
+        .map(|_| LinearConfig::new(16, 16).init(&device))
+        .collect();
+    let loss = |model: &Vec<Linear>, input: Tensor<2>| {
+        model
+            .iter()
+            .fold(input, |x, layer| layer.forward(x).tanh())
+            .square()
+            .mean()
+    };
+    let input = Tensor::<2>::random([64, 16], Distribution::Default, &device);
+    let step = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .segments(3)
+        .expect("planned");
+    assert!(step.plan().repeated > 0);
+    let mut optimizer = SgdConfig::new().init();
+    let mut watch = Watch::new();
+    for _ in 0..STEPS {
+        let output = step.run(&model, input.clone()).expect("run");
+        model = optimizer.step(1e-3, model, output.gradients);
+        watch.note();
+    }
+    watch.assert_flat("recorded");
+}
+
+impl Observer for Watch {
+    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        self.note();
+        ControlFlow::Continue(())
+    }
+}
+
+/// Every step's loss is no number, and none is updated.
+#[test]
+fn steps_that_are_skipped_leave_nothing() {
+    own_process!();
+    let model = ModelSpec {
+        input: SampleShape::float([4]),
+        layers: vec![
+            LayerSpec::Linear { out: 8, bias: true },
+            LayerSpec::BatchNorm {
+                momentum: 0.1,
+                epsilon: 1e-5,
+            },
+            LayerSpec::Linear { out: 3, bias: true },
+        ],
+    };
+    let data = vectors(4, 3, 16);
+    let sgd = OptimizerSettings::Sgd {
+        momentum: 0.9,
+        weight_decay: 0.0,
+    };
+    let settings = TrainSettings {
+        on_nonfinite: OnNonFinite::Skip,
+        learning_rate: LearningRate::Constant { rate: 1e30 },
+        ..classifier(WARM_UP + 300, 4, sgd)
+    };
+    for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
+        let job = Job {
+            executor,
+            ..Job::new(
+                &model,
+                &*data.train,
+                &settings,
+                ScheduleRequest::Plan(PlanRequest::default()),
+            )
+        };
+        let mut watch = Watch::new();
+        let record = run(&job, DeviceId::Cpu, &mut watch).expect("trains");
+        assert!(record.nonfinite_steps > 300, "{}", record.nonfinite_steps);
+        watch.assert_flat("skipped steps");
+    }
+}
+
+#[test]
+fn steps_that_fail_leave_nothing() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let input = Tensor::<2>::random([8, models::WIDTH], Distribution::Default, &device);
+    // Said hundreds of times, it would hide what is wrong.
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str() != Some(NO_LOSS) {
+            told(panic);
+        }
+    }));
+
+    // A loss that gives up in a step of modules.
+    let model = models::mlp(6, &device);
+    let executor = Executor::new(uniform(6, 3).expect("a schedule"));
+    let mut watch = Watch::new();
+    let run = |step: u64| {
+        let loss = |_: Tensor<2>| -> Tensor<1> { panic!("{NO_LOSS}") };
+        executor.step(&model, input.clone(), StepSeed::new(1, step), loss)
+    };
+    for step in 0..WARM_UP as u64 + 300 {
+        assert!(catch_unwind(AssertUnwindSafe(|| run(step))).is_err());
+        watch.note();
+    }
+    watch.assert_flat("a loss that fails in modules");
+
+    // One that is no scalar.
+    let mut watch = Watch::new();
+    for step in 0..WARM_UP as u64 + 300 {
+        let loss = |output: Tensor<2>| output.flatten::<1>(0, 1);
+        let refused = executor.step(&model, input.clone(), StepSeed::new(1, step), loss);
+        assert!(refused.is_err());
+        watch.note();
+    }
+    watch.assert_flat("a loss that is no scalar");
+
+    // A recorded step that gives a loss that is no number.
+    let layer = LinearConfig::new(models::WIDTH, 4).init(&device);
+    let loss = |layer: &Linear, input: Tensor<2>| layer.forward(input).square().mean();
+    let step = rekindle::record(&layer, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
+    let wrong = input.clone() * f32::NAN;
+    let mut watch = Watch::new();
+    for _ in 0..WARM_UP + 300 {
+        let refused = step.run(&layer, wrong.clone()).err();
+        assert!(
+            matches!(refused, Some(RecordError::NotFinite { .. })),
+            "{refused:?}"
+        );
+        watch.note();
+    }
+    watch.assert_flat("a recorded step without a loss");
+}

@@ -1,0 +1,35 @@
+//! The crate's tests in one program, as each program links all of burn. Tests that measure memory or draw random
+//! numbers begin with [`own_process!`](own_process). Those that need a GPU, or take one where it is, are beside this folder.
+
+#[macro_use]
+#[path = "../../../rekindle/tests/support/own_process.rs"]
+mod own_process;
+
+#[path = "../../../rekindle/tests/support/models.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the parity tests, which use all of it"
+)]
+mod models;
+#[path = "../../../rekindle-plan/tests/support/mutated.rs"]
+mod mutated;
+
+mod accumulate;
+mod counted;
+mod hostile;
+mod jobs;
+mod leaks;
+mod leftovers;
+mod measured_step;
+mod memory_growth;
+mod nonfinite;
+mod resume;
+mod shortage;
+mod tracker;
+mod zoo_build;
+mod zoo_forward;
+mod zoo_saved_bytes;
+mod zoo_shapes;
+
+#[global_allocator]
+static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;

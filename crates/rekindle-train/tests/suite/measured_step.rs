@@ -1,0 +1,168 @@
+//! A measured step from its file gives the plans that it gives where it was measured.
+
+use rekindle::meter::{HostMeter, Meter};
+use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_train::{
+    ExecutorKind,
+    device::DeviceId,
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    session::{Job, MeasuredStep, Planned, RunError, ScheduleRequest, measure},
+    settings::OptimizerSettings,
+};
+
+use crate::jobs::{classifier, vectors};
+
+const WIDTH: usize = 128;
+
+/// A plan takes memory while it is made, which counts in the process that makes it.
+const OF_PLANS: f64 = 0.02;
+
+/// By as much a plan's time may change with some kilobytes of its budget: operations are kept or not.
+const OF_A_BUDGET: f64 = 0.1;
+
+/// Where a step was measured, the smallest budget is one that was tried: each time the plan's own memory did not fit, a
+/// 64th more, three times at most, and a 256th at the end.
+const TRIED: f64 = 3.0 / 64.0 + 1.0 / 256.0 + OF_PLANS;
+
+/// A batch norm behind a linear layer: no graph holds the linear layer's output, which a chain alone cannot say.
+fn model() -> ModelSpec {
+    let linear = LayerSpec::Linear {
+        out: WIDTH,
+        bias: true,
+    };
+    let norm = LayerSpec::BatchNorm {
+        epsilon: 1e-5,
+        momentum: 0.1,
+    };
+    let block = [linear.clone(), norm, LayerSpec::Gelu];
+    let layers = block.iter().cloned().cycle().take(12).chain([linear]);
+    ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers: layers.collect(),
+    }
+}
+
+fn request(planner: PlannerKind, budget: Option<Bytes>) -> PlanRequest {
+    PlanRequest {
+        planner,
+        budget,
+        ..PlanRequest::default()
+    }
+}
+
+fn close(a: Bytes, b: Bytes, tolerance: f64) -> bool {
+    (a.0 as f64 / b.0 as f64 - 1.0).abs() <= tolerance
+}
+
+fn agree(executor: ExecutorKind) {
+    let model = model();
+    let data = vectors(WIDTH, WIDTH, 4_000);
+    let settings = classifier(
+        1,
+        4_000,
+        OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+    );
+    let plain = ScheduleRequest::Plan(PlanRequest::default());
+    let job = Job {
+        executor,
+        // The leanest program is measured: what measuring takes counts where it was done.
+        free: Some(Bytes(1)),
+        ..Job::new(&model, &*data.train, &settings, plain)
+    };
+    let mut subject = measure(&job, DeviceId::Cpu, &mut ()).expect("measured");
+    let file = subject.measured_step(&job).to_json().expect("valid");
+    let from_file = MeasuredStep::from_json(&file).expect("what was written");
+
+    let mut here = |request| {
+        let planned = subject.plan(&job, &ScheduleRequest::Plan(request));
+        planned.map_err(Box::new)
+    };
+    let same = |here: &Planned, there: &Planned| {
+        assert!(close(here.plain_peak, there.plain_peak, OF_PLANS));
+        assert_eq!(here.plain_step, there.plain_step);
+        let names = |planned: &Planned| {
+            let stages = planned.chain.stages.iter();
+            stages.map(|stage| stage.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(here), names(there));
+    };
+    let plain = here(request(PlannerKind::None, None)).expect("no budget");
+    same(
+        &plain,
+        &from_file
+            .plan(&request(PlannerKind::None, None))
+            .expect("no budget"),
+    );
+    let mut recomputing = 0;
+    for percent in [20, 60, 80, 110] {
+        let budget = Bytes(plain.peak.0 * percent / 100);
+        for planner in [PlannerKind::Auto, PlannerKind::Segments] {
+            let asked = request(planner, Some(budget));
+            match (here(asked), from_file.plan(&asked).map_err(Box::new)) {
+                (Ok(here), Ok(there)) => {
+                    same(&here, &there);
+                    assert!(here.peak.max(there.peak) <= budget);
+                    let slower = here.step.0 / there.step.0;
+                    assert!(
+                        (slower - 1.0).abs() <= OF_A_BUDGET,
+                        "{executor:?} {percent}%: {slower}"
+                    );
+                    recomputing += usize::from(there.recomputes());
+                }
+                (Err(here), Err(there)) => {
+                    let smallest = |error: &RunError| match error {
+                        RunError::Plan(PlanError::Infeasible { smallest, .. }) => *smallest,
+                        error => panic!("{error}"),
+                    };
+                    let (a, b) = (smallest(&here), smallest(&there));
+                    // Where the step was measured, what measuring took is the least.
+                    let until_now = HostMeter::new().expect("installed").lifetime_peak();
+                    let b = b.max(until_now.in_use_bytes);
+                    assert!(close(a, b, TRIED), "{a} and {b}");
+                }
+                (here, there) => panic!(
+                    "{executor:?} within {percent}%: {:?} here, {:?} from the file",
+                    here.map(|plan| plan.peak),
+                    there.map(|plan| plan.peak)
+                ),
+            }
+        }
+    }
+    assert!(recomputing > 1, "{recomputing}");
+}
+
+#[test]
+fn recorded_steps_plan_from_their_file_as_where_they_were_measured() {
+    own_process!();
+    agree(ExecutorKind::Recorded);
+}
+
+#[test]
+fn modules_plan_from_their_file_as_where_they_were_measured() {
+    own_process!();
+    agree(ExecutorKind::Modules);
+}
+
+#[test]
+fn a_profile_of_another_chain_is_refused() {
+    let text = r#"{"format": "rekindle-chain/1", "input_bytes": 1,
+        "stages": [{"name": "a", "forward_s": 1, "backward_s": 1, "output_bytes": 1, "saved_bytes": 1,
+                    "forward_temp_bytes": 0, "backward_temp_bytes": 0}],
+        "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 0},
+        "profile": {"terms": {"micro_batches": 1, "count": "reserved", "param_count": 1},
+                    "way": {"modules": {"holds": [], "backward_call_s": 0,
+                                        "beside_buffers": {"bytes": 0, "sampled": false}}}}}"#;
+    let error = MeasuredStep::from_json(text).expect_err("no stages in the profile");
+    assert!(
+        error
+            .to_string()
+            .contains("is of 0 stages, the chain has 1"),
+        "{error}"
+    );
+    let unknown = text.replace("\"holds\"", "\"helds\"");
+    let error = MeasuredStep::from_json(&unknown).expect_err("a typo");
+    assert!(error.to_string().contains("helds"), "{error}");
+}

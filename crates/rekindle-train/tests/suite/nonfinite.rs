@@ -1,0 +1,222 @@
+//! A step that is not finite: the run stops, leaves the step out, or goes on, and its snapshot stays finite.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::{ops::ControlFlow, path::Path};
+
+use rekindle_plan::{PlanRequest, PlannerKind};
+use rekindle_train::{
+    ExecutorKind, NonFinite,
+    data::{
+        Dataset, Identity, Shuffled, TargetKind,
+        batch::{Batch, Inputs},
+    },
+    device::DeviceId,
+    model::spec::SampleShape,
+    record::{RunRecord, StepRecord},
+    run_dir::{RunDir, SnapshotEvery},
+    session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
+    settings::{OnNonFinite, TrainSettings},
+};
+
+use crate::resume::{ADAM, Tensors, conv_net, data, settings, tensors};
+
+const STEPS: usize = 5;
+/// The step whose batch holds a NaN.
+const BAD: usize = 3;
+
+/// A data set with one sample that is not finite.
+struct Poisoned<'a> {
+    data: &'a dyn Dataset,
+    sample: usize,
+}
+
+impl Dataset for Poisoned<'_> {
+    fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        self.data.sample_shape()
+    }
+
+    fn target(&self) -> TargetKind {
+        self.data.target()
+    }
+
+    fn identity(&self) -> Identity {
+        self.data.identity()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let mut batch = self.data.batch(indices);
+        let place = indices.iter().position(|&sample| sample == self.sample);
+        if let (Some(place), Inputs::Floats { values, .. }) = (place, &mut batch.inputs) {
+            let each = values.len() / indices.len();
+            values[place * each] = f32::NAN;
+        }
+        batch
+    }
+}
+
+/// Looks at the snapshot that lies in the folder while each step is done: that of the step before.
+struct Look<'a> {
+    folder: &'a Path,
+    losses: Vec<f64>,
+    snapshots: Vec<Option<Tensors>>,
+    found: Vec<NonFinite>,
+    withheld: Vec<usize>,
+}
+
+impl Observer for Look<'_> {
+    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        self.losses.push(step.loss);
+        let mut files = std::fs::read_dir(self.folder).unwrap().flatten();
+        let there = files.any(|file| file.file_name().to_string_lossy().starts_with("snapshot-"));
+        self.snapshots.push(there.then(|| tensors(self.folder)));
+        ControlFlow::Continue(())
+    }
+
+    fn nonfinite(&mut self, found: &NonFinite) {
+        self.found.push(found.clone());
+    }
+
+    fn snapshot_withheld(&mut self, step: usize, _what: &str) {
+        self.withheld.push(step);
+    }
+}
+
+fn train<'a>(
+    executor: ExecutorKind,
+    accumulate: usize,
+    on_nonfinite: OnNonFinite,
+    folder: &'a Path,
+    run_dir: RunDir,
+) -> (Result<RunRecord, RunError>, Look<'a>) {
+    let model = conv_net();
+    let split = data(&model, None);
+    let settings = TrainSettings {
+        steps: STEPS,
+        accumulate,
+        eval_every: None,
+        on_nonfinite,
+        ..settings(ADAM)
+    };
+    let batches = Shuffled::new(split.train.len(), settings.batch, settings.seed).unwrap();
+    let poisoned = Poisoned {
+        data: &*split.train,
+        // In the last part of the batch: the first has moved statistics by then.
+        sample: *batches.step(BAD - 1).last().unwrap(),
+    };
+    let schedule = ScheduleRequest::Plan(PlanRequest {
+        planner: PlannerKind::Uniform,
+        segments: Some(2),
+        ..PlanRequest::default()
+    });
+    let job = Job {
+        executor,
+        run_dir: Some(run_dir),
+        snapshot_every: SnapshotEvery::Steps(1),
+        ..Job::new(&model, &poisoned, &settings, schedule)
+    };
+    let mut look = Look {
+        folder,
+        losses: Vec::new(),
+        snapshots: Vec::new(),
+        found: Vec::new(),
+        withheld: Vec::new(),
+    };
+    let record = run(&job, DeviceId::Cpu, &mut look);
+    (record, look)
+}
+
+#[test]
+fn a_skipped_step_changes_nothing_but_its_number() {
+    own_process!();
+    for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
+        for accumulate in [1, 2] {
+            let folder = tempfile::tempdir().unwrap();
+            let folder = folder.path();
+            let new = RunDir::New(folder.to_path_buf());
+            let (record, look) = train(executor, accumulate, OnNonFinite::Skip, folder, new);
+            let record = record.unwrap();
+            let case = format!("{executor} in {accumulate} parts");
+            assert_eq!((record.steps, record.nonfinite_steps), (STEPS, 1), "{case}");
+            assert!(look.losses[BAD - 1].is_nan());
+            assert!(record.last_loss.is_finite());
+            let [found] = &look.found[..] else {
+                panic!("{case}: {:?}", look.found);
+            };
+            assert_eq!((found.step, found.handled), (BAD, OnNonFinite::Skip));
+            let (stage, path) = found.gradient.clone().unwrap();
+            assert_eq!(stage, 0, "{path}");
+            assert!(path.starts_with("layers.0."), "{path}");
+
+            let seen: Vec<_> = look.snapshots.into_iter().collect();
+            // While step k is done, the snapshot is that of k - 1.
+            assert!(
+                seen[BAD - 1].is_some() && seen[BAD - 1] == seen[BAD],
+                "{case}"
+            );
+            assert!(seen[BAD - 2] != seen[BAD - 1], "{case}");
+            assert!(seen[BAD] != seen[BAD + 1], "{case}");
+            assert!(look.withheld.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_run_that_stops_keeps_the_state_before_and_goes_on_from_it() {
+    own_process!();
+    for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
+        let folder = tempfile::tempdir().unwrap();
+        let [stopped, skipped] = ["stopped", "skipped"].map(|name| folder.path().join(name));
+        let new = RunDir::New(stopped.clone());
+        let (stop, look) = train(executor, 2, OnNonFinite::Stop, &stopped, new);
+        let error = stop.unwrap_err();
+        let RunError::NonFinite {
+            found,
+            epoch,
+            batch,
+            stage,
+        } = &error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!((found.step, *epoch, *batch), (BAD, 1, BAD));
+        assert!(stage.is_some(), "{error}");
+        assert!(error.to_string().contains("step 3 is NaN"), "{error}");
+        assert_eq!(look.snapshots.len(), BAD - 1);
+
+        let new = RunDir::New(skipped.clone());
+        let (whole, look) = train(executor, 2, OnNonFinite::Skip, &skipped, new);
+        let before = look.snapshots.into_iter().nth(BAD - 1).unwrap().unwrap();
+        assert!(tensors(&stopped).model == before.model);
+
+        let on = RunDir::Resume(stopped.clone());
+        let (resumed, _) = train(executor, 2, OnNonFinite::Skip, &stopped, on);
+        let (resumed, whole) = (resumed.unwrap(), whole.unwrap());
+        assert_eq!(resumed.last_loss.to_bits(), whole.last_loss.to_bits());
+        assert!(tensors(&stopped).model == tensors(&skipped).model);
+    }
+}
+
+#[test]
+fn a_state_that_is_not_finite_never_replaces_a_snapshot() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let new = RunDir::New(folder.to_path_buf());
+    let (record, look) = train(
+        ExecutorKind::Recorded,
+        1,
+        OnNonFinite::Continue,
+        folder,
+        new,
+    );
+    let record = record.unwrap();
+    assert_eq!(record.nonfinite_steps, STEPS - BAD + 1);
+    assert!(record.last_loss.is_nan());
+    assert_eq!(look.withheld, [3, 4, 5]);
+    let before = look.snapshots.into_iter().nth(BAD - 1).unwrap().unwrap();
+    assert!(tensors(folder) == before);
+}

@@ -1,0 +1,975 @@
+//! A run that was stopped and resumed equals one that was not, bit for bit, and what is wrong with a run folder is said.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::{
+    fs,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
+
+use burn::tensor::TensorData;
+use rekindle::Dtype;
+use rekindle_plan::{PlanRequest, PlannerKind};
+use rekindle_train::{
+    RunDirError,
+    data::{
+        Split, open,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    device::DeviceId,
+    model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
+    record::{EvalRecord, RunRecord, StepRecord},
+    run_dir::{Notice, RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
+    session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
+    settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+};
+use serde::de::DeserializeOwned;
+
+const CLASSES: usize = 5;
+const SAMPLES: usize = 40;
+const STEPS: usize = 6;
+const HALF: usize = 3;
+
+pub const ADAM: OptimizerSettings = OptimizerSettings::Adam {
+    betas: [0.9, 0.999],
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+};
+const ADAM_W: OptimizerSettings = OptimizerSettings::AdamW {
+    betas: [0.9, 0.999],
+    epsilon: 1e-8,
+    weight_decay: 0.01,
+};
+const SGD: OptimizerSettings = OptimizerSettings::Sgd {
+    momentum: 0.9,
+    weight_decay: 1e-4,
+};
+
+fn linear(out: usize) -> LayerSpec {
+    LayerSpec::Linear { out, bias: true }
+}
+
+fn mlp() -> ModelSpec {
+    ModelSpec {
+        input: SampleShape::float([12]),
+        layers: vec![
+            linear(16),
+            LayerSpec::Gelu,
+            LayerSpec::Dropout { p: 0.2 },
+            linear(16),
+            LayerSpec::LayerNorm { epsilon: 1e-5 },
+            LayerSpec::Relu,
+            linear(CLASSES),
+        ],
+    }
+}
+
+pub fn conv_net() -> ModelSpec {
+    let conv = LayerSpec::Conv2d {
+        out: 4,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: Padding::Same,
+        bias: false,
+    };
+    let norm = LayerSpec::BatchNorm {
+        epsilon: 1e-5,
+        momentum: 0.1,
+    };
+    let block = [conv, norm, LayerSpec::Relu];
+    let mut layers = block.to_vec();
+    layers.push(LayerSpec::Dropout { p: 0.25 });
+    layers.push(LayerSpec::Residual {
+        layers: block.to_vec(),
+    });
+    layers.extend(block);
+    layers.extend([LayerSpec::Flatten, linear(CLASSES)]);
+    ModelSpec {
+        input: SampleShape::float([2, 6, 6]),
+        layers,
+    }
+}
+
+pub fn data(model: &ModelSpec, source: Option<Source>) -> Split {
+    let synthetic = Source::Synthetic {
+        shape: model.input.dims.clone(),
+        vocab: None,
+        target: SyntheticTarget::Classes { classes: CLASSES },
+        samples: SAMPLES,
+        seed: 7,
+    };
+    let settings = DataSettings {
+        source: source.unwrap_or(synthetic),
+        eval_split: 0.3,
+    };
+    open(&settings, 1).unwrap()
+}
+
+pub fn settings(optimizer: OptimizerSettings) -> TrainSettings {
+    TrainSettings {
+        steps: STEPS,
+        batch: 4,
+        accumulate: 1,
+        seed: 11,
+        dtype: Dtype::F32,
+        loss: LossKind::CrossEntropy,
+        optimizer,
+        learning_rate: LearningRate::WarmupCosine {
+            rate: 0.01,
+            warmup_steps: 2,
+            final_rate: 0.001,
+        },
+        clip: Some(Clip::GlobalNorm { max: 1.0 }),
+        eval_every: Some(2),
+        on_nonfinite: OnNonFinite::Stop,
+    }
+}
+
+/// Does something after a step, and may stop the run there. Keeps what it is told.
+struct After<F: FnMut(usize) -> ControlFlow<()>> {
+    each: F,
+    steps: Vec<StepRecord>,
+    evaluations: Vec<EvalRecord>,
+    notices: Vec<String>,
+}
+
+impl<F: FnMut(usize) -> ControlFlow<()>> Observer for After<F> {
+    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        self.steps.push(step.clone());
+        (self.each)(step.step)
+    }
+
+    fn evaluated(&mut self, evaluation: &EvalRecord) {
+        self.evaluations.push(evaluation.clone());
+    }
+
+    fn notified(&mut self, notice: &Notice<'_>) {
+        self.notices.push(notice.to_string());
+    }
+}
+
+/// What a run left: in its folder, where it has one.
+#[derive(Debug)]
+struct Ran {
+    record: RunRecord,
+    steps: Vec<StepRecord>,
+    evaluations: Vec<EvalRecord>,
+    notices: Vec<String>,
+}
+
+struct Case {
+    model: ModelSpec,
+    settings: TrainSettings,
+    source: Option<Source>,
+    segments: usize,
+    snapshot_every: SnapshotEvery,
+    keep_snapshots: usize,
+    weights: Option<PathBuf>,
+}
+
+impl Case {
+    fn new(model: ModelSpec, optimizer: OptimizerSettings) -> Self {
+        Self {
+            model,
+            settings: settings(optimizer),
+            source: None,
+            segments: 1,
+            snapshot_every: SnapshotEvery::Steps(HALF),
+            keep_snapshots: 2,
+            weights: None,
+        }
+    }
+
+    fn run(
+        &self,
+        run_dir: Option<RunDir>,
+        each: impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Ran, Box<RunError>> {
+        let data = data(&self.model, self.source.clone());
+        let schedule = ScheduleRequest::Plan(PlanRequest {
+            planner: PlannerKind::Uniform,
+            segments: Some(self.segments),
+            ..PlanRequest::default()
+        });
+        let job = Job {
+            eval: data.eval.as_deref(),
+            run_dir: run_dir.clone(),
+            snapshot_every: self.snapshot_every,
+            keep_snapshots: self.keep_snapshots,
+            weights: self.weights.clone(),
+            ..Job::new(&self.model, &*data.train, &self.settings, schedule)
+        };
+        let mut after = After {
+            each,
+            steps: Vec::new(),
+            evaluations: Vec::new(),
+            notices: Vec::new(),
+        };
+        let record = run(&job, DeviceId::Cpu, &mut after)?;
+        let (steps, evaluations) = match &run_dir {
+            None => (after.steps, after.evaluations),
+            Some(dir) => (
+                read_steps(dir.folder()).unwrap(),
+                read_evaluations(dir.folder()).unwrap(),
+            ),
+        };
+        Ok(Ran {
+            record,
+            steps,
+            evaluations,
+            notices: after.notices,
+        })
+    }
+
+    fn refused(&self, run_dir: RunDir) -> RunDirError {
+        match self.run(Some(run_dir), go_on) {
+            Err(error) => match *error {
+                RunError::RunDir(error) => error,
+                other => panic!("a folder's error was expected, not {other}"),
+            },
+            Ok(_) => panic!("a folder's error was expected"),
+        }
+    }
+}
+
+fn go_on(_step: usize) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn stop_at(last: usize) -> impl FnMut(usize) -> ControlFlow<()> {
+    move |step| match step == last {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}
+
+/// A run that was stopped after [`HALF`] steps.
+fn half_a_run(case: &Case, folder: &Path) {
+    let run_dir = Some(RunDir::New(folder.to_path_buf()));
+    let record = case.run(run_dir, stop_at(HALF)).unwrap().record;
+    assert!(record.interrupted);
+    assert_eq!(record.steps, HALF);
+}
+
+/// Steps after which the folder has a snapshot.
+fn snapshots(folder: &Path) -> Vec<usize> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        Some(name.strip_prefix("snapshot-")?.parse().unwrap())
+    });
+    let mut steps: Vec<usize> = names.flatten().collect();
+    steps.sort_unstable();
+    steps
+}
+
+fn newest_snapshot(folder: &Path) -> PathBuf {
+    folder.join(format!("snapshot-{}", snapshots(folder).last().unwrap()))
+}
+
+/// Losses, rates and accuracies of all steps and evaluations; bits, so that nothing is lost in a comparison.
+fn computed(ran: &Ran) -> Vec<[u64; 4]> {
+    let bits = |number: Option<f64>| number.map_or(0, f64::to_bits);
+    let steps = ran.steps.iter().map(|step| {
+        let rate = Some(step.learning_rate);
+        [
+            step.step as u64,
+            bits(Some(step.loss)),
+            bits(step.accuracy),
+            bits(rate),
+        ]
+    });
+    let evaluations = ran.evaluations.iter().map(|evaluation| {
+        [
+            evaluation.step as u64,
+            bits(Some(evaluation.loss)),
+            bits(evaluation.accuracy),
+            evaluation.samples as u64,
+        ]
+    });
+    steps.chain(evaluations).collect()
+}
+
+/// A snapshot's tensors, without the progress, which holds times, and the checksum.
+#[derive(PartialEq)]
+pub struct Tensors {
+    /// Bytes of the parameters and statistics.
+    pub model: Vec<Vec<u8>>,
+    /// All bytes of the optimizer's state, with the ids of the parameters that it belongs to.
+    optimizer: Vec<u8>,
+}
+
+pub fn tensors(folder: &Path) -> Tensors {
+    fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> T {
+        let config = bincode::config::standard();
+        let (value, read) = bincode::serde::decode_from_slice(bytes, config).unwrap();
+        *bytes = &bytes[read..];
+        value
+    }
+    type Progress = (usize, f64, f64, Option<EvalRecord>, Option<EvalRecord>);
+    let bytes = fs::read(newest_snapshot(folder)).unwrap();
+    let mut left = &bytes["rekindle-snapshot/3\n".len()..bytes.len() - 4];
+    take::<(String, Progress)>(&mut left);
+    let tensors: usize = take(&mut left);
+    let model = (0..tensors)
+        .map(|_| take::<(u64, TensorData)>(&mut left).1.as_bytes().to_vec())
+        .collect();
+    Tensors {
+        model,
+        optimizer: left.to_vec(),
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() {
+    own_process!();
+    for model in [mlp(), conv_net()] {
+        for optimizer in [ADAM, ADAM_W, SGD] {
+            resumes_exactly(Case::new(model.clone(), optimizer));
+        }
+    }
+    let mut half = Case::new(conv_net(), ADAM_W);
+    half.settings.dtype = Dtype::Bf16;
+    resumes_exactly(half);
+}
+
+fn resumes_exactly(mut case: Case) {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, killed, stopped] =
+        ["whole", "killed", "stopped"].map(|name| folder.path().join(name));
+
+    let alone = case.run(None, go_on).unwrap();
+    let expected = computed(&alone);
+    assert_eq!(alone.evaluations.len(), 3);
+
+    // What lies on the disk while step 5 is done is what a process that is killed there leaves.
+    let ran = case.run(Some(RunDir::New(whole.clone())), |step| {
+        if step == HALF + 2 {
+            copy_folder(&whole, &killed);
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(
+        computed(&ran.unwrap()),
+        expected,
+        "snapshots change nothing"
+    );
+
+    half_a_run(&case, &stopped);
+    for (segments, from) in [(1, &killed), (2, &stopped), (3, &killed)] {
+        let resumed = folder.path().join(segments.to_string());
+        copy_folder(from, &resumed);
+        case.segments = segments;
+        let newest = snapshots(from).last().copied();
+        let ran = case
+            .run(Some(RunDir::Resume(resumed.clone())), go_on)
+            .unwrap();
+        assert_eq!(computed(&ran), expected, "{segments} segments");
+        assert_eq!(ran.record.resumed_at, newest);
+        assert!(newest >= Some(HALF) && !ran.record.interrupted);
+        let weights = |folder: &Path| fs::read(folder.join("weights.safetensors")).unwrap();
+        assert!(weights(&resumed) == weights(&whole), "{segments} segments");
+        let (resumed, whole) = (tensors(&resumed), tensors(&whole));
+        assert!(resumed.model == whole.model, "{segments} segments");
+        // Ids are drawn anew in every run, so only parts of the same run have the same.
+        if from == &killed {
+            assert!(resumed.optimizer == whole.optimizer, "{segments} segments");
+        }
+        // As many as there are, at least: statistics come on top, and the optimizer keeps one or two for each.
+        let values = case.model.infer().unwrap().param_count() as usize;
+        assert!(whole.model.concat().len() >= case.settings.dtype.bytes() as usize * values);
+        assert!(whole.optimizer.len() > 4 * values);
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_before_an_evaluation_makes_it_up() {
+    own_process!();
+    let case = Case::new(mlp(), SGD);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let stopped = case
+        .run(Some(RunDir::New(path.clone())), stop_at(STEPS))
+        .unwrap();
+    assert_eq!(stopped.evaluations.len(), 2);
+    let resumed = case.run(Some(RunDir::Resume(path)), go_on).unwrap();
+    assert_eq!(
+        computed(&resumed),
+        computed(&case.run(None, go_on).unwrap())
+    );
+}
+
+#[test]
+fn more_steps_can_be_asked_for_at_a_constant_rate() {
+    own_process!();
+    let mut case = Case::new(conv_net(), ADAM);
+    case.settings.learning_rate = LearningRate::Constant { rate: 0.01 };
+    case.settings.eval_every = None;
+    let longer = computed(&case.run(None, go_on).unwrap());
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    case.settings.steps = HALF;
+    case.run(Some(RunDir::New(path.clone())), go_on).unwrap();
+    case.settings.steps = STEPS;
+    let mut ran = case.run(Some(RunDir::Resume(path)), go_on).unwrap();
+    // The shorter run has evaluated its own last step.
+    ran.evaluations
+        .retain(|evaluation| evaluation.step == STEPS);
+    assert_eq!(computed(&ran), longer);
+}
+
+#[test]
+fn a_run_folder_holds_the_record_and_every_step() {
+    own_process!();
+    let case = Case::new(mlp(), ADAM);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new/run");
+    half_a_run(&case, &path);
+    // Steps after the snapshot, as a process leaves them that is killed between two snapshots.
+    let history = path.join("history.csv");
+    let lines = fs::read_to_string(&history).unwrap();
+    fs::write(&history, format!("{lines}4,1.0,0.5,0.1,0.1\n5,1.0,0.")).unwrap();
+
+    case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
+    let lines = fs::read_to_string(&history).unwrap();
+    let lines: Vec<_> = lines.lines().collect();
+    assert_eq!(lines[0], "step,loss,accuracy,learning_rate,step_s");
+    assert_eq!(lines.len(), 1 + STEPS);
+    let alone = case.run(None, go_on).unwrap();
+    for (line, step) in lines[1..].iter().zip(&alone.steps) {
+        let numbers: Vec<f64> = line.split(',').map(|cell| cell.parse().unwrap()).collect();
+        assert_eq!(
+            numbers[..4],
+            [
+                step.step as f64,
+                step.loss,
+                step.accuracy.unwrap(),
+                step.learning_rate,
+            ]
+        );
+    }
+    let written: serde_json::Value =
+        serde_json::from_slice(&fs::read(path.join("run.json")).unwrap()).unwrap();
+    assert_eq!(written["steps"], STEPS);
+    assert_eq!(written["interrupted"], false);
+    let evaluations = fs::read_to_string(path.join("evaluations.csv")).unwrap();
+    assert_eq!(evaluations.lines().count(), 1 + 3);
+    assert_eq!(written["evaluation"]["step"], STEPS);
+    let best = alone
+        .evaluations
+        .iter()
+        .min_by(|a, b| a.loss.total_cmp(&b.loss));
+    let best = best.unwrap().step;
+    assert_eq!(written["best_evaluation"]["step"], best);
+    // The newest two snapshots, and the best; and besides them these.
+    let kept = snapshots(&path);
+    assert!(
+        kept.len() <= 3 && kept.contains(&best) && kept.contains(&STEPS),
+        "{kept:?}"
+    );
+    let files = [
+        "lock",
+        "history.csv",
+        "evaluations.csv",
+        "run.json",
+        "weights.safetensors",
+    ];
+    assert!(files.iter().all(|file| path.join(file).is_file()));
+    assert_eq!(
+        fs::read_dir(&path).unwrap().count(),
+        kept.len() + files.len()
+    );
+}
+
+#[test]
+fn a_record_read_back_is_the_one_that_was_written() {
+    own_process!();
+    let case = Case::new(mlp(), SGD);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let returned = case
+        .run(Some(RunDir::New(path.clone())), go_on)
+        .unwrap()
+        .record;
+
+    let read = read_record(&path).unwrap();
+    let written: serde_json::Value =
+        serde_json::from_slice(&fs::read(path.join("run.json")).unwrap()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), written);
+    assert_eq!(read.measured_peak_bytes, returned.measured_peak_bytes);
+    assert_eq!(read.phases.len(), returned.phases.len());
+}
+
+#[test]
+fn a_run_with_a_folder_traces_one_step_and_leaves_its_phases_and_its_median_alone() {
+    own_process!();
+    let case = Case::new(mlp(), SGD);
+    let record = case.run(None, go_on).unwrap().record;
+    assert_eq!(record.timeline, None);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let Ran { record, steps, .. } = case.run(Some(RunDir::New(path.clone())), go_on).unwrap();
+    let phased: Vec<_> = record.phases.iter().map(|phases| phases.step).collect();
+    assert_eq!(phased, [1, 2, 3, STEPS]);
+    let timeline = record.timeline.unwrap();
+    assert_eq!(timeline.step, 4);
+    let predicted = timeline
+        .actions
+        .iter()
+        .map(|action| action.predicted_at_peak.total());
+    // Recording and planning took more than a step of this tiny model: that is the predicted peak.
+    assert!(predicted.max() <= Some(record.in_use.predicted_bytes));
+    assert_eq!(record.in_use.predicted_bytes, record.in_use.measured_bytes);
+    let mut counted: Vec<f64> = steps
+        .iter()
+        .filter(|step| ![1, 4].contains(&step.step))
+        .map(|step| step.step_s.0)
+        .collect();
+    counted.sort_by(f64::total_cmp);
+    assert!(counted.contains(&record.measured_step_s.0));
+
+    // Few steps: the last one.
+    let mut short = Case::new(mlp(), SGD);
+    short.settings.steps = 2;
+    let path = folder.path().join("short");
+    let record = short.run(Some(RunDir::New(path)), go_on).unwrap().record;
+    assert_eq!(record.timeline.unwrap().step, 2);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_refused() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let shown = folder.path().display();
+    let refusal = || read_record(folder.path()).unwrap_err().to_string();
+    assert_eq!(
+        refusal(),
+        format!(
+            "{shown}: holds no record of a run: `train -o` writes one with every snapshot and at the run's end"
+        )
+    );
+    let path = folder.path().join("run.json");
+    fs::write(&path, r#"{"format": "rekindle-run/9", "speed": 3}"#).unwrap();
+    assert_eq!(
+        refusal(),
+        format!(
+            "{}: a record of the format `rekindle-run/9`, but this version reads `rekindle-run/2`",
+            path.display()
+        )
+    );
+    fs::write(&path, r#"{"format": "rekindle-run/2"}"#).unwrap();
+    assert!(refusal().contains("not a run's record: missing field"));
+}
+
+#[test]
+fn a_new_run_spares_an_old_one() {
+    own_process!();
+    let case = Case::new(mlp(), SGD);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_path_buf();
+    half_a_run(&case, &path);
+    let shown = path.display();
+    let error = case.refused(RunDir::New(path.clone()));
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{shown}: already holds a run: continue it with `--resume {shown}`, or name another folder"
+        )
+    );
+    // Killed before its first snapshot.
+    for step in snapshots(&path) {
+        fs::remove_file(path.join(format!("snapshot-{step}"))).unwrap();
+    }
+    let error = case.refused(RunDir::New(path.clone()));
+    assert!(matches!(error, RunDirError::HoldsRun { .. }), "{error}");
+    let ran = case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
+    let begins = format!("{shown}: the run was stopped before its first snapshot and begins again");
+    assert_eq!(ran.notices, [begins]);
+    assert_eq!(ran.record.resumed_at, None);
+    assert_eq!(computed(&ran), computed(&case.run(None, go_on).unwrap()));
+
+    let empty = path.join("empty");
+    fs::create_dir(&empty).unwrap();
+    let shown = empty.display();
+    assert_eq!(
+        case.refused(RunDir::Resume(empty.clone())).to_string(),
+        format!("{shown}: holds no run to resume: `train CONFIG -o {shown}` starts one")
+    );
+}
+
+#[test]
+fn what_must_not_change_is_named_with_both_values() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_path_buf();
+    half_a_run(&Case::new(mlp(), ADAM), &path);
+    let refused = |change: fn(&mut Case)| {
+        let mut case = Case::new(mlp(), ADAM);
+        change(&mut case);
+        let error = case.refused(RunDir::Resume(path.clone()));
+        match error {
+            RunDirError::Mismatch {
+                field,
+                recorded,
+                wanted,
+                ..
+            } => [field, recorded, wanted].join(" "),
+            other => other.to_string(),
+        }
+    };
+    assert_eq!(refused(|case| case.settings.batch = 8), "batch 4 8");
+    assert_eq!(refused(|case| case.settings.seed = 12), "seed 11 12");
+    assert_eq!(
+        refused(|case| case.settings.dtype = Dtype::F16),
+        r#"dtype "f32" "f16""#
+    );
+    assert_eq!(
+        refused(|case| case.settings.optimizer = SGD),
+        r#"optimizer.type "adam" "sgd""#
+    );
+    assert_eq!(
+        refused(|case| case.settings.learning_rate = LearningRate::Constant { rate: 0.01 }),
+        r#"learning_rate.type "warmup_cosine" "constant""#
+    );
+    assert_eq!(refused(|case| case.settings.steps = 8), "steps 6 8");
+    assert_eq!(
+        refused(|case| case.model.layers[3] = linear(17)),
+        "model.layers[3].out 16 17"
+    );
+    let other_seed = |case: &mut Case| {
+        case.source = Some(Source::Synthetic {
+            shape: vec![12],
+            vocab: None,
+            target: SyntheticTarget::Classes { classes: CLASSES },
+            samples: SAMPLES,
+            seed: 8,
+        });
+    };
+    assert_eq!(refused(other_seed), "data.seed 7 8");
+
+    let constant = |steps| {
+        let mut case = Case::new(mlp(), ADAM);
+        case.settings.learning_rate = LearningRate::Constant { rate: 0.01 };
+        case.settings.steps = steps;
+        case
+    };
+    let path = folder.path().join("constant");
+    half_a_run(&constant(STEPS), &path);
+    let error = constant(2).refused(RunDir::Resume(path.clone()));
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{}: has done 3 steps already, but 2 are asked for: ask for at least 3",
+            path.join("snapshot-3").display()
+        )
+    );
+}
+
+#[test]
+fn a_text_of_the_same_length_is_another_one() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text");
+    let model = ModelSpec {
+        input: SampleShape {
+            kind: ElementKind::Token,
+            dims: vec![4],
+        },
+        layers: vec![
+            LayerSpec::Embedding { vocab: 256, dim: 2 },
+            LayerSpec::Flatten,
+            linear(256),
+        ],
+    };
+    let mut case = Case::new(model, SGD);
+    case.source = Some(Source::Text {
+        files: vec![text.clone()],
+        window: 4,
+    });
+    fs::write(&text, "one text of some length, read byte by byte").unwrap();
+    let run = folder.path().join("run");
+    half_a_run(&case, &run);
+    fs::write(&text, "one text of some length, read byte by bite").unwrap();
+    let error = case.refused(RunDir::Resume(run.clone()));
+    assert!(
+        matches!(&error, RunDirError::Mismatch { field, .. } if field == "data.contents"),
+        "{error}"
+    );
+    fs::write(&text, "one text of some length, read byte by byte").unwrap();
+    case.run(Some(RunDir::Resume(run)), go_on).unwrap();
+}
+
+#[test]
+fn a_damaged_snapshot_is_named_and_the_one_before_it_used() {
+    own_process!();
+    let mut case = Case::new(conv_net(), ADAM);
+    case.snapshot_every = SnapshotEvery::Steps(1);
+    let expected = computed(&case.run(None, go_on).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    half_a_run(&case, &run);
+    let newest = newest_snapshot(&run);
+    assert_eq!(newest, run.join("snapshot-3"));
+    let whole = fs::read(&newest).unwrap();
+    let cut = |length: usize| whole[..length].to_vec();
+    let changed = |place: usize| {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1;
+        bytes
+    };
+    let damages = [0, 5, 20, 27, whole.len() / 2, whole.len() - 1]
+        .map(|length| (cut(length), format!("after {length} bytes")))
+        .into_iter()
+        .chain(
+            [25, whole.len() / 2, whole.len() - 1].map(|place| (changed(place), "checksum".into())),
+        )
+        .chain([(
+            b"something else that has its length".to_vec(),
+            "is not a snapshot".into(),
+        )]);
+    for (number, (bytes, words)) in damages.enumerate() {
+        let path = folder.path().join(number.to_string());
+        copy_folder(&run, &path);
+        let damaged = path.join("snapshot-3");
+        fs::write(&damaged, bytes).unwrap();
+        let ran = case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
+        let [notice] = &ran.notices[..] else {
+            panic!("{:?}", ran.notices);
+        };
+        assert!(
+            notice.starts_with(&damaged.display().to_string()),
+            "{notice}"
+        );
+        assert!(notice.contains(&words), "{notice}");
+        assert_eq!(ran.record.resumed_at, Some(2));
+        assert_eq!(computed(&ran), expected);
+    }
+
+    // None before it.
+    for step in snapshots(&run) {
+        fs::write(run.join(format!("snapshot-{step}")), cut(100)).unwrap();
+    }
+    let history = fs::read(run.join("history.csv")).unwrap();
+    let message = case.refused(RunDir::Resume(run.clone())).to_string();
+    assert!(message.contains("snapshots can be read"), "{message}");
+    assert!(
+        message.contains("start it anew in another folder"),
+        "{message}"
+    );
+    assert!(message.contains("snapshot-3: was cut short"), "{message}");
+    let untouched = fs::read(run.join("history.csv")).unwrap();
+    assert_eq!(
+        untouched, history,
+        "a run that is not resumed is not touched"
+    );
+}
+
+#[test]
+fn the_newest_snapshots_and_the_best_are_kept() {
+    own_process!();
+    let mut case = Case::new(mlp(), SGD);
+    case.snapshot_every = SnapshotEvery::Steps(1);
+    case.settings.steps = 30;
+    case.settings.eval_every = Some(1);
+    // It gets worse from some step on.
+    case.settings.learning_rate = LearningRate::Constant { rate: 0.3 };
+    case.keep_snapshots = 3;
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let ran = case.run(Some(RunDir::New(run.clone())), go_on).unwrap();
+    let best = ran.record.best_evaluation.unwrap();
+    let lowest = ran
+        .evaluations
+        .iter()
+        .min_by(|a, b| a.loss.total_cmp(&b.loss));
+    assert_eq!(Some(&best), lowest);
+    assert!(
+        best.step < 28,
+        "the best is none of the last: {}",
+        best.step
+    );
+    assert_eq!(snapshots(&run), [best.step, 28, 29, 30]);
+}
+
+#[test]
+fn files_that_cannot_be_written_do_not_end_a_run() {
+    own_process!();
+    let mut case = Case::new(mlp(), ADAM);
+    case.snapshot_every = SnapshotEvery::Steps(1);
+    let expected = computed(&case.run(None, go_on).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    // A folder in the place of a file: the system refuses the file, whoever the user is.
+    let in_the_way = ["run.json", "snapshot-2", "snapshot-3"].map(|name| run.join(name));
+    let ran = case.run(Some(RunDir::New(run.clone())), |step| {
+        for path in &in_the_way {
+            match step {
+                1 => fs::create_dir_all(path.join("not empty")).unwrap(),
+                4 => fs::remove_dir_all(path).unwrap(),
+                _ => {}
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    let ran = ran.unwrap();
+    let said: Vec<&str> = ran.notices.iter().map(String::as_str).collect();
+    let [record, snapshot, snapshot_again, record_again] = &said[..] else {
+        panic!("{said:?}");
+    };
+    assert!(record.contains("run.json: cannot be written"), "{record}");
+    assert!(
+        snapshot.contains("snapshot-2: cannot be written"),
+        "{snapshot}"
+    );
+    assert_eq!(*snapshot_again, "the snapshot could be written now");
+    assert_eq!(*record_again, "the record could be written now");
+    assert_eq!(computed(&ran), expected);
+    assert_eq!(read_record(&run).unwrap().steps, STEPS);
+    assert!(!ran.record.interrupted);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused_before_the_first_step() {
+    own_process!();
+    let case = Case::new(mlp(), ADAM);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let refused = |run_dir: RunDir, start: String| {
+        let error = RunError::from(case.refused(run_dir));
+        assert!(error.to_string().starts_with(&start), "{error}");
+        assert!(error.is_refused_file(), "{error}");
+    };
+    let below: PathBuf = file.join("run");
+    refused(
+        RunDir::New(below.clone()),
+        format!("{}: cannot be created: ", below.display()),
+    );
+    let missing = folder.path().join("missing");
+    refused(
+        RunDir::Resume(missing.clone()),
+        format!("{}: cannot be read: ", missing.display()),
+    );
+}
+
+#[test]
+fn a_second_run_in_a_folder_is_refused_while_the_first_goes_on() {
+    own_process!();
+    let case = Case::new(mlp(), ADAM);
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let mut second = Vec::new();
+    let ran = case.run(Some(RunDir::New(run.clone())), |step| {
+        if step == 4 {
+            second.push(case.refused(RunDir::Resume(run.clone())));
+            second.push(case.refused(RunDir::New(run.clone())));
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(
+        computed(&ran.unwrap()),
+        computed(&case.run(None, go_on).unwrap())
+    );
+    assert_eq!(second.len(), 2);
+    for error in second {
+        assert!(matches!(error, RunDirError::Locked { .. }), "{error}");
+        let process = format!("is in use by process {} on ", std::process::id());
+        assert!(error.to_string().contains(&process), "{error}");
+    }
+}
+
+#[test]
+fn weights_go_out_and_in_again() {
+    own_process!();
+    let mut case = Case::new(conv_net(), ADAM);
+    case.settings.dtype = Dtype::Bf16;
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+    case.run(Some(RunDir::New(first.clone())), go_on).unwrap();
+    let weights = first.join("weights.safetensors");
+
+    // A rate of nothing leaves parameters alone, and no momentum leaves statistics alone.
+    let frozen = |model: ModelSpec| {
+        let mut case = Case::new(model, SGD);
+        case.settings.dtype = Dtype::Bf16;
+        case.settings.learning_rate = LearningRate::Constant { rate: 0.0 };
+        case.weights = Some(weights.clone());
+        case
+    };
+    frozen(still(conv_net()))
+        .run(Some(RunDir::New(second.clone())), go_on)
+        .unwrap();
+    let written = fs::read(&weights).unwrap();
+    assert!(fs::read(second.join("weights.safetensors")).unwrap() == written);
+
+    let shown = weights.display().to_string();
+    let refused = |model: ModelSpec| {
+        let message = frozen(model).run(None, go_on).unwrap_err().to_string();
+        let what = message.strip_prefix(&format!("{shown}: "));
+        what.unwrap_or_else(|| panic!("{message}")).to_owned()
+    };
+    let changed = |change: fn(&mut Vec<LayerSpec>)| {
+        let mut model = conv_net();
+        change(&mut model.layers);
+        refused(model)
+    };
+    let smaller_kernel = changed(|layers| {
+        if let LayerSpec::Conv2d { kernel, .. } = &mut layers[0] {
+            *kernel = [1, 1];
+        }
+    });
+    assert_eq!(
+        smaller_kernel,
+        "`0.ops.0.Conv2d.weight` has the shape [4, 2, 3, 3], but [4, 2, 1, 1] in the model"
+    );
+    let another_layer = changed(|layers| layers.push(linear(CLASSES)));
+    assert!(another_layer.starts_with("lacks `"), "{another_layer}");
+    assert!(
+        another_layer.ends_with(", which the model has"),
+        "{another_layer}"
+    );
+    let no_bias = changed(|layers| {
+        let last = layers.last_mut().unwrap();
+        *last = LayerSpec::Linear {
+            out: CLASSES,
+            bias: false,
+        };
+    });
+    assert!(
+        no_bias.ends_with(".Linear.bias`, which the model lacks"),
+        "{no_bias}"
+    );
+    fs::write(&weights, &written[..written.len() - 1]).unwrap();
+    let message = refused(conv_net());
+    assert!(
+        message.starts_with("cannot be read as safetensors: "),
+        "{message}"
+    );
+    fs::remove_file(&weights).unwrap();
+    let error = frozen(conv_net()).run(None, go_on).unwrap_err();
+    assert!(error.is_refused_file(), "{error}");
+}
+
+/// The same with batch norms whose statistics stay as they are.
+fn still(mut model: ModelSpec) -> ModelSpec {
+    fn each(layers: &mut [LayerSpec]) {
+        for layer in layers {
+            match layer {
+                LayerSpec::BatchNorm { momentum, .. } => *momentum = 0.0,
+                LayerSpec::Residual { layers } => each(layers),
+                _ => {}
+            }
+        }
+    }
+    each(&mut model.layers);
+    model
+}

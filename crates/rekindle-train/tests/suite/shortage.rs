@@ -1,0 +1,344 @@
+//! Memory that runs out in the middle of a run: the step is abandoned, and a smaller plan runs the same batch with the same
+//! random numbers, so that the run computes what an undisturbed one does.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::{
+    hint::black_box,
+    ops::ControlFlow,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use burn::{
+    nn::{Linear, LinearConfig},
+    tensor::{Device, Distribution, Tensor},
+};
+use rekindle::record::RecordError;
+use rekindle_plan::{Bytes, PlanRequest};
+use rekindle_train::{
+    ExecutorKind,
+    data::{Dataset, Identity, TargetKind, batch::Batch},
+    device::DeviceId,
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    record::{RunRecord, StepRecord},
+    run_dir::{RunDir, read_steps},
+    session::{Job, MemoryNow, Observer, Planned, PlannedAgain, RunError, ScheduleRequest, run},
+    shortage::Shortage,
+};
+
+use crate::{
+    jobs::{classifier, vectors},
+    resume::{ADAM, tensors},
+};
+
+const WIDTH: usize = 64;
+const BATCH: usize = 2048;
+const STEPS: usize = 6;
+/// The last step before memory is short.
+const UNTIL: usize = 3;
+
+/// Activations of 512 KiB each, parameters of 16 KiB.
+fn model() -> ModelSpec {
+    let linear = LayerSpec::Linear {
+        out: WIDTH,
+        bias: true,
+    };
+    let block = [
+        linear.clone(),
+        LayerSpec::Tanh,
+        LayerSpec::Dropout { p: 0.1 },
+    ];
+    let mut layers: Vec<LayerSpec> = (0..8).flat_map(|_| block.clone()).collect();
+    layers.push(linear);
+    ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers,
+    }
+}
+
+/// What makes memory short after step [`UNTIL`].
+#[derive(Clone, Copy)]
+enum Disturbance {
+    None,
+    /// Allocations fail that would take more than this share of what steps took so far.
+    Limit(f64),
+    /// The program holds this share of what steps took so far.
+    Held(f64),
+    /// The same, from the middle of the next step on.
+    HeldInStep(f64),
+}
+
+/// A data set that takes so many bytes for good when the next batch is read.
+struct Greedy {
+    data: Arc<dyn Dataset>,
+    takes: Arc<AtomicUsize>,
+    held: Mutex<Vec<u8>>,
+}
+
+impl Dataset for Greedy {
+    fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        self.data.sample_shape()
+    }
+
+    fn target(&self) -> TargetKind {
+        self.data.target()
+    }
+
+    fn identity(&self) -> Identity {
+        self.data.identity()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let bytes = self.takes.swap(0, Relaxed);
+        if bytes > 0 {
+            *self.held.lock().unwrap() = black_box(vec![1; bytes]);
+        }
+        self.data.batch(indices)
+    }
+}
+
+struct Disturb {
+    by: Disturbance,
+    peak: Bytes,
+    held: Vec<u8>,
+    takes: Arc<AtomicUsize>,
+    again: Vec<(usize, Shortage, Bytes)>,
+}
+
+impl Observer for Disturb {
+    fn planned(&mut self, planned: &Planned) {
+        self.peak = planned.peak;
+    }
+
+    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        if step.step == UNTIL {
+            let base = rekindle_alloc::in_use();
+            let share = |share: f64| ((self.peak.0 as usize - base) as f64 * share) as usize;
+            match self.by {
+                Disturbance::None => {}
+                Disturbance::Limit(of) => rekindle_alloc::set_limit(base + share(of)),
+                Disturbance::HeldInStep(of) => self.takes.store(share(of), Relaxed),
+                Disturbance::Held(of) => self.held = black_box(vec![1; share(of)]),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn planned_again(&mut self, again: &PlannedAgain<'_>) {
+        let seen = (again.step, again.shortage.clone(), again.planned.peak);
+        self.again.push(seen);
+    }
+}
+
+fn train(
+    executor: ExecutorKind,
+    budget: Option<Bytes>,
+    by: Disturbance,
+    run_dir: RunDir,
+) -> (Result<RunRecord, RunError>, Disturb) {
+    let model = model();
+    let data = vectors(WIDTH, WIDTH, 2 * BATCH);
+    let takes = Arc::new(AtomicUsize::new(0));
+    let greedy = Greedy {
+        data: data.train,
+        takes: Arc::clone(&takes),
+        held: Mutex::default(),
+    };
+    let settings = classifier(STEPS, BATCH, ADAM);
+    let request = PlanRequest {
+        budget,
+        ..PlanRequest::default()
+    };
+    let job = Job {
+        executor,
+        run_dir: Some(run_dir),
+        ..Job::new(&model, &greedy, &settings, ScheduleRequest::Plan(request))
+    };
+    let mut disturb = Disturb {
+        by,
+        peak: Bytes::ZERO,
+        held: Vec::new(),
+        takes,
+        again: Vec::new(),
+    };
+    let record = run(&job, DeviceId::Cpu, &mut disturb);
+    rekindle_alloc::set_limit(usize::MAX);
+    disturb.held = Vec::new();
+    (record, disturb)
+}
+
+fn losses(folder: &Path) -> Vec<u64> {
+    let steps = read_steps(folder).unwrap();
+    steps.iter().map(|step| step.loss.to_bits()).collect()
+}
+
+/// Both runs left the same parameters and computed the same losses.
+fn assert_same(whole: &Path, other: &Path) {
+    assert_eq!(losses(whole), losses(other));
+    assert!(tensors(whole).model == tensors(other).model);
+}
+
+fn survives_a_failed_allocation(executor: ExecutorKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, short] = ["whole", "short"].map(|name| folder.path().join(name));
+    let new = |path: &Path| RunDir::New(path.to_path_buf());
+    let (plain, disturb) = train(executor, None, Disturbance::None, new(&whole));
+    let (plain, peak) = (plain.unwrap(), disturb.peak);
+    assert_eq!((plain.replans, plain.recomputes), (0, false));
+
+    let (record, disturb) = train(executor, None, Disturbance::Limit(0.6), new(&short));
+    let record = record.unwrap();
+    assert!(record.replans > 0 && record.recomputes);
+    assert_eq!(disturb.again.len(), record.replans);
+    let (step, shortage, smaller) = &disturb.again[0];
+    println!("{shortage}; {smaller} instead of {peak}");
+    assert_eq!(*step, UNTIL + 1);
+    assert!(matches!(shortage, Shortage::Failed(_)), "{shortage}");
+    assert!(*smaller < peak);
+    assert_same(&whole, &short);
+}
+
+#[test]
+fn a_failed_allocation_of_a_recorded_step_is_survived_bit_for_bit() {
+    own_process!();
+    survives_a_failed_allocation(ExecutorKind::Recorded);
+}
+
+#[test]
+fn a_failed_allocation_of_modules_is_survived_bit_for_bit() {
+    own_process!();
+    survives_a_failed_allocation(ExecutorKind::Modules);
+}
+
+fn makes_room_or_ends_with_a_snapshot(executor: ExecutorKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, less, none] = ["whole", "less", "none"].map(|name| folder.path().join(name));
+    let new = |path: &Path| RunDir::New(path.to_path_buf());
+    let (plain, disturb) = train(executor, None, Disturbance::None, new(&whole));
+    plain.unwrap();
+    // Peaks of the run before count in this process.
+    let budget = Some(disturb.peak + Bytes(disturb.peak.0 / 8));
+
+    let (record, disturb) = train(executor, budget, Disturbance::Held(0.4), new(&less));
+    let record = record.unwrap();
+    let [(step, shortage, _)] = &disturb.again[..] else {
+        panic!("{:?}", disturb.again);
+    };
+    println!("{shortage}");
+    assert_eq!(*step, UNTIL + 1);
+    assert!(matches!(shortage, Shortage::Grown { .. }), "{shortage}");
+    assert!(Some(record.measured_peak_bytes) <= budget);
+    assert_same(&whole, &less);
+
+    let (error, _) = train(executor, budget, Disturbance::Held(1.0), new(&none));
+    let error = error.unwrap_err();
+    let RunError::OutOfMemory(out) = &error else {
+        panic!("{error}");
+    };
+    println!("{error}");
+    assert_eq!((out.step, out.holders.len()), (UNTIL + 1, 5));
+    assert!(out.smallest.is_some() || matches!(out.shortage, Shortage::NoRoom { .. }));
+    let resume = RunDir::Resume(none.clone());
+    let (record, _) = train(executor, None, Disturbance::None, resume);
+    let record = record.unwrap();
+    assert_eq!(record.resumed_at, Some(UNTIL));
+    assert_same(&whole, &none);
+}
+
+#[test]
+fn memory_that_others_take_leads_a_recorded_step_to_a_smaller_plan_or_an_end_with_a_snapshot() {
+    own_process!();
+    makes_room_or_ends_with_a_snapshot(ExecutorKind::Recorded);
+}
+
+#[test]
+fn memory_that_others_take_leads_modules_to_a_smaller_plan_or_an_end_with_a_snapshot() {
+    own_process!();
+    makes_room_or_ends_with_a_snapshot(ExecutorKind::Modules);
+}
+
+#[test]
+fn a_step_of_modules_that_exceeds_its_budget_is_abandoned_and_runs_again_within_less() {
+    own_process!();
+    let executor = ExecutorKind::Modules;
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, over] = ["whole", "over"].map(|name| folder.path().join(name));
+    let new = |path: &Path| RunDir::New(path.to_path_buf());
+    let (plain, disturb) = train(executor, None, Disturbance::None, new(&whole));
+    plain.unwrap();
+    let budget = Some(disturb.peak + Bytes(disturb.peak.0 / 8));
+    let (record, disturb) = train(executor, budget, Disturbance::HeldInStep(0.4), new(&over));
+    let record = record.unwrap();
+    let (step, shortage, smaller) = &disturb.again[0];
+    println!("{shortage}; {smaller}");
+    assert_eq!(*step, UNTIL + 1);
+    assert!(
+        matches!(shortage, Shortage::OverBudget { .. }),
+        "{shortage}"
+    );
+    assert!(Some(*smaller) < budget);
+    assert!(record.replans > 0);
+    assert_same(&whole, &over);
+}
+
+#[test]
+fn a_recorded_step_that_comes_to_hold_more_than_its_budget_is_abandoned_without_effect() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let model: Vec<Linear> = (0..8)
+        .map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device))
+        .collect();
+    let input = Tensor::<2>::random([BATCH, WIDTH], Distribution::Default, &device);
+    let loss = |model: &Vec<Linear>, input: Tensor<2>| {
+        let output = model.iter().fold(input, |x, layer| layer.forward(x).tanh());
+        output.square().mean()
+    };
+    let recorded = || rekindle::record(&model, &input, loss).unwrap();
+    let plain = recorded().plain().unwrap().plan().predicted_peak;
+    let step = recorded().within(plain + Bytes(1 << 20)).unwrap();
+    let expected = step
+        .run(&model, input.clone())
+        .unwrap()
+        .loss
+        .into_scalar::<f32>();
+    let mut held = Vec::new();
+    let refused = step.run_watched(&model, input.clone(), |_| {
+        if held.is_empty() {
+            held = black_box(vec![1u8; 8 << 20]);
+        }
+    });
+    let refused = refused.err();
+    assert!(
+        matches!(refused, Some(RecordError::OverBudget { .. })),
+        "{refused:?}"
+    );
+    held = Vec::new();
+    drop(held);
+    let again = step.run(&model, input).unwrap().loss.into_scalar::<f32>();
+    assert_eq!(again.to_bits(), expected.to_bits());
+}
+
+#[test]
+fn a_plan_that_the_machine_cannot_hold_is_not_started() {
+    own_process!();
+    let (model, data) = (model(), vectors(WIDTH, WIDTH, 2 * BATCH));
+    let settings = classifier(STEPS, BATCH, ADAM);
+    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let free = Some(Bytes(16 << 20));
+    let job = Job {
+        free,
+        ..Job::new(&model, &*data.train, &settings, schedule)
+    };
+    let error = run(&job, DeviceId::Cpu, &mut ()).unwrap_err();
+    let RunError::NotEnough { peak, free, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(peak > free);
+}

@@ -1,0 +1,272 @@
+//! What a built model starts from.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::{Device, Distribution, Tensor},
+};
+use rekindle::{Dtype, layer::Layer};
+use rekindle_train::model::{
+    build::{BuildError, build},
+    spec::{LayerSpec, ModelSpec, Padding, SampleShape},
+    stage::Stage,
+    stages::StagePlan,
+    value::Value,
+};
+
+/// Names and values of all parameters and statistics.
+#[derive(Default)]
+struct Parameters {
+    path: Vec<String>,
+    found: Vec<(String, Vec<f32>)>,
+}
+
+impl ModuleVisitor for Parameters {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.found.push((
+            self.path.join("."),
+            param.val().into_data().try_to_vec().unwrap(),
+        ));
+    }
+
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+}
+
+fn parameters(module: &impl Module) -> Vec<(String, Vec<f32>)> {
+    let mut parameters = Parameters::default();
+    module.visit(&mut parameters);
+    parameters.found
+}
+
+fn seeded(model: &ModelSpec, plan: &StagePlan, seed: u64) -> Vec<Stage> {
+    let device = Device::flex().autodiff();
+    device.seed(seed);
+    build(model, plan, Dtype::F32, &device).unwrap()
+}
+
+fn planned(model: &ModelSpec) -> StagePlan {
+    StagePlan::new(model, &model.infer().unwrap())
+}
+
+#[test]
+fn a_built_model_is_reproducible_complete_and_keeps_its_signal() {
+    own_process!();
+    draws_follow_the_seed_alone();
+    parameters_are_counted_named_and_shared();
+    stages_of_another_model_are_refused();
+    linear_stacks_start_as_orthogonal_maps();
+    for activation in [LayerSpec::Gelu, LayerSpec::Relu] {
+        deep_stacks_keep_their_signal(&activation, 128, 2.0);
+        // Without pairs, the size of a signal wanders in a narrow stack.
+        deep_stacks_keep_their_signal(&activation, 127, 30.0);
+    }
+}
+
+fn mixed() -> ModelSpec {
+    let conv = LayerSpec::Conv2d {
+        out: 4,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: Padding::Same,
+        bias: true,
+    };
+    let inner = vec![
+        conv.clone(),
+        LayerSpec::BatchNorm {
+            epsilon: 1e-5,
+            momentum: 0.1,
+        },
+        LayerSpec::Gelu,
+    ];
+    let layers = vec![
+        LayerSpec::Embedding { vocab: 11, dim: 5 },
+        LayerSpec::LayerNorm { epsilon: 1e-5 },
+        LayerSpec::Reshape {
+            shape: vec![1, 6, 5],
+        },
+        conv,
+        LayerSpec::Residual {
+            layers: vec![LayerSpec::Residual { layers: inner }],
+        },
+        LayerSpec::Flatten,
+        LayerSpec::Linear {
+            out: 3,
+            bias: false,
+        },
+    ];
+    ModelSpec {
+        input: SampleShape::tokens([6]),
+        layers,
+    }
+}
+
+fn draws_follow_the_seed_alone() {
+    let model = mixed();
+    let plan = planned(&model);
+    let values = |stages: &Vec<Stage>| -> Vec<_> {
+        stages
+            .iter()
+            .flat_map(parameters)
+            .map(|(_, values)| values)
+            .collect()
+    };
+    let first = values(&seeded(&model, &plan, 7));
+    assert_eq!(first, values(&seeded(&model, &plan, 7)));
+    assert_ne!(first, values(&seeded(&model, &plan, 8)));
+
+    let mut one_stage = plan.clone();
+    one_stage.stages.truncate(1);
+    one_stage.stages[0].layers = 0..model.layers.len();
+    assert_eq!(first, values(&seeded(&model, &one_stage, 7)));
+}
+
+fn parameters_are_counted_named_and_shared() {
+    let model = mixed();
+    let plan = planned(&model);
+    let stages = seeded(&model, &plan, 1);
+    let names: Vec<String> = parameters(&stages)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(names[0], "0.ops.0.Embedding.weight");
+    assert!(
+        names.contains(&"3.ops.1.BatchNorm.running_mean".to_owned()),
+        "{names:?}"
+    );
+
+    for (stage, planned) in stages.iter().zip(&plan.stages) {
+        let trained = parameters(stage)
+            .into_iter()
+            .filter(|(name, _)| !name.contains("running"));
+        assert_eq!(
+            trained.map(|(_, values)| values.len() as u64).sum::<u64>(),
+            planned.param_count,
+            "{}",
+            planned.name
+        );
+    }
+    assert_eq!(parameters(&stages), parameters(&stages.clone()));
+    assert_eq!(parameters(&stages), parameters(&stages.valid()));
+    let other = seeded(&model, &plan, 2).load_record(stages.clone().into_record());
+    assert_eq!(parameters(&stages), parameters(&other));
+}
+
+fn stages_of_another_model_are_refused() {
+    let model = mixed();
+    let mut shorter = model.clone();
+    shorter.layers.pop();
+    let error = build(
+        &model,
+        &planned(&shorter),
+        Dtype::F32,
+        &Device::flex().autodiff(),
+    )
+    .unwrap_err();
+    assert_eq!(
+        error,
+        BuildError::OtherModel {
+            planned: 6,
+            layers: 7
+        }
+    );
+    let error = build(
+        &shorter,
+        &planned(&model),
+        Dtype::F32,
+        &Device::flex().autodiff(),
+    )
+    .unwrap_err();
+    assert_eq!(
+        error,
+        BuildError::OtherModel {
+            planned: 7,
+            layers: 6
+        }
+    );
+}
+
+/// Rounding of sums of a few dozen products of `f32`, over a few layers.
+const ROUNDING: f32 = 1e-5;
+
+/// A GELU stack that ends in the difference of the pairs gives an orthogonal map of its input.
+fn linear_stacks_start_as_orthogonal_maps() {
+    let (inputs, width) = (24, 48);
+    let linear = LayerSpec::Linear {
+        out: width,
+        bias: true,
+    };
+    let layers = [linear, LayerSpec::Gelu]
+        .into_iter()
+        .cycle()
+        .take(12)
+        .collect();
+    let model = ModelSpec {
+        input: SampleShape::float([inputs]),
+        layers,
+    };
+    let device = Device::flex().autodiff();
+    let mut value = Value::from(Tensor::<2>::eye(inputs, &device));
+    for stage in &seeded(&model, &planned(&model), 5) {
+        value = stage.forward(value);
+    }
+    let output = value.into_float2().unwrap();
+    let half = width / 2;
+    let map = output.clone().narrow(1, 0, half) - output.narrow(1, half, half);
+    let off = map.clone().matmul(map.transpose()) - Tensor::eye(inputs, &device);
+    let off: f32 = off.abs().max().into_scalar();
+    assert!(off < ROUNDING, "off by {off}");
+}
+
+/// 63 layers of one activation keep the size of values and gradients within a factor.
+fn deep_stacks_keep_their_signal(activation: &LayerSpec, width: usize, factor: f32) {
+    let (depth, batch) = (63, 8);
+    let layers = (0..depth)
+        .flat_map(|_| {
+            [
+                LayerSpec::Linear {
+                    out: width,
+                    bias: true,
+                },
+                activation.clone(),
+            ]
+        })
+        .collect();
+    let model = ModelSpec {
+        input: SampleShape::float([width]),
+        layers,
+    };
+    let stages = seeded(&model, &planned(&model), 3);
+    let device = Device::flex().autodiff();
+    let normal = Distribution::Normal(0.0, 1.0);
+    let input = Tensor::<2>::random([batch, width], normal, &device).require_grad();
+    let size = |tensor: Tensor<2>| tensor.powi_scalar(2).mean().into_scalar::<f32>().sqrt();
+
+    let mut value = Value::from(input.clone());
+    for stage in &stages {
+        value = stage.forward(value);
+    }
+    let output = value.into_float2().unwrap();
+    // ReLU and GELU keep about half of the square.
+    let kept = 2.0_f32.sqrt() * size(output.clone().inner()) / size(input.clone().inner());
+    assert!(
+        (1.0 / factor..factor).contains(&kept),
+        "{} {width}: values {kept}",
+        activation.kind()
+    );
+
+    // A gradient of size 1 at the output; what ReLU and GELU let through is half of its square.
+    let upstream = output.random_like(normal);
+    let gradients = (output * upstream).sum().backward();
+    let kept = 2.0_f32.sqrt() * size(input.grad(&gradients).unwrap());
+    assert!(
+        (1.0 / factor..factor).contains(&kept),
+        "{} {width}: gradients {kept}",
+        activation.kind()
+    );
+}

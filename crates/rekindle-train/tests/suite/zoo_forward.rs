@@ -1,0 +1,469 @@
+//! What each layer kind computes, against loops written out by hand and values from closed formulas.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::collections::VecDeque;
+
+use approx::assert_relative_eq;
+use burn::{
+    module::{Module, ModuleMapper, Param},
+    tensor::{Device, Tensor, TensorData},
+};
+use rekindle::{Dtype, layer::Layer};
+use rekindle_train::model::{
+    build::build,
+    spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
+    stage::Stage,
+    stages::StagePlan,
+    value::{Value, ValueError},
+};
+
+/// Rounding of sums of a few dozen `f32` products.
+const ROUNDING: f32 = 2e-5;
+
+/// Gives parameters these values, in order.
+struct Fill(VecDeque<Vec<f32>>);
+
+impl ModuleMapper for Fill {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let values = self.0.pop_front().unwrap();
+        param.map(|tensor| {
+            Tensor::from_data(TensorData::new(values, tensor.dims()), &tensor.device())
+        })
+    }
+}
+
+/// All layers in one stage, with these parameters.
+fn stage(input: &SampleShape, layers: Vec<LayerSpec>, params: Vec<Vec<f32>>) -> Stage {
+    let model = ModelSpec {
+        input: input.clone(),
+        layers,
+    };
+    let shape = model.infer().unwrap();
+    let mut plan = StagePlan::new(&model, &shape);
+    plan.stages.truncate(1);
+    plan.stages[0].layers = 0..model.layers.len();
+    let stage = build(&model, &plan, Dtype::F32, &Device::flex().autodiff())
+        .unwrap()
+        .remove(0);
+    let mut fill = Fill(params.into());
+    let stage = stage.map(&mut fill);
+    assert!(fill.0.is_empty(), "more values than parameters");
+    stage
+}
+
+fn floats(value: Value) -> Vec<f32> {
+    let data = match value {
+        Value::Float2(tensor) => tensor.into_data(),
+        Value::Float3(tensor) => tensor.into_data(),
+        other => other.into_float4().unwrap().into_data(),
+    };
+    data.try_to_vec().unwrap()
+}
+
+/// Runs layers on `values`, whose shape has the batch first.
+fn run(
+    values: &[f32],
+    shape: &[usize],
+    layers: Vec<LayerSpec>,
+    params: Vec<Vec<f32>>,
+) -> (Vec<usize>, Vec<f32>) {
+    let stage = stage(&SampleShape::float(&shape[1..]), layers, params);
+    let output = stage
+        .forward(Value::from_floats(values.to_vec(), shape, &Device::flex().autodiff()).unwrap());
+    (output.dims(), floats(output))
+}
+
+fn assert_close(got: &[f32], expected: &[f32]) {
+    assert_eq!(got.len(), expected.len());
+    for (got, expected) in got.iter().zip(expected) {
+        assert_relative_eq!(got, expected, epsilon = ROUNDING, max_relative = ROUNDING);
+    }
+}
+
+/// Numbers without a pattern that a wrong order of dimensions would keep.
+fn scattered(count: usize) -> Vec<f32> {
+    (0..count)
+        .map(|index| ((index * index * 7 + index * 3) % 23) as f32 / 11.0 - 1.0)
+        .collect()
+}
+
+#[test]
+fn linear_acts_on_the_last_dimension_of_any_rank() {
+    let layer = || vec![LayerSpec::Linear { out: 3, bias: true }];
+    let params = || vec![vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], vec![0.5, 0.0, -0.5]];
+    // [1, 2] W = [9, 12, 15], [3, -1] W = [-1, 1, 3].
+    let expected = [9.5, 12.0, 14.5, -0.5, 1.0, 2.5];
+    for shape in [vec![2, 2], vec![1, 2, 2], vec![1, 2, 1, 2]] {
+        let (dims, values) = run(&[1.0, 2.0, 3.0, -1.0], &shape, layer(), params());
+        assert_eq!(dims.last(), Some(&3));
+        assert_eq!(dims.len(), shape.len());
+        assert_close(&values, &expected);
+    }
+}
+
+/// Value at a position of an image, 0 outside.
+fn at(
+    image: &[f32],
+    [height, width]: [usize; 2],
+    channel: usize,
+    row: isize,
+    column: isize,
+) -> Option<f32> {
+    let inside = (0..height as isize).contains(&row) && (0..width as isize).contains(&column);
+    inside.then(|| image[(channel * height + row as usize) * width + column as usize])
+}
+
+#[test]
+fn conv2d_sums_products_under_each_window() {
+    let (channels, out, [height, width]) = (2, 3, [5, 4]);
+    let image = scattered(channels * height * width);
+    let settings = [
+        ([3, 3], [1, 1], Padding::Same, [1, 1]),
+        ([3, 1], [2, 3], Padding::Same, [1, 0]),
+        ([2, 3], [1, 1], Padding::Valid, [0, 0]),
+        ([3, 3], [2, 1], Padding::Explicit([2, 0]), [2, 0]),
+    ];
+    for (kernel, stride, padding, zeros) in settings {
+        let weights = scattered(out * channels * kernel[0] * kernel[1] + 5).split_off(5);
+        let bias = vec![0.25, -0.5, 1.0];
+        let layer = LayerSpec::Conv2d {
+            out,
+            kernel,
+            stride,
+            padding,
+            bias: true,
+        };
+        let params = vec![weights.clone(), bias.clone()];
+        let (dims, values) = run(&image, &[1, channels, height, width], vec![layer], params);
+
+        let rows = (height + 2 * zeros[0] - kernel[0]) / stride[0] + 1;
+        let columns = (width + 2 * zeros[1] - kernel[1]) / stride[1] + 1;
+        assert_eq!(dims, [1, out, rows, columns]);
+        let mut expected = Vec::new();
+        for (filter, row, column) in positions(out, rows, columns) {
+            let mut sum = bias[filter];
+            for (channel, i, j) in positions(channels, kernel[0], kernel[1]) {
+                let weight =
+                    weights[((filter * channels + channel) * kernel[0] + i) * kernel[1] + j];
+                let row = (row * stride[0] + i) as isize - zeros[0] as isize;
+                let column = (column * stride[1] + j) as isize - zeros[1] as isize;
+                sum += weight * at(&image, [height, width], channel, row, column).unwrap_or(0.0);
+            }
+            expected.push(sum);
+        }
+        assert_close(&values, &expected);
+    }
+}
+
+fn positions(a: usize, b: usize, c: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..a).flat_map(move |x| (0..b).flat_map(move |y| (0..c).map(move |z| (x, y, z))))
+}
+
+#[test]
+fn pooling_looks_at_the_image_and_never_at_the_padding() {
+    let (channels, [height, width]) = (2, [5, 4]);
+    // All negative: a padding that counted as 0 would be the maximum.
+    let image: Vec<f32> = scattered(channels * height * width)
+        .iter()
+        .map(|value| value - 2.0)
+        .collect();
+    for (kernel, stride, padding) in [
+        ([2, 2], [2, 2], [0, 0]),
+        ([3, 2], [1, 2], [1, 1]),
+        ([3, 3], [2, 2], [1, 0]),
+    ] {
+        let pool = PoolSpec {
+            kernel,
+            stride,
+            padding,
+        };
+        let rows = (height + 2 * padding[0] - kernel[0]) / stride[0] + 1;
+        let columns = (width + 2 * padding[1] - kernel[1]) / stride[1] + 1;
+        let (mut maxima, mut means) = (Vec::new(), Vec::new());
+        for (channel, row, column) in positions(channels, rows, columns) {
+            let window: Vec<f32> = positions(1, kernel[0], kernel[1])
+                .filter_map(|(_, i, j)| {
+                    let row = (row * stride[0] + i) as isize - padding[0] as isize;
+                    let column = (column * stride[1] + j) as isize - padding[1] as isize;
+                    at(&image, [height, width], channel, row, column)
+                })
+                .collect();
+            maxima.push(window.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            means.push(window.iter().sum::<f32>() / window.len() as f32);
+        }
+        let shape = [1, channels, height, width];
+        let (dims, values) = run(&image, &shape, vec![LayerSpec::MaxPool2d(pool)], vec![]);
+        assert_eq!(dims, [1, channels, rows, columns]);
+        assert_close(&values, &maxima);
+        let (dims, values) = run(&image, &shape, vec![LayerSpec::AvgPool2d(pool)], vec![]);
+        assert_eq!(dims, [1, channels, rows, columns]);
+        assert_close(&values, &means);
+    }
+}
+
+#[test]
+fn activations_match_tabulated_values() {
+    let input = [-1.0, 0.0, 0.5, 2.0];
+    let cases = [
+        (LayerSpec::Relu, [0.0, 0.0, 0.5, 2.0]),
+        // x times the normal distribution function.
+        (
+            LayerSpec::Gelu,
+            [-0.158_655_25, 0.0, 0.345_731_23, 1.954_499_7],
+        ),
+        (
+            LayerSpec::Tanh,
+            [-0.761_594_2, 0.0, 0.462_117_16, 0.964_027_6],
+        ),
+        (
+            LayerSpec::Sigmoid,
+            [0.268_941_42, 0.5, 0.622_459_35, 0.880_797_1],
+        ),
+    ];
+    for (layer, expected) in cases {
+        for shape in [vec![2, 2], vec![1, 2, 2], vec![1, 2, 2, 1]] {
+            let (dims, values) = run(&input, &shape, vec![layer.clone()], vec![]);
+            assert_eq!(dims, shape);
+            assert_close(&values, &expected);
+        }
+    }
+}
+
+#[test]
+fn softmax_divides_exponentials_by_their_row_sum() {
+    let (two, three) = (2.0_f32.ln(), 3.0_f32.ln());
+    let input = [0.0, two, three, 1000.0, 1000.0 + two, 1000.0 + three];
+    // Around 1,000 the spacing of `f32` is 6e-5, so only the first row is held against the formula.
+    let (_, values) = run(&input, &[2, 1, 3], vec![LayerSpec::Softmax], vec![]);
+    assert_close(&values[..3], &[1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0]);
+    assert_relative_eq!(values[3..].iter().sum::<f32>(), 1.0, epsilon = ROUNDING);
+}
+
+#[test]
+fn layer_norm_centres_and_scales_each_row() {
+    let input = [1.0, 2.0, 3.0, 4.0, 10.0, 10.0, 14.0, 14.0];
+    let params = vec![vec![1.0, 1.0, 2.0, 1.0], vec![0.0, 0.5, 0.0, 0.0]];
+    let (_, values) = run(
+        &input,
+        &[1, 2, 4],
+        vec![LayerSpec::LayerNorm { epsilon: 1e-3 }],
+        params,
+    );
+    // Means 2.5 and 12, variances 1.25 and 4.
+    let (first, second) = (1.251_f32.sqrt(), 4.001_f32.sqrt());
+    let expected = [
+        -1.5 / first,
+        -0.5 / first + 0.5,
+        2.0 * 0.5 / first,
+        1.5 / first,
+        -2.0 / second,
+        -2.0 / second + 0.5,
+        2.0 * 2.0 / second,
+        2.0 / second,
+    ];
+    assert_close(&values, &expected);
+}
+
+#[test]
+fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
+    // Two channels of two values each, two samples: channel 0 holds 1, 3, 5, 7; channel 1 holds 0, 0, 4, 4.
+    let input = [1.0, 3.0, 0.0, 0.0, 5.0, 7.0, 4.0, 4.0];
+    let (epsilon, momentum) = (1e-3, 0.25);
+    let params = vec![
+        vec![1.0, 1.0],
+        vec![0.0, 10.0],
+        vec![0.0, 0.0],
+        vec![1.0, 1.0],
+    ];
+    for sample in [vec![2, 2], vec![2, 1, 2]] {
+        let shape: Vec<usize> = [2].into_iter().chain(sample.iter().copied()).collect();
+        let norm = LayerSpec::BatchNorm { epsilon, momentum };
+        let stage = stage(&SampleShape::float(sample), vec![norm], params.clone());
+        let given = Value::from_floats(input.to_vec(), &shape, &Device::flex().autodiff()).unwrap();
+        // Means 4 and 2, variances 5 and 4.
+        let (first, second) = (5.001_f32.sqrt(), 4.001_f32.sqrt());
+        let expected = [
+            -3.0 / first,
+            -1.0 / first,
+            10.0 - 2.0 / second,
+            10.0 - 2.0 / second,
+            1.0 / first,
+            3.0 / first,
+            10.0 + 2.0 / second,
+            10.0 + 2.0 / second,
+        ];
+        assert_close(&floats(stage.forward(given)), &expected);
+
+        // Running means 0.25 * (4, 2), variances 0.75 + 0.25 * (5, 4).
+        let (first, second) = (2.001_f32.sqrt(), 1.751_f32.sqrt());
+        let given = Value::from_floats(input.to_vec(), &shape, &Device::flex()).unwrap();
+        let expected: Vec<f32> = [0.0, 2.0]
+            .into_iter()
+            .map(|x| x / first)
+            .chain([-0.5; 2].map(|x| 10.0 + x / second))
+            .chain([4.0, 6.0].map(|x| x / first))
+            .chain([3.5; 2].map(|x| 10.0 + x / second))
+            .collect();
+        assert_close(&floats(stage.valid().forward(given)), &expected);
+    }
+}
+
+#[test]
+fn batch_norm_over_features_gives_mean_0_and_variance_1() {
+    let norm = LayerSpec::BatchNorm {
+        epsilon: 1e-9,
+        momentum: 0.1,
+    };
+    let (_, values) = run(
+        &scattered(32),
+        &[8, 4],
+        vec![norm],
+        vec![vec![1.0; 4], vec![0.0; 4], vec![0.0; 4], vec![1.0; 4]],
+    );
+    for feature in 0..4 {
+        let column: Vec<f32> = values.iter().skip(feature).step_by(4).copied().collect();
+        assert_relative_eq!(column.iter().sum::<f32>() / 8.0, 0.0, epsilon = ROUNDING);
+        assert_relative_eq!(
+            column.iter().map(|x| x * x).sum::<f32>() / 8.0,
+            1.0,
+            epsilon = ROUNDING
+        );
+    }
+}
+
+#[test]
+fn dropout_drops_its_share_and_scales_the_rest() {
+    let p = 0.25;
+    let count = 64 * 1024;
+    let stage = stage(
+        &SampleShape::float([1024]),
+        vec![LayerSpec::Dropout { p }],
+        vec![],
+    );
+    assert!(stage.draws_random());
+    let given = || vec![3.0; count];
+    let shape = [64, 1024];
+    let values = floats(
+        stage.forward(Value::from_floats(given(), &shape, &Device::flex().autodiff()).unwrap()),
+    );
+    let dropped = values.iter().filter(|value| **value == 0.0).count();
+    // Six standard deviations of a binomial count.
+    let spread = 6.0 * (count as f64 * p * (1.0 - p)).sqrt();
+    assert!(
+        (dropped as f64 - count as f64 * p).abs() < spread,
+        "{dropped} of {count}"
+    );
+    let scaled = 3.0 / 0.75;
+    assert!(
+        values
+            .iter()
+            .all(|value| *value == 0.0 || (value - scaled).abs() < ROUNDING)
+    );
+
+    let evaluated = stage
+        .valid()
+        .forward(Value::from_floats(given(), &shape, &Device::flex()).unwrap());
+    assert_eq!(floats(evaluated), given());
+}
+
+#[test]
+fn only_dropout_that_drops_draws_random_numbers() {
+    let draws =
+        |layers: Vec<LayerSpec>| stage(&SampleShape::float([4]), layers, vec![]).draws_random();
+    let dropout = |p| LayerSpec::Dropout { p };
+    assert!(draws(vec![
+        LayerSpec::Relu,
+        LayerSpec::Residual {
+            layers: vec![dropout(0.1)]
+        }
+    ]));
+    assert!(!draws(vec![LayerSpec::Relu, dropout(0.0)]));
+}
+
+#[test]
+fn embedding_looks_up_rows() {
+    let table: Vec<f32> = (0..10).map(|value| value as f32).collect();
+    let device = Device::flex().autodiff();
+    for shape in [vec![2, 3], vec![2, 3, 1], vec![1, 2, 3]] {
+        let stage = stage(
+            &SampleShape::tokens(&shape[1..]),
+            vec![LayerSpec::Embedding { vocab: 5, dim: 2 }],
+            vec![table.clone()],
+        );
+        let output =
+            stage.forward(Value::from_tokens(vec![4, 0, 1, 1, 3, 2], &shape, &device).unwrap());
+        let mut expected = shape.clone();
+        expected.push(2);
+        assert_eq!(output.dims(), expected);
+        assert_eq!(
+            floats(output),
+            [8.0, 9.0, 0.0, 1.0, 2.0, 3.0, 2.0, 3.0, 6.0, 7.0, 4.0, 5.0]
+        );
+    }
+}
+
+#[test]
+fn zero_pad_adds_rows_and_columns_where_it_says() {
+    let layer = LayerSpec::ZeroPad {
+        padding: [1, 0, 2, 1],
+    };
+    let (dims, values) = run(&[1.0, 2.0, 3.0, 4.0], &[1, 1, 2, 2], vec![layer], vec![]);
+    assert_eq!(dims, [1, 1, 3, 5]);
+    #[rustfmt::skip]
+    let expected = [
+        0.0, 0.0, 0.0, 0.0, 0.0,
+        0.0, 0.0, 1.0, 2.0, 0.0,
+        0.0, 0.0, 3.0, 4.0, 0.0,
+    ];
+    assert_eq!(values, expected);
+}
+
+#[test]
+fn views_keep_the_values_in_order() {
+    let values = scattered(24);
+    let layers = vec![LayerSpec::Flatten, LayerSpec::Reshape { shape: vec![2, 6] }];
+    assert_eq!(
+        run(&values, &[2, 3, 2, 2], layers, vec![]),
+        (vec![2, 2, 6], values)
+    );
+}
+
+#[test]
+fn residuals_nest() {
+    // f(x) = relu(x) + tanh(relu(x)), and the whole is 2 (x + f(x)).
+    let inner = LayerSpec::Residual {
+        layers: vec![LayerSpec::Tanh],
+    };
+    let layers = vec![
+        LayerSpec::Residual {
+            layers: vec![LayerSpec::Relu, inner],
+        },
+        LayerSpec::Residual {
+            layers: vec![LayerSpec::Flatten],
+        },
+    ];
+    let (_, values) = run(&[-1.0, 0.5], &[1, 2], layers, vec![]);
+    assert_close(&values, &[-2.0, 2.0 * (1.0 + 0.462_117_16)]);
+}
+
+#[test]
+fn a_value_of_another_shape_is_refused() {
+    let device = Device::flex().autodiff();
+    let value = Value::from_floats(vec![0.0; 6], &[2, 3], &device).unwrap();
+    let wanted = SampleShape::float([4]);
+    let error = value.check(&wanted).unwrap_err();
+    assert_eq!(
+        error,
+        ValueError::Shape {
+            got: SampleShape::float([3]),
+            wanted
+        }
+    );
+    assert!(value.check(&SampleShape::tokens([3])).is_err());
+    assert!(value.clone().reshape(&[4]).is_err());
+    assert!(value.clone().reshape(&[1, 1, 1, 3]).is_err());
+    assert!(value.into_tokens2().is_err());
+    assert!(Value::from_floats(vec![0.0; 6], &[6], &device).is_err());
+    assert!(Value::from_floats(vec![0.0; 6], &[2, 4], &device).is_err());
+    assert!(Value::from_floats(vec![], &[usize::MAX, 2], &device).is_err());
+}

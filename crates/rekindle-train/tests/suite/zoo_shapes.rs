@@ -1,0 +1,459 @@
+//! Shape inference: what it finds, and what it refuses.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use rekindle_train::model::{
+    shape_error::{LayerPath, ShapeError, ShapeProblem},
+    spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
+};
+
+fn conv(out: usize, kernel: usize, padding: Padding) -> LayerSpec {
+    LayerSpec::Conv2d {
+        out,
+        kernel: [kernel; 2],
+        stride: [1, 1],
+        padding,
+        bias: true,
+    }
+}
+
+fn linear(out: usize) -> LayerSpec {
+    LayerSpec::Linear { out, bias: true }
+}
+
+fn pool(kernel: usize, padding: usize) -> LayerSpec {
+    LayerSpec::MaxPool2d(PoolSpec {
+        kernel: [kernel; 2],
+        stride: [kernel; 2],
+        padding: [padding; 2],
+    })
+}
+
+fn model(input: SampleShape, layers: Vec<LayerSpec>) -> ModelSpec {
+    ModelSpec { input, layers }
+}
+
+fn refused(input: SampleShape, layer: LayerSpec) -> ShapeProblem {
+    let error = model(input.clone(), vec![layer.clone()])
+        .infer()
+        .unwrap_err();
+    assert_eq!(error.path, LayerPath(vec![0]));
+    assert_eq!(error.kind, layer.kind());
+    assert_eq!(error.got, input);
+    error.problem
+}
+
+#[test]
+fn deep_convolutions_count_their_parameters_layer_by_layer() {
+    let same = |out| conv(out, 3, Padding::Same);
+    let mut layers = vec![same(256), pool(2, 0), same(512), pool(2, 0)];
+    layers.extend((0..22).map(|_| same(1024)));
+    layers.extend([
+        pool(2, 0),
+        same(256),
+        same(32),
+        pool(2, 0),
+        LayerSpec::Flatten,
+        linear(4),
+        linear(1),
+    ]);
+    let shape = model(SampleShape::float([1, 16, 16]), layers)
+        .infer()
+        .unwrap();
+
+    let mut expected = vec![2_560, 0, 1_180_160, 0, 4_719_616];
+    expected.extend([9_438_208; 21]);
+    expected.extend([0, 2_359_552, 73_760, 0, 0, 132, 5]);
+    let counts: Vec<u64> = shape.layers.iter().map(|layer| layer.param_count).collect();
+    assert_eq!(counts, expected);
+    assert_eq!(shape.param_count(), 206_538_153);
+    assert_eq!(shape.layers[3].output, SampleShape::float([512, 4, 4]));
+    assert_eq!(shape.output(), &SampleShape::float([1]));
+}
+
+#[test]
+fn every_kind_maps_its_shape() {
+    let image = SampleShape::float([3, 9, 7]);
+    let pool = PoolSpec {
+        kernel: [3, 2],
+        stride: [2, 2],
+        padding: [1, 1],
+    };
+    let strided = LayerSpec::Conv2d {
+        out: 8,
+        kernel: [3, 5],
+        stride: [2, 3],
+        padding: Padding::Same,
+        bias: false,
+    };
+    let cases = [
+        (
+            image.clone(),
+            linear(5),
+            SampleShape::float([3, 9, 5]),
+            7 * 5 + 5,
+        ),
+        (
+            image.clone(),
+            strided,
+            SampleShape::float([8, 5, 3]),
+            8 * 3 * 3 * 5,
+        ),
+        (
+            image.clone(),
+            conv(4, 3, Padding::Valid),
+            SampleShape::float([4, 7, 5]),
+            4 * 3 * 9 + 4,
+        ),
+        (
+            image.clone(),
+            conv(4, 3, Padding::Explicit([0, 2])),
+            SampleShape::float([4, 7, 9]),
+            4 * 3 * 9 + 4,
+        ),
+        (
+            image.clone(),
+            LayerSpec::MaxPool2d(pool),
+            SampleShape::float([3, 5, 4]),
+            0,
+        ),
+        (
+            image.clone(),
+            LayerSpec::AvgPool2d(pool),
+            SampleShape::float([3, 5, 4]),
+            0,
+        ),
+        (
+            image.clone(),
+            LayerSpec::Flatten,
+            SampleShape::float([189]),
+            0,
+        ),
+        (
+            image.clone(),
+            LayerSpec::Reshape { shape: vec![27, 7] },
+            SampleShape::float([27, 7]),
+            0,
+        ),
+        (image.clone(), LayerSpec::Gelu, image.clone(), 0),
+        (image.clone(), LayerSpec::Softmax, image.clone(), 0),
+        (
+            image.clone(),
+            LayerSpec::Dropout { p: 0.0 },
+            image.clone(),
+            0,
+        ),
+        (
+            image.clone(),
+            LayerSpec::BatchNorm {
+                epsilon: 1e-5,
+                momentum: 0.1,
+            },
+            image.clone(),
+            6,
+        ),
+        (
+            image.clone(),
+            LayerSpec::LayerNorm { epsilon: 1e-5 },
+            image.clone(),
+            14,
+        ),
+        (
+            image.clone(),
+            LayerSpec::ZeroPad {
+                padding: [1, 2, 3, 4],
+            },
+            SampleShape::float([3, 12, 14]),
+            0,
+        ),
+        (
+            SampleShape::tokens([6]),
+            LayerSpec::Flatten,
+            SampleShape::tokens([6]),
+            0,
+        ),
+        (
+            SampleShape::tokens([6]),
+            LayerSpec::Embedding { vocab: 256, dim: 4 },
+            SampleShape::float([6, 4]),
+            1024,
+        ),
+        (
+            image.clone(),
+            LayerSpec::Residual {
+                layers: vec![linear(9), linear(7)],
+            },
+            image,
+            7 * 9 + 9 + 9 * 7 + 7,
+        ),
+    ];
+    for (input, layer, output, params) in cases {
+        let shape = model(input, vec![layer.clone()]).infer().unwrap();
+        assert_eq!(shape.layers[0].output, output, "{layer:?}");
+        assert_eq!(shape.layers[0].param_count, params, "{layer:?}");
+    }
+}
+
+#[test]
+fn an_error_inside_residuals_carries_the_whole_path() {
+    let inner = LayerSpec::Residual {
+        layers: vec![LayerSpec::Relu, conv(3, 3, Padding::Same)],
+    };
+    let outer = LayerSpec::Residual {
+        layers: vec![inner],
+    };
+    let error = model(SampleShape::float([8]), vec![linear(4), outer])
+        .infer()
+        .unwrap_err();
+    assert_eq!(error.path, LayerPath(vec![1, 0, 1]));
+    assert_eq!(
+        error.to_string(),
+        "layer 1.0.1 (conv2d) got [4]: it wants [channels, height, width]; \
+         put a reshape before it, or take out the flatten"
+    );
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let image = || SampleShape::float([3, 8, 8]);
+    let zero = |what| ShapeProblem::ZeroSize { what };
+    let no_stride = LayerSpec::Conv2d {
+        out: 1,
+        kernel: [3, 3],
+        stride: [1, 0],
+        padding: Padding::Same,
+        bias: true,
+    };
+    assert_eq!(refused(image(), linear(0)), zero("out"));
+    assert_eq!(refused(image(), conv(0, 3, Padding::Same)), zero("out"));
+    assert_eq!(refused(image(), conv(1, 0, Padding::Valid)), zero("kernel"));
+    assert_eq!(refused(image(), no_stride), zero("stride"));
+    assert_eq!(refused(image(), pool(0, 0)), zero("kernel"));
+    assert_eq!(
+        refused(image(), LayerSpec::Reshape { shape: vec![0, 3] }),
+        zero("shape")
+    );
+    let tokens = || SampleShape::tokens([4]);
+    assert_eq!(
+        refused(tokens(), LayerSpec::Embedding { vocab: 0, dim: 2 }),
+        zero("vocab")
+    );
+    assert_eq!(
+        refused(tokens(), LayerSpec::Embedding { vocab: 2, dim: 0 }),
+        zero("dim")
+    );
+
+    for p in [1.0, -0.1, f64::NAN, f64::INFINITY] {
+        let problem = refused(image(), LayerSpec::Dropout { p });
+        assert!(
+            matches!(problem, ShapeProblem::OutOfRange { what: "p", .. }),
+            "{problem}"
+        );
+    }
+    for epsilon in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for layer in [
+            LayerSpec::LayerNorm { epsilon },
+            LayerSpec::BatchNorm {
+                epsilon,
+                momentum: 0.1,
+            },
+        ] {
+            let problem = refused(image(), layer);
+            assert!(
+                matches!(
+                    problem,
+                    ShapeProblem::OutOfRange {
+                        what: "epsilon",
+                        ..
+                    }
+                ),
+                "{problem}"
+            );
+        }
+    }
+    for momentum in [-0.1, 1.1, f64::NAN] {
+        let problem = refused(
+            image(),
+            LayerSpec::BatchNorm {
+                epsilon: 1e-5,
+                momentum,
+            },
+        );
+        assert!(
+            matches!(
+                problem,
+                ShapeProblem::OutOfRange {
+                    what: "momentum",
+                    ..
+                }
+            ),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn windows_that_do_not_fit_are_refused() {
+    let image = || SampleShape::float([3, 2, 8]);
+    assert_eq!(
+        refused(image(), conv(1, 5, Padding::Explicit([1, 1]))),
+        ShapeProblem::KernelTooLarge {
+            kernel: [5, 5],
+            padded: [4, 10]
+        }
+    );
+    assert_eq!(
+        refused(image(), conv(1, 2, Padding::Same)),
+        ShapeProblem::EvenKernelForSame { kernel: [2, 2] }
+    );
+    assert_eq!(
+        refused(image(), pool(3, 2)),
+        ShapeProblem::PoolPaddingTooLarge {
+            padding: [2, 2],
+            kernel: [3, 3]
+        }
+    );
+    assert_eq!(
+        refused(image(), pool(3, 0)),
+        ShapeProblem::KernelTooLarge {
+            kernel: [3, 3],
+            padded: [2, 8]
+        }
+    );
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    let image = || SampleShape::float([3, 2, 8]);
+    assert_eq!(
+        refused(image(), LayerSpec::Reshape { shape: vec![7, 7] }),
+        ShapeProblem::ReshapeCount {
+            shape: vec![7, 7],
+            wanted: 49,
+            got: 48
+        }
+    );
+    let four = refused(
+        image(),
+        LayerSpec::Reshape {
+            shape: vec![3, 2, 2, 4],
+        },
+    );
+    assert!(matches!(four, ShapeProblem::WrongRank { .. }));
+    assert_eq!(
+        refused(
+            image(),
+            LayerSpec::Residual {
+                layers: vec![linear(4)]
+            }
+        ),
+        ShapeProblem::ResidualChangesShape {
+            output: SampleShape::float([3, 2, 4])
+        }
+    );
+    assert_eq!(
+        refused(image(), LayerSpec::Residual { layers: vec![] }),
+        ShapeProblem::NoLayers
+    );
+    assert_eq!(
+        refused(image(), LayerSpec::Embedding { vocab: 4, dim: 4 }),
+        ShapeProblem::WantsTokens
+    );
+    for layer in [
+        linear(4),
+        LayerSpec::Relu,
+        LayerSpec::Residual {
+            layers: vec![LayerSpec::Flatten],
+        },
+    ] {
+        assert_eq!(
+            refused(SampleShape::tokens([4]), layer),
+            ShapeProblem::WantsNumbers
+        );
+    }
+    for input in [SampleShape::float([4]), SampleShape::float([4, 4])] {
+        for layer in [
+            conv(1, 1, Padding::Same),
+            pool(1, 0),
+            LayerSpec::ZeroPad { padding: [0; 4] },
+        ] {
+            assert!(matches!(
+                refused(input.clone(), layer),
+                ShapeProblem::WrongRank { .. }
+            ));
+        }
+    }
+}
+
+#[test]
+fn the_model_itself_is_checked() {
+    let error = |input, layers| -> ShapeError { model(input, layers).infer().unwrap_err() };
+    let empty = error(SampleShape::float([4]), vec![]);
+    assert_eq!(
+        (empty.kind, empty.problem),
+        ("model", ShapeProblem::NoLayers)
+    );
+    assert_eq!(empty.path, LayerPath::default());
+    let zero = error(SampleShape::float([4, 0]), vec![LayerSpec::Relu]);
+    assert_eq!(
+        zero.to_string(),
+        "model got [4, 0]: `input` is 0; it must be at least 1"
+    );
+    for dims in [vec![], vec![1; 4]] {
+        let rank = error(SampleShape::float(dims), vec![LayerSpec::Relu]);
+        assert!(matches!(rank.problem, ShapeProblem::WrongRank { .. }));
+    }
+}
+
+#[test]
+fn sizes_beyond_any_machine_are_refused_without_overflow() {
+    let most = usize::MAX;
+    let too_large = |input: SampleShape, layer: LayerSpec| {
+        let problem = refused(input, layer);
+        assert!(
+            matches!(problem, ShapeProblem::TooLarge { .. }),
+            "{problem}"
+        );
+    };
+    too_large(SampleShape::float([4]), linear(most));
+    too_large(SampleShape::float([1 << 30]), linear(1 << 30));
+    too_large(SampleShape::float([3, 8, 8]), conv(most, 3, Padding::Same));
+    too_large(
+        SampleShape::float([3, 8, 8]),
+        conv(1, 3, Padding::Explicit([most, 0])),
+    );
+    too_large(
+        SampleShape::float([3, 8, 8]),
+        LayerSpec::ZeroPad {
+            padding: [most, 1, 0, 0],
+        },
+    );
+    too_large(
+        SampleShape::tokens([8]),
+        LayerSpec::Embedding {
+            vocab: most,
+            dim: most,
+        },
+    );
+    too_large(
+        SampleShape::tokens([8]),
+        LayerSpec::Embedding {
+            vocab: most,
+            dim: 2,
+        },
+    );
+    assert!(
+        model(
+            SampleShape::float([most, most, most]),
+            vec![LayerSpec::Relu]
+        )
+        .infer()
+        .is_err()
+    );
+    let reshape = LayerSpec::Reshape {
+        shape: vec![most, most],
+    };
+    assert!(matches!(
+        refused(SampleShape::float([4]), reshape),
+        ShapeProblem::ReshapeCount { .. }
+    ));
+}

@@ -1,0 +1,264 @@
+//! cubecl's settings, as this process has them.
+//!
+//! cubecl reads them once, when the first device of a process is touched. Some are set here, where the user did not set
+//! them (in `cubecl.toml`, `burn.toml` or the environment): how pools serve buffers, how much autotune measures, and where
+//! compiled kernels and autotune's choices are [kept](keep_kernels_in), which is nowhere unless somebody says so.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
+
+use cubecl_environment::{config::logger::LogCrateLevel, records::RecordLevel, sync::Mutex};
+use cubecl_runtime::config::{
+    CubeClRuntimeConfig, RuntimeConfig, autotune::AutotuneLevel, cache::CacheConfig,
+    compilation::CompilationLogLevel, memory::PersistentMemory,
+};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+
+/// The name of the database of kernels, inside the folder where they are kept.
+pub const DATABASE: &str = "kernels";
+
+static KEPT: OnceLock<PathBuf> = OnceLock::new();
+
+/// Keeps compiled kernels and autotune's choices in a folder, from the first use of a GPU in this process on. To be called
+/// before that, once: the first call counts. Where `cubecl.toml`, `burn.toml` or the environment name a place, that is where
+/// they are kept.
+pub fn keep_kernels_in(folder: PathBuf) {
+    let _ = KEPT.set(folder);
+}
+
+/// How the pools serve buffers: each by its exact size. A freed buffer then serves only requests of its own size, and a
+/// clean-up takes the pools down to what is in use.
+///
+/// Pages, cubecl's default, are not taken down so far: one live buffer keeps its page, and pages grow with the largest
+/// buffer and never shrink. `benches/pools` compares the settings.
+const PERSISTENT_MEMORY: PersistentMemory = PersistentMemory::Enforced;
+
+/// At every other level autotune first measures what the device can do at most, with two buffers of 1 GiB.
+const AUTOTUNE_LEVEL: AutotuneLevel = AutotuneLevel::Full;
+
+/// The settings in force.
+pub(crate) struct Settings {
+    config: Arc<CubeClRuntimeConfig>,
+}
+
+impl Settings {
+    /// Whether pools serve every buffer by its exact size.
+    pub(crate) fn exact_sizes(&self) -> bool {
+        matches!(
+            self.config.memory.persistent_memory,
+            PersistentMemory::Enforced
+        )
+    }
+}
+
+/// Makes the settings before a device is touched. Those that somebody made before stay.
+pub(crate) fn set_up() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        CubeClRuntimeConfig::try_set(with_defaults(
+            CubeClRuntimeConfig::from_current_dir().override_from_env(),
+            &Written::from_current_dir().override_from_env(),
+            KEPT.get().cloned().map(CacheConfig::Directory),
+        ));
+        Settings {
+            config: CubeClRuntimeConfig::get(),
+        }
+    })
+}
+
+/// `kept` is where kernels are kept, if they are.
+fn with_defaults(
+    mut config: CubeClRuntimeConfig,
+    written: &Written,
+    kept: Option<CacheConfig>,
+) -> CubeClRuntimeConfig {
+    if written.memory.persistent_memory.is_none() {
+        config.memory.persistent_memory = PERSISTENT_MEMORY;
+    }
+    if written.autotune.level.is_none() {
+        config.autotune.level = AUTOTUNE_LEVEL;
+    }
+    if written.compilation.logger.is_none() {
+        // A line for each kernel that is compiled, which shows that it goes on. By default nobody listens.
+        config.compilation.logger.level = CompilationLogLevel::Basic;
+        config.compilation.logger.log = Some(LogCrateLevel::Info);
+    }
+    if written.environment.records.is_none() {
+        config.environment.records.level = RecordLevel::Off;
+    }
+    if written.environment.name.is_some() || written.environment.path.is_some() {
+        return config;
+    }
+    if written.compilation.cache.is_none() {
+        // Without an id of the build, the kernels of two programs may pass for each other.
+        config.compilation.cache = kept.is_some() && buildid::build_id().is_some();
+    }
+    match kept {
+        Some(folder) => {
+            config.environment.path = folder;
+            config.environment.name = DATABASE.into();
+        }
+        None => {
+            config.autotune.disable_cache |= written.autotune.disable_cache.is_none();
+            config.throughput.disable_cache |= written.throughput.disable_cache.is_none();
+        }
+    }
+    config
+}
+
+/// Which of the settings made here the user wrote down, read from the files that cubecl reads.
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Written {
+    memory: WrittenMemory,
+    autotune: WrittenAutotune,
+    compilation: WrittenCompilation,
+    throughput: WrittenThroughput,
+    environment: WrittenEnvironment,
+}
+
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct WrittenMemory {
+    persistent_memory: Option<Ignored>,
+}
+
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct WrittenAutotune {
+    level: Option<Ignored>,
+    disable_cache: Option<Ignored>,
+}
+
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct WrittenCompilation {
+    cache: Option<Ignored>,
+    logger: Option<Ignored>,
+}
+
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct WrittenThroughput {
+    disable_cache: Option<Ignored>,
+}
+
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct WrittenEnvironment {
+    name: Option<Ignored>,
+    path: Option<Ignored>,
+    records: Option<Ignored>,
+}
+
+/// A value of any kind.
+#[derive(Clone, Serialize)]
+struct Ignored;
+
+impl<'de> Deserialize<'de> for Ignored {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
+}
+
+impl RuntimeConfig for Written {
+    fn storage() -> &'static Mutex<Option<Arc<Self>>> {
+        static STORAGE: Mutex<Option<Arc<Written>>> = Mutex::new(None);
+        &STORAGE
+    }
+
+    fn file_names() -> &'static [&'static str] {
+        CubeClRuntimeConfig::file_names()
+    }
+
+    fn section_file_names() -> &'static [(&'static str, &'static str)] {
+        CubeClRuntimeConfig::section_file_names()
+    }
+
+    fn override_from_env(mut self) -> Self {
+        type Field = fn(&mut Written) -> &mut Option<Ignored>;
+        let variables: [(&str, Field); 7] = [
+            ("CUBECL_AUTOTUNE_LEVEL", |w| &mut w.autotune.level),
+            ("CUBECL_AUTOTUNE_CACHE", |w| &mut w.autotune.disable_cache),
+            ("CUBECL_THROUGHPUT_CACHE", |w| {
+                &mut w.throughput.disable_cache
+            }),
+            ("CUBECL_DEBUG_LOG", |w| &mut w.compilation.logger),
+            ("CUBECL_DEBUG_OPTION", |w| &mut w.compilation.logger),
+            ("CUBECL_ENVIRONMENT", |w| &mut w.environment.name),
+            ("CUBECL_ENVIRONMENT_RECORDS", |w| &mut w.environment.records),
+        ];
+        for (variable, field) in variables {
+            if std::env::var_os(variable).is_some() {
+                *field(&mut self) = Some(Ignored);
+            }
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+
+    /// What becomes of a user's file where kernels are kept in `/kept`.
+    fn configured(file: &str, kept: bool) -> CubeClRuntimeConfig {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cubecl.toml");
+        std::fs::write(&path, file).unwrap();
+        with_defaults(
+            CubeClRuntimeConfig::from_file_path(&path).unwrap(),
+            &Written::from_file_path(&path).unwrap(),
+            kept.then(|| CacheConfig::Directory("/kept".into())),
+        )
+    }
+
+    #[test]
+    fn a_users_settings_stay_and_the_others_are_made() {
+        let config = configured("[memory]\npersistent_memory = 'enabled'", false);
+        assert!(matches!(
+            config.memory.persistent_memory,
+            PersistentMemory::Enabled
+        ));
+        assert!(matches!(config.autotune.level, AutotuneLevel::Full));
+
+        let config = configured(
+            "[autotune]\nlevel = 'balanced'\n[memory.cuda]\nallocator = 'async'",
+            false,
+        );
+        assert!(matches!(
+            config.memory.persistent_memory,
+            PersistentMemory::Enforced
+        ));
+        assert!(matches!(config.autotune.level, AutotuneLevel::Balanced));
+    }
+
+    #[test]
+    fn kernels_are_kept_where_somebody_says_so() {
+        let caches = |config: &CubeClRuntimeConfig| {
+            (config.compilation.cache, !config.autotune.disable_cache)
+        };
+        assert_eq!(caches(&configured("", false)), (false, false));
+        let config = configured("", true);
+        assert_eq!(caches(&config), (true, true));
+        assert_eq!(config.environment.path.root().to_str(), Some("/kept"));
+        assert_eq!(config.environment.name, DATABASE);
+
+        // The user's own word, and the user's own place.
+        let config = configured(
+            "[compilation]\ncache = false\n[autotune]\ndisable_cache = true",
+            true,
+        );
+        assert_eq!(caches(&config), (false, false));
+        let config = configured(
+            "[compilation]\ncache = true\n[environment]\nname = 'mine'",
+            true,
+        );
+        assert_eq!(caches(&config), (true, true));
+        assert_eq!(config.environment.name, "mine");
+        assert_ne!(config.environment.path.root().to_str(), Some("/kept"));
+    }
+}
