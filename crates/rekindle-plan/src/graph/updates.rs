@@ -1,0 +1,101 @@
+//! Updates of parameters inside the backward pass: where each may run in a program.
+//!
+//! An update reads a gradient and gives a parameter a new value. Operations of the backward, and those that are run again
+//! for it, read the old one, so the update comes behind the last of them that a program has; as soon as it has run its
+//! gradient is dead. A view of a parameter is the parameter itself: an update beside a live view would need a second
+//! storage. Cost: O(operations and their tensors).
+
+use super::{Graph, Operation, OperationId, TensorId};
+
+/// The operations with each update behind the last step that makes what it reads and the last that reads what it
+/// replaces. An update that must come later than where it was reads what was made for it before.
+pub(super) fn settled(graph: &Graph, operations: Vec<OperationId>) -> Vec<OperationId> {
+    if graph.recorded_operations() == graph.operations.len() {
+        return operations;
+    }
+    let roots = roots(graph);
+    let mut made: Vec<Option<usize>> = vec![None; graph.tensors.len()];
+    let mut read: Vec<Option<usize>> = vec![None; graph.tensors.len()];
+    let mut updates: Vec<(Option<usize>, OperationId, TensorId)> = Vec::new();
+    let mut others: Vec<OperationId> = Vec::with_capacity(operations.len());
+    for id in operations {
+        let operation = graph.operation(id);
+        if let Some(tensor) = operation.updates {
+            let inputs = operation.inputs.iter();
+            let last = inputs.map(|input| made[input.index()]).max().flatten();
+            updates.push((last, id, tensor));
+            continue;
+        }
+        let step = Some(others.len());
+        others.push(id);
+        for input in &operation.inputs {
+            read[roots[input.index()].index()] = step;
+        }
+        for output in &operation.outputs {
+            made[output.index()] = step;
+        }
+    }
+    for (place, _, tensor) in &mut updates {
+        *place = (*place).max(read[tensor.index()]);
+    }
+    updates.sort_by_key(|(place, ..)| *place);
+    let mut updates = updates.into_iter().peekable();
+    let mut settled = Vec::with_capacity(others.len() + updates.len());
+    let mut up_to = |place: Option<usize>, settled: &mut Vec<OperationId>| {
+        while let Some((_, id, _)) = updates.next_if(|(at, ..)| *at <= place) {
+            settled.push(id);
+        }
+    };
+    up_to(None, &mut settled);
+    for (step, id) in others.into_iter().enumerate() {
+        settled.push(id);
+        up_to(Some(step), &mut settled);
+    }
+    settled
+}
+
+/// Which tensors updates have replaced so far.
+pub(super) struct Replaced {
+    roots: Vec<TensorId>,
+    /// Empty where a graph has no updates.
+    replaced: Vec<bool>,
+}
+
+impl Replaced {
+    pub(super) fn new(graph: &Graph) -> Replaced {
+        let updates = graph.recorded_operations() < graph.operations.len();
+        let (roots, tensors) = match updates {
+            true => (roots(graph), graph.tensors.len()),
+            false => (Vec::new(), 0),
+        };
+        Replaced {
+            roots,
+            replaced: vec![false; tensors],
+        }
+    }
+
+    /// Comes to the next operation of a program: what it reads that was replaced before, if anything.
+    pub(super) fn read(&mut self, operation: &Operation) -> Option<TensorId> {
+        if self.replaced.is_empty() {
+            return None;
+        }
+        let replaced = |input: &&TensorId| self.replaced[self.roots[input.index()].index()];
+        let read = operation.inputs.iter().find(replaced).copied();
+        if let Some(tensor) = operation.updates {
+            self.replaced[tensor.index()] = true;
+        }
+        read
+    }
+}
+
+/// The tensor whose storage each tensor shares through views.
+fn roots(graph: &Graph) -> Vec<TensorId> {
+    let mut roots: Vec<TensorId> = graph.tensor_ids().collect();
+    for operation in graph.operations.iter().filter(|o| o.view) {
+        let root = operation.inputs.first().map(|input| roots[input.index()]);
+        for output in &operation.outputs {
+            roots[output.index()] = root.unwrap_or(*output);
+        }
+    }
+    roots
+}
