@@ -8,6 +8,7 @@ use rekindle::{
     device::DeviceId,
     executor::Recheck,
     meter::Count,
+    record::Update,
     train::{ExecutorKind, settings::OnNonFinite},
 };
 use rekindle_plan::PlannerKind;
@@ -100,6 +101,9 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
+    /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is there
+    #[arg(long, value_name = "WHEN")]
+    pub update: Option<Update>,
 }
 
 impl ReplaceArgs {
@@ -118,6 +122,7 @@ impl ReplaceArgs {
                 None => self.data.or(other.data),
             },
             dtype: self.dtype.or(other.dtype),
+            update: self.update.or(other.update),
         }
     }
 }
@@ -145,7 +150,7 @@ impl ConfigArgs {
     pub fn typed(&self) -> Vec<OsString> {
         let number = |value: Option<usize>| value.map(|value| value.to_string().into());
         let replace = &self.replace;
-        let options: [(&str, Option<OsString>); 6] = [
+        let options: [(&str, Option<OsString>); 7] = [
             ("--batch", number(replace.batch)),
             ("--depth", number(replace.depth)),
             ("--width", number(replace.width)),
@@ -154,6 +159,10 @@ impl ConfigArgs {
             (
                 "--dtype",
                 replace.dtype.map(|dtype| dtype.to_string().into()),
+            ),
+            (
+                "--update",
+                replace.update.map(|update| update.to_string().into()),
             ),
         ];
         let mut typed = vec![self.config.clone().into_os_string()];

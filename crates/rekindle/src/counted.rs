@@ -22,6 +22,7 @@ use crate::{
         stages::StagePlan,
     },
     profile::{Holds, Measured, OutputHold, executor_bytes},
+    record::Update,
     train::settings::{OptimizerSettings, TrainSettings},
 };
 
@@ -94,10 +95,14 @@ impl Counted<'_> {
             optimizer: self.optimizer(params),
             stages,
         };
-        Measured {
+        let measured = Measured {
             chain,
             holds,
             sweep_s: Seconds(0.0),
+        };
+        match self.settings.update {
+            Update::After => measured,
+            Update::InBackward => measured.updated_in_backward(),
         }
     }
 

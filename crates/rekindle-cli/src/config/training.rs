@@ -3,6 +3,7 @@
 use rekindle::{
     Dtype,
     data::TargetKind,
+    record::Update,
     train::settings::{
         Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
     },
@@ -57,6 +58,7 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
         loss: loss(section, target)?,
         learning_rate: learning_rate(section, steps, &optimizer)?,
         optimizer,
+        update: section.or("update", Update::After, update)?,
         clip: section.get("clip").map(|node| clip(&node)).transpose()?,
         eval_every: section
             .get("eval_every")
@@ -64,6 +66,13 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
             .transpose()?,
         on_nonfinite: section.or("on_nonfinite", OnNonFinite::Stop, on_nonfinite)?,
     })
+}
+
+fn update(node: &Node<'_>) -> Result<Update, Problem> {
+    node.choice(&[
+        ("after", Update::After),
+        ("in-backward", Update::InBackward),
+    ])
 }
 
 fn on_nonfinite(node: &Node<'_>) -> Result<OnNonFinite, Problem> {

@@ -3,12 +3,13 @@
 use std::{collections::HashMap, time::Instant};
 
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::{Module, ModuleVisitor, Param, ParamId},
     optim::{GradientsParams, ModuleOptimizer},
     tensor::{DType, Shape, Tensor},
 };
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
+use super::update::{Leaf, Update, UpdateCosts};
 use crate::meter::Meter;
 
 /// Updates modules from gradients: what [`with_optimizer`](super::Recorded::with_optimizer) measures.
@@ -33,27 +34,33 @@ impl Optimizer for ModuleOptimizer {
 }
 
 /// Measures `optimizer` on the parameters of `model`, which keep their values. The temporary bytes are those above
-/// parameters, gradients and state, one parameter being updated after the other.
+/// parameters, gradients and state, one parameter being updated after the other. Of updates in the backward pass, what
+/// each takes comes with it, and all together is state alone.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
     optimizer: &O,
+    update: Update,
     meter: &dyn Meter,
-) -> OptimizerCost {
+) -> (OptimizerCost, UpdateCosts) {
     let mut each = Each {
         optimizer,
+        update,
         meter,
         known: HashMap::new(),
         sum: OptimizerCost::default(),
+        parameters: HashMap::new(),
     };
     model.visit(&mut each);
-    each.sum
+    (each.sum, each.parameters.into())
 }
 
 struct Each<'a, O> {
     optimizer: &'a O,
+    update: Update,
     meter: &'a dyn Meter,
     known: HashMap<(Shape, DType), OptimizerCost>,
     sum: OptimizerCost,
+    parameters: HashMap<ParamId, OptimizerCost>,
 }
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
@@ -67,18 +74,54 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
             None => {
                 // The first step of a process makes tables that stay.
                 self.step(param);
-                let one = self.step(param);
+                let one = match self.update {
+                    Update::After => self.step(param),
+                    Update::InBackward => self.step_alone(param),
+                };
                 self.known.insert(key, one);
                 one
             }
         };
-        self.sum.step_s += one.step_s;
+        // Parameters of one identity are one parameter, with one state.
+        if self.parameters.insert(param.id, one).is_some() {
+            return;
+        }
         self.sum.state_bytes += one.state_bytes;
-        self.sum.temp_bytes = self.sum.temp_bytes.max(one.temp_bytes);
+        if self.update == Update::After {
+            self.sum.step_s += one.step_s;
+            self.sum.temp_bytes = self.sum.temp_bytes.max(one.temp_bytes);
+        }
     }
 }
 
 impl<O: Optimizer> Each<'_, O> {
+    /// As [`step`](Self::step), of a parameter that nobody else holds and whose state is there.
+    fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
+        let OptimizerCost { state_bytes, .. } = self.step(param);
+        let mut optimizer = self.optimizer.for_trial();
+        let zeros = || param.val().inner().zeros_like();
+        let value = Leaf::of(&param.val()).again(zeros());
+        let mut own = Param::initialized(param.id, value);
+        let mut cost = OptimizerCost::default();
+        // The first makes the state.
+        for _ in 0..2 {
+            let mut gradients = GradientsParams::new();
+            gradients.register::<D>(param.id, zeros());
+            self.meter.start_interval();
+            let before = self.meter.read().in_use_bytes;
+            let started = Instant::now();
+            own = optimizer.step(0.0, own, gradients);
+            // Waits for queued work.
+            let peak = self.meter.read().peak_in_use_bytes;
+            cost = OptimizerCost {
+                step_s: Seconds(started.elapsed().as_secs_f64()),
+                state_bytes,
+                temp_bytes: peak - before,
+            };
+        }
+        cost
+    }
+
     fn step<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
         let mut optimizer = self.optimizer.for_trial();
         let mut gradients = GradientsParams::new();

@@ -23,6 +23,7 @@ mod step_times;
 pub mod timeline;
 pub mod tracker;
 mod trainer;
+pub mod update;
 pub mod verify;
 mod weights;
 

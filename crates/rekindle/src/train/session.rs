@@ -29,6 +29,7 @@ use super::{
     settings::TrainSettings,
     tracker::TrackedMoment,
     trainer::TrainError,
+    update::UpdateRefused,
     weights::WeightsError,
 };
 pub use measured_step::MeasuredStep;
@@ -403,6 +404,9 @@ pub enum RunError {
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
+    /// Parameters cannot be updated when the settings say.
+    #[error(transparent)]
+    Update(#[from] UpdateRefused),
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),

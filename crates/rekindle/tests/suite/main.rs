@@ -43,6 +43,7 @@ mod shortage;
 mod tape;
 mod tape_memory;
 mod tracker;
+mod update_in_backward;
 mod zoo_build;
 mod zoo_forward;
 mod zoo_saved_bytes;

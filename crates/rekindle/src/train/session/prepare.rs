@@ -18,6 +18,7 @@ use crate::{
         loss::TargetTensor,
         tracker::Tracker,
         trainer::{TrainError, rows, to_device},
+        update::check_update,
     },
 };
 
@@ -31,6 +32,7 @@ pub(in crate::train) struct Built {
 
 impl Built {
     pub(in crate::train) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
+        check_update(job.settings, job.executor)?;
         let shape = job.model.infer()?;
         let stages = StagePlan::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
