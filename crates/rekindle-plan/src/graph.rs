@@ -90,6 +90,7 @@ pub use program::{Program, ProgramError};
 pub use simulator::{Moment, Simulated, simulate, simulate_watched};
 pub use spans::{Span, SpanPass, held};
 pub use stages::{Crossing, Stages};
+pub use updates::Levers;
 pub use validate::GraphError;
 
 /// The number of a tensor: its place in [`Graph::tensors`].

@@ -54,6 +54,9 @@ pub(super) fn measured<M: Module, O: Optimizer>(
     (each.sum, each.parameters.into())
 }
 
+/// Bytes above which a parameter that is tried by itself is stood for by a part of it.
+const LARGE_BYTES: usize = 4 << 20;
+
 struct Each<'a, O> {
     optimizer: &'a O,
     update: Update,
@@ -72,12 +75,13 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         let one = match self.known.get(&key) {
             Some(one) => *one,
             None => {
-                // The first step of a process makes tables that stay.
-                self.step(param);
-                let one = match self.update {
+                let step = || match self.update {
                     Update::After => self.step(param),
                     Update::InBackward => self.step_alone(param),
                 };
+                // The first step of a process makes tables that stay.
+                step();
+                let one = step();
                 self.known.insert(key, one);
                 one
             }
@@ -95,29 +99,45 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
 }
 
 impl<O: Optimizer> Each<'_, O> {
-    /// As [`step`](Self::step), of a parameter that nobody else holds and whose state is there.
+    /// As [`step`](Self::step), of a parameter that nobody else holds and whose state is there. A large one is stood for
+    /// by some of its rows: beside the model there may be no room for another copy of it.
     fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
-        let OptimizerCost { state_bytes, .. } = self.step(param);
+        let mut shape = param.val().dims();
+        let bytes = param.val().shape().num_elements() * param.val().dtype().size();
+        let parts = bytes.div_ceil(LARGE_BYTES);
+        let factor = match shape.first_mut() {
+            Some(rows) if parts > 1 => {
+                let all = *rows;
+                *rows = all.div_ceil(parts);
+                all as f64 / *rows as f64
+            }
+            _ => 1.0,
+        };
+        let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
+        let zeros = || {
+            let options = (&param.val().device(), param.val().dtype());
+            Tensor::<D>::zeros(shape, options).without_autodiff()
+        };
         let mut optimizer = self.optimizer.for_trial();
-        let zeros = || param.val().inner().zeros_like();
-        let value = Leaf::of(&param.val()).again(zeros());
-        let mut own = Param::initialized(param.id, value);
+        let mut own = Param::initialized(param.id, Leaf::of(&param.val()).again(zeros()));
         let mut cost = OptimizerCost::default();
         // The first makes the state.
-        for _ in 0..2 {
+        for first in [true, false] {
+            let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
             gradients.register::<D>(param.id, zeros());
             self.meter.start_interval();
-            let before = self.meter.read().in_use_bytes;
+            let begins = self.meter.read().in_use_bytes;
             let started = Instant::now();
             own = optimizer.step(0.0, own, gradients);
             // Waits for queued work.
-            let peak = self.meter.read().peak_in_use_bytes;
-            cost = OptimizerCost {
-                step_s: Seconds(started.elapsed().as_secs_f64()),
-                state_bytes,
-                temp_bytes: peak - before,
-            };
+            let reading = self.meter.read();
+            if first {
+                cost.state_bytes = whole(reading.in_use_bytes - before);
+            } else {
+                cost.step_s = Seconds(started.elapsed().as_secs_f64() * factor);
+                cost.temp_bytes = whole(reading.peak_in_use_bytes - begins);
+            }
         }
         cost
     }

@@ -18,7 +18,9 @@ use std::{
 
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, Plan, PlanError, PlanRequest, Schedule, Seconds, StageId,
-    Violation, graph::OperationId, simulate,
+    Violation,
+    graph::{Levers, OperationId},
+    simulate,
 };
 use thiserror::Error;
 
@@ -225,6 +227,8 @@ pub struct Planned {
     pub source: String,
     /// Operations that run again in a recorded step, and how many there are.
     pub operations: Option<(usize, usize)>,
+    /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
+    pub levers: Option<Levers>,
     /// Its name, as records show it.
     pub planner: String,
     /// The budget, and which bytes it bounds.
@@ -271,6 +275,7 @@ impl Planned {
             param_count: 0,
             source: plan.source.to_string(),
             operations: None,
+            levers: None,
             planner: plan.planner.to_string(),
             order: Order::Schedule(plan.schedule),
             budget,

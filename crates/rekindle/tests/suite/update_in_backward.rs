@@ -32,6 +32,8 @@ use crate::{
 
 const STEPS: u64 = 20;
 const RATE: f64 = 1e-2;
+/// Room of a budget for what differs from one plan to the next.
+const LEEWAY: u64 = 1 << 18;
 /// How far a predicted peak may be above the measured one, and how far below.
 const PREDICTED: f64 = 0.03;
 const NOISE: f64 = 0.002;
@@ -75,46 +77,51 @@ where
     let model = make(&device);
     drop(model.valid());
     let batches: Vec<I> = (0..STEPS).map(|_| batch(&device)).collect();
-    for (kind, optimizer) in optimizers() {
+    let expected = optimizers().map(|(kind, mut own)| {
         let mut plain = model.valid().train();
-        let mut own = optimizer.clone();
         for (seed, batch) in (0..).zip(&batches) {
             device.seed(seed);
             let loss = step(&plain, batch.clone());
             let gradients = GradientsParams::from_grads(loss.backward(), &plain);
             plain = own.step(RATE, plain, gradients);
         }
-        let expected = bits(&plain);
-        assert_ne!(expected, bits(&model), "{name}: nothing was trained");
+        assert_ne!(
+            bits(&plain),
+            bits(&model),
+            "{name}, {kind}: nothing was trained"
+        );
+        bits(&plain)
+    });
 
-        let recorded = rekindle::record(&model, &batches[0], step.clone()).expect(name);
-        let mut planned = recorded
-            .with_update_in_backward(&optimizer)
-            .plain()
-            .expect("plain");
-        let plan = planned.plan();
-        let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
-            Err(RecordError::Infeasible { smallest, .. }) => smallest,
-            other => panic!("{name}: {other:?}"),
-        };
-        let between = |share: f64| {
-            let more = plan.predicted_peak.0.saturating_sub(smallest.0) as f64;
-            Bytes(smallest.0 + (more * share) as u64 + (1 << 20))
-        };
-        let plans = [
-            (None, GraphPlanner::None),
-            (None, GraphPlanner::Uniform(Some(2))),
-            (Some(between(0.1)), GraphPlanner::Graph),
-            (Some(between(0.5)), GraphPlanner::Auto),
-        ];
-        for (budget, planner) in plans {
-            match planned.plan_again(budget, planner) {
-                Ok(()) => {}
-                Err(RecordError::Infeasible { .. }) => continue,
-                Err(error) => panic!("{name}, {kind}, {planner:?}: {error}"),
-            }
+    let recorded = rekindle::record(&model, &batches[0], step.clone()).expect(name);
+    let mut planned = recorded
+        .with_update_in_backward(&AdamConfig::new().init())
+        .plain()
+        .expect("plain");
+    let plan = planned.plan();
+    let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
+        Err(RecordError::Infeasible { smallest, .. }) => smallest,
+        other => panic!("{name}: {other:?}"),
+    };
+    let between = |share: f64| {
+        let more = plan.predicted_peak.0.saturating_sub(smallest.0) as f64;
+        Some(Bytes(smallest.0 + (more * share) as u64 + LEEWAY))
+    };
+    let plans = [
+        (None, GraphPlanner::None),
+        (None, GraphPlanner::Uniform(Some(2))),
+        (between(0.1), GraphPlanner::Graph),
+        (between(0.4), GraphPlanner::Auto),
+    ];
+    let mut repeated = 0;
+    for (budget, planner) in plans {
+        match planned.plan_again(budget, planner) {
+            Ok(()) => {}
+            Err(RecordError::Infeasible { .. }) => continue,
+            Err(error) => panic!("{name}, {planner:?}: {error}"),
+        }
+        for ((kind, mut own), expected) in optimizers().into_iter().zip(&expected) {
             let mut trained = model.valid().train();
-            let mut own = optimizer.clone();
             for (seed, batch) in (0..).zip(&batches) {
                 device.seed(seed);
                 let output = planned
@@ -122,14 +129,16 @@ where
                     .expect(name);
                 assert!(output.gradients.is_empty(), "{name}");
             }
-            let plan = planned.plan();
-            eprintln!(
-                "{name}, {kind}, {planner:?}: {} of {} operations again",
-                plan.repeated, plan.operations
-            );
-            assert!(bits(&trained) == expected, "{name}, {kind}, {planner:?}");
+            assert!(bits(&trained) == *expected, "{name}, {kind}, {planner:?}");
         }
+        let plan = planned.plan();
+        repeated = repeated.max(plan.repeated);
+        eprintln!(
+            "{name}, {planner:?} within {budget:?} of {}: {} of {} operations again",
+            plan.plain_peak, plan.repeated, plan.operations
+        );
     }
+    assert!(repeated > 0, "{name}: no plan runs anything again");
 }
 
 /// The output projection is the embedding.
@@ -167,8 +176,8 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         "mlp",
         Mlp::new,
         |device| {
-            let inputs = Tensor::<2>::random([64, 16], normal, device);
-            (inputs, classes(64, device))
+            let inputs = Tensor::<2>::random([1024, 16], normal, device);
+            (inputs, classes(1024, device))
         },
         |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
     );
@@ -176,8 +185,8 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         "vgg",
         Vgg::new,
         |device| {
-            let inputs = Tensor::<4>::random([2, 3, 32, 32], normal, device);
-            (inputs, classes(2, device))
+            let inputs = Tensor::<4>::random([8, 3, 32, 32], normal, device);
+            (inputs, classes(8, device))
         },
         |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
     );
@@ -185,13 +194,13 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         "u-net",
         UNet::new,
         |device| {
-            let inputs = Tensor::<4>::random([2, 3, 16, 16], normal, device);
-            (inputs, classes(2, device))
+            let inputs = Tensor::<4>::random([16, 3, 16, 16], normal, device);
+            (inputs, classes(16, device))
         },
         |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
     );
     let words = |device: &Device, most: f64| -> Tensor<2, Int> {
-        Tensor::random([4, 12], Distribution::Uniform(0.0, most), device)
+        Tensor::random([64, 12], Distribution::Uniform(0.0, most), device)
     };
     check(
         "tied",
@@ -199,7 +208,7 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         |device| (words(device, 30.0), words(device, 30.0)),
         |model, (inputs, targets)| {
             let output = model.forward(inputs);
-            cross_entropy(output, targets.reshape([48]))
+            cross_entropy(output, targets.reshape([768]))
         },
     );
     check(
@@ -207,9 +216,9 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         Gpt::new,
         |device| (words(device, 40.0), words(device, 40.0)),
         |model, (inputs, targets)| {
-            let output = model.forward(inputs).reshape([48, 40]);
+            let output = model.forward(inputs).reshape([768, 40]);
             let loss = CrossEntropyLossConfig::new().init(&output.device());
-            loss.forward(output, targets.reshape([48]))
+            loss.forward(output, targets.reshape([768]))
         },
     );
 }
@@ -250,7 +259,7 @@ fn gradients_do_not_wait_for_one_another_and_peaks_are_as_predicted() {
         let plain = step.plan().plain_peak;
         let saved = waits.0 - plain.0;
         eprintln!("{kind}: {waits} after, {plain} in backward: {saved} of {gradients}");
-        assert!(saved as f64 > 0.8 * gradients as f64, "{kind}: {saved}");
+        assert!(saved as f64 > 0.65 * gradients as f64, "{kind}: {saved}");
 
         let smallest = match step.set_budget(Bytes(1), GraphPlanner::Auto) {
             Err(RecordError::Infeasible { smallest, .. }) => smallest,
@@ -448,7 +457,7 @@ fn what_needs_all_gradients_is_refused() {
     };
     let refused = |settings: &TrainSettings, executor| {
         let (ran, steps) = train(settings, executor, PlanRequest::default());
-        assert_eq!(steps, []);
+        assert!(steps.is_empty(), "{steps:?}");
         match ran.err() {
             Some(RunError::Update(refused)) => refused,
             other => panic!("{other:?}"),

@@ -289,6 +289,7 @@ fn planned(
             None => "single operations".into(),
         },
         operations: Some((plan.repeated, plan.operations)),
+        levers: staged.levers,
         planner: planner.unwrap_or_else(|| plan.planner.to_string()),
         chain: staged.chain,
         budget: plan.budget,
