@@ -3,7 +3,7 @@
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
-use rekindle::dtype::Dtype;
+use rekindle::{dtype::Dtype, record::Update};
 
 /// Everything that decides the updates, apart from the model, the data and the schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct TrainSettings {
     pub optimizer: OptimizerSettings,
     /// The learning rate of each step.
     pub learning_rate: LearningRate,
+    /// When parameters are updated: it changes what a step holds, not what it computes.
+    #[serde(default)]
+    pub update: Update,
     /// Bound on the gradients, if any.
     pub clip: Option<Clip>,
     /// Steps between evaluations; the last step is always evaluated.
@@ -49,7 +52,8 @@ impl TrainSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnNonFinite {
-    /// The run ends; the model is as it was before the step.
+    /// The run ends; the model is as it was before the step. Where parameters are updated in the backward pass, each
+    /// gradient is checked before its own update alone: the run goes on from its last snapshot.
     #[default]
     Stop,
     /// The step counts, but parameters, optimizer state and running statistics stay as they were.

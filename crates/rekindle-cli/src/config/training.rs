@@ -1,6 +1,6 @@
 //! `[train]`: from TOML to [`TrainSettings`].
 
-use rekindle::Dtype;
+use rekindle::{Dtype, record::Update};
 use rekindle_train::{
     data::TargetKind,
     settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
@@ -55,6 +55,7 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
         loss: loss(section, target)?,
         learning_rate: learning_rate(section, steps, &optimizer)?,
         optimizer,
+        update: section.or("update", Update::After, update)?,
         clip: section.get("clip").map(|node| clip(&node)).transpose()?,
         eval_every: section
             .get("eval_every")
@@ -62,6 +63,13 @@ pub fn read(section: &mut Section<'_>, target: TargetKind) -> Result<TrainSettin
             .transpose()?,
         on_nonfinite: section.or("on_nonfinite", OnNonFinite::Stop, on_nonfinite)?,
     })
+}
+
+fn update(node: &Node<'_>) -> Result<Update, Problem> {
+    node.choice(&[
+        ("after", Update::After),
+        ("in-backward", Update::InBackward),
+    ])
 }
 
 fn on_nonfinite(node: &Node<'_>) -> Result<OnNonFinite, Problem> {
