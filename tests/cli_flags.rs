@@ -46,6 +46,74 @@ fn train(config: &str, arguments: &[&str]) -> Value {
     document(&output)
 }
 
+/// With weights that outweigh the activations.
+const WIDE: &str = r#"[data]
+type = "synthetic"
+shape = [64]
+target = { classes = 4 }
+samples = 64
+
+[model]
+layers = [
+  { repeat = 12, layers = [{ type = "linear", out = 256 }, "tanh"] },
+  { type = "linear", out = 4 },
+]
+
+[train]
+steps = 4
+batch = 8
+optimizer = "adam"
+
+[run]
+device = "cpu"
+"#;
+
+#[test]
+fn an_update_in_backward_changes_the_peak_alone() {
+    let after = train(WIDE, &["--planner", "none"]);
+    let updating = ["--planner", "none", "--update", "in-backward"];
+    let in_backward = train(WIDE, &updating);
+    assert_eq!(after["settings"]["update"], "after");
+    assert_eq!(in_backward["settings"]["update"], "in-backward");
+    assert_eq!(after["last_loss"], in_backward["last_loss"]);
+    let bytes = |record: &Value, key: &str| record[key].as_u64().expect("bytes");
+    let gradients = 4 * bytes(&after, "param_count");
+    let (before, now) = (
+        bytes(&after, "measured_peak_bytes"),
+        bytes(&in_backward, "measured_peak_bytes"),
+    );
+    assert!(now + gradients / 2 < before, "{now} instead of {before}");
+
+    // The plain loop has all gradients, and the same parameters.
+    let folder = folder(WIDE);
+    let verify = ["verify", "run.toml", "--update", "in-backward"];
+    let verified = rekindle(folder.path(), &verify);
+    assert_eq!(verified.status.code(), Some(0), "{}", messages(&verified));
+
+    let refused = |arguments: &[&str]| {
+        let arguments = [&["train", "run.toml", "--update", "in-backward"], arguments].concat();
+        let output = rekindle(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+        messages(&output)
+    };
+    assert!(refused(&["--executor", "modules"]).contains("recorded"));
+    assert!(refused(&["--on-nonfinite", "skip"]).contains("on_nonfinite"));
+    let parts = self::folder(&WIDE.replace("batch = 8", "batch = 8\naccumulate = 2"));
+    let arguments = ["estimate", "run.toml", "--update", "in-backward"];
+    let output = rekindle(parts.path(), &arguments);
+    assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+    assert!(messages(&output).contains("accumulate"));
+}
+
+#[test]
+fn an_update_in_backward_is_checked_gradient_by_gradient() {
+    let folder = folder(OVERFLOWS);
+    let arguments = ["train", "run.toml", "--update", "in-backward", "-o", "run"];
+    let stopped = rekindle(folder.path(), &arguments);
+    assert_eq!(stopped.status.code(), Some(6), "{}", messages(&stopped));
+    assert!(messages(&stopped).contains("is not finite"));
+}
+
 #[test]
 fn verified_values_must_be_finite() {
     let off = ["--verify", "off", "--executor", "modules"];

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, ColorChoice, Parser, Subcommand, ValueEnum};
-use rekindle::{Dtype, executor::Recheck, meter::Count};
+use rekindle::{Dtype, executor::Recheck, meter::Count, record::Update};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite};
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,9 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
+    /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is there
+    #[arg(long, value_name = "WHEN")]
+    pub update: Option<Update>,
 }
 
 impl ReplaceArgs {
@@ -137,6 +140,7 @@ impl ReplaceArgs {
                 None => self.data.or(other.data),
             },
             dtype: self.dtype.or(other.dtype),
+            update: self.update.or(other.update),
         }
     }
 }
@@ -164,7 +168,7 @@ impl ConfigArgs {
     pub fn typed(&self) -> Vec<OsString> {
         let number = |value: Option<usize>| value.map(|value| value.to_string().into());
         let replace = &self.replace;
-        let options: [(&str, Option<OsString>); 6] = [
+        let options: [(&str, Option<OsString>); 7] = [
             ("--batch", number(replace.batch)),
             ("--depth", number(replace.depth)),
             ("--width", number(replace.width)),
@@ -173,6 +177,10 @@ impl ConfigArgs {
             (
                 "--dtype",
                 replace.dtype.map(|dtype| dtype.to_string().into()),
+            ),
+            (
+                "--update",
+                replace.update.map(|update| update.to_string().into()),
             ),
         ];
         let mut typed = vec![self.config.clone().into_os_string()];

@@ -165,6 +165,19 @@ impl From<RecordError> for Failure {
             ),
             RecordError::Device(message) => Self::of_device(message, || error.to_string()),
             RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
+            RecordError::PartlyUpdated { source, .. } => {
+                let code = match &**source {
+                    RecordError::NotFinite { .. } => exit::NOT_FINITE,
+                    RecordError::OutOfMemory(_) | RecordError::OverBudget { .. } => {
+                        exit::OUT_OF_MEMORY
+                    }
+                    RecordError::Device(message) if speaks_of_memory(message) => {
+                        exit::OUT_OF_MEMORY
+                    }
+                    _ => exit::OTHER,
+                };
+                Self::with_help(code, &error, PARTLY)
+            }
             _ => Self::other(error),
         }
     }
@@ -188,6 +201,9 @@ fn advised(smallest: Bytes) -> String {
 /// What to do where a loss or gradient is not finite.
 const FINITE: &str =
     "try a smaller learning rate, `clip`, or `--on-nonfinite skip`; what was saved is from before";
+
+/// What to do where a step failed after it had updated some parameters.
+const PARTLY: &str = "`--resume RUN_DIR` goes on from the last snapshot; with `--update after` a step that fails leaves nothing";
 
 /// What to do where a device failed.
 const FAULT: &str = "the device does no more work for this process: `--resume RUN_DIR` goes on from the last snapshot, \
@@ -237,9 +253,11 @@ impl From<RunError> for Failure {
                 report: said(error),
             },
             RunError::Device(error) => error.into(),
-            RunError::Shape(_) | RunError::Schedule(_) | RunError::OtherModel(_) => {
-                Self::usage(error)
-            }
+            RunError::Shape(_)
+            | RunError::Schedule(_)
+            | RunError::OtherModel(_)
+            | RunError::Update(_)
+            | RunError::Train(TrainError::Update(_)) => Self::usage(error),
             RunError::RunDir(error) => error.into(),
             RunError::Weights(WeightsError::Refused { path, source }) => Self::file(&path, &source),
             RunError::Weights(_) => Self::usage(error),

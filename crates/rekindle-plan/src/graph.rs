@@ -22,6 +22,7 @@
 //! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
 //! | `smallest.rs` | the leanest program |
 //! | `spans.rs` | a program told in terms of stages |
+//! | `updates.rs` | updates of parameters inside the backward pass: when each may run |
 //! | `validate.rs`, `index.rs`, `found.rs` | the rules of a graph; who makes and reads what; a program with its cost |
 //!
 //! # Example
@@ -70,6 +71,7 @@ mod smallest;
 mod spans;
 mod staged;
 mod stages;
+mod updates;
 mod validate;
 mod walk;
 
@@ -88,6 +90,7 @@ pub use program::{Program, ProgramError};
 pub use simulator::{Moment, Simulated, simulate, simulate_watched};
 pub use spans::{Span, SpanPass, held};
 pub use stages::{Crossing, Stages};
+pub use updates::Levers;
 pub use validate::GraphError;
 
 /// The number of a tensor: its place in [`Graph::tensors`].
@@ -176,6 +179,11 @@ pub struct Operation {
     pub stage: Option<u32>,
     /// Whether it belongs to the backward pass, all of which is recorded after the forward pass.
     pub backward: bool,
+    /// The given tensor whose value it replaces, as the update of a parameter does: nothing reads the tensor, or a view
+    /// of it, after it. Updates stand behind all other operations of a graph; a program runs each as soon as its inputs
+    /// are made and nothing needs the old value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updates: Option<TensorId>,
 }
 
 impl Default for Operation {
@@ -191,6 +199,7 @@ impl Default for Operation {
             repeatable: true,
             stage: None,
             backward: false,
+            updates: None,
         }
     }
 }
@@ -220,6 +229,11 @@ impl Graph {
     /// All tensors' numbers.
     pub fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
         (0..self.tensors.len() as u32).map(TensorId)
+    }
+
+    /// How many operations there are that are no updates: all updates are behind them.
+    pub fn recorded_operations(&self) -> usize {
+        self.operations.partition_point(|o| o.updates.is_none())
     }
 
     /// The tensors that must be there after the last operation.

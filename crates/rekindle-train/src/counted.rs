@@ -25,6 +25,7 @@ use crate::{
 use rekindle::{
     dtype::Dtype,
     profile::{Holds, Measured, OutputHold, executor_bytes},
+    record::Update,
 };
 
 /// Seconds of one multiplication with its addition.
@@ -96,10 +97,14 @@ impl Counted<'_> {
             optimizer: self.optimizer(params),
             stages,
         };
-        Measured {
+        let measured = Measured {
             chain,
             holds,
             backward_call_s: Seconds(0.0),
+        };
+        match self.settings.update {
+            Update::After => measured,
+            Update::InBackward => measured.updated_in_backward(),
         }
     }
 

@@ -7,22 +7,26 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use rekindle_plan::{
-    Action, Bytes, Chain, Schedule, StageId, Violation, graph::GraphPlanner, planner,
+    Action, Bytes, Chain, Schedule, StageId, Violation,
+    graph::{GraphPlanner, Span},
+    planner,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
     loss::TargetTensor,
+    optimizer::AnyOptimizer,
     timeline::Timeline,
     tracker::Tracker,
     trainer::{TrainError, rows},
+    update::UpdateRefused,
 };
 use crate::model::{stage::Stage, value::Value};
 use rekindle::{
     executor::{ActionHook, Executor, Room, TraceEntry, Tracing, needed, needed_by_update},
     meter::{Meter, PhaseReading},
     quiet,
-    record::{Step, action},
+    record::{Output, RecordError, Step, action},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -74,6 +78,44 @@ pub(super) type RecordedStep =
 /// Forward and loss of one of `parts` equal parts of a batch.
 pub(super) fn loss_of_part(parts: usize) -> LossOfPart {
     Box::new(move |model, (input, targets)| loss(model.forward(input), &targets, parts))
+}
+
+/// Runs a recorded step; `run` is told of every span that is done where it watches the step.
+fn run_recorded(
+    step: &RefCell<RecordedStep>,
+    tracker: Option<&Tracker>,
+    seed: StepSeed,
+    device: &Device,
+    run: impl FnOnce(
+        &RecordedStep,
+        &mut dyn FnMut(&Span),
+    ) -> Result<Output<Correct, (Value, TargetTensor)>, RecordError>,
+) -> Result<Part, TrainError> {
+    device.seed(seed.before());
+    let mut actions = Vec::new();
+    let output = run(&step.borrow(), &mut |span| {
+        if let Some(tracker) = tracker {
+            tracker.done(action(span));
+        }
+        actions.push(action(span));
+    })?;
+    device.seed(seed.after());
+    let spans = actions.into_iter().zip(output.spans).enumerate();
+    let trace = spans.map(|(index, (action, span))| TraceEntry {
+        action,
+        index,
+        in_use_bytes: span.memory.in_use_bytes,
+        peak_bytes: span.memory.peak_in_use_bytes,
+        reserved_bytes: span.memory.reserved_bytes,
+        done_at: span.done_at,
+    });
+    Ok(Part {
+        loss: output.loss,
+        correct: output.auxiliary,
+        gradients: output.gradients,
+        trace: trace.collect(),
+        phases: output.phases,
+    })
 }
 
 /// Losses of the parts add up to that of the whole batch's mean.
@@ -199,38 +241,47 @@ impl Engine {
                 tracker,
                 ..
             } => {
-                device.seed(seed.before());
-                let step = step.borrow();
-                let mut actions = Vec::new();
-                let output = if *traced || tracker.is_some() {
-                    step.run_watched(model, (input, targets), |span| {
-                        if let Some(tracker) = tracker {
-                            tracker.done(action(span));
-                        }
-                        actions.push(action(span));
-                    })?
-                } else {
-                    step.run(model, (input, targets))?
-                };
-                device.seed(seed.after());
-                let spans = actions.into_iter().zip(output.spans).enumerate();
-                let trace = spans.map(|(index, (action, span))| TraceEntry {
-                    action,
-                    index,
-                    in_use_bytes: span.memory.in_use_bytes,
-                    peak_bytes: span.memory.peak_in_use_bytes,
-                    reserved_bytes: span.memory.reserved_bytes,
-                    done_at: span.done_at,
-                });
-                Ok(Part {
-                    loss: output.loss,
-                    correct: output.auxiliary,
-                    gradients: output.gradients,
-                    trace: trace.collect(),
-                    phases: output.phases,
+                let watched = *traced || tracker.is_some();
+                run_recorded(step, tracker.as_deref(), seed, device, |step, watch| {
+                    let batch = (input, targets);
+                    match watched {
+                        true => step.run_watched(model, batch, watch),
+                        false => step.run(model, batch),
+                    }
                 })
             }
         }
+    }
+
+    /// As [`run`](Self::run), of a whole batch, with the parameters updated on the way.
+    pub(super) fn run_updating(
+        &self,
+        model: &mut Sequential<Stage>,
+        batch: (Value, TargetTensor),
+        seed: StepSeed,
+        (rate, optimizer): (f64, &mut AnyOptimizer),
+        device: &Device,
+    ) -> Result<Part, TrainError> {
+        let Self::Recorded {
+            step,
+            traced,
+            tracker,
+            ..
+        } = self
+        else {
+            return Err(UpdateRefused::Modules.into());
+        };
+        let watched = *traced || tracker.is_some();
+        run_recorded(
+            step,
+            tracker.as_deref(),
+            seed,
+            device,
+            |step, watch| match watched {
+                true => step.run_updating_watched(model, batch, rate, optimizer, watch),
+                false => step.run_updating(model, batch, rate, optimizer),
+            },
+        )
     }
 
     /// Whether the next step is traced.

@@ -2,7 +2,13 @@
 
 use burn::tensor::{DType, Device, Int, Tensor};
 
-use super::{engine::loss_of_part, loss::TargetTensor, session::RunError, settings::TrainSettings};
+use super::{
+    engine::{ExecutorKind, loss_of_part},
+    loss::TargetTensor,
+    session::RunError,
+    settings::TrainSettings,
+    update::check_update,
+};
 use crate::{
     data::TargetKind,
     model::{
@@ -28,6 +34,7 @@ pub fn estimate(
     settings: &TrainSettings,
     target: TargetKind,
 ) -> Result<Estimate, RunError> {
+    check_update(settings, ExecutorKind::Recorded)?;
     let shape = model.infer()?;
     let plan = StagePlan::new(model, &shape);
     let batch = settings.micro_batch();
@@ -44,7 +51,8 @@ pub fn estimate(
             (input, targets(target, batch, device)),
         )
     };
-    let estimate = record::estimate(make, loss_of_part(settings.accumulate));
+    let loss = loss_of_part(settings.accumulate);
+    let estimate = record::estimate_updating(settings.update, make, loss);
     match failed {
         Some(error) => Err(error.into()),
         None => Ok(estimate?),

@@ -16,6 +16,7 @@
 //! | [`run_dir`], [`replace`] | a run's folder: lock, history, snapshots, weights |
 //! | [`shortage`] | steps that ran out of memory, and what is done about it |
 //! | [`timeline`], [`tracker`] | when memory was held, and by what |
+//! | [`update`] | whether parameters can be updated in the backward pass |
 //! | [`verify`](mod@verify) | a schedule's gradients against the plain run's |
 //!
 //! Recorded steps, executors, meters and profilers are those of [`rekindle`].
@@ -51,6 +52,7 @@ mod step_times;
 pub mod timeline;
 pub mod tracker;
 mod trainer;
+pub mod update;
 pub mod verify;
 mod weights;
 

@@ -16,7 +16,7 @@ use burn::{
         AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, SgdConfig, StateSink,
         decay::WeightDecayConfig, momentum::MomentumConfig,
     },
-    tensor::{Device, GradientCheckpointingStrategy, Tensor},
+    tensor::{Device, Tensor},
 };
 
 use super::{
@@ -25,7 +25,11 @@ use super::{
     settings::{Clip, OptimizerSettings},
     snapshot::{Snapshot, SnapshotWriter},
 };
-use rekindle::{dtype::Dtype, record::Optimizer, sequential::Sequential};
+use rekindle::{
+    dtype::Dtype,
+    record::{Leaf, Optimizer},
+    sequential::Sequential,
+};
 
 /// Updates models as [`OptimizerSettings`] and [`Clip`] say.
 pub struct AnyOptimizer {
@@ -241,32 +245,6 @@ fn optimizer(settings: OptimizerSettings) -> Arc<dyn DynOptimizer> {
                 .with_weight_decay(weight_decay as f32);
             Arc::new(config.build())
         }
-    }
-}
-
-/// What a parameter is in autodiff: its update is computed without, and becomes a leaf again.
-struct Leaf {
-    requires_grad: bool,
-    /// A parameter recorded in another way than its layer's input would be refused by the next forward.
-    strategy: Option<GradientCheckpointingStrategy>,
-}
-
-impl Leaf {
-    fn of<const D: usize>(parameter: &Tensor<D>) -> Self {
-        Self {
-            requires_grad: parameter.is_require_grad(),
-            strategy: parameter.gradient_checkpointing_strategy(),
-        }
-    }
-
-    fn again<const D: usize>(self, updated: Tensor<D>) -> Tensor<D> {
-        let Some(strategy) = self.strategy else {
-            return updated;
-        };
-        updated
-            .autodiff()
-            .with_gradient_checkpointing_strategy(strategy)
-            .set_require_grad(self.requires_grad)
     }
 }
 

@@ -19,7 +19,9 @@ use std::{
 
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, Plan, PlanError, PlanRequest, Schedule, Seconds, StageId,
-    Violation, graph::OperationId, simulate,
+    Violation,
+    graph::{Levers, OperationId},
+    simulate,
 };
 use thiserror::Error;
 
@@ -30,6 +32,7 @@ use super::{
     settings::TrainSettings,
     tracker::TrackedMoment,
     trainer::TrainError,
+    update::UpdateRefused,
     weights::WeightsError,
 };
 pub use measured_step::MeasuredStep;
@@ -228,6 +231,8 @@ pub struct Planned {
     pub source: String,
     /// Operations that run again in a recorded step, and how many there are.
     pub operations: Option<(usize, usize)>,
+    /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
+    pub levers: Option<Levers>,
     /// Its name, as records show it.
     pub planner: String,
     /// The budget, and which bytes it bounds.
@@ -274,6 +279,7 @@ impl Planned {
             param_count: 0,
             source: plan.source.to_string(),
             operations: None,
+            levers: None,
             planner: plan.planner.to_string(),
             order: Order::Schedule(plan.schedule),
             budget,
@@ -407,6 +413,9 @@ pub enum RunError {
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
+    /// Parameters cannot be updated when the settings say.
+    #[error(transparent)]
+    Update(#[from] UpdateRefused),
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),

@@ -4,7 +4,7 @@ use rekindle_plan::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use rekindle::dtype::Dtype;
+use rekindle::{dtype::Dtype, record::Update};
 
 use crate::short_form;
 
@@ -39,6 +39,10 @@ pub struct TrainSettings {
     #[serde(deserialize_with = "rate_or_table")]
     #[schemars(schema_with = "rate_or_table_schema", extend("x-default" = usual_rates()))]
     pub learning_rate: LearningRate,
+    /// When parameters are updated: `after` the backward pass, or `in-backward`, each as soon as its gradient is complete.
+    /// It changes what a step holds, not what it computes.
+    #[schemars(schema_with = "update_schema")]
+    pub update: Update,
     /// Bound on the gradients, if any.
     pub clip: Option<Clip>,
     /// Steps between evaluations; the last step is always evaluated.
@@ -62,11 +66,16 @@ impl Default for TrainSettings {
                 rate: optimizer.usual_rate(),
             },
             optimizer,
+            update: Update::default(),
             clip: None,
             eval_every: None,
             on_nonfinite: OnNonFinite::default(),
         }
     }
+}
+
+fn update_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": [Update::After, Update::InBackward] })
 }
 
 impl TrainSettings {
@@ -82,7 +91,8 @@ impl TrainSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnNonFinite {
-    /// The run ends; the model is as it was before the step.
+    /// The run ends; the model is as it was before the step. Where parameters are updated in the backward pass, each
+    /// gradient is checked before its own update alone: the run goes on from its last snapshot.
     #[default]
     Stop,
     /// The step counts, but parameters, optimizer state and running statistics stay as they were.

@@ -25,6 +25,7 @@ use super::{
     snapshot::{Snapshot, SnapshotWriter},
     step_times::StepTimes,
     tracker::{TrackedMoment, Tracker},
+    update::UpdateRefused,
 };
 use crate::{
     data::batch::{Batch, Inputs, Targets},
@@ -41,7 +42,7 @@ use rekindle::{
     free_dead_nodes,
     layer::Layer,
     meter::{Count, Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::RecordError,
+    record::{RecordError, Update},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -141,6 +142,9 @@ pub enum TrainError {
     /// The loss or a gradient is not finite, and the settings stop there.
     #[error("{0}")]
     NonFinite(NonFinite),
+    /// Parameters cannot be updated when the settings say.
+    #[error(transparent)]
+    Update(#[from] UpdateRefused),
     /// There is too little memory; a smaller plan may do.
     #[error("{0}")]
     Short(Shortage),
@@ -353,7 +357,16 @@ impl Trainer {
             tracker.start(self.steps_done + 1);
         }
         let before = self.statistics.before(&self.model);
-        let mut parts = match self.gradients(parts) {
+        let rate = self
+            .settings
+            .learning_rate
+            .at(self.steps_done, self.settings.steps);
+        let in_backward = self.settings.update == Update::InBackward;
+        let room = match in_backward {
+            true => self.check_first_update(),
+            false => Ok(()),
+        };
+        let mut parts = match room.and_then(|()| self.parts(parts, rate)) {
             Ok(parts) => parts,
             Err(error) => {
                 self.abandon(before);
@@ -364,11 +377,15 @@ impl Trainer {
 
         let meter = Arc::clone(&self.meter);
         let mut after = PhaseRecorder::start(Some(&*meter));
-        let checked = self.check_memory(&parts).and_then(|()| {
-            let checked = self.check(&parts)?;
-            self.check_first_update()?;
-            Ok(checked)
-        });
+        let checked = match in_backward {
+            // What was done cannot be taken back: the step stands.
+            true => self.check(&parts),
+            false => self.check_memory(&parts).and_then(|()| {
+                let checked = self.check(&parts)?;
+                self.check_first_update()?;
+                Ok(checked)
+            }),
+        };
         let Checked { nonfinite, squares } = match checked {
             Ok(checked) => checked,
             Err(error) => {
@@ -378,10 +395,6 @@ impl Trainer {
             }
         };
         let gradients = std::mem::take(&mut parts.gradients);
-        let rate = self
-            .settings
-            .learning_rate
-            .at(self.steps_done, self.settings.steps);
         match &nonfinite {
             Some(found) if found.handled == OnNonFinite::Skip => {
                 drop(gradients);
@@ -389,7 +402,9 @@ impl Trainer {
             }
             _ => {
                 drop(before);
-                self.update(rate, gradients, squares);
+                if !in_backward {
+                    self.update(rate, gradients, squares);
+                }
             }
         }
         after.end(Phase::Optimizer);
@@ -434,15 +449,19 @@ impl Trainer {
         })
     }
 
-    /// Forward, loss and backward of all parts of a batch.
-    fn gradients(&self, parts: impl ExactSizeIterator<Item = Batch>) -> Result<Parts, TrainError> {
+    /// Forward, loss and backward of all parts of a batch, with the update where it belongs to the backward.
+    fn parts(
+        &mut self,
+        parts: impl ExactSizeIterator<Item = Batch>,
+        rate: f64,
+    ) -> Result<Parts, TrainError> {
         let count = parts.len();
         let mut sum = GradientsAccumulator::new();
         let mut all = Parts::default();
         for (part, batch) in parts.enumerate() {
             all.samples += batch.targets.len();
             let run = self.steps_done * count + part;
-            let part = self.run_part(batch, run as u64, count)?;
+            let part = self.run_part(batch, run as u64, count, rate)?;
             sum.accumulate(&self.model, part.gradients);
             all.loss += nonfinite::read(part.loss)?;
             if let Some(right) = part.correct {
@@ -531,7 +550,13 @@ impl Trainer {
 
     /// Forward, loss and backward of one of `count` equal parts of a batch, and the memory of its phases. Losses and
     /// gradients of the parts add up to those of the whole batch's mean.
-    fn run_part(&self, batch: Batch, run: u64, count: usize) -> Result<Part, TrainError> {
+    fn run_part(
+        &mut self,
+        batch: Batch,
+        run: u64,
+        count: usize,
+        rate: f64,
+    ) -> Result<Part, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         self.engine.make_room(batch.bytes(self.settings.dtype));
         let batch = to_device(batch, self.settings.dtype, &self.device)?;
@@ -540,9 +565,18 @@ impl Trainer {
         }
         before.end(Phase::ZeroGrad);
         let seed = StepSeed::new(self.settings.seed, run);
-        let mut part = self
-            .engine
-            .run(&self.model, batch, seed, count, &self.device)?;
+        let mut part = match self.settings.update {
+            Update::After => self
+                .engine
+                .run(&self.model, batch, seed, count, &self.device)?,
+            Update::InBackward => self.engine.run_updating(
+                &mut self.model,
+                batch,
+                seed,
+                (rate, &mut self.optimizer),
+                &self.device,
+            )?,
+        };
         part.phases.splice(0..0, before.finish());
         Ok(part)
     }

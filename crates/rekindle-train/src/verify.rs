@@ -24,7 +24,12 @@ use crate::{
     device::{DeviceId, OpenDevice, open},
     model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, value::Value},
 };
-use rekindle::{layer::Layer, record::Optimizer as _, seed::StepSeed, sequential::Sequential};
+use rekindle::{
+    layer::Layer,
+    record::{Optimizer as _, Update},
+    seed::StepSeed,
+    sequential::Sequential,
+};
 
 /// What is verified.
 pub struct Verification<'a> {
@@ -126,7 +131,16 @@ impl Trial<'_> {
             let batch = to_device(batch, settings.dtype, &self.device)?;
             let seed = StepSeed::new(settings.seed, step as u64);
             let parts = settings.accumulate;
+            let rate = settings.learning_rate.at(step, settings.steps);
+            let in_backward = settings.update == Update::InBackward;
             let (loss, gradients) = match engine {
+                Some(engine) if in_backward => {
+                    let update = (rate, &mut optimizer);
+                    let part =
+                        engine.run_updating(&mut model, batch, seed, update, &self.device)?;
+                    values.losses.push(floats(part.loss));
+                    continue;
+                }
                 Some(engine) => {
                     let part = engine.run(&model, batch, seed, parts, &self.device)?;
                     (part.loss, part.gradients)
@@ -134,8 +148,10 @@ impl Trial<'_> {
                 None => self.plain(&model, batch, seed),
             };
             values.losses.push(floats(loss));
-            values.gradients.extend(gradients_of(&model, &gradients));
-            let rate = settings.learning_rate.at(step, settings.steps);
+            // A step that updates on the way hands out none.
+            if !in_backward {
+                values.gradients.extend(gradients_of(&model, &gradients));
+            }
             model = optimizer.step(rate, model, gradients);
         }
         values.state = state_of(&model);

@@ -84,6 +84,7 @@
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `step.rs` | [`Step`]: runs, and notices a changed step |
+//! | `update.rs` | [`Update`]: parameters updated in the backward pass |
 //! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
@@ -110,6 +111,7 @@ mod staged;
 mod step;
 mod step_plan;
 mod tensors;
+mod update;
 
 use std::{rc::Rc, sync::Arc, time::Instant};
 
@@ -123,11 +125,12 @@ use crate::{
 pub(crate) use bridge::marking;
 use planning::{Measured, Planning, planned};
 use recording::Recording;
+use update::UpdateCosts;
 
 pub use bridge::StepResult;
 pub use budget::{Budget, IntoBudget};
 pub use error::RecordError;
-pub use estimate::{Estimate, LayerEstimate, estimate};
+pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
 pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
 pub use output::Output;
@@ -137,6 +140,7 @@ pub use profile::StepProfile;
 pub use staged::{StagedPlan, action};
 pub use step::{SpanReading, Step};
 pub use step_plan::StepPlan;
+pub use update::{Leaf, Update};
 
 /// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
 /// that it returns. Nothing is computed.
@@ -164,7 +168,7 @@ where
         model,
         batch,
         step,
-        recorded: Recording::new(taken),
+        recorded: Recording::new(taken, Update::After),
         record_time: started.elapsed(),
         options: Options::default(),
     })
@@ -182,7 +186,7 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
 }
 
 /// Measures an optimizer on a model.
-type MeasureOptimizer<M> = Box<dyn Fn(&M, &dyn Meter) -> OptimizerCost>;
+type MeasureOptimizer<M> = Box<dyn Fn(&M, Update, &dyn Meter) -> (OptimizerCost, UpdateCosts)>;
 
 struct Options<M> {
     optimizer: Option<MeasureOptimizer<M>>,
@@ -222,10 +226,45 @@ where
     #[must_use]
     pub fn with_optimizer<O: Optimizer>(mut self, optimizer: &O) -> Self {
         let optimizer = optimizer.for_trial();
-        self.options.optimizer = Some(Box::new(move |model, meter| {
-            optimizer::measured(model, &optimizer, meter)
+        self.options.optimizer = Some(Box::new(move |model, update, meter| {
+            optimizer::measured(model, &optimizer, update, meter)
         }));
         self
+    }
+
+    /// As [`with_optimizer`](Self::with_optimizer), for [`Step::run_updating`]: each parameter is updated in the backward
+    /// pass, as soon as its gradient is complete and nothing that is still to run reads its old value, and the gradient is
+    /// freed. Plans count it so: gradients no longer wait for the last one.
+    ///
+    /// ```
+    /// # use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, prelude::*};
+    /// # use rekindle::record::RecordError;
+    /// # #[global_allocator]
+    /// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
+    /// # let device = Device::flex().autodiff();
+    /// let mut model = vec![LinearConfig::new(64, 64).init(&device), LinearConfig::new(64, 64).init(&device)];
+    /// let batch = || Tensor::<2>::ones([2, 64], &device);
+    /// let loss = |layers: &Vec<Linear>, input: Tensor<2>| {
+    ///     layers.iter().fold(input, |x, layer| layer.forward(x)).square().mean()
+    /// };
+    /// let mut optimizer = SgdConfig::new().init();
+    ///
+    /// let step = rekindle::record(&model, &batch(), loss)?
+    ///     .with_update_in_backward(&optimizer)
+    ///     .within("1GiB")?;
+    /// for _ in 0..3 {
+    ///     let output = step.run_updating(&mut model, batch(), 1e-2, &mut optimizer)?;
+    ///     assert!(output.gradients.is_empty());
+    /// }
+    /// # Ok::<(), RecordError>(())
+    /// ```
+    ///
+    /// What needs all gradients at once cannot be had with it: their sum over parts of a batch, their common norm, or
+    /// a step that is given up after the backward. See [`Step::run_updating`] for what happens to a step that fails.
+    #[must_use]
+    pub fn with_update_in_backward<O: Optimizer>(mut self, optimizer: &O) -> Self {
+        self.recorded.0.update_in_backward();
+        self.with_optimizer(optimizer)
     }
 
     /// Reads memory by this meter. Without it: the process's allocator on the CPU backend, the pools on GPUs.
@@ -282,7 +321,7 @@ where
     pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
         self.options.input_gradients = true;
         let taken = bridge::take(self.model, self.batch, true, &self.step)?;
-        self.recorded = Recording::new(taken);
+        self.recorded = Recording::new(taken, self.recorded.0.update);
         Ok(self)
     }
 
@@ -407,8 +446,10 @@ where
             Some(meter) => meter.clone(),
             None => own_meter(&device)?,
         };
+        let update = self.recorded.0.update;
         let optimizer = self.options.optimizer;
-        let optimizer = optimizer.map(|measure| measure(self.model, &*meter));
+        let optimizer = optimizer.map(|measure| measure(self.model, update, &*meter));
+        let (optimizer, updates) = optimizer.unwrap_or_default();
         let planning = Planning {
             budget: None,
             wanted: wanted.clone(),
@@ -419,7 +460,9 @@ where
             without_batch: false,
             count: self.options.count,
             input_gradients: self.options.input_gradients,
-            optimizer: optimizer.unwrap_or_default(),
+            optimizer,
+            update,
+            updates,
             on_host: meter.read().reserved_bytes.is_none(),
             meter,
             device,

@@ -5,13 +5,15 @@
 
 use std::{cell::RefCell, collections::HashMap, ffi::OsString, rc::Rc};
 
-use rekindle::{profile::Measured, size::Size};
+use rekindle::{profile::Measured, record::Update, size::Size};
 use rekindle_plan::Bytes;
 use rekindle_train::{
+    ExecutorKind,
     device::{DeviceId, DeviceInfo},
     record::RunRecord,
     session::{MeasuredStep, Planned},
-    settings::{Clip, TrainSettings},
+    settings::TrainSettings,
+    update::check_update,
 };
 
 use super::train;
@@ -25,7 +27,7 @@ use crate::{
         record::{Confirmed, Difference, Largest, MAX_FORMAT, MaxRecord},
         search::largest,
         subject::Subject,
-        way::{Way, updated_in_backward},
+        way::Way,
     },
     output, stop,
 };
@@ -104,9 +106,10 @@ pub fn run(args: &MaxArgs) -> Outcome {
         slowdown: args.slowdown,
     };
     record.largest = search.counted()?;
-    if goes_alone(&config.training) {
+    if could_update_in_backward(&config.training) {
         let first = record.of(Way::Plan).map_or(1, |answer| answer.size);
-        let found = search.largest_counted(Way::Plan, first, ROUGH, &updated_in_backward)?;
+        let found =
+            search.largest_counted(Way::Plan, first, ROUGH, &Measured::updated_in_backward)?;
         record.with_update_in_backward = found.map(|(size, _)| size);
     }
     record.not_measured_because = search.reason_not_to_measure(args, &record)?;
@@ -175,10 +178,13 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
     Ok(())
 }
 
-/// Whether a gradient could go before all others are there.
-fn goes_alone(settings: &TrainSettings) -> bool {
-    let clipped_together = matches!(settings.clip, Some(Clip::GlobalNorm { .. }));
-    !clipped_together && settings.accumulate <= 1
+/// Whether parameters are updated after the step, and could be in the backward pass.
+fn could_update_in_backward(settings: &TrainSettings) -> bool {
+    let other = TrainSettings {
+        update: Update::InBackward,
+        ..settings.clone()
+    };
+    settings.update == Update::After && check_update(&other, ExecutorKind::Recorded).is_ok()
 }
 
 fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {

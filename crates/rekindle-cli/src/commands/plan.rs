@@ -261,6 +261,17 @@ fn explain(plan: &Planned, text: &mut String) {
             let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
         }
     }
+    if let Some(levers) = plan.levers {
+        let _ = writeln!(text, "\nWhat gave what, as peaks of the step:");
+        for (name, bytes) in [
+            ("neither", levers.neither),
+            ("recomputing alone", levers.recomputing),
+            ("update in backward alone", levers.updating),
+            ("both", levers.both),
+        ] {
+            let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
+        }
+    }
     let (chain, actions) = (
         &plan.chain,
         match &plan.order {

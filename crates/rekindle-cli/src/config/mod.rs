@@ -36,7 +36,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle::{Dtype, meter::Count};
+use rekindle::{Dtype, meter::Count, record::Update};
 use rekindle_train::{
     data::{
         Dataset, Split, TargetKind,
@@ -96,6 +96,8 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// The type of parameters and activations.
     pub dtype: Option<Dtype>,
+    /// When parameters are updated.
+    pub update: Option<Update>,
     /// What happens where a step's loss or gradients are not finite.
     pub on_nonfinite: Option<OnNonFinite>,
     /// Random data of the same shape.
@@ -109,6 +111,7 @@ impl From<&ReplaceArgs> for Overrides {
         Self {
             batch: args.batch,
             dtype: args.dtype,
+            update: args.update,
             depth: args.depth,
             width: args.width,
             synthetic: args.data.is_some(),
@@ -287,6 +290,7 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     training.steps = size("steps", overrides.steps, training.steps)?;
     training.seed = overrides.seed.unwrap_or(training.seed);
     training.dtype = overrides.dtype.unwrap_or(training.dtype);
+    training.update = overrides.update.unwrap_or(training.update);
     training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
     Ok(())
 }

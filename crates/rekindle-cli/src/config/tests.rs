@@ -157,7 +157,7 @@ fn training_and_run_are_read() {
     let config = config(
         &(with_train(
             "optimizer = { type = 'sgd', momentum = 0.9 }\nclip = { type = 'global_norm', max = 1 }\n\
-             learning_rate = { type = 'warmup_cosine', rate = 0.1, warmup_steps = 5, final_rate = 0.01 }\neval_every = 7",
+             learning_rate = { type = 'warmup_cosine', rate = 0.1, warmup_steps = 5, final_rate = 0.01 }\neval_every = 7\nupdate = 'in-backward'",
         ) + "[run]\nbudget = '1.5GB'\nplanner = 'optimal'\ndevice = 'cuda:1'"),
     );
     let training = config.training;
@@ -178,6 +178,7 @@ fn training_and_run_are_read() {
         }
     );
     assert_eq!(training.eval_every, Some(7));
+    assert_eq!(training.update, Update::InBackward);
     assert_eq!(config.run.budget, Some(Size::Bytes(Bytes(1_500_000_000))));
     assert_eq!(config.run.device.as_deref(), Some("cuda:1"));
 }

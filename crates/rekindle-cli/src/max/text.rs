@@ -153,8 +153,8 @@ impl MaxRecord {
             reached => format!(", {:.1} times as far", size as f64 / reached as f64),
         };
         Some(format!(
-            "What would help: updating weights during the backward pass, so that each gradient is freed at once. It would \
-             reach about {} {size}{further}. Rekindle does not do that.",
+            "What would help: `--update in-backward` updates weights during the backward pass, so that each gradient is \
+             freed at once. It would reach about {} {size}{further}.",
             self.lever_name(),
         ))
     }

@@ -1,7 +1,6 @@
 //! Ways to run a model of one size: plain, in equal segments, under a plan.
 
-use rekindle::profile::Measured;
-use rekindle_plan::{Bytes, Chain, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
 use rekindle_train::session::{MeasuredStep, Planned, RunError};
 use serde::{Deserialize, Serialize};
 
@@ -88,30 +87,10 @@ fn counts(stages: usize) -> Vec<usize> {
     counts
 }
 
-/// The same training with each layer updated in the backward: a gradient is there for its own stage alone, and so is
-/// what the optimizer takes for a while.
-pub fn updated_in_backward(mut measured: Measured) -> Measured {
-    let Chain {
-        stages, optimizer, ..
-    } = &mut measured.chain;
-    for (stage, held) in stages.iter_mut().zip(&mut measured.holds) {
-        let update = std::mem::take(&mut stage.grad_bytes) + optimizer.temp_bytes;
-        stage.backward_temp_bytes += update;
-        for way in &mut stage.alternatives {
-            way.backward_temp_bytes += update;
-        }
-        for output in &mut held.outputs {
-            output.released_backward_temp_bytes += update;
-        }
-    }
-    optimizer.temp_bytes = Bytes(0);
-    measured
-}
-
 #[cfg(test)]
 mod tests {
-    use rekindle::profile::Holds;
-    use rekindle_plan::{LossCost, OptimizerCost, Seconds, Stage};
+    use rekindle::profile::{Holds, Measured};
+    use rekindle_plan::{Chain, LossCost, OptimizerCost, Seconds, Stage};
 
     use super::*;
 
@@ -156,7 +135,7 @@ mod tests {
         for (state, share) in [(0, 1.0 / 2.0), (1, 2.0 / 3.0)] {
             let measured = equal(100, 100, state);
             let before = measured.plain().expect("a peak").peak.0 as f64;
-            let after = updated_in_backward(measured).plain().expect("a peak").peak;
+            let after = measured.updated_in_backward().plain().expect("a peak").peak;
             let left = after.0 as f64 / before;
             assert!((left - share).abs() < 0.1, "{left} for {state}");
         }

@@ -6,7 +6,10 @@
 mod tests;
 
 use comfy_table::Table;
-use rekindle::meter::{Phase, PhaseReading};
+use rekindle::{
+    meter::{Phase, PhaseReading},
+    record::Update,
+};
 use rekindle_plan::Bytes;
 use rekindle_train::record::{PhasedStep, RunRecord};
 
@@ -164,22 +167,25 @@ fn after_backward(record: &RunRecord) -> Option<String> {
     let step = record.phases.last()?;
     let in_use = after(step, Phase::Backward)?;
     let parameters = param_bytes(record);
-    // The state appears when the first step ends.
-    let begins = step.step == 1;
-    let state = if begins {
+    let updated = record.settings.update == Update::InBackward;
+    // Else the state appears when the first step ends.
+    let state = if step.step == 1 && !updated {
         Bytes::ZERO
     } else {
         state_bytes(record)
     };
-    let named = parameters + parameters + state;
+    let (gradients, said) = match updated {
+        true => (Bytes::ZERO, "no gradients".to_owned()),
+        false => (parameters, format!("{parameters} of their gradients")),
+    };
+    let named = parameters + gradients + state;
     let rest = in_use.checked_sub(named)?;
     let state = match state {
         Bytes::ZERO => String::new(),
         state => format!(", {state} of the optimizer's state"),
     };
     Some(format!(
-        "After the backward of step {} {in_use} are in use: {parameters} of parameters, {parameters} of their \
-         gradients{state}, and {rest} of data, statistics and what kernels and the program keep.",
+        "After the backward of step {} {in_use} are in use: {parameters} of parameters, {said}{state}, and {rest} of data, statistics and what kernels and the program keep.",
         step.step
     ))
 }

@@ -67,6 +67,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
                 weight_decay: 0.0,
             },
             learning_rate: LearningRate::Constant { rate: 0.1 },
+            update: rekindle::record::Update::After,
             clip: None,
             eval_every: None,
             on_nonfinite: OnNonFinite::Stop,

@@ -11,6 +11,7 @@
 
 use serde::Serialize;
 
+use super::updates::{Replaced, settled};
 use super::{Graph, OperationId, TensorId};
 
 /// A list of operations of a graph that finds everything it reads and leaves every output.
@@ -68,6 +69,16 @@ pub enum ProgramError {
         /// The operation.
         operation: OperationId,
     },
+    /// It reads a tensor whose value was replaced.
+    #[error("step {step} (operation {operation}) reads tensor {tensor}, which was updated before")]
+    ReadAfterUpdate {
+        /// The place in the list, from 0.
+        step: usize,
+        /// The operation.
+        operation: OperationId,
+        /// The tensor.
+        tensor: TensorId,
+    },
     /// An output is never made.
     #[error("no step makes the output tensor {tensor}")]
     OutputMissing {
@@ -84,6 +95,7 @@ impl Program {
     pub fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Program, ProgramError> {
         let mut there: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.given).collect();
         let mut ran = vec![false; graph.operations.len()];
+        let mut replaced = Replaced::new(graph);
         for (step, &id) in operations.iter().enumerate() {
             let operation =
                 graph
@@ -108,6 +120,13 @@ impl Program {
                     tensor,
                 });
             }
+            if let Some(tensor) = replaced.read(operation) {
+                return Err(ProgramError::ReadAfterUpdate {
+                    step,
+                    operation: id,
+                    tensor,
+                });
+            }
             if std::mem::replace(&mut ran[id.index()], true) && !operation.repeatable {
                 return Err(ProgramError::Repeated {
                     step,
@@ -124,12 +143,24 @@ impl Program {
         Ok(Program::with_frees(graph, operations))
     }
 
-    /// Every operation once, in recorded order: nothing is recomputed, and all that the backward needs is kept.
+    /// Every operation once, in recorded order, and every update as soon as it can run: nothing is recomputed, and all
+    /// that the backward needs is kept.
     ///
     /// # Errors
     /// The graph's order is wrong; [`Graph::validate`] says more.
     pub fn recorded(graph: &Graph) -> Result<Program, ProgramError> {
-        Program::new(graph, graph.operation_ids().collect())
+        Program::settled(graph, graph.operation_ids().collect())
+    }
+
+    /// As [`new`](Self::new), with every update moved to where it can run first.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), reads of updated tensors apart.
+    pub(crate) fn settled(
+        graph: &Graph,
+        operations: Vec<OperationId>,
+    ) -> Result<Program, ProgramError> {
+        Program::new(graph, settled(graph, operations))
     }
 
     /// The steps in order.

@@ -5,6 +5,8 @@
 //! ([`Operation::in_place`](super::Operation::in_place)). After the step the dead tensors are released, and a storage
 //! is freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]. Cost: O(steps and their tensors).
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Graph, Operation, Program, TensorId};
@@ -33,7 +35,8 @@ pub struct Simulated {
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// At its peak. A forward pass's tensors are `activations`, those that were made again in the backward pass
-    /// `graphs`, the backward's `gradients`, its outputs `parameter_gradients`.
+    /// `graphs`, the backward's `gradients`, its outputs and what updates read
+    /// `parameter_gradients`.
     pub at_peak: Parts,
     /// When it is done.
     pub after: Parts,
@@ -61,6 +64,8 @@ struct Memory<'a> {
     parts: Parts,
     /// Whether the backward pass has begun.
     backward: bool,
+    /// The tensors that updates read.
+    updating: HashSet<TensorId>,
 }
 
 /// The storage of given tensors: never freed, counted in the fixed bytes.
@@ -84,12 +89,17 @@ impl<'a> Memory<'a> {
                 ..Parts::default()
             },
             backward: false,
+            updating: graph.operations[graph.recorded_operations()..]
+                .iter()
+                .flat_map(|update| update.inputs.iter().copied())
+                .collect(),
         }
     }
 
     /// The part that what an operation makes now belongs to.
     fn part(&self, operation: &Operation, output: TensorId) -> Part {
-        if operation.backward && self.graph.tensor(output).output {
+        let of_parameter = self.graph.tensor(output).output || self.updating.contains(&output);
+        if operation.backward && of_parameter {
             |parts| &mut parts.parameter_gradients
         } else if operation.backward {
             |parts| &mut parts.gradients

@@ -36,7 +36,7 @@ pub struct Span {
 }
 
 impl Stages {
-    /// The spans of a program, in order: together they are all its steps.
+    /// The spans of a program, in order: together they are all its steps. An update belongs to the span that it runs in.
     ///
     /// # Panics
     /// If the program was made for another graph than the one that was cut.
@@ -55,6 +55,12 @@ impl Stages {
         let mut after_loss = false;
         let mut spans: Vec<Span> = Vec::new();
         for (step, id) in program.operations().iter().enumerate() {
+            if let Some(last) = spans.last_mut()
+                && graph.operation(*id).updates.is_some()
+            {
+                last.steps.end = step + 1;
+                continue;
+            }
             let (stage, backward) = places[id.index()];
             after_loss |= stage == loss;
             let again = std::mem::replace(&mut ran[id.index()], true);

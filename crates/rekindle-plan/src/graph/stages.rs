@@ -11,7 +11,7 @@
 //! | X_{i+1} | R(made in stage i and read by the backward, or live at border i + 1), at least x_{i+1} |
 //! | f_i, F_i | what the stage's operations hold at their peak beyond x_{i+1}, X_{i+1} |
 //! | b_i | what the backward's operations make at their peak beyond y_i + g_i |
-//! | g_i | R(outputs of the graph that the backward makes) |
+//! | g_i | R(outputs of the graph that the backward makes); what an update reads goes with its stage, and is part of b_i |
 //! | fixed bytes | those of the graph, what is *held*, and the largest excess of the gradients at a border over x_i |
 //!
 //! *Held* all along is what a chain has no place for: outputs of the forward pass; random draws, which run once;
@@ -125,7 +125,9 @@ impl Stages {
                 Action::Optimize => {}
             }
         }
-        Ok(Program::new(graph, operations)?.without_dead_runs(graph))
+        let updates = graph.recorded_operations()..graph.operations.len();
+        operations.extend(ids(updates));
+        Ok(Program::settled(graph, operations)?.without_dead_runs(graph))
     }
 }
 

@@ -59,6 +59,14 @@ pub enum GraphError {
         /// The operation.
         operation: OperationId,
     },
+    /// An update of what is not given, or in front of an operation that is none.
+    #[error(
+        "operation {operation} is no update: it replaces a tensor that is not given, or others come after it"
+    )]
+    Update {
+        /// The operation.
+        operation: OperationId,
+    },
     /// All sizes together do not fit in 62 bits.
     #[error("the sizes of all tensors add up to more than 4 EiB")]
     TooLarge,
@@ -78,6 +86,8 @@ impl Graph {
             .map(|tensor| u128::from(tensor.bytes.0))
             .sum::<u128>();
         let mut backward = false;
+        let updates = self.operations.iter().filter(|o| o.updates.is_some());
+        let recorded = self.operations.len() - updates.count();
         for (id, operation) in self.operation_ids().zip(&self.operations) {
             total += u128::from(operation.temp_bytes.0);
             for &tensor in operation.inputs.iter().chain(&operation.outputs) {
@@ -120,6 +130,16 @@ impl Graph {
                 return Err(GraphError::ForwardAfterBackward { operation: id });
             }
             backward = operation.backward;
+            let given = |tensor: TensorId| {
+                let tensor = self.tensors.get(tensor.index());
+                tensor.is_some_and(|tensor| tensor.given)
+            };
+            let update = id.index() >= recorded;
+            if operation.updates.is_some_and(|tensor| !given(tensor))
+                || operation.updates.is_some() != update
+            {
+                return Err(GraphError::Update { operation: id });
+            }
         }
         if let Some(tensor) = self.outputs().find(|t| !there[t.index()]) {
             return Err(GraphError::OutputNotMade { tensor });

@@ -14,6 +14,7 @@ use crate::{
     },
     tracker::Tracker,
     trainer::{TrainError, rows, to_device},
+    update::check_update,
 };
 use rekindle::{meter::Meter, profile::StageLabel, sequential::Sequential};
 
@@ -27,6 +28,7 @@ pub(crate) struct Built {
 
 impl Built {
     pub(crate) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
+        check_update(job.settings, job.executor)?;
         let shape = job.model.infer()?;
         let stages = StagePlan::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;

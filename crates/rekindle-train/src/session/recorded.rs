@@ -14,12 +14,13 @@ use super::{
 use crate::{
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
+    settings::OnNonFinite,
 };
 use rekindle::statistics::Statistics;
 use rekindle::{
     meter::Meter,
     profile::{StageLabel, keep_useful, with_reserve},
-    record::{RecordError, StagedPlan, StepPlan, StepProfile, Wanted, record},
+    record::{RecordError, StagedPlan, StepPlan, StepProfile, Update, Wanted, record},
 };
 
 /// Budgets between the smallest and the plain run's at which a frontier is planned.
@@ -58,13 +59,18 @@ impl Built {
             _ => Bytes(self.shape.param_count() * settings.dtype.bytes()),
         };
         let optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
-        let step = record(&self.model, &batch, loss)?
-            .with_optimizer(&optimizer)
+        let recorded = record(&self.model, &batch, loss)?;
+        let step = match settings.update {
+            // The trainer checks all parts of a batch together.
+            Update::After => recorded.with_optimizer(&optimizer).with_finite_check(false),
+            Update::InBackward => recorded
+                .with_update_in_backward(&optimizer)
+                .with_finite_check(settings.on_nonfinite == OnNonFinite::Stop),
+        };
+        let step = step
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
             .with_comparison(false)
-            // The trainer checks all parts of a batch together.
-            .with_finite_check(false)
             .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_planner(job.planner.map(|planners| planners.recorded))
             .measured(job.budget().or(job.free), wanted, &mut |done, of| {
@@ -282,6 +288,7 @@ fn planned(
             None => "single operations".into(),
         },
         operations: Some((plan.repeated, plan.operations)),
+        levers: staged.levers,
         planner: planner.unwrap_or_else(|| plan.planner.to_string()),
         chain: staged.chain,
         budget: plan.budget,

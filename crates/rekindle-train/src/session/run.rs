@@ -30,6 +30,7 @@ use crate::{
 use rekindle::{
     executor::TraceEntry,
     meter::{Meter, PeakMemory},
+    record::RecordError,
 };
 
 /// Steps that are tracked, where that was asked for: the optimizer's state comes in the first.
@@ -376,7 +377,11 @@ impl<'a> Session<'a> {
     /// The error that ends the run. What a later run continues from is written first; files that cannot be written are not
     /// the error to tell.
     fn ended_by(&mut self, error: TrainError, observer: &mut dyn Observer) -> RunError {
-        let _ = self.save(observer);
+        // A model that is partly updated is none to go on from.
+        let _ = match &error {
+            TrainError::Recorded(RecordError::PartlyUpdated { .. }) => self.write_record(observer),
+            _ => self.save(observer),
+        };
         self.at_stage(error)
     }
 

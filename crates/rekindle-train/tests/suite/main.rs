@@ -13,6 +13,12 @@ mod own_process;
 mod models;
 #[path = "../../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
+#[path = "../../../rekindle/tests/suite/record_parity/models.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the parity tests, which use all of it"
+)]
+mod recorded_models;
 
 mod accumulate;
 mod counted;
@@ -26,6 +32,7 @@ mod nonfinite;
 mod resume;
 mod shortage;
 mod tracker;
+mod update_in_backward;
 mod zoo_build;
 mod zoo_forward;
 mod zoo_saved_bytes;

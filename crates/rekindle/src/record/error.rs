@@ -6,7 +6,7 @@ use burn_ir::OperationIr;
 use rekindle_plan::{Bytes, graph::GraphPlanError};
 use thiserror::Error;
 
-use super::{bridge::FOREIGN, operation::name_of};
+use super::{bridge::FOREIGN, operation::name_of, update::Update};
 use crate::meter::{FailedAllocation, NotInstalled};
 
 /// Why a step cannot be recorded, planned or run.
@@ -119,10 +119,35 @@ pub enum RecordError {
         path: String,
     },
     /// A value that is not finite, or a failed buffer.
-    #[error("{what} is not finite: nothing was handed out, and the model is as it was")]
+    #[error("{what} is not finite: nothing was handed out")]
     NotFinite {
         /// The loss, or the path of the first parameter whose gradient it is.
         what: String,
+    },
+    /// A step that updates in the backward pass failed after some updates, which cannot be taken back.
+    #[error(
+        "{source}; {updated} of {of} parameters were updated by then, and that cannot be taken back: go on from a \
+         snapshot of the model and the optimizer"
+    )]
+    PartlyUpdated {
+        /// Parameters with new values.
+        updated: usize,
+        /// Parameters that the step updates.
+        of: usize,
+        /// Why it failed.
+        source: Box<RecordError>,
+    },
+    /// The step is run in another way than it was recorded for.
+    #[error(
+        "the step was recorded to update parameters {update}: {}",
+        match update {
+            Update::After => "`run` hands out its gradients; `with_update_in_backward` records it for `run_updating`",
+            Update::InBackward => "`run_updating` runs it; `with_optimizer` records it for `run`, which hands out gradients",
+        }
+    )]
+    OtherUpdate {
+        /// What it was recorded for.
+        update: Update,
     },
     /// An allocation of the process failed, and the step was abandoned.
     #[error("{0}")]

@@ -16,6 +16,7 @@ use super::{
     measure::Costs,
     operation::flops,
     recording::Recording,
+    update::Update,
 };
 use crate::activation::Activation;
 
@@ -90,7 +91,25 @@ where
     I: Activation,
     R: StepResult,
 {
-    let (recording, _) = Recording::new(bridge::take_made(make, step)?);
+    estimate_updating(Update::After, make, step)
+}
+
+/// As [`estimate()`], of a step that updates its parameters when `update` says.
+///
+/// # Errors
+///
+/// As [`record`](super::record).
+pub fn estimate_updating<M, I, R>(
+    update: Update,
+    make: impl FnOnce(&Device) -> (M, I),
+    step: impl Fn(&M, I) -> R,
+) -> Result<Estimate, RecordError>
+where
+    M: Module,
+    I: Activation,
+    R: StepResult,
+{
+    let (recording, _) = Recording::new(bridge::take_made(make, step)?, update);
     Estimate::of(&recording)
 }
 

@@ -36,6 +36,18 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Reads one number that depends on one gradient, before it updates its parameter.
+pub(super) fn check_gradient(path: &str, gradient: &DispatchTensor) -> Result<(), RecordError> {
+    let finite = read(sum(gradient))?.is_finite()
+        || data(gradient)?.iter::<f64>().all(|value| value.is_finite());
+    match finite {
+        true => Ok(()),
+        false => Err(RecordError::NotFinite {
+            what: format!("the gradient of `{path}`"),
+        }),
+    }
+}
+
 fn read(value: Tensor<1>) -> Result<f64, RecordError> {
     let data = value.try_into_data();
     let data = data.map_err(|error| RecordError::Device(error.to_string()))?;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, DispatchTensor};
 use burn_ir::OperationIr;
 use rekindle_plan::{
-    Bytes, Seconds,
+    Bytes, OptimizerCost, Seconds,
     graph::{Graph, Operation, Tensor, TensorId},
 };
 
@@ -29,8 +29,9 @@ use super::{
     layout::Alike,
     operation::{may_be_view, nominal_seconds, without_draw},
     operations::Recorded,
-    program::{Prepared, Run},
-    recording::Recording,
+    program::{Prepared, Run, Turn},
+    recording::{Parameter, Recording},
+    update::UpdateCosts,
 };
 use crate::{
     meter::Meter,
@@ -66,6 +67,8 @@ pub(crate) struct Costs {
     group: Vec<u32>,
     /// By group.
     costs: Vec<Cost>,
+    /// By parameters that the step itself updates.
+    updates: UpdateCosts,
 }
 
 impl Costs {
@@ -91,7 +94,18 @@ impl Costs {
         Self {
             costs: alike.first.iter().map(cost).collect(),
             group: alike.group,
+            updates: UpdateCosts::default(),
         }
+    }
+
+    /// The same with what the updates of parameters take, where the step makes them.
+    pub(super) fn with_updates(self, updates: UpdateCosts) -> Self {
+        Self { updates, ..self }
+    }
+
+    /// What an update takes besides parameter, gradient and state.
+    pub(super) fn update_cost(&self, parameter: &Parameter) -> OptimizerCost {
+        self.updates.get(&parameter.id).copied().unwrap_or_default()
     }
 
     /// Measured while `program` runs, once to warm up and then once or twice.
@@ -112,7 +126,14 @@ impl Costs {
         while pass < passes {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
-            for (place, run) in program.runs(recording).enumerate() {
+            for (place, turn) in program.turns(recording).enumerate() {
+                let run = match turn {
+                    Turn::Run(run) => run,
+                    Turn::Update(update) => {
+                        update.skip(interpreter.as_mut());
+                        continue;
+                    }
+                };
                 // Passes count alike, though a third may come.
                 let steps = program.program().len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
@@ -154,9 +175,10 @@ impl Costs {
                 *cost = group.cost(&operation.kind.name, values(recording, operation));
             }
         }
-        let one_by_one = program
-            .runs(recording)
-            .map(|run| costs.of(run.number).seconds);
+        let one_by_one = program.turns(recording).map(|turn| match turn {
+            Turn::Run(run) => costs.of(run.number).seconds,
+            Turn::Update(_) => 0.0,
+        });
         costs.slow(slowdown(in_one_go, one_by_one.sum()));
         Ok(costs)
     }
@@ -243,9 +265,31 @@ impl Costs {
                 repeatable: !draws,
                 stage: one.stage,
                 backward: one.backward,
+                updates: None,
             }
         });
-        let operations: Vec<Operation> = operations.collect();
+        let mut operations: Vec<Operation> = operations.collect();
+        for parameter in recording.updated() {
+            // That it was made, of no bytes.
+            let made = id(tensors.len());
+            tensors.push(Tensor {
+                output: true,
+                ..Tensor::default()
+            });
+            let OptimizerCost {
+                step_s, temp_bytes, ..
+            } = self.update_cost(parameter);
+            operations.push(Operation {
+                inputs: parameter.gradient.map(id).into_iter().collect(),
+                outputs: vec![made],
+                seconds: step_s,
+                temp_bytes,
+                repeatable: false,
+                backward: true,
+                updates: Some(id(parameter.tensor)),
+                ..Operation::default()
+            });
+        }
         if let Some(state) = last_draw {
             // Draws that nothing needs move the generator too.
             tensors[state.0 as usize].output = true;
@@ -330,9 +374,14 @@ impl Probe<'_> {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
             let started = Instant::now();
-            for run in program.runs(recording) {
-                interpreter.run(without_draw(run.operation()));
-                run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+            for turn in program.turns(recording) {
+                match turn {
+                    Turn::Run(run) => {
+                        interpreter.run(without_draw(run.operation()));
+                        run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                    }
+                    Turn::Update(update) => update.skip(interpreter.as_mut()),
+                }
             }
             let _ = self.device.sync();
             let took = started.elapsed();

@@ -3,12 +3,13 @@
 use std::{collections::HashMap, time::Instant};
 
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::{Module, ModuleVisitor, Param, ParamId},
     optim::{GradientsParams, ModuleOptimizer},
     tensor::{DType, Shape, Tensor},
 };
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
+use super::update::{Leaf, Update, UpdateCosts};
 use crate::meter::Meter;
 
 /// Updates modules from gradients: what [`with_optimizer`](super::Recorded::with_optimizer) measures.
@@ -33,27 +34,36 @@ impl Optimizer for ModuleOptimizer {
 }
 
 /// Measures `optimizer` on the parameters of `model`, which keep their values. The temporary bytes are those above
-/// parameters, gradients and state, one parameter being updated after the other.
+/// parameters, gradients and state, one parameter being updated after the other. Of updates in the backward pass, what
+/// each takes comes with it, and all together is state alone.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
     optimizer: &O,
+    update: Update,
     meter: &dyn Meter,
-) -> OptimizerCost {
+) -> (OptimizerCost, UpdateCosts) {
     let mut each = Each {
         optimizer,
+        update,
         meter,
         known: HashMap::new(),
         sum: OptimizerCost::default(),
+        parameters: HashMap::new(),
     };
     model.visit(&mut each);
-    each.sum
+    (each.sum, each.parameters.into())
 }
+
+/// Bytes above which a parameter that is tried by itself is stood for by a part of it.
+const LARGE_BYTES: usize = 4 << 20;
 
 struct Each<'a, O> {
     optimizer: &'a O,
+    update: Update,
     meter: &'a dyn Meter,
     known: HashMap<(Shape, DType), OptimizerCost>,
     sum: OptimizerCost,
+    parameters: HashMap<ParamId, OptimizerCost>,
 }
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
@@ -65,20 +75,73 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         let one = match self.known.get(&key) {
             Some(one) => *one,
             None => {
+                let step = || match self.update {
+                    Update::After => self.step(param),
+                    Update::InBackward => self.step_alone(param),
+                };
                 // The first step of a process makes tables that stay.
-                self.step(param);
-                let one = self.step(param);
+                step();
+                let one = step();
                 self.known.insert(key, one);
                 one
             }
         };
-        self.sum.step_s += one.step_s;
+        // Parameters of one identity are one parameter, with one state.
+        if self.parameters.insert(param.id, one).is_some() {
+            return;
+        }
         self.sum.state_bytes += one.state_bytes;
-        self.sum.temp_bytes = self.sum.temp_bytes.max(one.temp_bytes);
+        if self.update == Update::After {
+            self.sum.step_s += one.step_s;
+            self.sum.temp_bytes = self.sum.temp_bytes.max(one.temp_bytes);
+        }
     }
 }
 
 impl<O: Optimizer> Each<'_, O> {
+    /// As [`step`](Self::step), of a parameter that nobody else holds and whose state is there. A large one is stood for
+    /// by some of its rows: beside the model there may be no room for another copy of it.
+    fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
+        let mut shape = param.val().dims();
+        let bytes = param.val().shape().num_elements() * param.val().dtype().size();
+        let parts = bytes.div_ceil(LARGE_BYTES);
+        let factor = match shape.first_mut() {
+            Some(rows) if parts > 1 => {
+                let all = *rows;
+                *rows = all.div_ceil(parts);
+                all as f64 / *rows as f64
+            }
+            _ => 1.0,
+        };
+        let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
+        let zeros = || {
+            let options = (&param.val().device(), param.val().dtype());
+            Tensor::<D>::zeros(shape, options).without_autodiff()
+        };
+        let mut optimizer = self.optimizer.for_trial();
+        let mut own = Param::initialized(param.id, Leaf::of(&param.val()).again(zeros()));
+        let mut cost = OptimizerCost::default();
+        // The first makes the state.
+        for first in [true, false] {
+            let before = self.meter.read().in_use_bytes;
+            let mut gradients = GradientsParams::new();
+            gradients.register::<D>(param.id, zeros());
+            self.meter.start_interval();
+            let begins = self.meter.read().in_use_bytes;
+            let started = Instant::now();
+            own = optimizer.step(0.0, own, gradients);
+            // Waits for queued work.
+            let reading = self.meter.read();
+            if first {
+                cost.state_bytes = whole(reading.in_use_bytes - before);
+            } else {
+                cost.step_s = Seconds(started.elapsed().as_secs_f64() * factor);
+                cost.temp_bytes = whole(reading.peak_in_use_bytes - begins);
+            }
+        }
+        cost
+    }
+
     fn step<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
         let mut optimizer = self.optimizer.for_trial();
         let mut gradients = GradientsParams::new();

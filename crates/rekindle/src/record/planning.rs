@@ -16,8 +16,13 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError, given::started, measure::Costs, program::Prepared, recording::Recording,
+    RecordError,
+    given::started,
+    measure::Costs,
+    program::Prepared,
+    recording::Recording,
     step::Planned,
+    update::{Update, UpdateCosts},
 };
 use crate::{
     executor::Room,
@@ -103,6 +108,9 @@ pub(super) struct Planning {
     pub(super) count: Count,
     pub(super) input_gradients: bool,
     pub(super) optimizer: OptimizerCost,
+    /// When parameters are updated, and what the update of each takes.
+    pub(super) update: Update,
+    pub(super) updates: UpdateCosts,
     /// What will be held while the step runs, and is not there when it is planned.
     pub(super) later: Bytes,
     /// Whether steps have run, after which the optimizer's state is in use.
@@ -201,7 +209,8 @@ impl<A> Measured<A> {
         let first = first_program(&recording, planning, budget)?;
         let first = Prepared::new(&recording, first);
         let start = || started(&recording, given.clone());
-        let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress)?;
+        let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress)?
+            .with_updates(planning.updates.clone());
         drop(given);
         Ok(Self {
             shapes,
@@ -292,9 +301,8 @@ fn planned_once<A>(
         graph.fixed_bytes = base + measured.own_bytes() + optimizer.state_bytes + beside;
         let gradients: Bytes = measured
             .recording
-            .parameters
-            .iter()
-            .filter_map(|parameter| Some(graph.tensors[parameter.gradient?].bytes))
+            .gradients()
+            .map(|gradient| graph.tensors[gradient].bytes)
             .sum();
         let updating = base + beside + optimizer.state_bytes + gradients + optimizer.temp_bytes;
         let request = (planning.budget, planning.slots, planning.elsewhere);
@@ -405,7 +413,8 @@ fn first_program(
     planning: &Planning,
     budget: Bytes,
 ) -> Result<Program, RecordError> {
-    let mut graph = Costs::from_shapes(recording).graph(recording, planning.in_use());
+    let costs = Costs::from_shapes(recording).with_updates(planning.updates.clone());
+    let mut graph = costs.graph(recording, planning.in_use());
     graph.fixed_bytes += planning.beside_buffers(&graph);
     let elsewhere = planning.elsewhere;
     if planning.wanted != GraphPlanner::Auto.into()

@@ -12,13 +12,36 @@ use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
 use rekindle_plan::graph::{Program, TensorId};
 
-use super::{bridge::Interpreter, operations::Recorded, recording::Recording};
+use super::{
+    bridge::Interpreter,
+    operations::Recorded,
+    recording::{Parameter, Recording},
+};
 
 /// A program of a recording.
 pub(super) struct Prepared {
     program: Program,
     /// Each tensor that is handed out, with the step after which it is: in the order of steps.
     ready: Vec<(usize, usize)>,
+}
+
+/// One step of a program.
+#[derive(Clone, Copy)]
+pub(super) enum Turn<'a> {
+    /// An operation of the recording runs.
+    Run(Run<'a>),
+    /// A parameter is updated.
+    Update(UpdateOf<'a>),
+}
+
+/// The update of a parameter.
+#[derive(Clone, Copy)]
+pub(super) struct UpdateOf<'a> {
+    /// Whose.
+    pub(super) parameter: &'a Parameter,
+    gradient: usize,
+    recording: &'a Recording,
+    freed: &'a [TensorId],
 }
 
 /// One run of an operation in a program.
@@ -44,7 +67,10 @@ impl Prepared {
             .filter(|one| !given.contains(one))
             .collect();
         let mut ready = Vec::with_capacity(wanted.len());
-        for (step, operation) in program.operations().iter().enumerate().rev() {
+        let steps = program.operations().iter().enumerate();
+        // Graphs have updates behind the recording's operations.
+        let steps = steps.filter(|(_, one)| one.index() < recording.operations.len());
+        for (step, operation) in steps.rev() {
             let tensors = recording.operations.get(operation.index()).tensors();
             let last_here = tensors.filter(|tensor| wanted.remove(tensor));
             ready.extend(last_here.map(|tensor| (step, tensor)));
@@ -58,22 +84,68 @@ impl Prepared {
         &self.program
     }
 
-    /// Its runs in order.
-    pub(super) fn runs<'a>(&'a self, recording: &'a Recording) -> impl Iterator<Item = Run<'a>> {
+    /// Its steps in order.
+    pub(super) fn turns<'a>(&'a self, recording: &'a Recording) -> impl Iterator<Item = Turn<'a>> {
         let mut later = self.ready.as_slice();
+        let updated = recording.updated();
+        let updated: Vec<(&Parameter, usize)> = updated
+            .filter_map(|parameter| Some((parameter, parameter.gradient?)))
+            .collect();
         let operations = self.program.operations().iter().enumerate();
         operations.map(move |(step, operation)| {
             let here = later.iter().take_while(|(at, _)| *at == step).count();
             let (ready, rest) = later.split_at(here);
             later = rest;
-            Run {
-                number: operation.index(),
-                recorded: recording.operations.get(operation.index()),
-                recording,
-                freed: self.program.frees(step),
-                ready,
+            let (number, freed) = (operation.index(), self.program.frees(step));
+            match number.checked_sub(recording.operations.len()) {
+                None => Turn::Run(Run {
+                    number,
+                    recorded: recording.operations.get(number),
+                    recording,
+                    freed,
+                    ready,
+                }),
+                Some(update) => {
+                    let (parameter, gradient) = updated[update];
+                    Turn::Update(UpdateOf {
+                        parameter,
+                        gradient,
+                        recording,
+                        freed,
+                    })
+                }
             }
         })
+    }
+}
+
+impl UpdateOf<'_> {
+    /// The gradient.
+    pub(super) fn gradient(self, interpreter: &mut dyn Interpreter) -> DispatchTensor {
+        interpreter.hand_out(&self.recording.tensors.last_read(self.gradient))
+    }
+
+    /// The parameter's value and its gradient, which the interpreter does not hold any more: the gradient only where
+    /// nothing else reads it.
+    pub(super) fn take(
+        self,
+        interpreter: &mut dyn Interpreter,
+    ) -> (DispatchTensor, DispatchTensor) {
+        let tensors = &self.recording.tensors;
+        let value = tensors.last_read(self.parameter.tensor);
+        let gradient = self.gradient(interpreter);
+        self.skip(interpreter);
+        let held = interpreter.hand_out(&value);
+        interpreter.run(OperationIr::Drop(value));
+        (held, gradient)
+    }
+
+    /// Frees the gradient where nothing else reads it, and updates nothing.
+    pub(super) fn skip(self, interpreter: &mut dyn Interpreter) {
+        if self.freed.iter().any(|one| one.index() == self.gradient) {
+            let gradient = self.recording.tensors.last_read(self.gradient);
+            interpreter.run(OperationIr::Drop(gradient));
+        }
     }
 }
 

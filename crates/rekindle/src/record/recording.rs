@@ -18,6 +18,7 @@ use super::{
     operation::draws,
     operations::{Operations, Packing},
     tensors::{Numbering, Tensors},
+    update::Update,
 };
 
 /// A recorded step.
@@ -41,6 +42,8 @@ pub(crate) struct Recording {
     pub(crate) input_gradients: Vec<Option<usize>>,
     /// New values of running statistics.
     pub(crate) statistics: Vec<(ParamId, usize)>,
+    /// When parameters are updated.
+    pub(crate) update: Update,
     /// Equal for recordings of equal steps.
     pub(crate) hash: u64,
 }
@@ -62,7 +65,7 @@ pub(crate) struct Parameter {
 
 impl Recording {
     /// Brings what was recorded into its own form. What burn took down is dropped; left is the auxiliary output.
-    pub(super) fn new<A>(taken: Taken<A>) -> (Self, A) {
+    pub(super) fn new<A>(taken: Taken<A>, update: Update) -> (Self, A) {
         let given = taken.parameters.iter().map(|parameter| parameter.tensor);
         let given = given
             .chain(taken.inputs.iter().map(|input| input.tensor))
@@ -126,6 +129,7 @@ impl Recording {
                 .map(|(id, tensor)| (id, number(tensor)))
                 .collect(),
             tensors: numbering.finish(),
+            update,
             hash: 0,
         };
         recording.place_gradients();
@@ -170,14 +174,33 @@ impl Recording {
             .chain(constants)
     }
 
+    /// From now on the step itself updates its parameters.
+    pub(super) fn update_in_backward(&mut self) {
+        self.update = Update::InBackward;
+        self.hash = self.hashed();
+    }
+
+    /// The parameters that the step itself updates, in the order in which graphs have their updates.
+    pub(crate) fn updated(&self) -> impl Iterator<Item = &Parameter> {
+        let updates = self.update == Update::InBackward;
+        let parameters = self.parameters.iter();
+        parameters.filter(move |one| updates && one.gradient.is_some())
+    }
+
     /// Tensors that must be there at the end.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = usize> + '_ {
-        let gradients = self.parameters.iter().filter_map(|one| one.gradient);
-        gradients
+        self.gradients()
             .chain(self.auxiliary.iter().copied())
             .chain(self.input_gradients.iter().flatten().copied())
             .chain(self.statistics.iter().map(|(_, tensor)| *tensor))
             .chain([self.loss])
+    }
+
+    /// The gradients that the step hands out.
+    pub(crate) fn gradients(&self) -> impl Iterator<Item = usize> + '_ {
+        let after = self.update == Update::After;
+        let gradients = self.parameters.iter().filter_map(|one| one.gradient);
+        gradients.filter(move |_| after)
     }
 
     fn hashed(&self) -> u64 {

@@ -2,7 +2,10 @@
 
 use rekindle_plan::{
     Action, Bytes, Chain, Schedule, StageId,
-    graph::{Crossing, Graph, Moment, OperationId, Program, Span, SpanPass, Stages, borders, held},
+    graph::{
+        Crossing, Graph, Levers, Moment, OperationId, Program, Span, SpanPass, Stages, borders,
+        held,
+    },
 };
 
 use super::{recording::Recording, step::Planned};
@@ -24,6 +27,8 @@ pub struct StagedPlan {
     pub forwards: Vec<usize>,
     /// Of these, the bytes that no live buffer holds: the driver's context, and what pools add.
     pub beside_buffers: Bytes,
+    /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
+    pub levers: Option<Levers>,
     /// The schedule over stages that the program comes from, where it comes from one.
     pub schedule: Option<Schedule>,
     /// The program's operations, by their places in the recording.
@@ -64,6 +69,8 @@ impl StagedPlan {
             marks: marks(graph, stages),
             chain: stages.chain().clone(),
             spans,
+            // A program that runs breaks no rule.
+            levers: Levers::of(graph, program).ok().flatten(),
             beside_buffers: Bytes::ZERO,
             schedule,
             operations: program.operations().to_vec(),

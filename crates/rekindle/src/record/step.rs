@@ -15,15 +15,18 @@ use rekindle_plan::{
 
 use super::{
     Budget, IntoBudget, RecordError,
-    bridge::{self, StepResult},
+    bridge::{self, Interpreter, StepResult},
+    finite,
     given::{given, shapes, started},
+    optimizer::Optimizer,
     output::{Done, Output},
     planning::{Measured, Planning, Wanted, planned},
     profile::StepProfile,
-    program::Prepared,
+    program::{Prepared, Turn, UpdateOf},
     recording::Recording,
     staged::StagedPlan,
     step_plan::StepPlan,
+    update::{Lent, Update},
 };
 use crate::{
     activation::Activation,
@@ -159,15 +162,146 @@ where
         self.run_with(model, batch, Some(&mut watch))
     }
 
+    /// Runs the step on a batch, and updates the model in its backward pass: the step was recorded
+    /// [for that](super::Recorded::with_update_in_backward). `rate` is the learning rate. The output has no gradients.
+    ///
+    /// Parameters, losses and statistics are those of [`run`](Self::run) and an update after it; on the CPU backend bit for
+    /// bit.
+    ///
+    /// While the step runs it alone has the parameters, so that they are updated in place where nobody else holds them:
+    /// a clone of the model keeps a second copy of each alive.
+    ///
+    /// Each gradient is checked by itself before it updates its parameter, unless
+    /// [`with_finite_check`](super::Recorded::with_finite_check) said no; the loss is checked at the end. A loss that is
+    /// not finite mostly shows in the first gradient, before anything was updated.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run). The model is as it was, unless the error is [`RecordError::PartlyUpdated`]: then some of its
+    /// parameters are updated and others not, and training goes on from a snapshot of model and optimizer.
+    /// [`RecordError::OtherUpdate`] where the step was recorded for [`run`](Self::run).
+    pub fn run_updating<O: Optimizer>(
+        &self,
+        model: &mut M,
+        batch: I,
+        rate: f64,
+        optimizer: &mut O,
+    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        self.run_updating_with(model, batch, (rate, optimizer), None)
+    }
+
+    /// As [`run_updating`](Self::run_updating), watched as by [`run_watched`](Self::run_watched).
+    ///
+    /// # Errors
+    ///
+    /// As [`run_updating`](Self::run_updating).
+    pub fn run_updating_watched<O: Optimizer>(
+        &self,
+        model: &mut M,
+        batch: I,
+        rate: f64,
+        optimizer: &mut O,
+        mut watch: impl FnMut(&Span),
+    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        self.run_updating_with(model, batch, (rate, optimizer), Some(&mut watch))
+    }
+
     fn run_with(
         &self,
         model: &M,
         batch: I,
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        let (planned, predicted_peak) = self.begin(Update::After, model, &batch)?;
+        let measured = &planned.measured;
+        let recording = &measured.recording;
+        let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
+            let (mut interpreter, returned) = start(recording, model, &batch)?;
+            let interpreter = interpreter.as_mut();
+            self.interpret(
+                &planned,
+                interpreter,
+                returned,
+                readings,
+                &mut |_, _| Ok(()),
+            )
+        });
+        let done = done?;
+        if self.planning.check {
+            done.check(recording)?;
+        }
+        done.finish(measured, model, batch, seen)
+    }
+
+    fn run_updating_with<O: Optimizer>(
+        &self,
+        model: &mut M,
+        batch: I,
+        (rate, optimizer): (f64, &mut O),
+        watch: Option<&mut dyn FnMut(&Span)>,
+    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        let (planned, predicted_peak) = self.begin(Update::InBackward, model, &batch)?;
+        let measured = &planned.measured;
+        let recording = &measured.recording;
+        let started = quiet::catch(|| start(recording, model, &batch));
+        let (mut interpreter, returned) = started.map_err(RecordError::Device)??;
+        let mut lent = Lent::take(model, recording);
+        let check = self.planning.check;
+        let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
+            let mut update = |one: UpdateOf<'_>, interpreter: &mut dyn Interpreter| {
+                if check {
+                    finite::check_gradient(&one.parameter.path, &one.gradient(interpreter))?;
+                }
+                let (value, gradient) = one.take(interpreter);
+                lent.update(one.parameter, value, gradient, rate, optimizer);
+                Ok(())
+            };
+            let interpreter = interpreter.as_mut();
+            self.interpret(&planned, interpreter, returned, readings, &mut update)
+        });
+        let done = done.and_then(|done| match check {
+            true => done.check(recording).map(|()| done),
+            false => Ok(done),
+        });
+        let updated = lent.updated();
+        lent.put_back(model, recording, interpreter.as_mut());
+        drop(interpreter);
+        match done {
+            Ok(done) => done.finish(measured, model, batch, seen),
+            Err(source) if updated == 0 => Err(source),
+            Err(source) => Err(RecordError::PartlyUpdated {
+                updated,
+                of: recording.updated().count(),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// The plan that runs, and its peak with what is in use now; the step updates its parameters as `update` says.
+    fn begin(
+        &self,
+        update: Update,
+        model: &M,
+        batch: &I,
+    ) -> Result<Current<R::Auxiliary>, RecordError> {
+        if self.planning.update != update {
+            return Err(RecordError::OtherUpdate {
+                update: self.planning.update,
+            });
+        }
         // What the update before has left in burn's graph goes with the next backward, and the step has none.
         free_dead_nodes(&self.planning.device);
-        let (planned, predicted_peak) = self.plan_for(model, &batch)?;
+        self.plan_for(model, batch)
+    }
+
+    /// Runs a plan's program, with what is seen of memory and time meanwhile.
+    fn watched(
+        &self,
+        planned: &Planned<R::Auxiliary>,
+        predicted_peak: Bytes,
+        watch: Option<&mut dyn FnMut(&Span)>,
+        run: impl FnOnce(&mut Readings<'_>) -> Result<Done, RecordError>,
+    ) -> (Result<Done, RecordError>, Seen) {
         let started = Instant::now();
         let [phases, spans] = halves(&self.planning.meter);
         // A second reader costs the device a wait at every phase.
@@ -188,22 +322,15 @@ where
         if let Some(watch) = &readings.watch {
             watch.meter.start_interval();
         }
-        let done = quiet::catch(|| self.interpret(&planned, model, &batch, &mut readings))
-            .map_err(RecordError::Device)??;
+        let done = quiet::catch(|| run(&mut readings)).map_err(RecordError::Device);
         readings.phases.end(readings.phase);
-        let phases = readings.phases.finish();
-        let spans = readings.watch.map_or(Vec::new(), |watch| watch.spans);
-        self.schedule_comparison(&planned, started.elapsed());
-        if self.planning.check {
-            done.check(&planned.measured.recording)?;
-        }
-        let measured = &planned.measured;
         let seen = Seen {
-            phases,
-            spans,
+            phases: readings.phases.finish(),
+            spans: readings.watch.map_or(Vec::new(), |watch| watch.spans),
             predicted_peak,
         };
-        done.finish(measured, model, batch, seen)
+        self.schedule_comparison(planned, started.elapsed());
+        (done.flatten(), seen)
     }
 
     /// Plans the step again for another budget, without measuring it again: to look at several. A share such as `"60%"`
@@ -370,7 +497,7 @@ where
             _ => {
                 let started = Instant::now();
                 let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
-                let (recording, auxiliary) = Recording::new(taken);
+                let (recording, auxiliary) = Recording::new(taken, self.planning.update);
                 let same = |plan: &Rc<Planned<_>>| {
                     plan.measured.shapes == shapes && plan.measured.recording.hash == recording.hash
                 };
@@ -459,35 +586,64 @@ where
     fn interpret(
         &self,
         planned: &Planned<R::Auxiliary>,
-        model: &M,
-        batch: &I,
+        interpreter: &mut dyn Interpreter,
+        returned: Handed,
         readings: &mut Readings<'_>,
+        update: &mut UpdateHook<'_>,
     ) -> Result<Done, RecordError> {
         let recording = &planned.measured.recording;
-        let given = given(recording, model, batch)?;
-        // What is returned may be what was there before: the batch's, or a parameter.
-        let returned = given
-            .iter()
-            .filter(|(one, _)| recording.auxiliary.contains(one));
-        let mut tensors: HashMap<usize, DispatchTensor> = returned.cloned().collect();
-        let mut interpreter = started(recording, given)?;
+        let costs = &planned.measured.costs;
+        let mut tensors = returned;
         let room = self.planning.room();
-        let mut runs = planned.prepared.runs(recording);
+        let make_room = |bytes: Bytes| {
+            if let Some(room) = room {
+                room.make(bytes);
+            }
+        };
+        let mut turns = planned.prepared.turns(recording);
         for span in &planned.spans {
             readings.begin(span);
-            for run in runs.by_ref().take(span.steps.len()) {
-                if let Some(room) = &room {
-                    room.make(planned.measured.costs.taken_by(recording, run.number));
+            for turn in turns.by_ref().take(span.steps.len()) {
+                match turn {
+                    Turn::Run(run) => {
+                        make_room(costs.taken_by(recording, run.number));
+                        run.run(interpreter, &mut |tensor, value| {
+                            tensors.insert(tensor, value);
+                        });
+                    }
+                    Turn::Update(one) => {
+                        let cost = costs.update_cost(one.parameter);
+                        make_room(cost.temp_bytes + cost.state_bytes);
+                        update(one, interpreter)?;
+                    }
                 }
-                run.run(interpreter.as_mut(), &mut |tensor, value| {
-                    tensors.insert(tensor, value);
-                });
                 self.planning.check_memory()?;
             }
             readings.end(span);
         }
         Ok(Done { tensors })
     }
+}
+
+/// What a step hands out, by its numbers in the recording.
+type Handed = HashMap<usize, DispatchTensor>;
+
+/// What makes an update.
+type UpdateHook<'a> = dyn FnMut(UpdateOf<'_>, &mut dyn Interpreter) -> Result<(), RecordError> + 'a;
+
+/// An interpreter that holds what is there before the step, and what of that the step returns: the batch's tensors, or a
+/// parameter.
+fn start<M: Module, I: Activation>(
+    recording: &Recording,
+    model: &M,
+    batch: &I,
+) -> Result<(Box<dyn Interpreter>, Handed), RecordError> {
+    let given = given(recording, model, batch)?;
+    let returned = given
+        .iter()
+        .filter(|(one, _)| recording.auxiliary.contains(one));
+    let returned = returned.cloned().collect();
+    Ok((started(recording, given)?, returned))
 }
 
 /// What is read while a step runs.

@@ -19,11 +19,11 @@ pub struct StepPlan {
     /// [`Output::predicted_peak`](super::Output::predicted_peak) is the same for one run, with what the process holds by
     /// then.
     pub predicted_peak: Bytes,
-    /// Time of the step without the optimizer's update.
+    /// Time of the step; of the optimizer's update only where it is part of the backward pass.
     pub predicted_time: Seconds,
     /// The peak of the plain run, counted as `predicted_peak` is.
     pub plain_peak: Bytes,
-    /// The time of the plain run, without the optimizer's update.
+    /// The time of the plain run, counted as `predicted_time` is.
     pub plain_time: Seconds,
     /// Operations of the recorded step.
     pub operations: usize,

@@ -1,7 +1,7 @@
 //! Recorded steps against the plain burn loop, under every plan: loss, auxiliary output, statistics and weights after
 //! five Adam steps bit for bit, no peak above its budget, every peak as predicted.
 
-mod models;
+pub mod models;
 mod random;
 
 use burn::{

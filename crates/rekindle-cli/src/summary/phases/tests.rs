@@ -59,6 +59,7 @@ fn record(
             loss: LossKind::MeanSquaredError,
             optimizer,
             learning_rate: LearningRate::Constant { rate: 0.1 },
+            update: rekindle::record::Update::After,
             clip: None,
             eval_every: None,
             on_nonfinite: OnNonFinite::Stop,

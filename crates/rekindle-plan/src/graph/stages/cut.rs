@@ -25,6 +25,8 @@ struct Span {
     last_forward_read: usize,
     output: bool,
     held: bool,
+    /// Whether an update reads it: then it stays until its stage's backward is done.
+    updating: bool,
 }
 
 /// A forward pass cut at borders.
@@ -181,10 +183,14 @@ impl<'a> Cut<'a> {
         let last = if loss == 0 { 0 } else { x[loss] };
         let both = forward.clone().chain(backward.clone());
         let peak = self.peak(forward.clone(), |span| span.last_read >= forward.end);
-        let peak_of_both = self.peak(both, |span| span.output || span.last_read >= backward.end);
+        let (updating, update_temp) = self.updates_of(backward);
+        let peak_of_both = update_temp
+            + self.peak(both, |span| {
+                span.output || span.updating || span.last_read >= backward.end
+            });
         let loss = LossCost {
             forward_s: self.seconds(forward),
-            backward_s: self.seconds(backward),
+            backward_s: self.seconds(backward) + updating,
             forward_temp_bytes: Bytes(peak),
             backward_temp_bytes: Bytes(peak_of_both.saturating_sub(last)),
         };
@@ -212,13 +218,15 @@ impl<'a> Cut<'a> {
         let saved = own.filter(|span| !span.held && saves(span));
         let saved = saved.map(|span| span.bytes).sum::<u64>().max(x[i + 1]);
         let grad = self.outputs_of(backward);
-        let made = self.peak(backward.clone(), |span| {
-            span.output || span.last_read >= backward.end
-        });
+        let (updating, update_temp) = self.updates_of(backward);
+        let made = update_temp
+            + self.peak(backward.clone(), |span| {
+                span.output || span.updating || span.last_read >= backward.end
+            });
         Stage {
             name: i.to_string(),
             forward_s: self.seconds(forward),
-            backward_s: self.seconds(backward),
+            backward_s: self.seconds(backward) + updating,
             output_bytes: Bytes(x[i + 1]),
             saved_bytes: Bytes(saved),
             forward_temp_bytes: Bytes(self.peak(forward.clone(), leaves).saturating_sub(x[i + 1])),
@@ -235,6 +243,20 @@ impl<'a> Cut<'a> {
             .iter()
             .map(|operation| operation.seconds)
             .sum()
+    }
+
+    /// What the updates take that read what some backward operations make: all their seconds, and the most of their
+    /// temporary bytes.
+    fn updates_of(&self, range: &Range<usize>) -> (Seconds, u64) {
+        let updates = self.graph.operations[self.graph.recorded_operations()..].iter();
+        let made = |input: &TensorId| {
+            let maker = self.index.maker(*input).map(OperationId::index);
+            maker.is_some_and(|maker| range.contains(&maker))
+        };
+        let here = updates.filter(|update| update.inputs.iter().any(made));
+        let most = here.clone().map(|update| update.temp_bytes.0).max();
+        let seconds = here.map(|update| update.seconds).sum();
+        (seconds, most.unwrap_or_default())
     }
 
     fn bytes(&self, bases: &[TensorId]) -> u64 {
@@ -311,10 +333,12 @@ fn spans(graph: &Graph, index: &Index) -> Vec<Span> {
                 last_forward_read: made.unwrap_or(0),
                 output: false,
                 held: false,
+                updating: false,
             }
         })
         .collect();
-    for (place, operation) in graph.operations.iter().enumerate() {
+    let (recorded, updates) = graph.operations.split_at(graph.recorded_operations());
+    for (place, operation) in recorded.iter().enumerate() {
         for &input in &operation.inputs {
             let span = &mut spans[index.root(input).index()];
             span.last_read = place;
@@ -322,6 +346,9 @@ fn spans(graph: &Graph, index: &Index) -> Vec<Span> {
                 span.last_forward_read = place;
             }
         }
+    }
+    for gradient in updates.iter().flat_map(|update| &update.inputs) {
+        spans[index.root(*gradient).index()].updating = true;
     }
     for tensor in graph.tensor_ids() {
         spans[index.root(tensor).index()].output |= graph.tensor(tensor).output;
@@ -338,6 +365,7 @@ fn backward(
     live: &[Vec<TensorId>],
 ) -> Vec<Range<usize>> {
     let first = forward.last().map_or(0, |range| range.end);
+    let recorded = graph.recorded_operations();
     let mut end = first;
     let mut ranges = Vec::new();
     let mark = |range: &Range<usize>| {
@@ -349,7 +377,7 @@ fn backward(
         for operation in &graph.operations[range.clone()] {
             for &output in &operation.outputs {
                 if let Some(reader) = index.readers(output).last() {
-                    end = end.max(reader.index() + 1);
+                    end = end.max(reader.index() + 1).min(recorded);
                 }
             }
         }
@@ -360,7 +388,8 @@ fn backward(
             let made = index.maker(base).map(OperationId::index);
             made.is_some_and(|made| made < range.start) && !live[i].contains(&base)
         };
-        for (place, operation) in graph.operations.iter().enumerate().skip(end) {
+        let operations = graph.operations[..recorded].iter();
+        for (place, operation) in operations.enumerate().skip(end) {
             if own_mark.is_none() || operation.inputs.iter().any(inside_earlier) {
                 break;
             }
@@ -369,7 +398,7 @@ fn backward(
             }
         }
         if i == 0 {
-            end = graph.operations.len();
+            end = recorded;
         }
         ranges.push(start..end);
     }

@@ -1,0 +1,155 @@
+//! Updates of parameters inside the backward pass: where each may run in a program.
+//!
+//! An update reads a gradient and gives a parameter a new value. Operations of the backward, and those that are run again
+//! for it, read the old one, so the update comes behind the last of them that a program has; as soon as it has run its
+//! gradient is dead. A view of a parameter is the parameter itself: an update beside a live view would need a second
+//! storage. Cost: O(operations and their tensors).
+
+use super::{Graph, Operation, OperationId, Program, ProgramError, TensorId, simulate};
+use crate::bytes::Bytes;
+
+/// What recomputing and updating in the backward pass do to a program's peak, each by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Levers {
+    /// Nothing runs again, and gradients wait for an update after the step.
+    pub neither: Bytes,
+    /// The program's operations, with the update after the step.
+    pub recomputing: Bytes,
+    /// Nothing runs again; updates in the backward pass.
+    pub updating: Bytes,
+    /// The program.
+    pub both: Bytes,
+}
+
+impl Levers {
+    /// Of a program of `graph`; `None` where that has no updates.
+    ///
+    /// # Errors
+    /// The graph's order is wrong.
+    pub fn of(graph: &Graph, program: &Program) -> Result<Option<Levers>, ProgramError> {
+        let recorded = graph.recorded_operations();
+        let mut after = graph.clone();
+        let updates = after.operations.split_off(recorded);
+        let mut updating = Bytes::ZERO;
+        for update in &updates {
+            updating = updating.max(update.temp_bytes);
+            for input in &update.inputs {
+                after.tensors[input.index()].output = true;
+            }
+            for made in &update.outputs {
+                after.tensors[made.index()].output = false;
+            }
+        }
+        if updates.is_empty() {
+            return Ok(None);
+        }
+        let plain = Program::recorded(&after)?;
+        let operations = program.operations().iter().copied();
+        let operations = operations.filter(|id| id.index() < recorded);
+        let same = Program::new(&after, operations.collect())?;
+        let with_update = |program: &Program| {
+            let run = simulate(&after, program);
+            let end = run.resident.last().copied().unwrap_or_default();
+            run.peak.max(end + updating)
+        };
+        Ok(Some(Levers {
+            neither: with_update(&plain),
+            recomputing: with_update(&same),
+            updating: simulate(graph, &Program::recorded(graph)?).peak,
+            both: simulate(graph, program).peak,
+        }))
+    }
+}
+
+/// The operations with each update behind the last step that makes what it reads and the last that reads what it
+/// replaces. An update that must come later than where it was reads what was made for it before.
+pub(super) fn settled(graph: &Graph, operations: Vec<OperationId>) -> Vec<OperationId> {
+    if graph.recorded_operations() == graph.operations.len() {
+        return operations;
+    }
+    let roots = roots(graph);
+    let mut made: Vec<Option<usize>> = vec![None; graph.tensors.len()];
+    let mut read: Vec<Option<usize>> = vec![None; graph.tensors.len()];
+    let mut updates: Vec<(Option<usize>, OperationId, TensorId)> = Vec::new();
+    let mut others: Vec<OperationId> = Vec::with_capacity(operations.len());
+    for id in operations {
+        let operation = graph.operation(id);
+        if let Some(tensor) = operation.updates {
+            let inputs = operation.inputs.iter();
+            let last = inputs.map(|input| made[input.index()]).max().flatten();
+            updates.push((last, id, tensor));
+            continue;
+        }
+        let step = Some(others.len());
+        others.push(id);
+        for input in &operation.inputs {
+            read[roots[input.index()].index()] = step;
+        }
+        for output in &operation.outputs {
+            made[output.index()] = step;
+        }
+    }
+    for (place, _, tensor) in &mut updates {
+        *place = (*place).max(read[tensor.index()]);
+    }
+    updates.sort_by_key(|(place, ..)| *place);
+    let mut updates = updates.into_iter().peekable();
+    let mut settled = Vec::with_capacity(others.len() + updates.len());
+    let mut up_to = |place: Option<usize>, settled: &mut Vec<OperationId>| {
+        while let Some((_, id, _)) = updates.next_if(|(at, ..)| *at <= place) {
+            settled.push(id);
+        }
+    };
+    up_to(None, &mut settled);
+    for (step, id) in others.into_iter().enumerate() {
+        settled.push(id);
+        up_to(Some(step), &mut settled);
+    }
+    settled
+}
+
+/// Which tensors updates have replaced so far.
+pub(super) struct Replaced {
+    roots: Vec<TensorId>,
+    /// Empty where a graph has no updates.
+    replaced: Vec<bool>,
+}
+
+impl Replaced {
+    pub(super) fn new(graph: &Graph) -> Replaced {
+        let updates = graph.recorded_operations() < graph.operations.len();
+        let (roots, tensors) = match updates {
+            true => (roots(graph), graph.tensors.len()),
+            false => (Vec::new(), 0),
+        };
+        Replaced {
+            roots,
+            replaced: vec![false; tensors],
+        }
+    }
+
+    /// Comes to the next operation of a program: what it reads that was replaced before, if anything.
+    pub(super) fn read(&mut self, operation: &Operation) -> Option<TensorId> {
+        if self.replaced.is_empty() {
+            return None;
+        }
+        let replaced = |input: &&TensorId| self.replaced[self.roots[input.index()].index()];
+        let read = operation.inputs.iter().find(replaced).copied();
+        if let Some(tensor) = operation.updates {
+            self.replaced[tensor.index()] = true;
+        }
+        read
+    }
+}
+
+/// The tensor whose storage each tensor shares through views.
+fn roots(graph: &Graph) -> Vec<TensorId> {
+    let mut roots: Vec<TensorId> = graph.tensor_ids().collect();
+    for operation in graph.operations.iter().filter(|o| o.view) {
+        let root = operation.inputs.first().map(|input| roots[input.index()]);
+        for output in &operation.outputs {
+            roots[output.index()] = root.unwrap_or(*output);
+        }
+    }
+    roots
+}
