@@ -27,13 +27,13 @@ use rekindle_train::{
 
 use crate::{
     jobs::{Steps, classifier, vectors},
-    recorded_models::{Gpt, Mlp, UNet, Vgg, cross_entropy},
+    recorded_models::{Gpt, Mlp, Vgg, cross_entropy},
 };
 
 const STEPS: u64 = 20;
 const RATE: f64 = 1e-2;
 /// Room of a budget for what differs from one plan to the next.
-const LEEWAY: u64 = 1 << 18;
+const LEEWAY: u64 = 1 << 17;
 /// How far a predicted peak may be above the measured one, and how far below.
 const PREDICTED: f64 = 0.03;
 const NOISE: f64 = 0.002;
@@ -176,8 +176,8 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         "mlp",
         Mlp::new,
         |device| {
-            let inputs = Tensor::<2>::random([1024, 16], normal, device);
-            (inputs, classes(1024, device))
+            let inputs = Tensor::<2>::random([512, 16], normal, device);
+            (inputs, classes(512, device))
         },
         |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
     );
@@ -185,22 +185,13 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         "vgg",
         Vgg::new,
         |device| {
-            let inputs = Tensor::<4>::random([8, 3, 32, 32], normal, device);
-            (inputs, classes(8, device))
-        },
-        |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
-    );
-    check(
-        "u-net",
-        UNet::new,
-        |device| {
-            let inputs = Tensor::<4>::random([16, 3, 16, 16], normal, device);
-            (inputs, classes(16, device))
+            let inputs = Tensor::<4>::random([4, 3, 32, 32], normal, device);
+            (inputs, classes(4, device))
         },
         |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
     );
     let words = |device: &Device, most: f64| -> Tensor<2, Int> {
-        Tensor::random([64, 12], Distribution::Uniform(0.0, most), device)
+        Tensor::random([24, 12], Distribution::Uniform(0.0, most), device)
     };
     check(
         "tied",
@@ -208,7 +199,7 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         |device| (words(device, 30.0), words(device, 30.0)),
         |model, (inputs, targets)| {
             let output = model.forward(inputs);
-            cross_entropy(output, targets.reshape([768]))
+            cross_entropy(output, targets.reshape([288]))
         },
     );
     check(
@@ -216,9 +207,9 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         Gpt::new,
         |device| (words(device, 40.0), words(device, 40.0)),
         |model, (inputs, targets)| {
-            let output = model.forward(inputs).reshape([768, 40]);
+            let output = model.forward(inputs).reshape([288, 40]);
             let loss = CrossEntropyLossConfig::new().init(&output.device());
-            loss.forward(output, targets.reshape([768]))
+            loss.forward(output, targets.reshape([288]))
         },
     );
 }
@@ -243,7 +234,8 @@ fn gradients_do_not_wait_for_one_another_and_peaks_are_as_predicted() {
     own_process!();
     let device = Device::flex().autodiff();
     let gradients = 24 * (512 * 512 + 512) * 4_u64;
-    for (kind, optimizer) in optimizers() {
+    let [sgd, _, adam, _] = optimizers();
+    for (kind, optimizer) in [sgd, adam] {
         let mut model = deep(&device);
         drop(model.valid());
         let batch = Tensor::<2>::random([64, 512], Distribution::Default, &device);

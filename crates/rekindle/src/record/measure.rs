@@ -103,9 +103,14 @@ impl Costs {
         Self { updates, ..self }
     }
 
-    /// What an update takes besides parameter, gradient and state.
-    pub(super) fn update_cost(&self, parameter: &Parameter) -> OptimizerCost {
-        self.updates.get(&parameter.id).copied().unwrap_or_default()
+    /// What an update takes besides parameter, gradient and state; `turned` says that its gradient has dimensions
+    /// exchanged in memory.
+    pub(super) fn update_cost(&self, parameter: &Parameter, turned: bool) -> OptimizerCost {
+        let [as_it_lies, exchanged] = self.updates.get(&parameter.id).copied().unwrap_or_default();
+        match turned {
+            true => exchanged,
+            false => as_it_lies,
+        }
     }
 
     /// Measured while `program` runs, once to warm up and then once or twice.
@@ -269,6 +274,7 @@ impl Costs {
             }
         });
         let mut operations: Vec<Operation> = operations.collect();
+        let turned = recording.turned();
         for parameter in recording.updated() {
             // That it was made, of no bytes.
             let made = id(tensors.len());
@@ -278,7 +284,7 @@ impl Costs {
             });
             let OptimizerCost {
                 step_s, temp_bytes, ..
-            } = self.update_cost(parameter);
+            } = self.update_cost(parameter, turned.contains(&parameter.tensor));
             operations.push(Operation {
                 inputs: parameter.gradient.map(id).into_iter().collect(),
                 outputs: vec![made],

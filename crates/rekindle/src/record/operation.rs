@@ -71,6 +71,13 @@ pub(crate) fn may_be_view(name: &str) -> bool {
     )
 }
 
+/// Whether its output may lie in memory with dimensions exchanged. burn computes the gradient of a convolution's weights
+/// as a convolution whose first two dimensions it exchanges in the end.
+pub(crate) fn exchanges_dimensions(name: &str) -> bool {
+    matches!(name, "SwapDims" | "Permute")
+        || (name.starts_with("Conv") && name.ends_with("WeightBackward"))
+}
+
 /// What a nominal machine does in a second: operations on numbers, and bytes that it reads or writes. Their ratio is
 /// that of a processor with vector units; only ratios of the seconds that come of it mean anything.
 const NOMINAL_FLOPS: f64 = 60e9;

@@ -61,9 +61,9 @@ struct Each<'a, O> {
     optimizer: &'a O,
     update: Update,
     meter: &'a dyn Meter,
-    known: HashMap<(Shape, DType), OptimizerCost>,
+    known: HashMap<(Shape, DType), [OptimizerCost; 2]>,
     sum: OptimizerCost,
-    parameters: HashMap<ParamId, OptimizerCost>,
+    parameters: HashMap<ParamId, [OptimizerCost; 2]>,
 }
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
@@ -76,8 +76,10 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
             Some(one) => *one,
             None => {
                 let step = || match self.update {
-                    Update::After => self.step(param),
-                    Update::InBackward => self.step_alone(param),
+                    Update::After => [self.step(param); 2],
+                    Update::InBackward => {
+                        [false, true].map(|turned| self.step_alone(param, turned))
+                    }
                 };
                 // The first step of a process makes tables that stay.
                 step();
@@ -90,6 +92,7 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         if self.parameters.insert(param.id, one).is_some() {
             return;
         }
+        let [one, _] = one;
         self.sum.state_bytes += one.state_bytes;
         if self.update == Update::After {
             self.sum.step_s += one.step_s;
@@ -101,7 +104,10 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
 impl<O: Optimizer> Each<'_, O> {
     /// As [`step`](Self::step), of a parameter that nobody else holds and whose state is there. A large one is stood for
     /// by some of its rows: beside the model there may be no room for another copy of it.
-    fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
+    ///
+    /// Where `turned`, the gradient lies in memory with its first two dimensions exchanged, as burn's convolutions leave
+    /// it: no operation can take its storage over.
+    fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>, turned: bool) -> OptimizerCost {
         let mut shape = param.val().dims();
         let bytes = param.val().shape().num_elements() * param.val().dtype().size();
         let parts = bytes.div_ceil(LARGE_BYTES);
@@ -114,9 +120,18 @@ impl<O: Optimizer> Each<'_, O> {
             _ => 1.0,
         };
         let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
-        let zeros = || {
+        let zeros_of = |shape: [usize; D]| {
             let options = (&param.val().device(), param.val().dtype());
             Tensor::<D>::zeros(shape, options).without_autodiff()
+        };
+        let zeros = || zeros_of(shape);
+        let gradient = || match turned && D > 1 {
+            true => {
+                let mut turned = shape;
+                turned.swap(0, 1);
+                zeros_of(turned).swap_dims(0, 1)
+            }
+            false => zeros(),
         };
         let mut optimizer = self.optimizer.for_trial();
         let mut own = Param::initialized(param.id, Leaf::of(&param.val()).again(zeros()));
@@ -125,7 +140,7 @@ impl<O: Optimizer> Each<'_, O> {
         for first in [true, false] {
             let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
-            gradients.register::<D>(param.id, zeros());
+            gradients.register::<D>(param.id, gradient());
             self.meter.start_interval();
             let begins = self.meter.read().in_use_bytes;
             let started = Instant::now();

@@ -15,7 +15,7 @@ use burn_ir::{OperationIr, TensorId};
 
 use super::{
     bridge::Taken,
-    operation::draws,
+    operation::{draws, exchanges_dimensions},
     operations::{Operations, Packing},
     tensors::{Numbering, Tensors},
     update::Update,
@@ -185,6 +185,21 @@ impl Recording {
         let updates = self.update == Update::InBackward;
         let parameters = self.parameters.iter();
         parameters.filter(move |one| updates && one.gradient.is_some())
+    }
+
+    /// Of the parameters that the step itself updates, those whose gradient is made by exchanging dimensions.
+    pub(crate) fn turned(&self) -> HashSet<usize> {
+        let updated = self.updated();
+        let gradients: HashMap<usize, usize> = updated
+            .filter_map(|one| Some((one.gradient?, one.tensor)))
+            .collect();
+        let operations = self.operations.iter();
+        let made = operations.filter(|one| exchanges_dimensions(&one.kind.name));
+        made.flat_map(|one| {
+            one.outputs()
+                .filter_map(|output| gradients.get(&output).copied())
+        })
+        .collect()
     }
 
     /// Tensors that must be there at the end.

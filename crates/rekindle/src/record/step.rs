@@ -612,7 +612,7 @@ where
                         });
                     }
                     Turn::Update(one) => {
-                        let cost = costs.update_cost(one.parameter);
+                        let cost = costs.update_cost(one.parameter, true);
                         make_room(cost.temp_bytes + cost.state_bytes);
                         update(one, interpreter)?;
                     }

@@ -54,8 +54,9 @@ impl FromStr for Update {
     }
 }
 
-/// What the update of each parameter takes, where it was measured.
-pub(super) type UpdateCosts = Arc<HashMap<ParamId, OptimizerCost>>;
+/// What the update of each parameter takes, where it was measured: with a gradient that lies in memory as the parameter
+/// does, and with one whose first two dimensions are exchanged there.
+pub(super) type UpdateCosts = Arc<HashMap<ParamId, [OptimizerCost; 2]>>;
 
 /// What a parameter is in autodiff: its update is computed without, and becomes a leaf again.
 pub struct Leaf {
