@@ -32,10 +32,10 @@ use crate::{
     models,
 };
 
-const STEPS: usize = 2_000;
+pub const STEPS: usize = 2_000;
 
 /// Steps after which all that is made once is there.
-const WARM_UP: usize = 50;
+pub const WARM_UP: usize = 50;
 
 /// What a loss says that gives up.
 const NO_LOSS: &str = "no loss";
@@ -44,14 +44,14 @@ const NO_LOSS: &str = "no loss";
 const RESIDENT: f64 = 0.01;
 
 /// What is in use and resident after each step.
-struct Watch {
+pub struct Watch {
     meter: Arc<HostMeter>,
     in_use: Vec<u64>,
     resident: Vec<u64>,
 }
 
 impl Watch {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             meter: Arc::new(HostMeter::new().expect("installed")),
             in_use: Vec::with_capacity(STEPS),
@@ -59,7 +59,7 @@ impl Watch {
         }
     }
 
-    fn note(&mut self) {
+    pub fn note(&mut self) {
         self.in_use.push(self.meter.read().in_use_bytes.0);
         let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
@@ -67,7 +67,7 @@ impl Watch {
     }
 
     /// The highest of a hundred steps after the warm-up is the highest of the last hundred.
-    fn assert_flat(self, what: &str) {
+    pub fn assert_flat(self, what: &str) {
         let highest = |values: &[u64]| values.iter().max().copied().expect("steps");
         let ends = |values: &[u64]| {
             let warm = &values[WARM_UP..];

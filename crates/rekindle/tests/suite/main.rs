@@ -41,6 +41,7 @@ mod record_size;
 mod resume;
 mod shortage;
 mod tape;
+mod tape_leaks;
 mod tape_memory;
 mod tracker;
 mod zoo_build;
