@@ -14,6 +14,7 @@ use rekindle::{
     data::{DataError, error::Blame},
     device::{DeviceError, device_fault, innermost_cause},
     executor::StepError,
+    model::largest::TensorRole,
     record::RecordError,
     train::{
         RunDirError, TrainError, WeightsError,
@@ -201,6 +202,18 @@ const FINITE: &str =
 const FAULT: &str = "the device does no more work for this process: `--resume RUN_DIR` goes on from the last snapshot, \
                      `--supervise` does so by itself; `nvidia-smi -q` and the system's log may say more";
 
+/// What to do where a weight is larger than a buffer may be.
+const SMALLER_LAYER: &str =
+    "no plan and no budget changes that: try `--dtype f16`, a smaller layer, or another device";
+
+/// What to do where an activation is.
+const SMALLER_PARTS: &str = "no plan and no budget changes that: a smaller `--batch` does, and so does `accumulate` in \
+                             `[train]`, which trains the same batch in parts";
+
+/// What to do where the system starts no thread.
+const THREADS: &str = "limits of the address space (`ulimit -v`) or of the number of processes (`ulimit -u`) may be too low; \
+                       `RAYON_NUM_THREADS=1` needs fewer";
+
 /// What to do where memory runs out.
 const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do; \
                        `--resume RUN_DIR` goes on from the last snapshot, `--supervise` does so by itself";
@@ -218,6 +231,13 @@ impl From<RunError> for Failure {
                     advised(Bytes(free.0 / 10 * 9))
                 ),
             ),
+            RunError::TensorTooLarge { ref tensor, .. } => {
+                let help = match tensor.role {
+                    TensorRole::Weight { .. } => SMALLER_LAYER,
+                    TensorRole::Input | TensorRole::Output { .. } => SMALLER_PARTS,
+                };
+                Self::with_help(exit::NO_PLAN, error, help)
+            }
             RunError::OutOfMemory(_) | RunError::Train(TrainError::Short(_)) => {
                 Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
             }
@@ -283,6 +303,13 @@ pub fn report_exhausted_memory() {
     });
 }
 
+/// Whether a panic's message is that of a thread that the system did not start: both the standard library's and rayon's hold the
+/// system's error.
+fn speaks_of_threads(message: &str) -> bool {
+    (message.contains("ThreadPoolBuildError") || message.contains("spawn thread"))
+        && message.contains("kind: WouldBlock")
+}
+
 /// Turns a panic into one paragraph: it is a bug of ours, and the user should be told so in words.
 pub fn report_panics_as_bugs() {
     let default = std::panic::take_hook();
@@ -295,6 +322,10 @@ pub fn report_panics_as_bugs() {
         if speaks_of_memory(message) {
             note!("rekindle: the device ran out of memory ({cause}); {SMALLER}");
             std::process::exit(exit::OUT_OF_MEMORY);
+        }
+        if speaks_of_threads(message) {
+            note!("rekindle: the system could not start a thread ({cause}); {THREADS}");
+            std::process::exit(exit::OTHER);
         }
         if let Some(fault) = device_fault(message) {
             note!("rekindle: the device failed: {fault}; {FAULT}");

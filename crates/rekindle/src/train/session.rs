@@ -40,7 +40,7 @@ use crate::{
     device::{DeviceError, DeviceId, DeviceInfo, open},
     executor::{Recheck, StepError},
     meter::{Count, PeakMemory},
-    model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
+    model::{build::BuildError, largest::LargestTensor, shape_error::ShapeError, spec::ModelSpec},
     profile::{Measured, ProfileStore},
     record::{PlanElsewhere, RecordError},
 };
@@ -86,6 +86,8 @@ pub struct Job<'a> {
     pub free: Option<Bytes>,
     /// All bytes of the device, where that is known.
     pub total: Option<Bytes>,
+    /// The most that one buffer of the device may take, where that is limited: a model with a larger tensor is not run.
+    pub largest_buffer: Option<Bytes>,
     /// Where the run leaves its record, its history and its snapshots, if anywhere.
     pub run_dir: Option<RunDir>,
     /// When it takes snapshots.
@@ -123,6 +125,7 @@ impl<'a> Job<'a> {
             track: false,
             free: None,
             total: None,
+            largest_buffer: None,
             run_dir: None,
             snapshot_every: SnapshotEvery::default(),
             keep_snapshots: KEEP_SNAPSHOTS,
@@ -137,6 +140,7 @@ impl<'a> Job<'a> {
             hardware: &device.name,
             free: device.free_bytes,
             total: device.total_bytes,
+            largest_buffer: device.largest_buffer_bytes,
             ..self
         }
     }
@@ -399,6 +403,16 @@ pub enum RunError {
         free: Bytes,
         /// All there is, where that is known.
         total: Option<Bytes>,
+    },
+    /// One tensor is larger than any buffer of the device. No plan changes that.
+    #[error(
+        "{} takes {}, but one buffer of this device holds {limit} at most", tensor.role, tensor.bytes
+    )]
+    TensorTooLarge {
+        /// The largest tensor.
+        tensor: LargestTensor,
+        /// The most that a buffer may take.
+        limit: Bytes,
     },
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]
