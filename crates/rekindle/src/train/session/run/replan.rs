@@ -6,7 +6,7 @@ use super::{
     super::{Observer, OutOfMemory, Planned, PlannedAgain, RunError, other_executor},
     Session, reserve,
 };
-use crate::{device::probe, train::shortage::Shortage};
+use crate::{device::probe, meter::Count, train::shortage::Shortage};
 
 impl Session<'_> {
     /// Has another plan run the next step, which takes less memory.
@@ -28,7 +28,11 @@ impl Session<'_> {
             }
             _ => None,
         };
-        let planned = match shortage.next_budget(before, peak, beside, left) {
+        let context = match self.planned.count {
+            Count::Reserved => self.meter.context_bytes(),
+            Count::InUse => Bytes::ZERO,
+        };
+        let planned = match shortage.next_budget(before, peak, beside, context, left) {
             Some(budget) => {
                 let planned = self.subject.plan_smaller(self.job, budget);
                 planned.map(|planned| (budget, planned)).map_err(Some)
