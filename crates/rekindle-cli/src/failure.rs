@@ -16,6 +16,7 @@ use rekindle_train::{
     RunDirError, TrainError, WeightsError,
     data::{DataError, error::Blame},
     device::{DeviceError, device_fault, innermost_cause, refused_kernel, seal_kernels},
+    model::largest::TensorRole,
     session::{Planned, RunError, holders},
     shortage::speaks_of_memory,
 };
@@ -227,6 +228,17 @@ fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
         Some((exit::OTHER, format!("the device failed: {fault}"), FAULT))
     }
 }
+/// What to do where a weight is larger than a buffer may be.
+const SMALLER_LAYER: &str =
+    "no plan and no budget changes that: try `--dtype f16`, a smaller layer, or another device";
+
+/// What to do where an activation is.
+const SMALLER_PARTS: &str = "no plan and no budget changes that: a smaller `--batch` does, and so does `accumulate` in \
+                             `[train]`, which trains the same batch in parts";
+
+/// What to do where the system starts no thread.
+const THREADS: &str = "limits of the address space (`ulimit -v`) or of the number of processes (`ulimit -u`) may be too low; \
+                       `RAYON_NUM_THREADS=1` needs fewer";
 
 /// What to do where memory runs out.
 const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do; \
@@ -245,6 +257,13 @@ impl From<RunError> for Failure {
                     advised(Bytes(free.0 / 10 * 9))
                 ),
             ),
+            RunError::TensorTooLarge { ref tensor, .. } => {
+                let help = match tensor.role {
+                    TensorRole::Weight { .. } => SMALLER_LAYER,
+                    TensorRole::Input | TensorRole::Output { .. } => SMALLER_PARTS,
+                };
+                Self::with_help(exit::NO_PLAN, error, help)
+            }
             RunError::OutOfMemory(_) | RunError::Train(TrainError::Short(_)) => {
                 Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
             }
@@ -312,6 +331,13 @@ pub fn report_exhausted_memory() {
     });
 }
 
+/// Whether a panic's message is that of a thread that the system did not start: both the standard library's and rayon's hold the
+/// system's error.
+fn speaks_of_threads(message: &str) -> bool {
+    (message.contains("ThreadPoolBuildError") || message.contains("spawn thread"))
+        && message.contains("kind: WouldBlock")
+}
+
 /// Turns a panic into one paragraph: it is a bug of ours, and the user should be told so in words.
 pub fn report_panics_as_bugs() {
     let default = std::panic::take_hook();
@@ -327,6 +353,10 @@ pub fn report_panics_as_bugs() {
             std::process::exit(code);
         }
         let cause = innermost_cause(message);
+        if speaks_of_threads(message) {
+            note!("rekindle: the system could not start a thread ({cause}); {THREADS}");
+            std::process::exit(exit::OTHER);
+        }
         let place = panic
             .location()
             .map(|place| format!(" at {}:{}", place.file(), place.line()))

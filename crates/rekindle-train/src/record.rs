@@ -37,17 +37,27 @@ pub struct PhasedStep {
     pub phases: Vec<PhaseReading>,
 }
 
-/// Memory that every step leaves behind, as long as a run goes on. Each of the three steps that were looked at left as much.
+/// Memory that every step leaves behind, as long as a run goes on. Each of the steps that were looked at left as much.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryGrowth {
     /// Number of the last of these steps, from 1.
     pub last_step: usize,
-    /// What stays behind by phase, the most first.
+    /// Bytes that each step adds to what is in use of a device with pools; `None` on the processor.
+    #[serde(default)]
+    pub device_step_bytes: Option<Bytes>,
+    /// What stays behind by phase, the most first. Nothing of a device with pools, whose buffers are not told apart.
     pub left: Vec<Leftover>,
 }
 
 impl fmt::Display for MemoryGrowth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(bytes) = self.device_step_bytes {
+            return write!(
+                f,
+                "up to step {} each step leaves {bytes} more of the device's memory in use",
+                self.last_step
+            );
+        }
         let phases = self.left.iter().map(|left| {
             let where_from = left.phase.map_or(
                 "outside of phases (data, evaluations, files)".into(),
@@ -206,7 +216,7 @@ pub struct RunRecord {
     pub best_evaluation: Option<EvalRecord>,
     /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.
     pub phases: Vec<PhasedStep>,
-    /// Memory that steps leave behind: looked for on the processor where more and more is in use; `None` where none was
+    /// Memory that steps leave behind: looked for where more and more is in use; `None` where none was
     /// found.
     #[serde(default)]
     pub growth: Option<MemoryGrowth>,

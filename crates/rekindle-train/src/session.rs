@@ -43,7 +43,7 @@ use crate::profiles::ProfileStore;
 use crate::{
     data::{DataError, Dataset, error::Blame},
     device::{DeviceError, DeviceId, DeviceInfo, open},
-    model::{build::BuildError, shape_error::ShapeError, spec::ModelSpec},
+    model::{build::BuildError, largest::LargestTensor, shape_error::ShapeError, spec::ModelSpec},
 };
 use rekindle::{
     executor::{Recheck, StepError},
@@ -93,6 +93,8 @@ pub struct Job<'a> {
     pub free: Option<Bytes>,
     /// All bytes of the device, where that is known.
     pub total: Option<Bytes>,
+    /// The most that one buffer of the device may take, where that is limited: a model with a larger tensor is not run.
+    pub largest_buffer: Option<Bytes>,
     /// Where the run leaves its record, its history and its snapshots, if anywhere.
     pub run_dir: Option<RunDir>,
     /// When it takes snapshots.
@@ -130,6 +132,7 @@ impl<'a> Job<'a> {
             track: false,
             free: None,
             total: None,
+            largest_buffer: None,
             run_dir: None,
             snapshot_every: SnapshotEvery::default(),
             keep_snapshots: KEEP_SNAPSHOTS,
@@ -144,6 +147,7 @@ impl<'a> Job<'a> {
             hardware: &device.name,
             free: device.free_bytes,
             total: device.total_bytes,
+            largest_buffer: device.largest_buffer_bytes,
             ..self
         }
     }
@@ -409,6 +413,16 @@ pub enum RunError {
         free: Bytes,
         /// All there is, where that is known.
         total: Option<Bytes>,
+    },
+    /// One tensor is larger than any buffer of the device. No plan changes that.
+    #[error(
+        "{} takes {}, but one buffer of this device holds {limit} at most", tensor.role, tensor.bytes
+    )]
+    TensorTooLarge {
+        /// The largest tensor.
+        tensor: LargestTensor,
+        /// The most that a buffer may take.
+        limit: Bytes,
     },
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]

@@ -62,13 +62,14 @@ pub enum Shortage {
 
 impl Shortage {
     /// The budget of the next plan; `None` where no smaller one can help. `last` is what the last plan was made for, its
-    /// peak is `peak`, and `beside` is in use beside what plans count. `left` is what the device can give to a plan, where
-    /// it says so.
+    /// peak is `peak`, and `beside` is in use beside what plans count. `context` is what a device's driver took of the limit, which no
+    /// plan changes; `left` is what the device can give to a plan, where it says so.
     pub(super) fn next_budget(
         &self,
         last: Option<Bytes>,
         peak: Bytes,
         beside: Bytes,
+        context: Bytes,
         left: Option<Bytes>,
     ) -> Option<Bytes> {
         let limit = last.map_or(peak, |last| last.min(peak));
@@ -76,8 +77,8 @@ impl Shortage {
         let next = match self {
             Self::Failed(failure) => share(limit.min(failure.in_use), NEXT),
             Self::Device { .. } => {
-                let next = share(limit, NEXT_UNKNOWN);
-                left.map_or(next, |left| next.min(share(left, NEXT)))
+                let next = context + share(limit - context, NEXT_UNKNOWN);
+                left.map_or(next, |left| next.min(context + share(left - context, NEXT)))
             }
             // What the plan did not foresee, whether it came in this step or before.
             Self::OverBudget { peak: took, budget } => {
@@ -164,6 +165,8 @@ pub fn speaks_of_memory(message: &str) -> bool {
         "outofmemory",
         "out_of_memory",
         "buffertoobig",
+        // wgpu, of a buffer that it had made and does not bind.
+        "buffer_binding_size",
         "can't allocate",
     ]
     .iter()
@@ -182,11 +185,11 @@ mod tests {
         };
         let failed = Shortage::Failed(failure);
         assert_eq!(
-            failed.next_budget(None, Bytes(1000), Bytes(0), None),
+            failed.next_budget(None, Bytes(1000), Bytes(0), Bytes(0), None),
             Some(Bytes(760))
         );
         assert_eq!(
-            failed.next_budget(Some(Bytes(600)), Bytes(590), Bytes(60), None),
+            failed.next_budget(Some(Bytes(600)), Bytes(590), Bytes(60), Bytes(0), None),
             Some(Bytes(500))
         );
         let over = Shortage::OverBudget {
@@ -194,7 +197,7 @@ mod tests {
             budget: Bytes(1000),
         };
         assert_eq!(
-            over.next_budget(Some(Bytes(1000)), Bytes(1000), Bytes(0), None),
+            over.next_budget(Some(Bytes(1000)), Bytes(1000), Bytes(0), Bytes(0), None),
             Some(Bytes(895))
         );
         let grown = Shortage::Grown {
@@ -202,7 +205,7 @@ mod tests {
             budget: Bytes(1000),
         };
         assert_eq!(
-            grown.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(300), None),
+            grown.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(300), Bytes(0), None),
             Some(Bytes(700))
         );
         let full = Shortage::NoRoom {
@@ -210,17 +213,23 @@ mod tests {
             smallest: Bytes(1200),
         };
         assert_eq!(
-            full.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), None),
+            full.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), Bytes(0), None),
             None
         );
         let device = Shortage::Device {
             asked: None,
             message: String::new(),
         };
-        let next = |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), left);
+        let next =
+            |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), Bytes(0), left);
         assert_eq!(next(None), Some(Bytes(810)));
         assert_eq!(next(Some(Bytes(600))), Some(Bytes(570)));
         assert_eq!(next(Some(Bytes(2000))), Some(Bytes(810)));
+        // Of 900 bytes 800 are the driver's, whatever the plan.
+        let next =
+            |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), Bytes(800), left);
+        assert_eq!(next(None), Some(Bytes(890)));
+        assert_eq!(next(Some(Bytes(880))), Some(Bytes(876)));
     }
 
     #[cfg(feature = "cubecl")]
@@ -244,6 +253,9 @@ mod tests {
             };
             assert_eq!(short.to_string(), "the device could not allocate 120.6 KiB");
         }
+        let binding =
+            "Buffer binding 0 range 134221824 exceeds `max_*_buffer_binding_size` limit 134217728";
+        assert!(speaks_of_memory(binding));
         let other = TrainError::Device("an illegal memory access".into());
         assert!(matches!(other.or_shortage(), TrainError::Device(_)));
     }

@@ -9,6 +9,7 @@ use std::{
     cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
     sync::Once,
+    thread,
 };
 
 thread_local! {
@@ -18,14 +19,17 @@ thread_local! {
 /// Runs `call`; the message of a panic on this thread is returned, and not printed.
 pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = take_hook();
-        set_hook(Box::new(move |panic| {
-            if !QUIET.get() {
-                before(panic);
-            }
-        }));
-    });
+    // A thread that unwinds may not change the hook; what it drops may come here.
+    if !thread::panicking() {
+        HOOK.call_once(|| {
+            let before = take_hook();
+            set_hook(Box::new(move |panic| {
+                if !QUIET.get() {
+                    before(panic);
+                }
+            }));
+        });
+    }
     let outside = QUIET.replace(true);
     let result = catch_unwind(AssertUnwindSafe(call));
     QUIET.set(outside);

@@ -66,6 +66,12 @@
 //!   [`Executor`](crate::Executor) and a planned schedule.
 //!
 //! Each checkpoint costs a backward of its own and a copy of its module's handles.
+//!
+//! # Steps that fail
+//!
+//! A tape that is dropped without a backward, as in an early return, frees what its step left in burn's graph, as far as no
+//! tensor of the step is still held: let the tape be declared first. Where the backward fails, [`Tape::backward`] does so.
+//! Before the first checkpoint a step is burn's alone, whose graph keeps what was dropped until the next backward.
 
 pub(crate) mod dead_ends;
 mod error;
@@ -83,7 +89,7 @@ use rekindle_plan::StageId;
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor, device_of},
     executor::copies::{self, Tensors},
-    graph::{Upstream, collect, detached, lone_leaf},
+    graph::{Upstream, clear, collect, detached, lone_leaf},
     graph_ops::{BorderCall, Cell, border, gate, link, node_number},
     layer::Layer,
     quiet,
@@ -100,6 +106,8 @@ pub struct Tape {
     checkpoints: usize,
     step: Arc<Step>,
     dead_ends: DeadEnds,
+    /// Where each checkpoint's part of burn's graph starts. Gone when a backward has passed, which frees the graph.
+    leaves: Vec<Tensor<1>>,
     /// Where random numbers were drawn.
     seeded: Option<Device>,
     fault: Option<TapeError>,
@@ -114,6 +122,7 @@ impl Tape {
             checkpoints: 0,
             step: Arc::default(),
             dead_ends: DeadEnds::default(),
+            leaves: Vec::new(),
             seeded: None,
             fault: would_interrupt().then_some(TapeError::Interrupts),
         }
@@ -223,7 +232,9 @@ impl Tape {
         let index = self.step.add(recompute);
         let step = Arc::downgrade(&self.step);
         let call = BorderCall::new(move || Step::passed(&step, index));
-        let linked = linked(input, lone_leaf(&device), ends, self.dead_ends.clone());
+        let leaf = lone_leaf(&device);
+        self.leaves.push(leaf.clone());
+        let linked = linked(input, leaf, ends, self.dead_ends.clone());
         let anchor = border(linked, call);
         gated(output, anchor, gates, self.dead_ends.clone())
     }
@@ -231,7 +242,8 @@ impl Tape {
     /// The gradients of all parameters that want one: those of `model`, and those of the modules that ran in
     /// checkpoints.
     ///
-    /// `model` is everything whose parameters the step used outside checkpoints; a tuple of modules will do.
+    /// `model` is everything whose parameters the step used outside checkpoints; a tuple of modules will do. Where there is
+    /// an error, what the step left in burn's graph is freed.
     ///
     /// ```compile_fail
     /// # use burn::{nn::Linear, prelude::*};
@@ -246,11 +258,28 @@ impl Tape {
     ///
     /// A [`TapeError`] wherever gradients would be wrong.
     pub fn backward<M: Module>(
-        self,
+        mut self,
         loss: Tensor<1>,
         model: &M,
     ) -> Result<GradientsParams, TapeError> {
-        if let Some(fault) = self.fault {
+        let device = loss.device();
+        let gradients = self.gradients(loss, model);
+        // The graph is freed by the backward that has passed, or else by what follows here.
+        self.leaves.clear();
+        if gradients.is_err() {
+            self.step = Arc::default();
+            // A device that failed may fail in this, too.
+            let _ = quiet::catch(|| clear(model, &device));
+        }
+        gradients
+    }
+
+    fn gradients<M: Module>(
+        &mut self,
+        loss: Tensor<1>,
+        model: &M,
+    ) -> Result<GradientsParams, TapeError> {
+        if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
         let [elements] = loss.dims();
@@ -273,6 +302,9 @@ impl Tape {
                 TapeError::Burn { panic }
             }
         })?;
+        if let Some(panic) = self.step.failure() {
+            return Err(TapeError::Burn { panic });
+        }
         if met_another {
             return Err(TapeError::OtherTape);
         }
@@ -286,6 +318,23 @@ impl Tape {
             drop(Drawing::seeded(device, self.seed.after()));
         }
         Ok(gradients)
+    }
+}
+
+impl Drop for Tape {
+    /// Without a backward, burn's graph would keep what the step left in it until a later backward. A backward through
+    /// the leaf of any checkpoint frees all of its graph that nobody holds.
+    fn drop(&mut self) {
+        let step = std::mem::take(&mut self.step);
+        // A leaf that is used up has no backward, and burn would keep an entry of the one that was tried.
+        if step.is_used_up() {
+            return;
+        }
+        drop(step);
+        for leaf in self.leaves.drain(..) {
+            // A device that failed may fail in this, too.
+            let _ = quiet::catch(|| leaf.backward());
+        }
     }
 }
 

@@ -247,6 +247,7 @@ mod tests {
             name: name.into(),
             total_bytes: None,
             free_bytes: None,
+            largest_buffer_bytes: None,
             detail: String::new(),
             toolchain: format!("driver {driver}"),
             problem: None,

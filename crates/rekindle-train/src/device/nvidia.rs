@@ -36,6 +36,7 @@ fn info(gpu: &Gpu) -> DeviceInfo {
         name: gpu.name.clone(),
         total_bytes: Some(Bytes(gpu.total)),
         free_bytes: None,
+        largest_buffer_bytes: None,
         detail: format!("compute {major}.{minor}, PCI {}", gpu.pci),
         toolchain: format!(
             "driver {} nvrtc {}",

@@ -21,6 +21,8 @@ pub struct DeviceInfo {
     pub total_bytes: Option<Bytes>,
     /// Memory that is not taken, where it says so; on a GPU what this process can have, its context included.
     pub free_bytes: Option<Bytes>,
+    /// The most that one buffer may take, where the device limits that.
+    pub largest_buffer_bytes: Option<Bytes>,
     /// Compute capability and address, kind of adapter, or number of cores.
     pub detail: String,
     /// What compiles and loads its kernels: versions of driver and compiler.
@@ -182,6 +184,7 @@ fn processor() -> DeviceInfo {
         name,
         total_bytes: Some(total),
         free_bytes: Some(free),
+        largest_buffer_bytes: None,
         detail: format!("{cores} cores"),
         toolchain: String::new(),
         problem: None,
@@ -228,11 +231,17 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
         .enumerate()
         .map(|(index, adapter)| {
             let info = adapter.get_info();
+            let limits = adapter.limits();
+            let largest = limits
+                .max_storage_buffer_binding_size
+                .min(limits.max_buffer_size);
             DeviceInfo {
                 device: DeviceId::Wgpu(index),
                 name: info.name,
                 total_bytes: None,
                 free_bytes: None,
+                // As cubecl bounds its pages.
+                largest_buffer_bytes: Some(Bytes(largest)),
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
                 toolchain: format!("{} {}", info.driver, info.driver_info),
                 problem: None,

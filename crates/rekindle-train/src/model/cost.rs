@@ -59,7 +59,7 @@ impl ElementBytes {
         }
     }
 
-    fn of(self, kind: ElementKind) -> u64 {
+    pub(super) fn of(self, kind: ElementKind) -> u64 {
         match kind {
             ElementKind::Float => self.float,
             ElementKind::Token => self.token,

@@ -10,6 +10,7 @@
 //! | [`stages`] | spec and shapes | the stages that a schedule keeps or recomputes |
 //! | [`cost`] | spec, shapes and stages | bytes and multiply-adds at a batch size |
 //! | [`tree`](mod@tree) | the same | the same for layers inside layers |
+//! | [`largest`] | the same | the largest tensor that must be in one piece |
 //! | [`kernels`] | | whose kernels compute, and what they keep for good |
 //! | `passes` | layers of a stage | what its forward and backward hold for a while |
 //! | [`value`] | | the activation that flows between the stages |
@@ -21,6 +22,7 @@ pub mod cost;
 mod infer;
 mod init;
 pub mod kernels;
+pub mod largest;
 pub mod layer_list;
 mod mirror;
 pub(crate) mod passes;

@@ -9,8 +9,8 @@ use crate::{
     data::{Shuffled, batch::Batch, in_order},
     loss::TargetTensor,
     model::{
-        build::build, cost::ElementBytes, shape::ModelShape, spec::ModelSpec, stage::Stage,
-        stages::StagePlan, value::Value,
+        build::build, cost::ElementBytes, largest::LargestTensor, shape::ModelShape,
+        spec::ModelSpec, stage::Stage, stages::StagePlan, value::Value,
     },
     tracker::Tracker,
     trainer::{TrainError, rows, to_device},
@@ -30,6 +30,7 @@ impl Built {
     pub(crate) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
         check_update(job.settings, job.executor)?;
         let shape = job.model.infer()?;
+        check_buffers(job, &shape)?;
         let stages = StagePlan::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
@@ -76,6 +77,19 @@ impl Built {
         }
         Ok(())
     }
+}
+
+/// Fails where a tensor is larger than a buffer of the device may be: allocating it can never succeed.
+fn check_buffers(job: &Job<'_>, shape: &ModelShape) -> Result<(), RunError> {
+    let Some(limit) = job.largest_buffer else {
+        return Ok(());
+    };
+    let bytes = ElementBytes::flex(job.settings.dtype);
+    let tensor = LargestTensor::of(job.model, shape, job.settings.micro_batch(), bytes);
+    if tensor.bytes > limit {
+        return Err(RunError::TensorTooLarge { tensor, limit });
+    }
+    Ok(())
 }
 
 /// The last batch of an evaluation: what is left for it.

@@ -1,10 +1,8 @@
 //! Memory in use and resident memory stay what they are, step after step, and after steps that fail.
 
 use std::{
-    fs,
     ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
 };
 
 use burn::{
@@ -12,11 +10,7 @@ use burn::{
     optim::SgdConfig,
     tensor::{Device, Distribution, Tensor},
 };
-use rekindle::{
-    Executor, StepSeed,
-    meter::{HostMeter, Meter},
-    record::RecordError,
-};
+use rekindle::{Executor, StepSeed, record::RecordError};
 use rekindle_plan::{PlanRequest, planner::uniform};
 use rekindle_train::{
     ExecutorKind,
@@ -30,56 +24,11 @@ use rekindle_train::{
 use crate::{
     jobs::{classifier, vectors},
     models,
+    watch::{STEPS, WARM_UP, Watch},
 };
-
-const STEPS: usize = 2_000;
-
-/// Steps after which all that is made once is there.
-const WARM_UP: usize = 50;
 
 /// What a loss says that gives up.
 const NO_LOSS: &str = "no loss";
-
-/// Share by which resident memory may differ: pages are the system's.
-const RESIDENT: f64 = 0.01;
-
-/// What is in use and resident after each step.
-struct Watch {
-    meter: Arc<HostMeter>,
-    in_use: Vec<u64>,
-    resident: Vec<u64>,
-}
-
-impl Watch {
-    fn new() -> Self {
-        Self {
-            meter: Arc::new(HostMeter::new().expect("installed")),
-            in_use: Vec::with_capacity(STEPS),
-            resident: Vec::with_capacity(STEPS),
-        }
-    }
-
-    fn note(&mut self) {
-        self.in_use.push(self.meter.read().in_use_bytes.0);
-        let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-        let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
-        self.resident.push(pages.unwrap_or(1));
-    }
-
-    /// The highest of a hundred steps after the warm-up is the highest of the last hundred.
-    fn assert_flat(self, what: &str) {
-        let highest = |values: &[u64]| values.iter().max().copied().expect("steps");
-        let ends = |values: &[u64]| {
-            let warm = &values[WARM_UP..];
-            (highest(&warm[..100]), highest(&warm[warm.len() - 100..]))
-        };
-        let (first, last) = ends(&self.in_use);
-        assert_eq!(first, last, "{what}: bytes in use after a step");
-        let (first, last) = ends(&self.resident);
-        let grown = last as f64 / first as f64 - 1.0;
-        assert!(grown <= RESIDENT, "{what}: {first} pages, then {last}");
-    }
-}
 
 #[test]
 fn checkpointed_modules_hold_no_more_after_thousands_of_steps() {

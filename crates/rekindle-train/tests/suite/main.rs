@@ -19,6 +19,8 @@ mod mutated;
     reason = "shared with the parity tests, which use all of it"
 )]
 mod recorded_models;
+#[path = "../../../rekindle/tests/support/watch.rs"]
+mod watch;
 
 mod accumulate;
 mod counted;

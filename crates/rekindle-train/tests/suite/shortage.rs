@@ -26,6 +26,7 @@ use rekindle_train::{
     record::{RunRecord, StepRecord},
     run_dir::{RunDir, read_steps},
     session::{Job, MemoryNow, Observer, Planned, PlannedAgain, RunError, ScheduleRequest, run},
+    settings::TrainSettings,
     shortage::Shortage,
 };
 
@@ -323,6 +324,44 @@ fn a_recorded_step_that_comes_to_hold_more_than_its_budget_is_abandoned_without_
     drop(held);
     let again = step.run(&model, input).unwrap().loss.into_scalar::<f32>();
     assert_eq!(again.to_bits(), expected.to_bits());
+}
+
+/// As wgpu limits them. The tensor is named, and nothing is allocated.
+#[test]
+fn a_tensor_larger_than_a_buffer_of_the_device_is_told_before_the_start() {
+    own_process!();
+    let (model, data) = (model(), vectors(WIDTH, WIDTH, 2 * BATCH));
+    let refused = |limit: u64, accumulate| {
+        let settings = TrainSettings {
+            accumulate,
+            ..classifier(1, BATCH, ADAM)
+        };
+        let job = Job {
+            largest_buffer: Some(Bytes(limit)),
+            ..Job::new(
+                &model,
+                &*data.train,
+                &settings,
+                ScheduleRequest::Plan(PlanRequest::default()),
+            )
+        };
+        run(&job, DeviceId::Cpu, &mut ())
+            .err()
+            .map(|error| error.to_string())
+    };
+    let activation = (BATCH * WIDTH * size_of::<f32>()) as u64;
+    assert_eq!(refused(activation, 1), None);
+    let said = refused(activation - 1, 1).expect("too large");
+    let size = Bytes(activation).to_string();
+    for words in [
+        "the model's input",
+        &size,
+        "one buffer of this device holds",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    // Parts are as much smaller.
+    assert_eq!(refused(activation - 1, 2), None);
 }
 
 #[test]

@@ -2,10 +2,15 @@
 
 use std::{
     cell::Cell,
-    sync::{Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use burn::optim::GradientsParams;
+
+use crate::quiet;
 
 /// Runs a checkpoint again and adds the gradients of its parameters.
 pub(super) type Recompute = Box<dyn FnOnce(&mut GradientsParams) + Send>;
@@ -16,6 +21,10 @@ pub(super) type Recompute = Box<dyn FnOnce(&mut GradientsParams) + Send>;
 pub(super) struct Step {
     checkpoints: Mutex<Vec<Option<Recompute>>>,
     gradients: Mutex<GradientsParams>,
+    /// What the first checkpoint said that could not run again.
+    failure: Mutex<Option<String>>,
+    /// Whether a backward that was not the step's own has passed one of its borders, and used up what is before it.
+    used_up: AtomicBool,
 }
 
 thread_local! {
@@ -44,6 +53,16 @@ impl Step {
         std::mem::take(&mut *lock(&self.gradients))
     }
 
+    /// What the first checkpoint said that could not run again.
+    pub(super) fn failure(&self) -> Option<String> {
+        lock(&self.failure).take()
+    }
+
+    /// Whether another backward has used up some of the step's graph.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.used_up.load(Relaxed)
+    }
+
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -59,17 +78,27 @@ impl Step {
         match (RUNNING.get(), step) {
             (Some(running), Some(step)) if running == step.address() => {
                 let recompute = lock(&step.checkpoints)[checkpoint].take();
-                if let Some(recompute) = recompute {
+                let failed = lock(&step.failure).is_some();
+                if let Some(recompute) = recompute.filter(|_| !failed) {
                     let mut gradients = step.take_gradients();
-                    recompute(&mut gradients);
-                    *lock(&step.gradients) = gradients;
+                    // A panic in the midst of burn's backward would leave entries of nodes behind that nothing frees.
+                    match quiet::catch(|| recompute(&mut gradients)) {
+                        Ok(()) => *lock(&step.gradients) = gradients,
+                        Err(panic) => *lock(&step.failure) = Some(panic),
+                    }
                 }
             }
-            (Some(_), _) => MET_ANOTHER.set(true),
-            (None, _) => panic!(
-                "an ordinary backward has come to the output of a checkpoint, where it would lose the gradients of \
+            (Some(_), step) => {
+                MET_ANOTHER.set(true);
+                step.inspect(|step| step.used_up.store(true, Relaxed));
+            }
+            (None, step) => {
+                step.inspect(|step| step.used_up.store(true, Relaxed));
+                panic!(
+                    "an ordinary backward has come to the output of a checkpoint, where it would lose the gradients of \
                  the checkpoint's parameters: call `tape.backward(loss, &model)` in place of `loss.backward()`"
-            ),
+                )
+            }
         }
     }
 }

@@ -15,6 +15,8 @@ mod compare;
 mod models;
 #[path = "../support/random.rs"]
 mod random;
+#[path = "../support/watch.rs"]
+mod watch;
 
 mod activation;
 mod budget;
@@ -29,6 +31,7 @@ mod record_parity;
 mod record_share;
 mod record_size;
 mod tape;
+mod tape_leaks;
 mod tape_memory;
 
 #[global_allocator]

@@ -7,6 +7,7 @@ use super::{
     Session, reserve,
 };
 use crate::{device::probe, shortage::Shortage};
+use rekindle::meter::Count;
 
 impl Session<'_> {
     /// Has another plan run the next step, which takes less memory.
@@ -28,7 +29,11 @@ impl Session<'_> {
             }
             _ => None,
         };
-        let planned = match shortage.next_budget(before, peak, beside, left) {
+        let context = match self.planned.count {
+            Count::Reserved => self.meter.context_bytes(),
+            Count::InUse => Bytes::ZERO,
+        };
+        let planned = match shortage.next_budget(before, peak, beside, context, left) {
             Some(budget) => {
                 let planned = self.subject.plan_smaller(self.job, budget);
                 planned.map(|planned| (budget, planned)).map_err(Some)

@@ -1,0 +1,115 @@
+//! Buffers of a GPU that every step leaves behind are noticed. A process of its own: the pools' use is the whole process's.
+
+#![cfg(any(feature = "wgpu", feature = "cuda"))]
+
+use std::ops::ControlFlow;
+
+use burn::tensor::{Device, Tensor};
+use rekindle::Dtype;
+use rekindle_plan::PlanRequest;
+use rekindle_train::{
+    data::{
+        open as open_data,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    device::{DeviceId, DeviceInfo, open, probe},
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    record::{MemoryGrowth, RunRecord, StepRecord},
+    session::{Job, MemoryNow, Observer, ScheduleRequest, run},
+    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+};
+
+const WIDTH: usize = 64;
+const BATCH: usize = 512;
+
+/// Bytes of an activation, which is what leaks: 128 KiB.
+const ACTIVATION: u64 = (BATCH * WIDTH * size_of::<f32>()) as u64;
+
+/// A loss and the like, which queues may hold or not.
+const SCALARS: u64 = 1024;
+
+/// A program around a run that keeps a buffer of every step.
+struct Hoarder {
+    device: Option<Device>,
+    kept: Vec<Tensor<2>>,
+    told: Vec<MemoryGrowth>,
+}
+
+impl Observer for Hoarder {
+    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        if let Some(device) = &self.device {
+            self.kept.push(Tensor::ones([BATCH, WIDTH], device));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn grows(&mut self, growth: &MemoryGrowth) {
+        self.told.push(growth.clone());
+    }
+}
+
+fn train(info: &DeviceInfo, kept_on: Option<Device>) -> (RunRecord, Vec<MemoryGrowth>) {
+    let model = ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers: vec![LayerSpec::Linear {
+            out: WIDTH,
+            bias: true,
+        }],
+    };
+    let data = DataSettings {
+        source: Source::Synthetic {
+            shape: vec![WIDTH],
+            vocab: None,
+            target: SyntheticTarget::Regression { values: WIDTH },
+            samples: 2 * BATCH,
+            seed: 1,
+        },
+        eval_split: 0.0,
+    };
+    let data = open_data(&data, 1).expect("data");
+    let settings = TrainSettings {
+        steps: 40,
+        batch: BATCH,
+        accumulate: 1,
+        seed: 1,
+        dtype: Dtype::F32,
+        loss: LossKind::MeanSquaredError,
+        optimizer: OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+        learning_rate: LearningRate::Constant { rate: 1e-2 },
+        clip: None,
+        eval_every: None,
+        on_nonfinite: OnNonFinite::Stop,
+    };
+    let request = ScheduleRequest::Plan(PlanRequest::default());
+    let job = Job::new(&model, &*data.train, &settings, request).on(info);
+    let mut hoarder = Hoarder {
+        device: kept_on,
+        kept: Vec::new(),
+        told: Vec::new(),
+    };
+    let record = run(&job, info.device, &mut hoarder).expect("trains");
+    (record, hoarder.told)
+}
+
+#[test]
+fn a_run_tells_that_buffers_of_its_device_are_kept() {
+    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
+    let Some(info) = devices.into_iter().find_map(|device| probe(device).ok()) else {
+        println!("skipped: no GPU answers");
+        return;
+    };
+    println!("on {} ({})", info.device, info.name);
+    let opened = open(info.device, Dtype::F32).expect("a device that answers");
+    let (record, told) = train(&info, None);
+    assert_eq!((record.growth, told.len()), (None, 0));
+
+    let (record, told) = train(&info, Some(opened.device.without_autodiff()));
+    let growth = record.growth.expect("growth");
+    println!("{growth}");
+    assert_eq!(told.last(), Some(&growth));
+    let grown = growth.device_step_bytes.expect("pools");
+    assert!(grown.0.abs_diff(ACTIVATION) <= SCALARS, "{growth}");
+}
