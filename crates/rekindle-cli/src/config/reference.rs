@@ -107,7 +107,8 @@ fn write_keys(page: &mut String, table: Form, keys: &[(&str, &'static Value)]) {
         };
         let mut meaning = description(schema);
         for form in Form::of(schema).forms() {
-            if let (Some(word), Some(text)) = (form.word("const"), form.word("description")) {
+            if let Some(word) = form.word("const") {
+                let text = description(form.0);
                 let text = text.trim_end_matches('.');
                 let _ = write!(meaning, " `{word}`: {text}.");
             }
@@ -207,5 +208,9 @@ fn the_reference_is_written_from_the_schema() {
     let page = reference();
     assert!(!page.contains("[`Self"), "a link that only rustdoc follows");
     assert!(!page.contains("|  |"), "a key without its meaning: {page}");
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    for row in rows {
+        assert!(row.ends_with('|'), "a row of more than one line: {row}");
+    }
     assert_written("docs/config.md", &page);
 }
