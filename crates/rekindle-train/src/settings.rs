@@ -142,7 +142,7 @@ pub enum OptimizerSettings {
         weight_decay: f64,
     },
     /// Adam with decoupled weight decay (Loshchilov & Hutter 2019).
-    #[serde(rename = "adamw")]
+    #[serde(rename = "adamw", alias = "adam_w")]
     AdamW {
         /// Decay of the first and the second moment.
         #[serde(default = "betas")]
