@@ -121,7 +121,8 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dtype::Dtype, model::spec::SampleShape};
+    use crate::model::spec::SampleShape;
+    use rekindle::dtype::Dtype;
 
     fn linear(out: usize) -> LayerSpec {
         LayerSpec::Linear { out, bias: true }

@@ -321,8 +321,8 @@ fn a_step_that_fails_says_what_it_has_updated() {
     assert_eq!(bits(&model), before);
 
     // Zero weights make zeros of the first layer's output.
-    let zero = |param: &Param<Tensor<2>>| param.clone().map(|one| one.zeros_like().require_grad());
-    model[0].weight = zero(&model[0].weight);
+    let weight = model[0].weight.clone();
+    model[0].weight = weight.map(|one| one.zeros_like().require_grad());
     model[0].bias = model[0]
         .bias
         .take()
