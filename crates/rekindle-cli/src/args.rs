@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{ArgGroup, Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use rekindle::{Dtype, executor::Recheck, meter::Count, record::Update};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use rekindle::size::Size;
 
-use crate::device::DeviceChoice;
+use crate::{device::DeviceChoice, terminal::LookArgs};
 
 /// Train sequential models that do not fit in memory.
 ///
@@ -30,28 +30,6 @@ pub struct Cli {
     pub command: Command,
     #[command(flatten)]
     pub look: LookArgs,
-}
-
-/// How much every command prints, and how it looks.
-#[derive(Debug, Clone, Copy, Args)]
-#[command(next_help_heading = "Messages")]
-pub struct LookArgs {
-    /// Print no progress and no notes: results and errors only
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// Print more: `train` ends with the phases of the first steps as well
-    #[arg(short, long, global = true)]
-    pub verbose: bool,
-    /// When to use colour: auto, always or never
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto",
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
-    pub color: ColorChoice,
 }
 
 #[derive(Debug, Subcommand)]

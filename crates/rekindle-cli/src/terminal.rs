@@ -6,13 +6,33 @@ use std::{
     sync::OnceLock,
 };
 
-use clap::ColorChoice;
+use clap::{Args, ColorChoice};
 use miette::MietteHandlerOpts;
-
-use crate::args::LookArgs;
 
 /// Width of reports in files and pipes; a terminal has its own.
 const WIDTH_ELSEWHERE: usize = 100;
+
+/// How much every command prints, and how it looks.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Messages")]
+pub struct LookArgs {
+    /// Print no progress and no notes: results and errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print more: `train` ends with the phases of the first steps as well
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// When to use colour: auto, always or never
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub color: ColorChoice,
+}
 
 /// What the command line says of the output, for the whole process.
 static LOOK: OnceLock<LookArgs> = OnceLock::new();

@@ -1,27 +1,20 @@
 //! What runs a training's steps: the recorded step, or the executor of modules.
 
-use std::{cell::RefCell, fmt, rc::Rc, str::FromStr, sync::Arc};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
+use super::{
+    loss::{TargetTensor, rows},
+    optimizer::AnyOptimizer,
+    timeline::Timeline,
+    tracker::Tracker,
+    train_error::TrainError,
+    update::UpdateRefused,
+};
+use crate::model::{stage::Stage, value::Value};
 use burn::{
     optim::GradientsParams,
     tensor::{Device, Int, Tensor},
 };
-use rekindle_plan::{
-    Action, Bytes, Chain, Schedule, StageId, Violation,
-    graph::{GraphPlanner, Span},
-    planner,
-};
-use serde::{Deserialize, Serialize};
-
-use super::{
-    loss::TargetTensor,
-    optimizer::AnyOptimizer,
-    timeline::Timeline,
-    tracker::Tracker,
-    trainer::{TrainError, rows},
-    update::UpdateRefused,
-};
-use crate::model::{stage::Stage, value::Value};
 use rekindle::{
     executor::{ActionHook, Executor, Room, TraceEntry, Tracing, needed, needed_by_update},
     meter::{Meter, PhaseReading},
@@ -30,40 +23,11 @@ use rekindle::{
     seed::StepSeed,
     sequential::Sequential,
 };
-
-/// What runs a training's steps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ExecutorKind {
-    /// The step is recorded once; a program of its operations runs in its place.
-    #[default]
-    Recorded,
-    /// A schedule runs the model's modules, stage by stage.
-    Modules,
-}
-
-impl fmt::Display for ExecutorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Recorded => "recorded",
-            Self::Modules => "modules",
-        })
-    }
-}
-
-impl FromStr for ExecutorKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "recorded" => Ok(Self::Recorded),
-            "modules" => Ok(Self::Modules),
-            _ => Err(format!(
-                "unknown executor {text:?}; expected recorded or modules"
-            )),
-        }
-    }
-}
+use rekindle_plan::{
+    Action, Bytes, Chain, Schedule, StageId, Violation,
+    graph::{GraphPlanner, Span},
+    planner,
+};
 
 /// How many samples are classified right, where there are classes.
 type Correct = Option<Tensor<1, Int>>;

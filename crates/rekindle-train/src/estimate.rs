@@ -3,11 +3,8 @@
 use burn::tensor::{DType, Device, Int, Tensor};
 
 use super::{
-    engine::{ExecutorKind, loss_of_part},
-    loss::TargetTensor,
-    session::RunError,
-    settings::TrainSettings,
-    update::check_update,
+    engine::loss_of_part, executor_kind::ExecutorKind, loss::TargetTensor, session::RunError,
+    settings::TrainSettings, update::check_update,
 };
 use crate::{
     data::TargetKind,

@@ -29,7 +29,9 @@ pub mod data;
 pub mod device;
 mod engine;
 mod estimate;
+mod executor_kind;
 mod fingerprint;
+mod finite;
 mod history;
 mod learning_rate;
 mod lock;
@@ -51,18 +53,20 @@ mod snapshots;
 mod step_times;
 pub mod timeline;
 pub mod tracker;
+mod train_error;
 mod trainer;
 pub mod update;
 pub mod verify;
 mod weights;
 
-pub use engine::ExecutorKind;
 pub use estimate::estimate;
+pub use executor_kind::ExecutorKind;
 pub use nonfinite::NonFinite;
 pub use run_dir_error::RunDirError;
 #[cfg(fuzzing)]
 pub use snapshot::fuzz_snapshot;
-pub use trainer::{StepReport, TrainError, Trainer, to_device};
+pub use train_error::TrainError;
+pub use trainer::{StepReport, Trainer, to_device};
 pub use weights::WeightsError;
 #[cfg(fuzzing)]
 pub use weights::fuzz_weights;

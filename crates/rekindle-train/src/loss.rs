@@ -5,7 +5,11 @@ use burn::{
     tensor::{Int, Tensor},
 };
 
-use rekindle::activation::{Activation, ActivationMapper, ActivationVisitor};
+use crate::model::value::Value;
+use rekindle::{
+    activation::{Activation, ActivationMapper, ActivationVisitor},
+    dtype::Dtype,
+};
 
 /// What a model's output is compared with, on the device.
 #[derive(Debug, Clone)]
@@ -53,5 +57,13 @@ impl TargetTensor {
             }
             Self::Values(_) => None,
         }
+    }
+}
+
+/// The model's output as `[batch, values]`, in the type of the loss.
+pub(super) fn rows(output: Value) -> Tensor<2> {
+    match output.into_float2() {
+        Ok(rows) => rows.cast(Dtype::F32.float()),
+        Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
     }
 }

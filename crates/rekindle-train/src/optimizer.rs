@@ -20,7 +20,7 @@ use burn::{
 };
 
 use super::{
-    nonfinite,
+    finite,
     run_dir_error::RunDirError,
     settings::{Clip, OptimizerSettings},
     snapshot::{Snapshot, SnapshotWriter},
@@ -52,7 +52,7 @@ impl Optimizer for AnyOptimizer {
     fn step<M: Module>(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
         let squares = self.sum_of_squares(&model, &gradients);
         // A device that failed says so where the updated values are read.
-        let squares = squares.and_then(|sum| nonfinite::read(sum).ok());
+        let squares = squares.and_then(|sum| finite::read(sum).ok());
         let mut gradients = self.clipped(&model, gradients, squares);
         self.update(rate, model, &mut gradients)
     }

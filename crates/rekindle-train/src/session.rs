@@ -31,7 +31,7 @@ use super::{
     run_dir::{Notice, RunDir, SnapshotEvery},
     settings::TrainSettings,
     tracker::TrackedMoment,
-    trainer::TrainError,
+    train_error::TrainError,
     update::UpdateRefused,
     weights::WeightsError,
 };

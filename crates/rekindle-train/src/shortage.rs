@@ -3,9 +3,7 @@
 use rekindle_plan::Bytes;
 use thiserror::Error;
 
-use super::trainer::TrainError;
-use crate::device::{device_fault, refused_kernel};
-use rekindle::{executor::StepError, meter::FailedAllocation, quiet::catch, record::RecordError};
+use rekindle::meter::FailedAllocation;
 
 /// Share of what was there when an allocation failed that the next plan may take.
 const NEXT: f64 = 0.95;
@@ -96,44 +94,6 @@ impl Shortage {
     }
 }
 
-impl TrainError {
-    /// Runs `call`, in which burn reads a device's values and tells of a failure by a panic. Any other panic goes on.
-    pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Self> {
-        let of_device = |message: &str| {
-            speaks_of_memory(message)
-                || device_fault(message).is_some()
-                || refused_kernel(message).is_some()
-        };
-        catch(call).map_err(|message| match of_device(&message) {
-            true => Self::Device(message),
-            false => panic!("{message}"),
-        })
-    }
-
-    /// The same, told as a shortage where it is one.
-    pub(super) fn or_shortage(self) -> Self {
-        let shortage = match self {
-            Self::Step(StepError::OutOfMemory(failure))
-            | Self::Recorded(RecordError::OutOfMemory(failure)) => Shortage::Failed(failure),
-            Self::Recorded(RecordError::OverBudget { in_use, budget }) => Shortage::OverBudget {
-                peak: in_use,
-                budget,
-            },
-            Self::Recorded(RecordError::Infeasible { budget, smallest }) => {
-                Shortage::NoRoom { budget, smallest }
-            }
-            Self::Recorded(RecordError::Device(message)) | Self::Device(message)
-                if speaks_of_memory(&message) =>
-            {
-                let asked = asked(&message);
-                Shortage::Device { asked, message }
-            }
-            other => return other,
-        };
-        Self::Short(shortage)
-    }
-}
-
 /// What a device says, in a line.
 fn refused(asked: Option<Bytes>, message: &str) -> String {
     match asked {
@@ -146,7 +106,7 @@ fn refused(asked: Option<Bytes>, message: &str) -> String {
 }
 
 /// What a device was asked for, by its message.
-fn asked(message: &str) -> Option<Bytes> {
+pub(super) fn asked(message: &str) -> Option<Bytes> {
     let (_, rest) = ["memory allocating ", "allocate buffer of size: "]
         .iter()
         .find_map(|words| message.split_once(words))?;
@@ -161,7 +121,6 @@ pub fn speaks_of_memory(message: &str) -> bool {
     [
         "out of device memory",
         "out of memory",
-        "out of device memory",
         "outofmemory",
         "out_of_memory",
         "buffertoobig",
@@ -176,6 +135,8 @@ pub fn speaks_of_memory(message: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "cubecl")]
+    use crate::TrainError;
 
     #[test]
     fn every_next_budget_is_smaller_until_none_can_help() {

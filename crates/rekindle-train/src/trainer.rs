@@ -11,12 +11,13 @@ use burn::{
     optim::{GradientsAccumulator, GradientsParams},
     tensor::{Device, Int, Tensor},
 };
-use rekindle_plan::{Action, Bytes, PlanError, Seconds};
+use rekindle_plan::{Action, Bytes, Seconds};
 
 use super::{
     engine::{Engine, Part},
-    loss::TargetTensor,
-    nonfinite::{self, NonFinite},
+    finite,
+    loss::{TargetTensor, rows},
+    nonfinite::NonFinite,
     optimizer::AnyOptimizer,
     record::{EvalRecord, StepRecord},
     run_dir_error::RunDirError,
@@ -25,24 +26,24 @@ use super::{
     snapshot::{Snapshot, SnapshotWriter},
     step_times::StepTimes,
     tracker::{TrackedMoment, Tracker},
-    update::UpdateRefused,
+    train_error::TrainError,
 };
 use crate::{
     data::batch::{Batch, Inputs, Targets},
     model::{
         spec::{ElementKind, SampleShape},
         stage::Stage,
-        value::{Value, ValueError},
+        value::Value,
     },
 };
 use rekindle::statistics::{Before, Statistics};
 use rekindle::{
     dtype::Dtype,
-    executor::{StepError, TraceEntry},
+    executor::TraceEntry,
     free_dead_nodes,
     layer::Layer,
     meter::{Count, Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{RecordError, Update},
+    record::Update,
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -114,43 +115,6 @@ struct Checked {
     nonfinite: Option<NonFinite>,
     /// The sum of the gradients' squares, where they are clipped by it.
     squares: Option<f64>,
-}
-
-/// A step that could not run.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum TrainError {
-    /// No loss takes such an output.
-    #[error(
-        "one sample of the model's output has the shape {got}, but the loss wants one row of numbers: end with a flatten and a linear layer"
-    )]
-    Output {
-        /// What it is.
-        got: SampleShape,
-    },
-    /// The batch does not fit the model.
-    #[error(transparent)]
-    Batch(#[from] ValueError),
-    /// The schedule does not fit the model.
-    #[error(transparent)]
-    Step(#[from] StepError),
-    /// There is no plan.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The recorded step could not run.
-    #[error(transparent)]
-    Recorded(#[from] RecordError),
-    /// The loss or a gradient is not finite, and the settings stop there.
-    #[error("{0}")]
-    NonFinite(NonFinite),
-    /// Parameters cannot be updated when the settings say.
-    #[error(transparent)]
-    Update(#[from] UpdateRefused),
-    /// There is too little memory; a smaller plan may do.
-    #[error("{0}")]
-    Short(Shortage),
-    /// The device failed.
-    #[error("the device failed while the step ran: {0}")]
-    Device(String),
 }
 
 impl Trainer {
@@ -293,7 +257,7 @@ impl Trainer {
         }
         let had = held
             .iter()
-            .try_for_each(|part| nonfinite::read(part.clone().slice(0..1)).map(drop));
+            .try_for_each(|part| finite::read(part.clone().slice(0..1)).map(drop));
         drop(held);
         self.meter.trim();
         had
@@ -301,7 +265,7 @@ impl Trainer {
 
     /// Whether parameters and statistics can still be read. Where a device ran out of memory in an update, they cannot.
     pub(super) fn is_readable(&self) -> bool {
-        nonfinite::first_value(&self.model.valid()).is_ok()
+        finite::first_value(&self.model.valid()).is_ok()
     }
 
     /// Steps done so far.
@@ -333,7 +297,7 @@ impl Trainer {
 
     /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
     pub(super) fn not_finite(&self) -> Result<Option<String>, TrainError> {
-        if let Some(path) = nonfinite::first_value(&self.model.valid())? {
+        if let Some(path) = finite::first_value(&self.model.valid())? {
             return Ok(Some(format!("`{path}`")));
         }
         let state = TrainError::caught(|| self.optimizer.not_finite())?;
@@ -463,7 +427,7 @@ impl Trainer {
             let run = self.steps_done * count + part;
             let part = self.run_part(batch, run as u64, count, rate)?;
             sum.accumulate(&self.model, part.gradients);
-            all.loss += nonfinite::read(part.loss)?;
+            all.loss += finite::read(part.loss)?;
             if let Some(right) = part.correct {
                 *all.correct.get_or_insert(0) += self::count(right)?;
             }
@@ -482,10 +446,10 @@ impl Trainer {
     /// Looks for what is not finite.
     fn check(&self, parts: &Parts) -> Result<Checked, TrainError> {
         let squares = self.optimizer.sum_of_squares(&self.model, &parts.gradients);
-        let squares = squares.map(nonfinite::read).transpose()?;
+        let squares = squares.map(finite::read).transpose()?;
         let gradient = match squares {
             Some(squares) if squares.is_finite() => None,
-            _ => nonfinite::first_gradient(&self.model, &parts.gradients)?,
+            _ => finite::first_gradient(&self.model, &parts.gradients)?,
         };
         if parts.loss.is_finite() && gradient.is_none() {
             return Ok(Checked {
@@ -643,7 +607,7 @@ impl Trainer {
             let size = batch.targets.len();
             let (input, targets) = to_device(batch, self.settings.dtype, &device)?;
             let output = rows(self.evaluation_forward(&model, input));
-            loss += nonfinite::read(targets.loss(output.clone()))? * size as f64;
+            loss += finite::read(targets.loss(output.clone()))? * size as f64;
             if let Some(right) = targets.correct(output) {
                 *correct.get_or_insert(0) += count(right)?;
             }
@@ -682,14 +646,6 @@ pub fn to_device(
         }
     };
     Ok((input, targets))
-}
-
-/// The model's output as `[batch, values]`, in the type of the loss.
-pub(super) fn rows(output: Value) -> Tensor<2> {
-    match output.into_float2() {
-        Ok(rows) => rows.cast(Dtype::F32.float()),
-        Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
-    }
 }
 
 fn count(tensor: Tensor<1, Int>) -> Result<i64, TrainError> {

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::{
-    engine::ExecutorKind,
+    executor_kind::ExecutorKind,
     settings::{Clip, OnNonFinite, TrainSettings},
 };
 use rekindle::record::Update;

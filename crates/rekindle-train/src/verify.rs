@@ -12,12 +12,13 @@ use serde::Serialize;
 use super::{
     ExecutorKind,
     engine::Engine,
-    loss::TargetTensor,
+    loss::{TargetTensor, rows},
     optimizer::AnyOptimizer,
     session::{
         Job, Planned, RunError, ScheduleRequest, other_executor, prepare::Built, subject::Subject,
     },
-    trainer::{TrainError, rows, to_device},
+    train_error::TrainError,
+    trainer::to_device,
 };
 use crate::{
     data::Shuffled,

@@ -78,13 +78,13 @@
 //! | `operation.rs` | names, work from shapes, what draws |
 //! | `measure.rs` | what each operation costs |
 //! | `layout.rs` | which operations cost the same |
-//! | `planning.rs` | from a recording to a plan |
+//! | `planning.rs`, `planned.rs` | from a recording to a plan that is ready to run |
 //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, to be planned elsewhere |
 //! | `program.rs` | a program, ready to run |
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `step.rs` | [`Step`]: runs, and notices a changed step |
-//! | `update.rs` | [`Update`]: parameters updated in the backward pass |
+//! | `update.rs`, `lent.rs` | [`Update`]: parameters updated in the backward pass, by a step that the model lends them to |
 //! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
@@ -97,11 +97,13 @@ mod finite;
 mod given;
 mod kept;
 mod layout;
+mod lent;
 mod measure;
 mod operation;
 mod operations;
 mod optimizer;
 mod output;
+mod planned;
 mod planning;
 mod profile;
 mod program;
@@ -123,7 +125,8 @@ use crate::{
     meter::{Count, HostMeter, Meter, PoolMeter},
 };
 pub(crate) use bridge::marking;
-use planning::{Measured, Planning, planned};
+use planned::Measured;
+use planning::{Planning, planned};
 use recording::Recording;
 use update::UpdateCosts;
 
@@ -133,12 +136,12 @@ pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
 pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
-pub use output::Output;
 pub(crate) use output::Put;
+pub use output::{Output, SpanReading};
 pub use planning::{PlanElsewhere, Wanted};
 pub use profile::StepProfile;
 pub use staged::{StagedPlan, action};
-pub use step::{SpanReading, Step};
+pub use step::Step;
 pub use step_plan::StepPlan;
 pub use update::{Leaf, Update};
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::profiles::StoredProfile;
 use crate::{
-    device::pool_overhead, engine::Engine, optimizer::AnyOptimizer, settings::Clip, trainer::rows,
+    device::pool_overhead, engine::Engine, loss::rows, optimizer::AnyOptimizer, settings::Clip,
 };
 use rekindle::statistics::Statistics;
 use rekindle::{

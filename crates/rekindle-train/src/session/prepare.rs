@@ -7,13 +7,14 @@ use burn::{module::Module, tensor::Device};
 use super::{Job, RunError};
 use crate::{
     data::{Shuffled, batch::Batch, in_order},
-    loss::TargetTensor,
+    loss::{TargetTensor, rows},
     model::{
         build::build, cost::ElementBytes, largest::LargestTensor, shape::ModelShape,
         spec::ModelSpec, stage::Stage, stages::StagePlan, value::Value,
     },
     tracker::Tracker,
-    trainer::{TrainError, rows, to_device},
+    train_error::TrainError,
+    trainer::to_device,
     update::check_update,
 };
 use rekindle::{meter::Meter, profile::StageLabel, sequential::Sequential};

@@ -24,7 +24,8 @@ use crate::{
     snapshot::{Progress, Snapshot},
     step_times::StepTimes,
     tracker::Tracker,
-    trainer::{StepReport, TrainError, Trainer},
+    train_error::TrainError,
+    trainer::{StepReport, Trainer},
     weights,
 };
 use rekindle::{

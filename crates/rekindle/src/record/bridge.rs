@@ -27,7 +27,7 @@ use burn_dispatch::{
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 
-use super::error::RecordError;
+use super::error::{FOREIGN, RecordError};
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor, device_of},
     quiet,
@@ -347,9 +347,6 @@ fn capture_of<const D: usize>(
         Err(error) => panic!("{FOREIGN}: {error:?}"),
     }
 }
-
-/// What a panic says where a tensor of another device came into the step.
-pub(super) const FOREIGN: &str = "a tensor that is not of the recording device";
 
 fn tracked_of<const D: usize>(tensor: Tensor<D>) -> Result<TrackedFloat, RecordError> {
     let untracked = tensor.clone();

@@ -6,8 +6,11 @@ use burn_ir::OperationIr;
 use rekindle_plan::{Bytes, graph::GraphPlanError};
 use thiserror::Error;
 
-use super::{bridge::FOREIGN, operation::name_of, update::Update};
+use super::{operation::name_of, update::Update};
 use crate::meter::{FailedAllocation, NotInstalled};
+
+/// What a panic says where a tensor of another device came into the step.
+pub(super) const FOREIGN: &str = "a tensor that is not of the recording device";
 
 /// Why a step cannot be recorded, planned or run.
 #[derive(Clone, PartialEq, Error)]

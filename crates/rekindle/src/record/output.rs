@@ -1,6 +1,6 @@
 //! What a step hands out: loss, auxiliary output, gradients; and the running statistics that it moves.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use burn::{
     module::{Module, ModuleMapper, Param, ParamId},
@@ -11,15 +11,30 @@ use rekindle_plan::Bytes;
 
 use super::{
     RecordError, finite,
-    planning::Measured,
+    planned::Measured,
     rank::of_rank,
     recording::{Parameter, Recording},
-    step::{Seen, SpanReading},
 };
 use crate::{
     activation::{Activation, ActivationMapper},
     meter::{MemoryReading, PhaseReading},
 };
+
+/// Memory after one span of a step's program, and its peak within the span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanReading {
+    /// The memory.
+    pub memory: MemoryReading,
+    /// When the span was done, from the start of the step on.
+    pub done_at: Duration,
+}
+
+/// What was seen of a step while it ran.
+pub(super) struct Seen {
+    pub(super) phases: Vec<PhaseReading>,
+    pub(super) spans: Vec<SpanReading>,
+    pub(super) predicted_peak: Bytes,
+}
 
 /// What a step leaves.
 pub struct Output<A, I> {

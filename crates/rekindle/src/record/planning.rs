@@ -19,9 +19,9 @@ use super::{
     RecordError,
     given::started,
     measure::Costs,
+    planned::{Measured, Planned},
     program::Prepared,
     recording::Recording,
-    step::Planned,
     update::{Update, UpdateCosts},
 };
 use crate::{
@@ -183,15 +183,6 @@ impl Planning {
         let largest = largest.map(|tensor| tensor.bytes).max().unwrap_or_default();
         self.meter.context_bytes() + largest + Bytes(graph.tensors.len() as u64 * PADDING_BYTES / 2)
     }
-}
-
-/// A recording that was measured.
-pub(super) struct Measured<A> {
-    pub(super) shapes: Vec<(Shape, DType)>,
-    pub(super) recording: Recording,
-    pub(super) auxiliary: A,
-    pub(super) record_time: Duration,
-    pub(super) costs: Costs,
 }
 
 impl<A> Measured<A> {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     RecordError, StagedPlan, StepPlan,
+    planned::Planned,
     planning::{Wanted, chosen},
-    step::Planned,
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.

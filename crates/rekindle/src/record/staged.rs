@@ -8,7 +8,7 @@ use rekindle_plan::{
     },
 };
 
-use super::{recording::Recording, step::Planned};
+use super::{planned::Planned, recording::Recording};
 
 /// A plan as its stages meet it. Stages are those between the layers of a [`Sequential`](crate::Sequential), or where
 /// the recorded forward pass is narrow.

@@ -9,7 +9,7 @@ use std::{
 
 use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::{
-    Bytes, OptimizerCost, Schedule, Seconds,
+    Bytes, OptimizerCost,
     graph::{Graph, GraphPlanner, Program, Span, SpanPass},
 };
 
@@ -18,21 +18,23 @@ use super::{
     bridge::{self, Interpreter, StepResult},
     finite,
     given::{given, shapes, started},
+    lent::Lent,
     optimizer::Optimizer,
-    output::{Done, Output},
-    planning::{Measured, Planning, Wanted, planned},
+    output::{Done, Output, Seen, SpanReading},
+    planned::{Measured, Planned},
+    planning::{Planning, Wanted, planned},
     profile::StepProfile,
-    program::{Prepared, Turn, UpdateOf},
+    program::{Turn, UpdateOf},
     recording::Recording,
     staged::StagedPlan,
     step_plan::StepPlan,
-    update::{Lent, Update},
+    update::Update,
 };
 use crate::{
     activation::Activation,
     executor::Room,
     graph::free_dead_nodes,
-    meter::{MemoryReading, Meter, Phase, PhaseReading, PhaseRecorder, halves},
+    meter::{Meter, Phase, PhaseRecorder, halves},
     quiet,
 };
 
@@ -67,49 +69,8 @@ struct State<A> {
     grown: Option<Bytes>,
 }
 
-/// A recording that is ready to run.
-pub(super) struct Planned<A> {
-    pub(super) measured: Rc<Measured<A>>,
-    pub(super) prepared: Prepared,
-    pub(super) planner: GraphPlanner,
-    /// The schedule over stages that the program comes from, where it comes from one.
-    pub(super) schedule: Option<Schedule>,
-    /// The program in passes of stages.
-    pub(super) spans: Vec<Span>,
-    /// Resident all along, as it was planned.
-    pub(super) fixed_bytes: Bytes,
-    /// In use at most while the optimizer updates.
-    pub(super) update_bytes: Bytes,
-    /// What is in use beside the step's own tensors when it was planned, without the optimizer's state.
-    pub(super) base: Bytes,
-    /// Counted, but no live buffers: the driver's context, and what pools add.
-    pub(super) beside: Bytes,
-    pub(super) optimizer_state: Bytes,
-    pub(super) predicted_peak: Bytes,
-    pub(super) predicted_time: Seconds,
-    /// Operations that run again.
-    pub(super) repeated: usize,
-    pub(super) plain_peak: Bytes,
-    pub(super) plain_time: Seconds,
-}
-
 /// A plan and its peak with what is in use now.
 type Current<A> = (Rc<Planned<A>>, Bytes);
-
-impl<A> Planned<A> {
-    /// The measured graph that was planned.
-    pub(super) fn graph(&self) -> Graph {
-        let Measured {
-            costs, recording, ..
-        } = &*self.measured;
-        costs.graph(recording, self.fixed_bytes)
-    }
-
-    /// How much more is in use beside the step than when it was planned, the optimizer's state apart.
-    fn growth(&self, meter: &dyn Meter) -> Bytes {
-        meter.read().in_use_bytes - (self.base + self.optimizer_state)
-    }
-}
 
 impl<M, I, R, F> Step<M, I, R, F>
 where
@@ -687,20 +648,4 @@ impl Readings<'_> {
             watch.meter.start_interval();
         }
     }
-}
-
-/// Memory after one span of a step's program, and its peak within the span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SpanReading {
-    /// The memory.
-    pub memory: MemoryReading,
-    /// When the span was done, from the start of the step on.
-    pub done_at: Duration,
-}
-
-/// What was seen of a step while it ran.
-pub(super) struct Seen {
-    pub(super) phases: Vec<PhaseReading>,
-    pub(super) spans: Vec<SpanReading>,
-    pub(super) predicted_peak: Bytes,
 }

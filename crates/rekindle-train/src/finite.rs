@@ -1,0 +1,145 @@
+//! Loss, gradients and state that are not finite: found by one number that depends on all, and then named.
+//!
+//! A NaN or an infinity in a tensor makes its sum one too, so the sum of all sums is read once a step. Only where that
+//! is not finite are the tensors read one by one: finite numbers may have a sum that is too large.
+//!
+//! Cost: one pass over the gradients and one read a step, but where gradients are clipped by their common norm, which is
+//! such a number as well. Memory: some numbers; where a sum is not finite, a copy of one
+//! tensor on the host.
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{FloatDType, Tensor},
+};
+
+use super::train_error::TrainError;
+use rekindle::sequential::Sequential;
+
+/// The first parameter, with its stage, whose gradient is not finite.
+pub(super) fn first_gradient<L: Module>(
+    model: &Sequential<L>,
+    gradients: &GradientsParams,
+) -> Result<Option<(usize, String)>, TrainError> {
+    let of = |visited: &mut Visit<'_>| model.visit(visited);
+    if sum_is_finite(Some(gradients), of)? {
+        return Ok(None);
+    }
+    for (stage, layer) in model.layers().iter().enumerate() {
+        if let Some(path) = first(Some(gradients), |visited| layer.visit(visited))? {
+            return Ok(Some((stage, format!("layers.{stage}.{path}"))));
+        }
+    }
+    Ok(None)
+}
+
+/// The path of the first tensor of a module that is not finite.
+pub(super) fn first_value(module: &impl Module) -> Result<Option<String>, TrainError> {
+    match sum_is_finite(None, |visited| module.visit(visited))? {
+        true => Ok(None),
+        false => first(None, |visited| module.visit(visited)),
+    }
+}
+
+/// A tensor's number.
+pub(super) fn read(tensor: Tensor<1>) -> Result<f64, TrainError> {
+    let data = tensor.try_into_data();
+    let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
+    Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
+}
+
+fn sum_is_finite(
+    gradients: Option<&GradientsParams>,
+    visit: impl FnOnce(&mut Visit<'_>),
+) -> Result<bool, TrainError> {
+    let mut all = Visit::new(gradients, Look::Sum(Box::default()));
+    visit(&mut all);
+    let Look::Sum(sum) = all.look else {
+        return Ok(true);
+    };
+    match *sum {
+        Some(sum) => Ok(read(sum)?.is_finite()),
+        None => Ok(true),
+    }
+}
+
+fn first(
+    gradients: Option<&GradientsParams>,
+    visit: impl FnOnce(&mut Visit<'_>),
+) -> Result<Option<String>, TrainError> {
+    let mut all = Visit::new(gradients, Look::First(Ok(None)));
+    visit(&mut all);
+    match all.look {
+        Look::First(found) => found,
+        Look::Sum(_) => Ok(None),
+    }
+}
+
+/// What is done with each tensor.
+enum Look {
+    Sum(Box<Option<Tensor<1>>>),
+    First(Result<Option<String>, TrainError>),
+}
+
+/// Goes over the gradients of a module's parameters, or over its values.
+struct Visit<'a> {
+    gradients: Option<&'a GradientsParams>,
+    path: Vec<String>,
+    look: Look,
+}
+
+impl<'a> Visit<'a> {
+    fn new(gradients: Option<&'a GradientsParams>, look: Look) -> Self {
+        Self {
+            gradients,
+            path: Vec::new(),
+            look,
+        }
+    }
+}
+
+impl ModuleVisitor for Visit<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        if let Look::First(_) = self.look {
+            self.path.push(name.to_owned());
+        }
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = match self.gradients {
+            Some(gradients) => gradients.get::<D>(param.id),
+            None => Some(param.val()),
+        };
+        let Some(tensor) = tensor else {
+            return;
+        };
+        match &mut self.look {
+            Look::Sum(sum) => {
+                let one = tensor.sum().cast(FloatDType::F32);
+                **sum = Some(match sum.take() {
+                    Some(sum) => sum + one,
+                    None => one,
+                });
+            }
+            Look::First(found @ Ok(None)) => match has_only_finite(tensor) {
+                Ok(true) => {}
+                Ok(false) => *found = Ok(Some(self.path.join("."))),
+                Err(error) => *found = Err(error),
+            },
+            Look::First(_) => {}
+        }
+    }
+}
+
+fn has_only_finite<const D: usize>(tensor: Tensor<D>) -> Result<bool, TrainError> {
+    if read(tensor.clone().sum().cast(FloatDType::F32))?.is_finite() {
+        return Ok(true);
+    }
+    let data = tensor.try_into_data();
+    let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
+    Ok(data.iter::<f64>().all(f64::is_finite))
+}

@@ -1,0 +1,89 @@
+//! Why a step could not run.
+
+use rekindle_plan::PlanError;
+
+use super::{
+    nonfinite::NonFinite,
+    shortage::{Shortage, asked, speaks_of_memory},
+    update::UpdateRefused,
+};
+use crate::{
+    device::{device_fault, refused_kernel},
+    model::{spec::SampleShape, value::ValueError},
+};
+use rekindle::{executor::StepError, quiet::catch, record::RecordError};
+
+/// A step that could not run.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TrainError {
+    /// No loss takes such an output.
+    #[error(
+        "one sample of the model's output has the shape {got}, but the loss wants one row of numbers: end with a flatten and a linear layer"
+    )]
+    Output {
+        /// What it is.
+        got: SampleShape,
+    },
+    /// The batch does not fit the model.
+    #[error(transparent)]
+    Batch(#[from] ValueError),
+    /// The schedule does not fit the model.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The recorded step could not run.
+    #[error(transparent)]
+    Recorded(#[from] RecordError),
+    /// The loss or a gradient is not finite, and the settings stop there.
+    #[error("{0}")]
+    NonFinite(NonFinite),
+    /// Parameters cannot be updated when the settings say.
+    #[error(transparent)]
+    Update(#[from] UpdateRefused),
+    /// There is too little memory; a smaller plan may do.
+    #[error("{0}")]
+    Short(Shortage),
+    /// The device failed.
+    #[error("the device failed while the step ran: {0}")]
+    Device(String),
+}
+
+impl TrainError {
+    /// Runs `call`, in which burn reads a device's values and tells of a failure by a panic. Any other panic goes on.
+    pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Self> {
+        let of_device = |message: &str| {
+            speaks_of_memory(message)
+                || device_fault(message).is_some()
+                || refused_kernel(message).is_some()
+        };
+        catch(call).map_err(|message| match of_device(&message) {
+            true => Self::Device(message),
+            false => panic!("{message}"),
+        })
+    }
+
+    /// The same, told as a shortage where it is one.
+    pub(super) fn or_shortage(self) -> Self {
+        let shortage = match self {
+            Self::Step(StepError::OutOfMemory(failure))
+            | Self::Recorded(RecordError::OutOfMemory(failure)) => Shortage::Failed(failure),
+            Self::Recorded(RecordError::OverBudget { in_use, budget }) => Shortage::OverBudget {
+                peak: in_use,
+                budget,
+            },
+            Self::Recorded(RecordError::Infeasible { budget, smallest }) => {
+                Shortage::NoRoom { budget, smallest }
+            }
+            Self::Recorded(RecordError::Device(message)) | Self::Device(message)
+                if speaks_of_memory(&message) =>
+            {
+                let asked = asked(&message);
+                Shortage::Device { asked, message }
+            }
+            other => return other,
+        };
+        Self::Short(shortage)
+    }
+}

@@ -1,0 +1,62 @@
+//! A recording that was measured, and a plan of it that is ready to run.
+
+use std::{rc::Rc, time::Duration};
+
+use burn::tensor::{DType, Shape};
+use rekindle_plan::{
+    Bytes, Schedule, Seconds,
+    graph::{Graph, GraphPlanner, Span},
+};
+
+use super::{measure::Costs, program::Prepared, recording::Recording};
+use crate::meter::Meter;
+
+/// A recording that was measured.
+pub(super) struct Measured<A> {
+    pub(super) shapes: Vec<(Shape, DType)>,
+    pub(super) recording: Recording,
+    pub(super) auxiliary: A,
+    pub(super) record_time: Duration,
+    pub(super) costs: Costs,
+}
+
+/// A recording that is ready to run.
+pub(super) struct Planned<A> {
+    pub(super) measured: Rc<Measured<A>>,
+    pub(super) prepared: Prepared,
+    pub(super) planner: GraphPlanner,
+    /// The schedule over stages that the program comes from, where it comes from one.
+    pub(super) schedule: Option<Schedule>,
+    /// The program in passes of stages.
+    pub(super) spans: Vec<Span>,
+    /// Resident all along, as it was planned.
+    pub(super) fixed_bytes: Bytes,
+    /// In use at most while the optimizer updates.
+    pub(super) update_bytes: Bytes,
+    /// What is in use beside the step's own tensors when it was planned, without the optimizer's state.
+    pub(super) base: Bytes,
+    /// Counted, but no live buffers: the driver's context, and what pools add.
+    pub(super) beside: Bytes,
+    pub(super) optimizer_state: Bytes,
+    pub(super) predicted_peak: Bytes,
+    pub(super) predicted_time: Seconds,
+    /// Operations that run again.
+    pub(super) repeated: usize,
+    pub(super) plain_peak: Bytes,
+    pub(super) plain_time: Seconds,
+}
+
+impl<A> Planned<A> {
+    /// The measured graph that was planned.
+    pub(super) fn graph(&self) -> Graph {
+        let Measured {
+            costs, recording, ..
+        } = &*self.measured;
+        costs.graph(recording, self.fixed_bytes)
+    }
+
+    /// How much more is in use beside the step than when it was planned, the optimizer's state apart.
+    pub(super) fn growth(&self, meter: &dyn Meter) -> Bytes {
+        meter.read().in_use_bytes - (self.base + self.optimizer_state)
+    }
+}
