@@ -116,7 +116,7 @@ fn a_loss_that_is_not_finite_has_an_exit_code_and_can_be_skipped() {
     assert_eq!(skipped["settings"]["on_nonfinite"], "skip");
     assert!(said.contains("nothing is updated"), "{said}");
     let (_, said) = go_on("continue");
-    assert!(said.contains("updated all the same"), "{said}");
+    assert!(said.contains("updated anyway"), "{said}");
 }
 
 /// A control group inside another that has a limit, as a job in a scheduler's; gone when dropped.
@@ -296,7 +296,7 @@ fn killed(batch: &str) -> String {
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("killed by the system"), "{said}");
     assert!(
-        said.contains("goes on from its last snapshot") && said.contains("restart 1 of"),
+        said.contains("continues from its last snapshot") && said.contains("restart 1 of"),
         "{said}"
     );
     let [whole, killed] = ["whole", "killed"].map(|run| record(&folder, run));

@@ -259,7 +259,7 @@ fn what_was_measured_once_is_found_again_unless_fresh_is_wanted() {
     let (first, messages) = profile(&[]);
     assert!(messages.contains("measured 14 stages"), "{messages}");
     let (second, messages) = profile(&[]);
-    assert!(messages.contains("measured before"), "{messages}");
+    assert!(messages.contains("cached profile"), "{messages}");
     assert_eq!(first, second);
     let (_, messages) = profile(&["--batch", "3"]);
     assert!(messages.contains("measured 14 stages"), "{messages}");

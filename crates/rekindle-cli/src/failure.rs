@@ -111,7 +111,7 @@ impl From<PlanError> for Failure {
                 smallest_of_all,
                 ..
             } => {
-                let own = format!("`--budget {}` would do", advised(*smallest));
+                let own = format!("try `--budget {}`", advised(*smallest));
                 let help = match smallest_of_all < smallest {
                     true => format!(
                         "{own} with this planner, and `--planner auto --budget {}`",
@@ -162,7 +162,7 @@ impl From<RecordError> for Failure {
             RecordError::Infeasible { smallest, .. } => Self::with_help(
                 exit::NO_PLAN,
                 &error,
-                format!("`--budget {}` would do", advised(*smallest)),
+                format!("try `--budget {}`", advised(*smallest)),
             ),
             RecordError::Device(message) => Self::of_device(message, || error.to_string()),
             RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
@@ -204,10 +204,10 @@ const FINITE: &str = "try a smaller learning rate or `clip`; `--on-nonfinite ski
                       backward pass; what was saved is from before";
 
 /// What to do where a step failed after it had updated some parameters.
-const PARTLY: &str = "`--resume RUN_DIR` goes on from the last snapshot; with `--update after` a step that fails leaves nothing";
+const PARTLY: &str = "`--resume RUN_DIR` continues from the last snapshot; with `--update after` a step that fails leaves nothing";
 
 /// What to do where a device failed.
-const FAULT: &str = "the device does no more work for this process: `--resume RUN_DIR` goes on from the last snapshot, \
+const FAULT: &str = "the device does no more work for this process: `--resume RUN_DIR` continues from the last snapshot, \
                      `--supervise` does so by itself; `nvidia-smi -q` and the system's log may say more";
 
 /// What to do where a kernel does not compile.
@@ -242,7 +242,7 @@ const THREADS: &str = "limits of the address space (`ulimit -v`) or of the numbe
 
 /// What to do where memory runs out.
 const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do; \
-                       `--resume RUN_DIR` goes on from the last snapshot, `--supervise` does so by itself";
+                       `--resume RUN_DIR` continues from the last snapshot, `--supervise` does so by itself";
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {

@@ -295,7 +295,7 @@ impl Observer for Progress {
         }
         let handled = match found.handled {
             OnNonFinite::Skip => "nothing is updated",
-            OnNonFinite::Stop | OnNonFinite::Continue => "updated all the same",
+            OnNonFinite::Stop | OnNonFinite::Continue => "updated anyway",
         };
         let so_far = match self.nonfinite {
             1 => String::new(),

@@ -158,10 +158,7 @@ impl fmt::Display for Notice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotWritten(_, error) => {
-                write!(
-                    f,
-                    "{error}; the run goes on, and tries again at the next occasion"
-                )
+                write!(f, "{error}; the run continues and tries again later")
             }
             Self::WrittenAgain(file) => write!(f, "{file} could be written now"),
             Self::MadeRoom(step) => write!(

@@ -139,7 +139,7 @@ pub enum RunDirError {
         wanted: String,
     },
     /// A run that has done all steps that are asked for; its record says what came of them.
-    #[error("{}: all {steps} steps are done: ask for more to go on", path.display())]
+    #[error("{}: all {steps} steps are done: ask for more to continue", path.display())]
     Finished {
         /// The run's folder.
         path: PathBuf,

@@ -92,7 +92,7 @@ impl TrainSettings {
 #[serde(rename_all = "snake_case")]
 pub enum OnNonFinite {
     /// The run ends; the model is as it was before the step. Where parameters are updated in the backward pass, each
-    /// gradient is checked before its own update alone: the run goes on from its last snapshot.
+    /// gradient is checked before its own update alone: the run continues from its last snapshot.
     #[default]
     Stop,
     /// The step counts, but parameters, optimizer state and running statistics stay as they were.

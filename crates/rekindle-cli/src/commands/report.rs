@@ -95,7 +95,7 @@ fn sweep_page(folder: &Path, args: &ReportArgs) -> Result<String, Failure> {
     match plot::frontier::picture(&record, Size::Wide) {
         Some(drawn) => drawn.map_err(Failure::other),
         None => Err(Failure::usage(
-            "there is no frontier to draw: no run of this sweep ended well",
+            "there is no frontier to draw: no run of this sweep succeeded",
         )),
     }
 }

@@ -1,7 +1,7 @@
 //! `rekindle train --supervise`: the training in a process of its own, which is started again where it is lost.
 //!
 //! A process is lost where the system kills it, where a failed allocation aborts it, and where memory ran out and no
-//! smaller plan helped. It goes on from its last snapshot, or begins again where it has none yet, within a share of what
+//! smaller plan helped. It continues from its last snapshot, or begins again where it has none yet, within a share of what
 //! its plan took; where no plan fits that, within what it had. The child is in a process group of its own: a signal
 //! comes here, and is handed on. A second one ends this process at once, and with it the child.
 
@@ -40,7 +40,7 @@ const POLL: Duration = Duration::from_millis(20);
 pub fn run(args: &TrainArgs) -> Outcome {
     let Some(folder) = args.output.as_ref().or(args.resume.as_ref()) else {
         return Err(Failure::usage(
-            "`--supervise` needs a folder whose snapshots it goes on from: add `-o RUN_DIR`",
+            "`--supervise` needs a folder for the snapshots that it restarts from: add `-o RUN_DIR`",
         ));
     };
     stop::in_order("handing the signal on");
@@ -53,7 +53,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
     for restart in 1..=RESTARTS + 1 {
         let status = train(note.path(), again)?;
         if let (Some(exit::NO_PLAN), Again::Within(tried)) = (status.code(), again) {
-            note!("no plan fits {tried}: the training goes on within what it had before");
+            note!("no plan fits {tried}: the training continues within its former budget");
             again = Again::AsBefore;
             continue;
         }
@@ -67,10 +67,10 @@ pub fn run(args: &TrainArgs) -> Outcome {
         let took = fs::read_to_string(note.path()).ok();
         let took = took.and_then(|text| text.trim().parse().ok()).map(Bytes);
         let from = match has_snapshot(folder) {
-            true => "goes on from its last snapshot",
+            true => "continues from its last snapshot",
             false => {
                 remove_remains(folder);
-                "begins again, as it has no snapshot yet"
+                "starts over, because it has no snapshot yet"
             }
         };
         let how = match (took.or(within), again) {
@@ -91,7 +91,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
         exit::OUT_OF_MEMORY,
         format!("the training was lost {} times", RESTARTS + 1),
         format!(
-            "`rekindle train --resume {}` goes on from the last snapshot",
+            "`rekindle train --resume {}` continues from the last snapshot",
             folder.display()
         ),
     ))

@@ -142,9 +142,12 @@ pub fn run(args: TrainArgs) -> Outcome {
             ),
             match args.output.as_ref().or(args.resume.as_ref()) {
                 Some(folder) => {
-                    format!("go on with `rekindle train --resume {}`", folder.display())
+                    format!(
+                        "continue with `rekindle train --resume {}`",
+                        folder.display()
+                    )
                 }
-                None => "`-o RUN_DIR` keeps a run, so that it can go on later".into(),
+                None => "`-o RUN_DIR` saves a run, so that it can continue later".into(),
             },
         ));
     }

@@ -59,7 +59,7 @@ fn remarks(record: &RunRecord) -> Markup {
     html! {
         @if record.interrupted {
             p.bad {
-                "This run is not finished: it was stopped, or still went on, when this was recorded after step "
+                "This run is not finished: it was stopped, or still running, when this was recorded after step "
                 (record.steps) "."
             }
         }

@@ -22,13 +22,13 @@ pub fn sweep(record: &SweepRecord) -> Result<String, Failure> {
             ", on " (record.device) " (" (record.device_name) ")"
         }
         @if record.interrupted {
-            p.bad { "This sweep is not finished: it was stopped, or still went on, when this was recorded." }
+            p.bad { "This sweep is not finished: it was stopped, or still running, when this was recorded." }
         }
         (headline(record))
         h2 { "Frontier" }
         @match figure(|size| plot::frontier::picture(record, size), caption)? {
             Some(picture) => (picture),
-            None => p.soft { "There is none: no run of this sweep ended well." },
+            None => p.soft { "There is none: no run of this sweep succeeded." },
         }
         h2 { "Runs" }
         (rows(record))

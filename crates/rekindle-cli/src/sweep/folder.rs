@@ -82,7 +82,7 @@ impl SweepFolder {
             let path = path.display();
             return Err(Failure::usage(match held {
                 true => format!(
-                    "{path}: already holds a sweep: go on with it by `--resume {path}`, or name a new folder"
+                    "{path}: already holds a sweep: continue it with `--resume {path}`, or name a new folder"
                 ),
                 false => format!("{path}: holds files already: name a new folder"),
             }));

@@ -44,7 +44,7 @@ pub enum DataError {
         actual: u64,
     },
     /// A file that goes on where its format or its header ends it.
-    #[error("{}: goes on after the {expected} bytes that it should have", path.display())]
+    #[error("{}: is longer than the {expected} bytes that it should have", path.display())]
     Longer {
         /// The file.
         path: PathBuf,
