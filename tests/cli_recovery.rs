@@ -317,7 +317,7 @@ fn a_killed_child_is_started_again_from_its_snapshot_within_less_memory() {
 #[test]
 fn a_killed_child_that_needs_what_it_had_gets_it() {
     let said = killed("32");
-    assert!(said.contains("within what it had before"), "{said}");
+    assert!(said.contains("within its former budget"), "{said}");
 }
 
 #[test]
