@@ -14,7 +14,7 @@ use super::{error::DataError, permutation::Permutation};
 /// let batches = Shuffled::new(10, 4, 0)?;
 /// assert_eq!(batches.steps_per_epoch(), 2);
 /// assert_eq!(batches.step(1_000).len(), 4);
-/// # Ok::<(), crate::data::DataError>(())
+/// # Ok::<(), rekindle_train::data::DataError>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Shuffled {
