@@ -58,7 +58,7 @@ fn listed(dtypes: &[Dtype]) -> String {
 ///
 /// If the device's backend is not built in, its memory cannot be measured, or it does not compute in `dtype`.
 pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
-    let opened = match id {
+    let opened: OpenDevice = match id {
         #[cfg(feature = "flex")]
         DeviceId::Cpu => OpenDevice {
             device: Device::flex().autodiff(),
