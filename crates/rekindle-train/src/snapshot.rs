@@ -40,7 +40,7 @@ use super::{
     replace::replace,
     run_dir_error::RunDirError,
 };
-use crate::device::staging::{Staging, release};
+use crate::device::staging::Staging;
 use rekindle::quiet::catch;
 
 const START: &str = "rekindle-snapshot/3\n";
@@ -365,9 +365,7 @@ impl Snapshot {
             staging.copied(bytes, &device);
             Ok((ParamId::from(id), state))
         });
-        let states = states.collect::<Result<_, _>>()?;
-        release(&device);
-        Ok(states)
+        states.collect()
     }
 }
 

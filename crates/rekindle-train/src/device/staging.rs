@@ -13,10 +13,11 @@ use burn::tensor::Device;
 /// Bytes copied between two clean-ups.
 const MOST: u64 = 32 << 20;
 
-/// Counts what is copied to a device, and gives pinned pages back in time.
-#[derive(Debug, Default)]
+/// Counts what is copied to a device, and gives pinned pages back in time: now and then, and when it is dropped.
+#[derive(Default)]
 pub(crate) struct Staging {
     copied: u64,
+    device: Option<Device>,
 }
 
 impl Staging {
@@ -27,12 +28,21 @@ impl Staging {
             self.copied = 0;
             release(device);
         }
+        self.device.get_or_insert_with(|| device.clone());
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Some(device) = self.device.as_ref().filter(|_| self.copied > 0) {
+            release(device);
+        }
     }
 }
 
 /// Gives pinned pages that nobody uses back to the system, and pools' free buffers to the device. Waits for queued work; a
 /// failure is that work's to report. Nothing on the processor.
-pub(crate) fn release(device: &Device) {
+fn release(device: &Device) {
     let _ = device.sync();
     device.memory_cleanup();
 }
