@@ -158,12 +158,14 @@ fn a_blocked_read_is_interrupted_in_every_command() {
     let pipe = folder.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("mkfifo").success());
-    let commands: [(&str, &[&str]); 8] = [
+    let commands: [(&str, &[&str]); 9] = [
         ("-TERM", &["train", "pipe"]),
         ("-INT", &["profile", "pipe"]),
         (hangup(), &["plan", "pipe"]),
         ("-TERM", &["plan", "--chain", "pipe", "--budget", "1MiB"]),
         ("-INT", &["estimate", "pipe"]),
+        // What ends a command is no note.
+        ("-INT", &["estimate", "pipe", "--quiet"]),
         (hangup(), &["verify", "pipe"]),
         ("-TERM", &["max", "pipe", "--vary", "batch"]),
         ("-INT", &["sweep", "pipe"]),

@@ -349,19 +349,19 @@ pub fn report_panics_as_bugs() {
         // Kernels that were compiled until now are whole.
         seal_kernels();
         if let Some((code, text, help)) = device_failure(message) {
-            note!("rekindle: {text}; {help}");
+            complain!("rekindle: {text}; {help}");
             std::process::exit(code);
         }
         let cause = innermost_cause(message);
         if speaks_of_threads(message) {
-            note!("rekindle: the system could not start a thread ({cause}); {THREADS}");
+            complain!("rekindle: the system could not start a thread ({cause}); {THREADS}");
             std::process::exit(exit::OTHER);
         }
         let place = panic
             .location()
             .map(|place| format!(" at {}:{}", place.file(), place.line()))
             .unwrap_or_default();
-        note!(
+        complain!(
             "rekindle: this is a bug, please report it with the command that you ran ({cause}{place}; \
              RUST_BACKTRACE=1 shows more)"
         );

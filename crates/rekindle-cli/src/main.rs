@@ -61,8 +61,6 @@ mod table;
 mod terminal;
 mod track;
 
-use std::io::Write;
-
 use clap::Parser;
 
 use args::{Cli, Command};
@@ -103,7 +101,7 @@ fn main() {
     let code = match result {
         Ok(()) => exit::DONE,
         Err(failure) => {
-            let _ = writeln!(std::io::stderr(), "{:?}", failure.report);
+            complain!("{:?}", failure.report);
             error_document::write(&failure);
             failure.code
         }

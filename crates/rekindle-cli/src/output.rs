@@ -1,13 +1,20 @@
 //! Standard output, files, and notes on standard error. A reader that went away (`rekindle … | head`) ends the command quietly.
 
-/// Writes a line to standard error, unless `--quiet` asks for none. That nobody reads it any more is no reason to stop a run.
-macro_rules! note {
+/// Writes an error to standard error. That nobody reads it any more is no reason to stop a run.
+macro_rules! complain {
     ($($text:tt)*) => {{
         use std::io::Write as _;
-        if !crate::terminal::quiet() {
-            let _ = writeln!(std::io::stderr(), $($text)*);
-        }
+        let _ = writeln!(std::io::stderr(), $($text)*);
     }};
+}
+
+/// Writes a line to standard error, unless `--quiet` asks for none.
+macro_rules! note {
+    ($($text:tt)*) => {
+        if !crate::terminal::quiet() {
+            complain!($($text)*);
+        }
+    };
 }
 
 use std::{

@@ -59,7 +59,7 @@ impl Started {
         output::file(&folder.join(FILE), &format!("{json}\n"))
     }
 
-    /// What was typed, when and where, in one line.
+    /// What was typed, in one line that a shell takes.
     pub fn line(&self) -> String {
         let mut line = "rekindle".to_owned();
         for argument in &self.arguments {

@@ -42,7 +42,7 @@ pub fn asked() -> bool {
 fn received(first: &mut Option<Instant>) {
     let notice = *NOTICE.lock().unwrap_or_else(PoisonError::into_inner);
     let end = |said: &str| {
-        note!("\ninterrupted: {said}");
+        complain!("\ninterrupted: {said}");
         rekindle_train::device::seal_kernels();
         std::process::exit(exit::INTERRUPTED);
     };
