@@ -164,19 +164,17 @@ impl From<RecordError> for Failure {
                 &error,
                 format!("try `--budget {}`", advised(*smallest)),
             ),
+            RecordError::OutOfMemory(_) | RecordError::OverBudget { .. } => {
+                Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
+            }
             RecordError::Device(message) => Self::of_device(message, || error.to_string()),
+            RecordError::TensorTooLarge { .. } => Self {
+                code: exit::NO_PLAN,
+                report: said(error),
+            },
             RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
             RecordError::PartlyUpdated { source, .. } => {
-                let code = match &**source {
-                    RecordError::NotFinite { .. } => exit::NOT_FINITE,
-                    RecordError::OutOfMemory(_) | RecordError::OverBudget { .. } => {
-                        exit::OUT_OF_MEMORY
-                    }
-                    RecordError::Device(message) if speaks_of_memory(message) => {
-                        exit::OUT_OF_MEMORY
-                    }
-                    _ => exit::OTHER,
-                };
+                let code = Self::from((**source).clone()).code;
                 Self::with_help(code, &error, PARTLY)
             }
             _ => Self::other(error),
@@ -288,7 +286,10 @@ impl From<RunError> for Failure {
                 source: StepError::NotFinite { .. },
                 ..
             } => Self::with_help(exit::NOT_FINITE, error, FINITE),
-            RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
+            RunError::Train(TrainError::Device(message))
+            | RunError::Train(TrainError::Step(StepError::Refused { refusal: message })) => {
+                RecordError::Device(message).into()
+            }
             RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
         }
     }

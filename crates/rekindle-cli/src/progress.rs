@@ -322,7 +322,10 @@ impl Observer for Progress {
             Notice::WrittenAgain(file) => {
                 self.unwritten.remove(file);
             }
-            Notice::MadeRoom(_) | Notice::Damaged(_) | Notice::BeginsAgain(_) => {}
+            Notice::MadeRoom(_)
+            | Notice::Damaged(_)
+            | Notice::WentBack { .. }
+            | Notice::BeginsAgain(_) => {}
         }
         match notice {
             Notice::WrittenAgain(_) => self.line(&notice.to_string()),

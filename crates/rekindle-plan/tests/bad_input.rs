@@ -333,7 +333,11 @@ fn names_with_control_characters_are_refused() {
 /// serde_json's default reading of numbers is off by one in the last place for some of them: this one is.
 #[test]
 fn numbers_are_read_to_the_last_bit() {
-    let long = GOOD.replacen(r#""backward_s": 16"#, r#""backward_s": 184467440737095516161"#, 1);
+    let long = GOOD.replacen(
+        r#""backward_s": 16"#,
+        r#""backward_s": 184467440737095516161"#,
+        1,
+    );
     let chain = Chain::from_json(&long).unwrap();
     let written = chain.to_json().unwrap();
     assert_eq!(Chain::from_json(&written).unwrap(), chain);

@@ -150,6 +150,13 @@ pub enum Notice<'a> {
     MadeRoom(usize),
     /// A snapshot is damaged, and the one before is tried.
     Damaged(&'a RunDirError),
+    /// Memory ran out in a step that had updated some parameters: the run goes on from the snapshot of an earlier one.
+    WentBack {
+        /// The step, from 1.
+        failed: usize,
+        /// The snapshot's.
+        to: usize,
+    },
     /// The run that is resumed was stopped before its first snapshot, and begins again.
     BeginsAgain(&'a Path),
 }
@@ -166,6 +173,10 @@ impl fmt::Display for Notice<'_> {
                 "the disk is full: the snapshot of step {step} was removed to make room, and so will be others but the newest"
             ),
             Self::Damaged(error) => write!(f, "{error}; the snapshot before it is used"),
+            Self::WentBack { failed, to } => write!(
+                f,
+                "step {failed} ran out of memory after some of its updates: back to the snapshot of step {to}"
+            ),
             Self::BeginsAgain(folder) => write!(
                 f,
                 "{}: the run was stopped before its first snapshot and begins again",
@@ -298,6 +309,23 @@ impl Locked {
 }
 
 impl RunFiles {
+    /// The newest whole snapshot, if there is one: the run goes on from it, and the histories end there.
+    pub(super) fn go_back(
+        &mut self,
+        notify: &mut dyn FnMut(&Notice<'_>),
+    ) -> Result<Option<Snapshot>, RunDirError> {
+        let snapshot = snapshots::newest(&self.folder, |error| notify(&Notice::Damaged(error)))?;
+        if let Some(snapshot) = &snapshot {
+            let done = snapshot.progress().steps;
+            // Lines of steps that stay may still wait.
+            let _ = (self.steps.sync(), self.evaluations.sync());
+            self.steps = History::open(&self.folder.join(HISTORY), done, |_| ())?;
+            self.evaluations = History::open(&self.folder.join(EVALUATIONS), done, |_| ())?;
+            self.snapshots.forget_after(done);
+        }
+        Ok(snapshot)
+    }
+
     /// Adds a step to the history.
     pub(super) fn stepped(&mut self, step: &StepRecord, notify: &mut dyn FnMut(&Notice<'_>)) {
         let written = self.steps.append(step);

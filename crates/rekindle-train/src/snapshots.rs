@@ -43,6 +43,11 @@ impl Snapshots {
         })
     }
 
+    /// The run goes back to this step: what was taken later is no longer its own.
+    pub(super) fn forget_after(&mut self, step: usize) {
+        self.own.retain(|taken| *taken <= step);
+    }
+
     /// Takes one more; `tensors` writes the model and the optimizer, in this order. The folder is left with the newest
     /// ones and the best.
     pub(super) fn take(

@@ -45,6 +45,15 @@ pub enum TrainError {
     /// There is too little memory; a smaller plan may do.
     #[error("{0}")]
     Short(Shortage),
+    /// There is too little memory, which shows when some parameters are updated already: a smaller plan may do after a
+    /// snapshot was gone back to.
+    #[error("{error}")]
+    ShortAfterUpdates {
+        /// What was short.
+        shortage: Shortage,
+        /// How far the step came.
+        error: RecordError,
+    },
     /// The device failed.
     #[error("the device failed while the step ran: {0}")]
     Device(String),
@@ -66,6 +75,12 @@ impl TrainError {
 
     /// The same, told as a shortage where it is one.
     pub(super) fn or_shortage(self) -> Self {
+        if let Self::Recorded(error @ RecordError::PartlyUpdated { source, .. }) = &self
+            && let Self::Short(shortage) = Self::from((**source).clone()).or_shortage()
+        {
+            let error = error.clone();
+            return Self::ShortAfterUpdates { shortage, error };
+        }
         let shortage = match self {
             Self::Step(StepError::OutOfMemory(failure))
             | Self::Recorded(RecordError::OutOfMemory(failure)) => Shortage::Failed(failure),
@@ -76,7 +91,9 @@ impl TrainError {
             Self::Recorded(RecordError::Infeasible { budget, smallest }) => {
                 Shortage::NoRoom { budget, smallest }
             }
-            Self::Recorded(RecordError::Device(message)) | Self::Device(message)
+            Self::Recorded(RecordError::Device(message))
+            | Self::Step(StepError::Refused { refusal: message })
+            | Self::Device(message)
                 if speaks_of_memory(&message) =>
             {
                 let asked = asked(&message);

@@ -95,6 +95,8 @@ pub struct StepReport {
     pub moments: Vec<TrackedMoment>,
     /// What of the step is not finite, where the settings go on all the same.
     pub nonfinite: Option<NonFinite>,
+    /// What was short in an update, which cannot be taken back and got what was kept in reserve.
+    pub short: Option<Shortage>,
 }
 
 /// What forward, loss and backward of a batch's parts give together.
@@ -177,6 +179,17 @@ impl Trainer {
         })
     }
 
+    /// Goes back to a snapshot of the same run.
+    pub(super) fn go_back(&mut self, to: &mut Snapshot) -> Result<(), RunDirError> {
+        let new = |settings: &TrainSettings| AnyOptimizer::new(settings.optimizer, settings.clip);
+        // Its state goes before the model's values and the earlier state come.
+        self.optimizer = new(&self.settings);
+        self.model = to.restore(self.take_model())?;
+        self.optimizer = new(&self.settings).restored(to, &self.device)?;
+        self.steps_done = to.progress().steps;
+        Ok(())
+    }
+
     /// Bounds steps by a budget, which counts these bytes; the plan's peak is `peak`.
     pub(super) fn bounded(self, budget: Option<Bytes>, count: Count, peak: Bytes) -> Self {
         let bound = Bound {
@@ -221,22 +234,18 @@ impl Trainer {
         }
     }
 
-    /// Fails where an allocation failed, or the step took more than its budget.
-    fn check_memory(&self, parts: &Parts) -> Result<(), TrainError> {
+    /// An allocation that failed, or a step that took more than its budget.
+    fn shortage(&self, parts: &Parts) -> Option<Shortage> {
         if let Some(failure) = self.meter.failure() {
-            return Err(TrainError::Short(Shortage::Failed(failure)));
+            return Some(Shortage::Failed(failure));
         }
         let peak = PeakMemory {
             context_bytes: self.meter.context_bytes(),
             ..parts.peak
         };
         let peak = peak.counted(self.bound.count);
-        match self.bound.budget {
-            Some(budget) if peak > budget => {
-                Err(TrainError::Short(Shortage::OverBudget { peak, budget }))
-            }
-            _ => Ok(()),
-        }
+        let budget = self.bound.budget.filter(|budget| peak > *budget)?;
+        Some(Shortage::OverBudget { peak, budget })
     }
 
     /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
@@ -344,11 +353,12 @@ impl Trainer {
         let checked = match in_backward {
             // What was done cannot be taken back: the step stands.
             true => self.check(&parts),
-            false => self.check_memory(&parts).and_then(|()| {
-                let checked = self.check(&parts)?;
-                self.check_first_update()?;
-                Ok(checked)
-            }),
+            false => match self.shortage(&parts) {
+                Some(shortage) => Err(TrainError::Short(shortage)),
+                None => self
+                    .check(&parts)
+                    .and_then(|checked| self.check_first_update().map(|()| checked)),
+            },
         };
         let Checked { nonfinite, squares } = match checked {
             Ok(checked) => checked,
@@ -382,6 +392,7 @@ impl Trainer {
         if self.bound.settled.is_none() {
             self.bound.settled = Some(self.meter.read().in_use_bytes);
         }
+        let short = self.shortage(&parts);
         let update = after.finish();
         let Parts {
             loss,
@@ -410,6 +421,7 @@ impl Trainer {
             trace,
             moments,
             nonfinite,
+            short,
         })
     }
 

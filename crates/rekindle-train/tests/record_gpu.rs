@@ -13,7 +13,11 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Distribution, Int, Tensor},
 };
-use rekindle::{Activation, Dtype};
+use rekindle::{
+    Activation, Dtype, Layer, Sequential,
+    executor::{CheckpointError, StepError},
+    record::RecordError,
+};
 use rekindle_plan::{Bytes, graph::GraphPlanner};
 use rekindle_train::device::{DeviceId, OpenDevice, open, probe};
 
@@ -75,7 +79,7 @@ fn check<M, I, F>(
     let mut planned = recorded().plain().expect(name);
     let plain_peak = planned.plan().predicted_peak;
     let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
-        Err(rekindle::record::RecordError::Infeasible { smallest, .. }) => smallest,
+        Err(RecordError::Infeasible { smallest, .. }) => smallest,
         other => panic!("{name}: {other:?}"),
     };
     let budget = smallest + Bytes((plain_peak - smallest).0 / 2);
@@ -155,6 +159,77 @@ fn images_and_tokens_are_trained_as_by_the_plain_loop_within_a_budget() {
                 )
             },
         );
+    });
+}
+
+/// A weight that is added to a batch of its shape.
+#[derive(Module, Debug)]
+struct Shift {
+    weight: Param<Tensor<1>>,
+}
+
+impl Layer for Shift {
+    type Input = Tensor<1>;
+    type Output = Tensor<1>;
+
+    fn forward(&self, input: Tensor<1>) -> Tensor<1> {
+        (input + self.weight.val()).tanh()
+    }
+}
+
+/// wgpu binds no more of a buffer than its limit. A kernel that needs more is left out, and no call of burn's says so: its
+/// numbers must not be handed out.
+#[test]
+fn what_the_device_refuses_fails_the_step() {
+    on_the_gpu(|OpenDevice { device, meter }| {
+        let Some(limit) = meter.largest_buffer() else {
+            println!("this device bounds no buffer");
+            return;
+        };
+        let elements = (limit.0 / 4) as usize + 1024;
+        let make = |elements: usize| {
+            let weight = Param::from_tensor(Tensor::zeros([elements], device));
+            let input = Tensor::<1>::ones([elements], &device.clone().without_autodiff());
+            (Shift { weight }, input)
+        };
+        let (model, input) = make(elements);
+        let recorded = rekindle::record(&model, &input, |model: &Shift, input| {
+            model.forward(input).sum()
+        });
+        let refused = recorded
+            .expect("a step")
+            .with_meter(meter.clone())
+            .plain()
+            .err();
+        let Some(RecordError::TensorTooLarge {
+            bytes, limit: told, ..
+        }) = &refused
+        else {
+            panic!("{refused:?}");
+        };
+        assert_eq!((bytes.0, *told), (elements as u64 * 4, limit));
+        println!("{refused:?}");
+
+        let chain = |model| Sequential::new(vec![model]);
+        let step = |(model, input)| {
+            rekindle::checkpoint_sequential(&chain(model), 1, input, |output: Tensor<1>| {
+                output.sum()
+            })
+        };
+        let refused = step((model, input)).err();
+        assert!(
+            matches!(
+                refused,
+                Some(CheckpointError::Step(StepError::Refused { .. }))
+            ),
+            "{refused:?}"
+        );
+
+        // The device goes on.
+        let output = step(make(1024)).expect("a step");
+        let loss = output.loss.into_scalar::<f32>();
+        let expected = 1024.0 * 1f32.tanh();
+        assert!((loss - expected).abs() < 1e-2, "{loss}, {expected}");
     });
 }
 

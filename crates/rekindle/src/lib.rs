@@ -28,6 +28,7 @@ pub mod activation;
 mod balanced;
 #[cfg(feature = "cubecl")]
 pub mod cubecl;
+mod device_errors;
 pub mod dtype;
 pub mod executor;
 mod graph;

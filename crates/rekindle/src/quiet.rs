@@ -12,12 +12,14 @@ use std::{
     thread,
 };
 
+use crate::device_errors;
+
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `call`; the message of a panic on this thread is returned, and not printed.
-pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+/// Puts the hook before the process's own, on the first call.
+pub(crate) fn look_at_panics() {
     static HOOK: Once = Once::new();
     // A thread that unwinds may not change the hook; what it drops may come here.
     if !thread::panicking() {
@@ -25,11 +27,17 @@ pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
             let before = take_hook();
             set_hook(Box::new(move |panic| {
                 if !QUIET.get() {
+                    device_errors::note(panic.payload_as_str().unwrap_or_default());
                     before(panic);
                 }
             }));
         });
     }
+}
+
+/// Runs `call`; the message of a panic on this thread is returned, and not printed.
+pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    look_at_panics();
     let outside = QUIET.replace(true);
     let result = catch_unwind(AssertUnwindSafe(call));
     QUIET.set(outside);

@@ -88,6 +88,7 @@ use rekindle_plan::StageId;
 
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor, device_of},
+    device_errors,
     executor::copies::{self, Tensors},
     graph::{Upstream, clear, collect, detached, lone_leaf},
     graph_ops::{BorderCall, Cell, border, gate, link, node_number},
@@ -264,6 +265,10 @@ impl Tape {
     ) -> Result<GradientsParams, TapeError> {
         let device = loss.device();
         let gradients = self.gradients(loss, model);
+        let gradients = match device_errors::settled(&device) {
+            Some(panic) if gradients.is_ok() => Err(TapeError::Burn { panic }),
+            _ => gradients,
+        };
         // The graph is freed by the backward that has passed, or else by what follows here.
         self.leaves.clear();
         if gradients.is_err() {

@@ -20,7 +20,6 @@ use crate::{
     fingerprint::fingerprint,
     record::{PhasedStep, RunRecord},
     run_dir::{Locked, Notice, RunDir, RunFiles, SnapshotEvery},
-    shortage::Shortage,
     snapshot::{Progress, Snapshot},
     step_times::StepTimes,
     tracker::Tracker,
@@ -258,9 +257,8 @@ impl<'a> Session<'a> {
             }
             match self.trainer.step(parts) {
                 Ok(report) => {
-                    // In the update, which cannot be taken back and got what was kept in reserve.
-                    if let Some(failure) = self.meter.failure() {
-                        self.plan_smaller(Shortage::Failed(failure), observer)?;
+                    if let Some(shortage) = &report.short {
+                        self.plan_smaller(shortage.clone(), observer)?;
                     }
                     if let Some(by) = self.trainer.engine().take_growth() {
                         self.planned_by_step(by, observer);
@@ -268,6 +266,9 @@ impl<'a> Session<'a> {
                     return Ok(report);
                 }
                 Err(TrainError::Short(shortage)) => self.plan_smaller(shortage, observer)?,
+                Err(TrainError::ShortAfterUpdates { shortage, error }) => {
+                    self.go_back(shortage, error, observer)?;
+                }
                 Err(error) => return Err(self.ended_by(error, observer)),
             }
         }

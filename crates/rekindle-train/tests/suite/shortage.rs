@@ -16,7 +16,7 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Distribution, Tensor},
 };
-use rekindle::record::RecordError;
+use rekindle::record::{RecordError, Update};
 use rekindle_plan::{Bytes, PlanRequest};
 use rekindle_train::{
     ExecutorKind,
@@ -24,7 +24,7 @@ use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{RunRecord, StepRecord},
-    run_dir::{RunDir, read_steps},
+    run_dir::{Notice, RunDir, SnapshotEvery, read_steps},
     session::{Job, MemoryNow, Observer, Planned, PlannedAgain, RunError, ScheduleRequest, run},
     settings::TrainSettings,
     shortage::Shortage,
@@ -111,6 +111,8 @@ struct Disturb {
     held: Vec<u8>,
     takes: Arc<AtomicUsize>,
     again: Vec<(usize, Shortage, Bytes)>,
+    /// Steps that failed after some updates, and the steps whose snapshots were gone back to.
+    went_back: Vec<(usize, usize)>,
 }
 
 impl Observer for Disturb {
@@ -132,6 +134,12 @@ impl Observer for Disturb {
         ControlFlow::Continue(())
     }
 
+    fn notified(&mut self, notice: &Notice<'_>) {
+        if let Notice::WentBack { failed, to } = notice {
+            self.went_back.push((*failed, *to));
+        }
+    }
+
     fn planned_again(&mut self, again: &PlannedAgain<'_>) {
         let seen = (again.step, again.shortage.clone(), again.planned.peak);
         self.again.push(seen);
@@ -144,7 +152,18 @@ fn train(
     by: Disturbance,
     run_dir: RunDir,
 ) -> (Result<RunRecord, RunError>, Disturb) {
-    let model = model();
+    let settings = classifier(STEPS, BATCH, ADAM);
+    train_model(&model(), &settings, executor, budget, by, run_dir)
+}
+
+fn train_model(
+    model: &ModelSpec,
+    settings: &TrainSettings,
+    executor: ExecutorKind,
+    budget: Option<Bytes>,
+    by: Disturbance,
+    run_dir: RunDir,
+) -> (Result<RunRecord, RunError>, Disturb) {
     let data = vectors(WIDTH, WIDTH, 2 * BATCH);
     let takes = Arc::new(AtomicUsize::new(0));
     let greedy = Greedy {
@@ -152,7 +171,6 @@ fn train(
         takes: Arc::clone(&takes),
         held: Mutex::default(),
     };
-    let settings = classifier(STEPS, BATCH, ADAM);
     let request = PlanRequest {
         budget,
         ..PlanRequest::default()
@@ -160,7 +178,8 @@ fn train(
     let job = Job {
         executor,
         run_dir: Some(run_dir),
-        ..Job::new(&model, &greedy, &settings, ScheduleRequest::Plan(request))
+        snapshot_every: SnapshotEvery::Steps(2),
+        ..Job::new(model, &greedy, settings, ScheduleRequest::Plan(request))
     };
     let mut disturb = Disturb {
         by,
@@ -168,6 +187,7 @@ fn train(
         held: Vec::new(),
         takes,
         again: Vec::new(),
+        went_back: Vec::new(),
     };
     let record = run(&job, DeviceId::Cpu, &mut disturb);
     rekindle_alloc::set_limit(usize::MAX);
@@ -216,6 +236,44 @@ fn a_failed_allocation_of_a_recorded_step_is_survived_bit_for_bit() {
 fn a_failed_allocation_of_modules_is_survived_bit_for_bit() {
     own_process!();
     survives_a_failed_allocation(ExecutorKind::Modules);
+}
+
+/// An update cannot be taken back. Memory runs out in the backward of the widest layer, when those after it are updated.
+#[test]
+fn a_failed_allocation_after_some_updates_goes_back_to_the_snapshot() {
+    own_process!();
+    const WIDE: usize = 1024;
+    let linear = |out| LayerSpec::Linear { out, bias: true };
+    let block = || [linear(WIDE), LayerSpec::Tanh, linear(WIDTH)];
+    let mut layers: Vec<LayerSpec> = (0..3).flat_map(|_| block()).collect();
+    layers.extend([LayerSpec::Tanh, linear(WIDTH)]);
+    let model = ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers,
+    };
+    let settings = TrainSettings {
+        update: Update::InBackward,
+        ..classifier(STEPS, BATCH, ADAM)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, short] = ["whole", "short"].map(|name| folder.path().join(name));
+    let run = |by, path: &Path| {
+        let new = RunDir::New(path.to_path_buf());
+        train_model(&model, &settings, ExecutorKind::Recorded, None, by, new)
+    };
+    let (plain, _) = run(Disturbance::None, &whole);
+    plain.unwrap();
+
+    let (record, disturb) = run(Disturbance::Limit(0.85), &short);
+    let record = record.unwrap();
+    println!("{:?}, {:?}", disturb.again, disturb.went_back);
+    // Step 4 failed; snapshots are taken after even steps.
+    assert_eq!(disturb.went_back, [(UNTIL + 1, 2)]);
+    let (step, shortage, _) = &disturb.again[0];
+    assert_eq!((*step, disturb.again.len()), (3, record.replans));
+    assert!(matches!(shortage, Shortage::Failed(_)), "{shortage}");
+    assert_eq!((record.steps, record.recomputes), (STEPS, true));
+    assert_same(&whole, &short);
 }
 
 fn makes_room_or_ends_with_a_snapshot(executor: ExecutorKind) {

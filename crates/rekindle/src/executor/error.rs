@@ -37,6 +37,12 @@ pub enum StepError {
         /// The stage.
         stage: usize,
     },
+    /// The device refused a kernel of this step, or of what ran before it: numbers were not computed.
+    #[error("the device refused a kernel: {refusal}")]
+    Refused {
+        /// What it said.
+        refusal: String,
+    },
     /// An allocation of the process failed, and the step was abandoned.
     #[error("{0}")]
     OutOfMemory(FailedAllocation),
@@ -105,7 +111,8 @@ impl StepError {
             | Self::RecomputedValues { stage }
             | Self::NotFinite { stage }
             | Self::Alternative { stage, .. } => Some(*stage),
-            Self::OutOfMemory(_)
+            Self::Refused { .. }
+            | Self::OutOfMemory(_)
             | Self::LayerCount { .. }
             | Self::Room { .. }
             | Self::Interrupts

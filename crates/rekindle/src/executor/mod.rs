@@ -47,7 +47,7 @@ use rekindle_plan::{Action, Schedule, planner};
 
 use crate::{
     activation::{Activation, device_of},
-    graph,
+    device_errors, graph,
     layer::Layer,
     meter::{Meter, halves},
     quiet,
@@ -233,12 +233,16 @@ impl Executor {
         let run = AssertUnwindSafe(|| machine.run(&script.program, loss));
         let done = catch_unwind(run);
         if !matches!(done, Ok(Ok(_)))
-            && let Some(device) = device
+            && let Some(device) = &device
         {
             // What the step kept for its backward is free for the next. A device that failed may fail in this, too.
-            let _ = quiet::catch(|| graph::clear(model, &device));
+            let _ = quiet::catch(|| graph::clear(model, device));
         }
-        done.unwrap_or_else(|panic| resume_unwind(panic))
+        let done = done.unwrap_or_else(|panic| resume_unwind(panic))?;
+        match device.and_then(|device| device_errors::settled(&device)) {
+            Some(refusal) => Err(StepError::Refused { refusal }),
+            None => Ok(done),
+        }
     }
 
     /// The actions that the last step has done: the schedule's, but `optimize` and what only frozen stages would need. For

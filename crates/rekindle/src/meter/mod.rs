@@ -45,6 +45,11 @@ pub trait Meter: Send + Sync {
         Bytes(0)
     }
 
+    /// The most bytes that one buffer may have, where the device bounds that apart from its memory.
+    fn largest_buffer(&self) -> Option<Bytes> {
+        None
+    }
+
     /// Whether pools serve every buffer by its exact size, so that what they take at most while an operation runs is
     /// what that operation needs at most.
     fn exact_sizes(&self) -> bool {

@@ -6,6 +6,7 @@ use burn::tensor::{Device, MemoryPoolUsage};
 use rekindle_plan::Bytes;
 
 use super::{Census, MemoryReading, Meter, PeakMemory};
+use crate::device_errors;
 
 /// In use and reserved bytes of a device's pools, over all its streams.
 ///
@@ -106,6 +107,10 @@ impl Meter for PoolMeter {
         // The clean-up is queued.
         self.wait();
         self.now();
+    }
+
+    fn largest_buffer(&self) -> Option<Bytes> {
+        device_errors::largest_buffer(&self.device)
     }
 
     fn exact_sizes(&self) -> bool {

@@ -6,8 +6,11 @@ use burn_ir::OperationIr;
 use rekindle_plan::{Bytes, graph::GraphPlanError};
 use thiserror::Error;
 
-use super::{operation::name_of, update::Update};
-use crate::meter::{FailedAllocation, NotInstalled};
+use super::{operation::name_of, recording::Recording, update::Update};
+use crate::{
+    device_errors,
+    meter::{FailedAllocation, Meter, NotInstalled},
+};
 
 /// What a panic says where a tensor of another device came into the step.
 pub(super) const FOREIGN: &str = "a tensor that is not of the recording device";
@@ -163,6 +166,21 @@ pub enum RecordError {
         /// The budget.
         budget: Bytes,
     },
+    /// The device refused a kernel, and a tensor of the step is larger than one of its buffers may be. No plan changes that.
+    #[error(
+        "{tensor} takes {bytes}, but one buffer of this device holds {limit} at most: no plan and no budget changes \
+         that; a smaller batch may, or another device ({refusal})"
+    )]
+    TensorTooLarge {
+        /// What the largest tensor is.
+        tensor: String,
+        /// Its bytes.
+        bytes: Bytes,
+        /// The most that a buffer may take.
+        limit: Bytes,
+        /// What the device said.
+        refusal: String,
+    },
     /// The device ran out of memory or failed.
     #[error("the device failed while the step ran: {0}")]
     Device(String),
@@ -182,6 +200,23 @@ impl fmt::Debug for RecordError {
 }
 
 impl RecordError {
+    /// What the device has refused since this was last asked for: numbers that were to be computed are not there. Queued
+    /// work is done.
+    pub(super) fn of_device(recording: &Recording, meter: &dyn Meter) -> Result<(), Self> {
+        let Some(refusal) = device_errors::take() else {
+            return Ok(());
+        };
+        match meter.largest_buffer().zip(recording.largest()) {
+            Some((limit, (tensor, bytes))) if bytes > limit => Err(Self::TensorTooLarge {
+                tensor: recording.describe(tensor),
+                bytes,
+                limit,
+                refusal,
+            }),
+            _ => Err(Self::Device(refusal)),
+        }
+    }
+
     /// What a panic of the step, or of burn below it, means.
     pub(super) fn of_panic(panic: &str, last: Option<&OperationIr>) -> Self {
         let after = match last {

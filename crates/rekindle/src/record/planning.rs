@@ -200,8 +200,11 @@ impl<A> Measured<A> {
         let first = first_program(&recording, planning, budget)?;
         let first = Prepared::new(&recording, first);
         let start = || started(&recording, given.clone());
-        let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress)?
-            .with_updates(planning.updates.clone());
+        RecordError::of_device(&recording, meter)?;
+        let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress);
+        let _ = planning.device.sync();
+        RecordError::of_device(&recording, meter)?;
+        let costs = costs?.with_updates(planning.updates.clone());
         drop(given);
         Ok(Self {
             shapes,

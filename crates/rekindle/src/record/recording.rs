@@ -12,6 +12,7 @@ use std::{
 
 use burn::{module::ParamId, tensor::TensorData};
 use burn_ir::{OperationIr, TensorId};
+use rekindle_plan::Bytes;
 
 use super::{
     bridge::Taken,
@@ -216,6 +217,43 @@ impl Recording {
         let after = self.update == Update::After;
         let gradients = self.parameters.iter().filter_map(|one| one.gradient);
         gradients.filter(move |_| after)
+    }
+
+    /// The largest tensor, and its bytes.
+    pub(super) fn largest(&self) -> Option<(usize, Bytes)> {
+        let sizes = (0..self.tensors.len()).map(|one| (one, Bytes(self.tensors.value_bytes(one))));
+        sizes.max_by_key(|(_, bytes)| *bytes)
+    }
+
+    /// What a tensor is to the step: `the gradient of layers.1.weight`.
+    pub(super) fn describe(&self, tensor: usize) -> String {
+        let shape = self.tensors.shape(tensor).as_slice();
+        for Parameter {
+            path,
+            tensor: own,
+            gradient,
+            ..
+        } in &self.parameters
+        {
+            if *own == tensor {
+                return format!("the parameter `{path}` of shape {shape:?}");
+            }
+            if *gradient == Some(tensor) {
+                return format!("the gradient of `{path}`, of shape {shape:?},");
+            }
+        }
+        if self.inputs.contains(&tensor) {
+            return format!("the batch's tensor of shape {shape:?}");
+        }
+        let mut operations = self.operations.iter();
+        let made_by = operations.find(|one| one.outputs().any(|output| output == tensor));
+        match made_by {
+            Some(operation) => format!(
+                "the output of `{}`, of shape {shape:?},",
+                operation.kind.name
+            ),
+            None => format!("a constant of shape {shape:?}"),
+        }
     }
 
     fn hashed(&self) -> u64 {

@@ -252,7 +252,10 @@ where
         }
         // What the update before has left in burn's graph goes with the next backward, and the step has none.
         free_dead_nodes(&self.planning.device);
-        self.plan_for(model, batch)
+        // An update or an evaluation since the last step may have been refused.
+        let current = self.plan_for(model, batch)?;
+        RecordError::of_device(&current.0.measured.recording, &*self.planning.meter)?;
+        Ok(current)
     }
 
     /// Runs a plan's program, with what is seen of memory and time meanwhile.
@@ -284,7 +287,10 @@ where
             watch.meter.start_interval();
         }
         let done = quiet::catch(|| run(&mut readings)).map_err(RecordError::Device);
+        // Waits for queued work.
         readings.phases.end(readings.phase);
+        let refused = RecordError::of_device(&planned.measured.recording, &*self.planning.meter);
+        let done = done.and_then(|done| refused.map(|()| done));
         let seen = Seen {
             phases: readings.phases.finish(),
             spans: readings.watch.map_or(Vec::new(), |watch| watch.spans),

@@ -52,7 +52,7 @@ pub enum TapeError {
          burn-autodiff 0.22.1"
     )]
     Unreadable,
-    /// burn's backward, or a layer that ran again in it, panicked.
+    /// burn's backward, or a layer that ran again in it, panicked, or the device refused a kernel.
     #[error("the backward pass failed: {panic}")]
     Burn {
         /// What the panic said.

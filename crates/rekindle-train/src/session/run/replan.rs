@@ -6,8 +6,8 @@ use super::{
     super::{Observer, OutOfMemory, Planned, PlannedAgain, RunError, other_executor},
     Session, reserve,
 };
-use crate::{device::probe, shortage::Shortage};
-use rekindle::meter::Count;
+use crate::{device::probe, run_dir::Notice, shortage::Shortage};
+use rekindle::{meter::Count, record::RecordError};
 
 impl Session<'_> {
     /// Has another plan run the next step, which takes less memory.
@@ -62,6 +62,28 @@ impl Session<'_> {
         self.within = Some(budget);
         self.adopt(planned);
         Ok(())
+    }
+
+    /// Goes back to the last snapshot after a step that has updated some parameters, and has another plan run the steps from
+    /// there, which takes less memory. Without a snapshot the run ends.
+    pub(super) fn go_back(
+        &mut self,
+        shortage: Shortage,
+        error: RecordError,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        let files = self.files.as_mut();
+        let snapshot = files.map(|files| files.go_back(&mut |notice| observer.notified(notice)));
+        let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
+            return Err(self.ended_by(error.into(), observer));
+        };
+        let failed = self.trainer.steps_done() + 1;
+        self.trainer.go_back(&mut snapshot)?;
+        let to = self.trainer.steps_done();
+        observer.notified(&Notice::WentBack { failed, to });
+        self.progress = snapshot.progress().clone();
+        self.resumed_at = self.resumed_at.map(|step| step.min(to));
+        self.plan_smaller(shortage, observer)
     }
 
     /// What the device can give to a plan: what the run holds of it, and what is free.
