@@ -204,9 +204,18 @@ fn a_long_run_is_compared_with_plain_steps_of_another_process() {
 
 #[test]
 fn verification_finds_no_difference() {
-    for config in ["mlp", "conv", "tokens"] {
+    for (config, update) in [
+        ("mlp", "after"),
+        ("conv", "after"),
+        ("tokens", "after"),
+        ("gpt", "after"),
+        ("gpt", "in-backward"),
+    ] {
         let path = format!("configs/parity/{config}.toml");
-        let report = json(&["verify", &path, "--device", "cpu", "--json"]);
+        let arguments = [
+            "verify", &path, "--update", update, "--device", "cpu", "--json",
+        ];
+        let report = json(&arguments);
         assert_eq!(report["passed"], true, "{config}: {report}");
         let comparisons = report["comparisons"].as_array().expect("comparisons");
         assert!(comparisons.len() >= 3, "{report}");

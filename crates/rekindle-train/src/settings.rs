@@ -4,9 +4,9 @@ use rekindle_plan::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use rekindle::{dtype::Dtype, record::Update};
+use rekindle::{ChunkedCrossEntropy, dtype::Dtype, record::Update};
 
-use crate::short_form;
+use crate::{model::stage::Stage, short_form};
 
 /// Everything that decides the updates, apart from the model, the data and the schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +31,11 @@ pub struct TrainSettings {
     /// What is minimised.
     #[schemars(extend("x-default" = "what fits the data's targets"))]
     pub loss: LossKind,
+    /// Chunks of rows in which the last layer, a `linear`, and cross entropy run together, so that the logits never exist
+    /// whole: a number, or `auto` for chunks whose logits are no larger than the layer's weight. Sums are rounded in another
+    /// order.
+    #[schemars(schema_with = "loss_chunks_schema")]
+    pub loss_chunks: Option<LossChunks>,
     /// How parameters are updated: a table, or its `type` alone.
     #[serde(deserialize_with = "short_form::named")]
     #[schemars(schema_with = "short_form::named_schema::<OptimizerSettings>")]
@@ -62,6 +67,7 @@ impl Default for TrainSettings {
             seed: 0,
             dtype: Dtype::default(),
             loss: LossKind::CrossEntropy,
+            loss_chunks: None,
             learning_rate: LearningRate::Constant {
                 rate: optimizer.usual_rate(),
             },
@@ -74,11 +80,25 @@ impl Default for TrainSettings {
     }
 }
 
+fn loss_chunks_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "const": "auto" }],
+        "x-expected": "a number of chunks or \"auto\"",
+    })
+}
+
 fn update_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": [Update::After, Update::InBackward] })
 }
 
 impl TrainSettings {
+    /// Leaves the last stage's projection to the loss, where the loss runs in chunks.
+    pub(super) fn defer_projection(&self, stages: &mut [Stage]) {
+        if let (Some(chunks), Some(last)) = (self.loss_chunks, stages.last_mut()) {
+            last.defer_projection(chunks.into());
+        }
+    }
+
     /// Samples that run at once.
     #[must_use]
     pub fn micro_batch(&self) -> usize {
@@ -101,11 +121,32 @@ pub enum OnNonFinite {
     Continue,
 }
 
+/// How many chunks a loss runs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossChunks {
+    /// As many as make a chunk's logits no larger than the weight.
+    Auto,
+    /// So many.
+    #[serde(untagged)]
+    Count(usize),
+}
+
+impl From<LossChunks> for ChunkedCrossEntropy {
+    fn from(chunks: LossChunks) -> Self {
+        match chunks {
+            LossChunks::Auto => Self::new(),
+            LossChunks::Count(count) => Self::new().with_chunks(count),
+        }
+    }
+}
+
 /// What is minimised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossKind {
-    /// Mean cross entropy of logits `[batch, classes]` against class ids `[batch]`.
+    /// Mean cross entropy of logits `[batch, classes]` against class ids `[batch]`, or of `[batch, length, classes]` against
+    /// `[batch, length]`.
     CrossEntropy,
     /// Mean squared error of `[batch, values]` against targets of the same shape.
     MeanSquaredError,

@@ -75,6 +75,7 @@ fn train(info: &DeviceInfo, kept_on: Option<Device>) -> (RunRecord, Vec<MemoryGr
         seed: 1,
         dtype: Dtype::F32,
         loss: LossKind::MeanSquaredError,
+        loss_chunks: None,
         optimizer: OptimizerSettings::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,

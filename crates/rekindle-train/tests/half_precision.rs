@@ -139,6 +139,7 @@ fn settings(dtype: Dtype) -> TrainSettings {
         seed: 11,
         dtype,
         loss: LossKind::CrossEntropy,
+        loss_chunks: None,
         optimizer: OptimizerSettings::Adam {
             betas: [0.9, 0.999],
             epsilon: 1e-8,

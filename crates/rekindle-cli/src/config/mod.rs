@@ -38,6 +38,8 @@ use std::{
 
 use rekindle::{Dtype, meter::Count, record::Update};
 use rekindle_train::{
+    ExecutorKind,
+    chunks::check_loss_chunks,
     data::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
@@ -178,7 +180,12 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
         .infer()
         .map_err(|error| misfit(&error, &layers, &list))?;
     let last = layers.places.last().map_or(&list.span, |place| &place.span);
-    check_output(shape.output(), target, last.clone())?;
+    let tokens = model.input.dims.iter().product();
+    check_output(shape.output(), target, tokens, last.clone())?;
+    check_loss_chunks(&training, &model, ExecutorKind::Recorded).map_err(|refused| {
+        let span = at(document, &["train", "loss_chunks"]).map_or(last.clone(), |node| node.span);
+        Problem::new(refused.to_string(), "asked for here", span)
+    })?;
     Ok(Config {
         model,
         shape,
@@ -302,10 +309,11 @@ fn misfit(error: &ShapeError, layers: &Layers, list: &Node<'_>) -> Problem {
     Problem::new(error.to_string(), format!("gets {}", error.got), span)
 }
 
-/// Every loss wants one row of numbers, long enough for the target.
+/// Every loss wants one row of numbers, long enough for the target, or one for each of a sample's `tokens`.
 fn check_output(
     output: &SampleShape,
     target: TargetKind,
+    tokens: usize,
     last: Range<usize>,
 ) -> Result<(), Problem> {
     let (fits, wanted) = match target {
@@ -313,6 +321,13 @@ fn check_output(
             matches!(output.dims[..], [width] if width >= classes),
             format!(
                 "cross_entropy wants one number for each of the data's {classes} classes: [{classes}]"
+            ),
+        ),
+        TargetKind::TokenClasses(classes) => (
+            matches!(output.dims[..], [length, width] if length == tokens && width >= classes),
+            format!(
+                "cross_entropy wants one number for each of the data's {classes} classes, of each of a sample's {tokens} token ids: \
+                 [{tokens}, {classes}]"
             ),
         ),
         TargetKind::Values(values) => (
@@ -326,9 +341,11 @@ fn check_output(
         return Ok(());
     }
     let width = match target {
-        TargetKind::Classes(width) | TargetKind::Values(width) => width,
+        TargetKind::Classes(width)
+        | TargetKind::TokenClasses(width)
+        | TargetKind::Values(width) => width,
     };
-    let flatten = if output.dims.len() > 1 {
+    let flatten = if output.dims.len() > 1 && !matches!(target, TargetKind::TokenClasses(_)) {
         "{ type = \"flatten\" }, "
     } else {
         ""

@@ -62,6 +62,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
             seed: 0,
             dtype: Dtype::F32,
             loss: LossKind::CrossEntropy,
+            loss_chunks: None,
             optimizer: OptimizerSettings::Sgd {
                 momentum: 0.0,
                 weight_decay: 0.0,

@@ -9,7 +9,7 @@ use std::fmt;
 use rekindle_plan::Bytes;
 
 use super::{
-    cost::ElementBytes,
+    cost::{ElementBytes, product},
     shape::{LayerShape, ModelShape},
     shape_error::LayerPath,
     spec::{LayerSpec, ModelSpec},
@@ -98,9 +98,12 @@ impl Search {
                 false => 0,
             },
             LayerSpec::Embedding { .. } | LayerSpec::ZeroPad { .. } => 0,
+            LayerSpec::Attention { heads, .. } => {
+                return self.attention(*heads, layer, shape, path);
+            }
             _ => return,
         };
-        let (path, kind) = (LayerPath(path.clone()), layer.kind());
+        let (path, kind) = (LayerPath(path.to_vec()), layer.kind());
         let weight = TensorRole::Weight {
             path: path.clone(),
             kind,
@@ -108,6 +111,20 @@ impl Search {
         self.consider(shape.param_count.saturating_sub(bias), weight);
         let output = shape.output.elements().saturating_mul(self.batch);
         self.consider(output, TensorRole::Output { path, kind });
+    }
+
+    /// One of its four weights, or what each place gives each other one in each head.
+    fn attention(&mut self, heads: usize, layer: &LayerSpec, shape: &LayerShape, path: &[usize]) {
+        let [length, dim] = [0, 1].map(|axis| shape.input.dims.get(axis).map_or(0, |&n| n as u64));
+        let (path, kind) = (LayerPath(path.to_vec()), layer.kind());
+        let weight = TensorRole::Weight {
+            path: path.clone(),
+            kind,
+        };
+        self.consider(dim.saturating_mul(dim), weight);
+        let scores = product([self.batch, heads as u64, length, length]);
+        let largest = scores.max(product([self.batch, length, dim]));
+        self.consider(largest, TensorRole::Output { path, kind });
     }
 
     fn consider(&mut self, numbers: u64, role: TensorRole) {

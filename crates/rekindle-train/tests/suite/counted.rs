@@ -160,6 +160,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         seed: 0,
         dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
+        loss_chunks: None,
         optimizer: case.optimizer,
         learning_rate: LearningRate::Constant { rate: 1e-3 },
         update: rekindle::record::Update::After,

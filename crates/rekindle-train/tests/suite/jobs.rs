@@ -37,6 +37,7 @@ pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> T
         seed: 5,
         dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
+        loss_chunks: None,
         optimizer,
         learning_rate: LearningRate::Constant { rate: 0.1 },
         update: rekindle::record::Update::After,

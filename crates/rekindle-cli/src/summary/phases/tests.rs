@@ -57,6 +57,7 @@ fn record(
             seed: 0,
             dtype: Dtype::F32,
             loss: LossKind::MeanSquaredError,
+            loss_chunks: None,
             optimizer,
             learning_rate: LearningRate::Constant { rate: 0.1 },
             update: rekindle::record::Update::After,
