@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::{
     executor_kind::ExecutorKind,
-    settings::{LossKind, TrainSettings},
+    settings::{LossChunks, LossKind, TrainSettings},
 };
 use crate::model::spec::{LayerSpec, ModelSpec};
 
@@ -37,7 +37,7 @@ pub fn check_loss_chunks(
     model: &ModelSpec,
     executor: ExecutorKind,
 ) -> Result<(), LossChunksRefused> {
-    if settings.loss_chunks.is_none() {
+    if settings.loss_chunks == LossChunks::Whole {
         return Ok(());
     }
     if settings.loss != LossKind::CrossEntropy {

@@ -63,7 +63,7 @@ pub(super) fn fingerprint(
         seed: settings.seed,
         dtype: settings.dtype,
         loss: settings.loss,
-        loss_chunks: settings.loss_chunks,
+        loss_chunks: (settings.loss_chunks != LossChunks::Whole).then_some(settings.loss_chunks),
         optimizer: settings.optimizer,
         learning_rate: settings.learning_rate,
         clip: settings.clip,

@@ -1,8 +1,10 @@
 //! How a model is trained, as plain values: no backend, no tensors.
 
+use std::{fmt, str::FromStr};
+
 use rekindle_plan::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 use rekindle::{ChunkedCrossEntropy, dtype::Dtype, record::Update};
 
@@ -32,10 +34,11 @@ pub struct TrainSettings {
     #[schemars(extend("x-default" = "what fits the data's targets"))]
     pub loss: LossKind,
     /// Chunks of rows in which the last layer, a `linear`, and cross entropy run together, so that the logits never exist
-    /// whole: a number, or `auto` for chunks whose logits are no larger than the layer's weight. Sums are rounded in another
-    /// order.
+    /// whole: a number, `auto` for chunks whose logits are no larger than the layer's weight, or `whole` for none. Chunks
+    /// round sums in another order.
+    #[serde(deserialize_with = "number_or_word")]
     #[schemars(schema_with = "loss_chunks_schema")]
-    pub loss_chunks: Option<LossChunks>,
+    pub loss_chunks: LossChunks,
     /// How parameters are updated: a table, or its `type` alone.
     #[serde(deserialize_with = "short_form::named")]
     #[schemars(schema_with = "short_form::named_schema::<OptimizerSettings>")]
@@ -67,7 +70,7 @@ impl Default for TrainSettings {
             seed: 0,
             dtype: Dtype::default(),
             loss: LossKind::CrossEntropy,
-            loss_chunks: None,
+            loss_chunks: LossChunks::default(),
             learning_rate: LearningRate::Constant {
                 rate: optimizer.usual_rate(),
             },
@@ -82,8 +85,8 @@ impl Default for TrainSettings {
 
 fn loss_chunks_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
-        "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "const": "auto" }],
-        "x-expected": "a number of chunks or \"auto\"",
+        "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "enum": ["whole", "auto"] }],
+        "x-expected": "a number of chunks, \"auto\" or \"whole\"",
     })
 }
 
@@ -94,8 +97,8 @@ fn update_schema(_: &mut SchemaGenerator) -> Schema {
 impl TrainSettings {
     /// Leaves the last stage's projection to the loss, where the loss runs in chunks.
     pub(super) fn defer_projection(&self, stages: &mut [Stage]) {
-        if let (Some(chunks), Some(last)) = (self.loss_chunks, stages.last_mut()) {
-            last.defer_projection(chunks.into());
+        if let (Some(loss), Some(last)) = (self.loss_chunks.cross_entropy(), stages.last_mut()) {
+            last.defer_projection(loss);
         }
     }
 
@@ -121,24 +124,69 @@ pub enum OnNonFinite {
     Continue,
 }
 
-/// How many chunks a loss runs in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Whether the last projection and its loss run in chunks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossChunks {
-    /// As many as make a chunk's logits no larger than the weight.
+    /// One after the other, on all rows.
+    #[default]
+    Whole,
+    /// In as many chunks as make a chunk's logits no larger than the weight.
     Auto,
-    /// So many.
+    /// In so many chunks.
     #[serde(untagged)]
     Count(usize),
 }
 
-impl From<LossChunks> for ChunkedCrossEntropy {
-    fn from(chunks: LossChunks) -> Self {
-        match chunks {
-            LossChunks::Auto => Self::new(),
-            LossChunks::Count(count) => Self::new().with_chunks(count),
+impl LossChunks {
+    /// The loss that runs in chunks, if it does.
+    #[must_use]
+    pub fn cross_entropy(self) -> Option<ChunkedCrossEntropy> {
+        match self {
+            Self::Whole => None,
+            Self::Auto => Some(ChunkedCrossEntropy::new()),
+            Self::Count(count) => Some(ChunkedCrossEntropy::new().with_chunks(count)),
         }
     }
+}
+
+impl FromStr for LossChunks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("whole", _) => Ok(Self::Whole),
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(count)) if count > 0 => Ok(Self::Count(count)),
+            _ => Err(format!(
+                "unknown number of chunks {text:?}; expected whole, auto or a number of at least 1"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for LossChunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("whole"),
+            Self::Auto => f.write_str("auto"),
+            Self::Count(count) => count.fmt(f),
+        }
+    }
+}
+
+fn number_or_word<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LossChunks, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Count(usize),
+        Word(String),
+    }
+    let text = match Form::deserialize(deserializer)? {
+        Form::Count(count) => count.to_string(),
+        Form::Word(word) => word,
+    };
+    text.parse().map_err(D::Error::custom)
 }
 
 /// What is minimised.

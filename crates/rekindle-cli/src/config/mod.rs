@@ -49,7 +49,7 @@ use rekindle_train::{
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
     },
-    settings::{OnNonFinite, TrainSettings},
+    settings::{LossChunks, OnNonFinite, TrainSettings},
 };
 use toml::de::DeTable;
 
@@ -100,6 +100,8 @@ pub struct Overrides {
     pub dtype: Option<Dtype>,
     /// When parameters are updated.
     pub update: Option<Update>,
+    /// Whether the loss runs in chunks.
+    pub loss_chunks: Option<LossChunks>,
     /// What happens where a step's loss or gradients are not finite.
     pub on_nonfinite: Option<OnNonFinite>,
     /// Random data of the same shape.
@@ -114,6 +116,7 @@ impl From<&ReplaceArgs> for Overrides {
             batch: args.batch,
             dtype: args.dtype,
             update: args.update,
+            loss_chunks: args.loss_chunks,
             depth: args.depth,
             width: args.width,
             synthetic: args.data.is_some(),
@@ -182,10 +185,14 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     let last = layers.places.last().map_or(&list.span, |place| &place.span);
     let tokens = model.input.dims.iter().product();
     check_output(shape.output(), target, tokens, last.clone())?;
-    check_loss_chunks(&training, &model, ExecutorKind::Recorded).map_err(|refused| {
-        let span = at(document, &["train", "loss_chunks"]).map_or(last.clone(), |node| node.span);
-        Problem::new(refused.to_string(), "asked for here", span)
-    })?;
+    if let Err(refused) = check_loss_chunks(&training, &model, ExecutorKind::Recorded) {
+        return Err(match at(document, &["train", "loss_chunks"]) {
+            Some(node) if overrides.loss_chunks.is_none() => {
+                Problem::new(refused.to_string(), "asked for here", node.span).into()
+            }
+            _ => Mistake::Arguments(refused.to_string()),
+        });
+    }
     Ok(Config {
         model,
         shape,
@@ -298,6 +305,7 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     training.seed = overrides.seed.unwrap_or(training.seed);
     training.dtype = overrides.dtype.unwrap_or(training.dtype);
     training.update = overrides.update.unwrap_or(training.update);
+    training.loss_chunks = overrides.loss_chunks.unwrap_or(training.loss_chunks);
     training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
     Ok(())
 }

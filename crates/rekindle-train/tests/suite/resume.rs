@@ -21,7 +21,9 @@ use rekindle_train::{
     record::{EvalRecord, RunRecord, StepRecord},
     run_dir::{Notice, RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
     session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
-    settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{
+        Clip, LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
+    },
 };
 use serde::de::DeserializeOwned;
 
@@ -113,7 +115,7 @@ pub fn settings(optimizer: OptimizerSettings) -> TrainSettings {
         seed: 11,
         dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
-        loss_chunks: None,
+        loss_chunks: LossChunks::Whole,
         optimizer,
         learning_rate: LearningRate::WarmupCosine {
             rate: 0.01,
