@@ -333,6 +333,8 @@ fn unit_variance(rng: &mut ChaCha8Rng) -> f32 {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
+    use std::collections::{HashMap, HashSet};
+
     use super::*;
 
     const CLASSES: SyntheticTarget = SyntheticTarget::Classes { classes: 4 };
@@ -373,7 +375,7 @@ mod tests {
             .collect();
         let hits = (0..400)
             .filter(|&index| {
-                let (sample, Drawn::Class(class)) = data.numbers(index) else {
+                let (sample, Drawn::Classes(classes)) = data.numbers(index) else {
                     panic!("classes were asked for");
                 };
                 let score = |prototype: &[f32]| -> f32 {
@@ -381,10 +383,30 @@ mod tests {
                 };
                 let best =
                     (0..4).max_by(|&a, &b| score(&prototypes[a]).total_cmp(&score(&prototypes[b])));
-                best == Some(class as usize)
+                best == Some(classes[0] as usize)
             })
             .count();
         assert!(hits > 360, "{hits} of 400");
+    }
+
+    #[test]
+    fn each_token_id_has_a_class_of_its_own() {
+        let target = SyntheticTarget::TokenClasses { token_classes: 5 };
+        let data = Synthetic::new(&[40], Some(9), target, 10, 3).unwrap();
+        let batch = data.batch(&[0, 7]);
+        let (Inputs::Tokens { values, .. }, Targets::Classes(classes)) =
+            (&batch.inputs, &batch.targets)
+        else {
+            panic!("token ids and classes were asked for");
+        };
+        assert_eq!((values.len(), classes.len()), (80, 80));
+        let mut class_of = HashMap::new();
+        for (id, class) in values.iter().zip(classes) {
+            assert_eq!(class_of.entry(id).or_insert(class), &class);
+        }
+        let distinct: HashSet<_> = class_of.values().collect();
+        assert!(class_of.len() == 9 && distinct.len() > 1, "{class_of:?}");
+        assert!(Synthetic::new(&[40], None, target, 10, 3).is_err());
     }
 
     #[test]

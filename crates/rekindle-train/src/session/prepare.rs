@@ -89,7 +89,9 @@ fn check_buffers(job: &Job<'_>, shape: &ModelShape) -> Result<(), RunError> {
         return Ok(());
     };
     let bytes = ElementBytes::flex(job.settings.dtype);
-    let tensor = LargestTensor::of(job.model, shape, job.settings.micro_batch(), bytes);
+    let loss = job.settings.loss_chunks.cross_entropy();
+    let batch = job.settings.micro_batch();
+    let tensor = LargestTensor::of(job.model, shape, batch, bytes, loss);
     if tensor.bytes > limit {
         return Err(RunError::TensorTooLarge { tensor, limit });
     }
