@@ -204,9 +204,18 @@ fn a_long_run_is_compared_with_plain_steps_of_another_process() {
 
 #[test]
 fn verification_finds_no_difference() {
-    for config in ["mlp", "conv", "tokens"] {
+    for (config, update) in [
+        ("mlp", "after"),
+        ("conv", "after"),
+        ("tokens", "after"),
+        ("gpt", "after"),
+        ("gpt", "in-backward"),
+    ] {
         let path = format!("configs/parity/{config}.toml");
-        let report = json(&["verify", &path, "--device", "cpu", "--json"]);
+        let arguments = [
+            "verify", &path, "--update", update, "--device", "cpu", "--json",
+        ];
+        let report = json(&arguments);
         assert_eq!(report["passed"], true, "{config}: {report}");
         let comparisons = report["comparisons"].as_array().expect("comparisons");
         assert!(comparisons.len() >= 3, "{report}");
@@ -327,4 +336,94 @@ fn a_plan_counts_what_a_run_holds() {
         (plan / train - 1.0).abs() < 0.02,
         "{plan} planned, {train} in a run"
     );
+}
+
+/// A small transformer whose logits are most of its memory: 512 tokens of 4,096 classes, 64 values each.
+const TOKENS: &str = r#"
+[data]
+type = "synthetic"
+shape = [32]
+vocab = 4096
+target = { token_classes = 4096 }
+samples = 256
+
+[model]
+layers = [
+  { type = "embedding", dim = 64 },
+  "positions",
+  { type = "residual", layers = ["layer_norm", { type = "attention", heads = 2 }] },
+  { type = "linear", out = 4096 },
+]
+
+[train]
+batch = 16
+steps = 2
+loss_chunks = "auto"
+"#;
+
+#[test]
+fn a_loss_in_chunks_holds_no_logits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("tokens.toml");
+    std::fs::write(&config, TOKENS).expect("written");
+    let config = config.to_str().expect("a path of text");
+    let train = |more: &[&str]| {
+        let arguments = ["train", config, "--device", "cpu", "--json"];
+        let record = json(&[&arguments[..], more].concat());
+        let [predicted, measured] =
+            ["predicted_peak_bytes", "measured_peak_bytes"].map(|key| bytes(&record, key));
+        let error = predicted as f64 / measured as f64 - 1.0;
+        assert!(
+            (-0.002..0.03).contains(&error),
+            "{predicted} for {measured}"
+        );
+        (measured, record)
+    };
+    let logits = 512 * 4_096 * 4;
+    let (whole, by_all) = train(&["--loss-chunks", "whole"]);
+    let (chunked, by_chunks) = train(&[]);
+    // The logits' exponentials are kept besides, and their gradient is made.
+    assert!(chunked + 2 * logits < whole, "{chunked} instead of {whole}");
+    for key in ["first_loss", "last_loss"] {
+        let [one, other] =
+            [&by_all, &by_chunks].map(|record| record[key].as_f64().expect("a loss"));
+        assert!((one - other).abs() < 1e-5 * one, "{key}: {one} and {other}");
+    }
+    // No plan makes room for logits in a budget that has none for them.
+    let budget = format!("{}B", chunked + logits / 4);
+    let arguments = [
+        "train",
+        config,
+        "--device",
+        "cpu",
+        "--loss-chunks",
+        "whole",
+        "--budget",
+    ];
+    rekindle(&[&arguments[..], &[&budget]].concat()).code(3);
+    let (within, record) = train(&["--budget", &budget]);
+    assert!(within <= bytes(&record, "budget_bytes"), "{record}");
+    assert_eq!(record["last_loss"], by_chunks["last_loss"]);
+}
+
+#[test]
+fn a_loss_that_cannot_run_in_chunks_is_refused() {
+    let refused = |arguments: &[&str]| {
+        let refused = rekindle(arguments).code(2);
+        String::from_utf8_lossy(&refused.get_output().stderr).into_owned()
+    };
+    let modules = ["train", "configs/parity/gpt.toml", "--executor", "modules"];
+    let message = refused(&modules);
+    assert!(message.contains("recorded steps"), "{message}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("relu.toml");
+    let text = TOKENS.replace("out = 4096 },", "out = 4096 }, \"relu\",");
+    std::fs::write(&config, text).expect("written");
+    let message = refused(&["plan", config.to_str().expect("a path of text")]);
+    assert!(
+        message.contains("must be a `linear`, not `relu`"),
+        "{message}"
+    );
+    let message = refused(&["plan", MLP, "--loss-chunks", "0"]);
+    assert!(message.contains("whole, auto or a number"), "{message}");
 }

@@ -5,7 +5,11 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use rekindle::{Dtype, executor::Recheck, meter::Count, record::Update};
 use rekindle_plan::PlannerKind;
-use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite};
+use rekindle_train::{
+    ExecutorKind,
+    device::DeviceId,
+    settings::{LossChunks, OnNonFinite},
+};
 use serde::{Deserialize, Serialize};
 
 use rekindle::size::Size;
@@ -100,6 +104,9 @@ pub struct ReplaceArgs {
     /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is there
     #[arg(long, value_name = "WHEN")]
     pub update: Option<Update>,
+    /// Chunks in which the last layer and the loss run together: a number, auto, or whole for none
+    #[arg(long, value_name = "N")]
+    pub loss_chunks: Option<LossChunks>,
 }
 
 impl ReplaceArgs {
@@ -119,6 +126,7 @@ impl ReplaceArgs {
             },
             dtype: self.dtype.or(other.dtype),
             update: self.update.or(other.update),
+            loss_chunks: self.loss_chunks.or(other.loss_chunks),
         }
     }
 }
@@ -146,7 +154,7 @@ impl ConfigArgs {
     pub fn typed(&self) -> Vec<OsString> {
         let number = |value: Option<usize>| value.map(|value| value.to_string().into());
         let replace = &self.replace;
-        let options: [(&str, Option<OsString>); 7] = [
+        let options: [(&str, Option<OsString>); 8] = [
             ("--batch", number(replace.batch)),
             ("--depth", number(replace.depth)),
             ("--width", number(replace.width)),
@@ -159,6 +167,10 @@ impl ConfigArgs {
             (
                 "--update",
                 replace.update.map(|update| update.to_string().into()),
+            ),
+            (
+                "--loss-chunks",
+                replace.loss_chunks.map(|chunks| chunks.to_string().into()),
             ),
         ];
         let mut typed = vec![self.config.clone().into_os_string()];

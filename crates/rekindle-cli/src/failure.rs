@@ -274,6 +274,7 @@ impl From<RunError> for Failure {
             | RunError::Schedule(_)
             | RunError::OtherModel(_)
             | RunError::Update(_)
+            | RunError::LossChunks(_)
             | RunError::Train(TrainError::Update(_)) => Self::usage(error),
             RunError::RunDir(error) => error.into(),
             RunError::Weights(WeightsError::Refused { path, source }) => Self::file(&path, &source),

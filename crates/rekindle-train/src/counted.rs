@@ -124,6 +124,7 @@ impl Counted<'_> {
         let batch = self.settings.micro_batch() as u64;
         Bytes(match self.target {
             TargetKind::Classes(_) => batch * self.bytes.token,
+            TargetKind::TokenClasses(_) => batch * self.shape.input.elements() * self.bytes.token,
             TargetKind::Values(values) => batch * values as u64 * Dtype::F32.bytes(),
         })
     }
@@ -195,6 +196,10 @@ fn largest_weight(layers: &[LayerSpec], shapes: &[LayerShape]) -> u64 {
             shape.param_count - if *bias { *out as u64 } else { 0 }
         }
         LayerSpec::BatchNorm { .. } | LayerSpec::LayerNorm { .. } => shape.param_count / 2,
+        LayerSpec::Attention { .. } => {
+            let dim = shape.input.dims.last().copied().unwrap_or(0) as u64;
+            dim * dim
+        }
         _ => shape.param_count,
     });
     weights.max().unwrap_or(0)

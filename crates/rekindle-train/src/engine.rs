@@ -3,7 +3,7 @@
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use super::{
-    loss::{TargetTensor, rows},
+    loss::{Correct, TargetTensor},
     optimizer::AnyOptimizer,
     timeline::Timeline,
     tracker::Tracker,
@@ -13,7 +13,7 @@ use super::{
 use crate::model::{stage::Stage, value::Value};
 use burn::{
     optim::GradientsParams,
-    tensor::{Device, Int, Tensor},
+    tensor::{Device, Tensor},
 };
 use rekindle::{
     executor::{ActionHook, Executor, Room, TraceEntry, Tracing, needed, needed_by_update},
@@ -28,9 +28,6 @@ use rekindle_plan::{
     graph::{GraphPlanner, Span},
     planner,
 };
-
-/// How many samples are classified right, where there are classes.
-type Correct = Option<Tensor<1, Int>>;
 
 /// The loss of a part of a batch, and what is counted beside it.
 type LossOfPart = Box<dyn Fn(&Sequential<Stage>, (Value, TargetTensor)) -> (Tensor<1>, Correct)>;
@@ -84,13 +81,12 @@ fn run_recorded(
 
 /// Losses of the parts add up to that of the whole batch's mean.
 fn loss(output: Value, targets: &TargetTensor, parts: usize) -> (Tensor<1>, Correct) {
-    let output = rows(output);
-    let loss = targets.loss(output.clone());
+    let (loss, correct) = targets.compared(output);
     let loss = match parts {
         1 => loss,
         _ => loss / parts as f64,
     };
-    (loss, targets.correct(output))
+    (loss, correct)
 }
 
 /// What a part of a batch gives.

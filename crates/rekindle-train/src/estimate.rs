@@ -3,8 +3,8 @@
 use burn::tensor::{DType, Device, Int, Tensor};
 
 use super::{
-    engine::loss_of_part, executor_kind::ExecutorKind, loss::TargetTensor, session::RunError,
-    settings::TrainSettings, update::check_update,
+    chunks::check_loss_chunks, engine::loss_of_part, executor_kind::ExecutorKind,
+    loss::TargetTensor, session::RunError, settings::TrainSettings, update::check_update,
 };
 use crate::{
     data::TargetKind,
@@ -32,20 +32,22 @@ pub fn estimate(
     target: TargetKind,
 ) -> Result<Estimate, RunError> {
     check_update(settings, ExecutorKind::Recorded)?;
+    check_loss_chunks(settings, model, ExecutorKind::Recorded)?;
     let shape = model.infer()?;
     let plan = StagePlan::new(model, &shape);
     let batch = settings.micro_batch();
     let mut failed: Option<BuildError> = None;
     let make = |device: &Device| {
         let stages = build_shapes(model, &plan, settings.dtype, device);
-        let stages = stages.unwrap_or_else(|error| {
+        let mut stages = stages.unwrap_or_else(|error| {
             failed = Some(error);
             Vec::new()
         });
+        settings.defer_projection(&mut stages);
         let input = input(&model.input, batch, settings, device);
         (
             Sequential::new(stages),
-            (input, targets(target, batch, device)),
+            (input, targets(target, batch, &model.input, device)),
         )
     };
     let loss = loss_of_part(settings.accumulate);
@@ -71,9 +73,13 @@ fn input(shape: &SampleShape, batch: usize, settings: &TrainSettings, device: &D
     }
 }
 
-fn targets(kind: TargetKind, batch: usize, device: &Device) -> TargetTensor {
+fn targets(kind: TargetKind, batch: usize, input: &SampleShape, device: &Device) -> TargetTensor {
     match kind {
         TargetKind::Classes(_) => TargetTensor::Classes(Tensor::empty([batch], device)),
+        TargetKind::TokenClasses(_) => {
+            let tokens: usize = input.dims.iter().product();
+            TargetTensor::Classes(Tensor::empty([batch * tokens], device))
+        }
         TargetKind::Values(width) => TargetTensor::Values(Tensor::empty([batch, width], device)),
     }
 }

@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::settings::{Clip, LearningRate, LossKind, OptimizerSettings, TrainSettings};
+use super::settings::{Clip, LearningRate, LossChunks, LossKind, OptimizerSettings, TrainSettings};
 use crate::{
     data::{Dataset, Identity, TargetKind},
     model::spec::{ModelSpec, SampleShape},
@@ -22,6 +22,9 @@ struct Fields<'a> {
     seed: u64,
     dtype: Dtype,
     loss: LossKind,
+    /// Only where the loss runs in chunks, which rounds its sums in another way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_chunks: Option<LossChunks>,
     optimizer: OptimizerSettings,
     learning_rate: LearningRate,
     clip: Option<Clip>,
@@ -36,6 +39,8 @@ struct Data {
     samples: usize,
     sample: SampleShape,
     classes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_classes: Option<usize>,
     values: Option<usize>,
     #[serde(flatten)]
     identity: Identity,
@@ -47,9 +52,10 @@ pub(super) fn fingerprint(
     settings: &TrainSettings,
     data: &dyn Dataset,
 ) -> String {
-    let (classes, values) = match data.target() {
-        TargetKind::Classes(classes) => (Some(classes), None),
-        TargetKind::Values(values) => (None, Some(values)),
+    let (classes, token_classes, values) = match data.target() {
+        TargetKind::Classes(classes) => (Some(classes), None, None),
+        TargetKind::TokenClasses(classes) => (None, Some(classes), None),
+        TargetKind::Values(values) => (None, None, Some(values)),
     };
     let fields = Fields {
         batch: settings.batch,
@@ -57,6 +63,7 @@ pub(super) fn fingerprint(
         seed: settings.seed,
         dtype: settings.dtype,
         loss: settings.loss,
+        loss_chunks: (settings.loss_chunks != LossChunks::Whole).then_some(settings.loss_chunks),
         optimizer: settings.optimizer,
         learning_rate: settings.learning_rate,
         clip: settings.clip,
@@ -68,6 +75,7 @@ pub(super) fn fingerprint(
             samples: data.len(),
             sample: data.sample_shape(),
             classes,
+            token_classes,
             values,
             identity: data.identity(),
         },

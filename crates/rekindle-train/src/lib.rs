@@ -16,6 +16,7 @@
 //! | [`run_dir`], [`replace`] | a run's folder: lock, history, snapshots, weights |
 //! | [`shortage`] | steps that ran out of memory, and what is done about it |
 //! | [`timeline`], [`tracker`] | when memory was held, and by what |
+//! | [`chunks`] | whether the loss can run in chunks |
 //! | [`update`] | whether parameters can be updated in the backward pass |
 //! | [`verify`](mod@verify) | a schedule's gradients against the plain run's |
 //!
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod chunks;
 pub mod counted;
 pub mod data;
 pub mod device;

@@ -1,4 +1,5 @@
-//! Losses and what is counted beside them, on the output of a model `[batch, values]`.
+//! Losses and what is counted beside them, on the output of a model: `[batch, values]`, or `[batch, length, classes]` with a
+//! class for each token.
 
 use burn::{
     nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction},
@@ -14,7 +15,7 @@ use rekindle::{
 /// What a model's output is compared with, on the device.
 #[derive(Debug, Clone)]
 pub enum TargetTensor {
-    /// Class ids, shape `[batch]`.
+    /// Class ids, one for each row of the output: shape `[batch]` or `[batch x length]`.
     Classes(Tensor<1, Int>),
     /// Numbers, shape `[batch, values]`.
     Values(Tensor<2>),
@@ -36,9 +37,26 @@ impl Activation for TargetTensor {
     }
 }
 
+/// How many rows are classified right, shape `[1]`, where there are classes.
+pub(super) type Correct = Option<Tensor<1, Int>>;
+
 impl TargetTensor {
-    /// The mean loss, shape `[1]`: cross entropy for classes, squared error for values.
-    pub fn loss(&self, output: Tensor<2>) -> Tensor<1> {
+    /// The mean loss of a model's output, shape `[1]`, and what is counted beside it.
+    pub(super) fn compared(&self, output: Value) -> (Tensor<1>, Correct) {
+        match (output, self) {
+            (Value::Deferred(projection), Self::Classes(classes)) => {
+                let (loss, correct) = projection.cross_entropy(classes.clone());
+                (loss, Some(correct))
+            }
+            (output, _) => {
+                let output = rows(output);
+                (self.loss(output.clone()), self.correct(output))
+            }
+        }
+    }
+
+    /// Cross entropy for classes, squared error for values.
+    fn loss(&self, output: Tensor<2>) -> Tensor<1> {
         match self {
             Self::Classes(classes) => CrossEntropyLossConfig::new()
                 .init(&output.device())
@@ -47,12 +65,11 @@ impl TargetTensor {
         }
     }
 
-    /// How many samples of the batch are classified right, shape `[1]`; `None` where there are no classes.
-    pub fn correct(&self, output: Tensor<2>) -> Option<Tensor<1, Int>> {
+    fn correct(&self, output: Tensor<2>) -> Correct {
         match self {
             Self::Classes(classes) => {
-                let [batch] = classes.dims();
-                let predicted = output.argmax(1).reshape([batch]);
+                let [rows] = classes.dims();
+                let predicted = output.argmax(1).reshape([rows]);
                 Some(predicted.equal(classes.clone()).int().sum())
             }
             Self::Values(_) => None,
@@ -60,9 +77,13 @@ impl TargetTensor {
     }
 }
 
-/// The model's output as `[batch, values]`, in the type of the loss.
-pub(super) fn rows(output: Value) -> Tensor<2> {
-    match output.into_float2() {
+/// The model's output as `[rows, values]`, in the type of the loss.
+fn rows(output: Value) -> Tensor<2> {
+    let rows = match output {
+        Value::Float3(tokens) => Ok(tokens.flatten(0, 1)),
+        other => other.into_float2(),
+    };
+    match rows {
         Ok(rows) => rows.cast(Dtype::F32.float()),
         Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
     }

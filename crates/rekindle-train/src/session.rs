@@ -27,6 +27,7 @@ use thiserror::Error;
 
 use super::{
     ExecutorKind, NonFinite, RunDirError,
+    chunks::LossChunksRefused,
     record::{EvalRecord, MemoryGrowth, PlainRun, RunRecord, StepRecord},
     run_dir::{Notice, RunDir, SnapshotEvery},
     settings::TrainSettings,
@@ -430,6 +431,9 @@ pub enum RunError {
     /// Parameters cannot be updated when the settings say.
     #[error(transparent)]
     Update(#[from] UpdateRefused),
+    /// The loss cannot run in chunks.
+    #[error(transparent)]
+    LossChunks(#[from] LossChunksRefused),
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),

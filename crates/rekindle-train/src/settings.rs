@@ -1,12 +1,14 @@
 //! How a model is trained, as plain values: no backend, no tensors.
 
+use std::{fmt, str::FromStr};
+
 use rekindle_plan::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use rekindle::{dtype::Dtype, record::Update};
+use rekindle::{ChunkedCrossEntropy, dtype::Dtype, record::Update};
 
-use crate::short_form;
+use crate::{model::stage::Stage, short_form};
 
 /// Everything that decides the updates, apart from the model, the data and the schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +33,12 @@ pub struct TrainSettings {
     /// What is minimised.
     #[schemars(extend("x-default" = "what fits the data's targets"))]
     pub loss: LossKind,
+    /// Chunks of rows in which the last layer, a `linear`, and cross entropy run together, so that the logits never exist
+    /// whole: a number, `auto` for chunks whose logits are no larger than the layer's weight, or `whole` for none. Chunks
+    /// round sums in another order.
+    #[serde(deserialize_with = "number_or_word")]
+    #[schemars(schema_with = "loss_chunks_schema")]
+    pub loss_chunks: LossChunks,
     /// How parameters are updated: a table, or its `type` alone.
     #[serde(deserialize_with = "short_form::named")]
     #[schemars(schema_with = "short_form::named_schema::<OptimizerSettings>")]
@@ -62,6 +70,7 @@ impl Default for TrainSettings {
             seed: 0,
             dtype: Dtype::default(),
             loss: LossKind::CrossEntropy,
+            loss_chunks: LossChunks::default(),
             learning_rate: LearningRate::Constant {
                 rate: optimizer.usual_rate(),
             },
@@ -74,11 +83,25 @@ impl Default for TrainSettings {
     }
 }
 
+fn loss_chunks_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "enum": ["whole", "auto"] }],
+        "x-expected": "a number of chunks, \"auto\" or \"whole\"",
+    })
+}
+
 fn update_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": [Update::After, Update::InBackward] })
 }
 
 impl TrainSettings {
+    /// Leaves the last stage's projection to the loss, where the loss runs in chunks.
+    pub(super) fn defer_projection(&self, stages: &mut [Stage]) {
+        if let (Some(loss), Some(last)) = (self.loss_chunks.cross_entropy(), stages.last_mut()) {
+            last.defer_projection(loss);
+        }
+    }
+
     /// Samples that run at once.
     #[must_use]
     pub fn micro_batch(&self) -> usize {
@@ -101,11 +124,77 @@ pub enum OnNonFinite {
     Continue,
 }
 
+/// Whether the last projection and its loss run in chunks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossChunks {
+    /// One after the other, on all rows.
+    #[default]
+    Whole,
+    /// In as many chunks as make a chunk's logits no larger than the weight.
+    Auto,
+    /// In so many chunks.
+    #[serde(untagged)]
+    Count(usize),
+}
+
+impl LossChunks {
+    /// The loss that runs in chunks, if it does.
+    #[must_use]
+    pub fn cross_entropy(self) -> Option<ChunkedCrossEntropy> {
+        match self {
+            Self::Whole => None,
+            Self::Auto => Some(ChunkedCrossEntropy::new()),
+            Self::Count(count) => Some(ChunkedCrossEntropy::new().with_chunks(count)),
+        }
+    }
+}
+
+impl FromStr for LossChunks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("whole", _) => Ok(Self::Whole),
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(count)) if count > 0 => Ok(Self::Count(count)),
+            _ => Err(format!(
+                "unknown number of chunks {text:?}; expected whole, auto or a number of at least 1"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for LossChunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("whole"),
+            Self::Auto => f.write_str("auto"),
+            Self::Count(count) => count.fmt(f),
+        }
+    }
+}
+
+fn number_or_word<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LossChunks, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Count(usize),
+        Word(String),
+    }
+    let text = match Form::deserialize(deserializer)? {
+        Form::Count(count) => count.to_string(),
+        Form::Word(word) => word,
+    };
+    text.parse().map_err(D::Error::custom)
+}
+
 /// What is minimised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossKind {
-    /// Mean cross entropy of logits `[batch, classes]` against class ids `[batch]`.
+    /// Mean cross entropy of logits `[batch, classes]` against class ids `[batch]`, or of `[batch, length, classes]` against
+    /// `[batch, length]`.
     CrossEntropy,
     /// Mean squared error of `[batch, values]` against targets of the same shape.
     MeanSquaredError,

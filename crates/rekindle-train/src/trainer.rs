@@ -16,7 +16,7 @@ use rekindle_plan::{Action, Bytes, Seconds};
 use super::{
     engine::{Engine, Part},
     finite,
-    loss::{TargetTensor, rows},
+    loss::TargetTensor,
     nonfinite::NonFinite,
     optimizer::AnyOptimizer,
     record::{EvalRecord, StepRecord},
@@ -105,7 +105,7 @@ struct Parts {
     gradients: GradientsParams,
     loss: f64,
     correct: Option<i64>,
-    samples: usize,
+    predictions: usize,
     peak: PeakMemory,
     phases: Vec<PhaseReading>,
     trace: Vec<TraceEntry>,
@@ -124,7 +124,7 @@ impl Trainer {
     ///
     /// # Errors
     ///
-    /// If the output is not one row of numbers, which every loss here wants.
+    /// If the output is not one row of numbers, or one for each token, which every loss here wants.
     pub(super) fn new(
         model: Sequential<Stage>,
         output: &SampleShape,
@@ -133,7 +133,7 @@ impl Trainer {
         meter: Arc<dyn Meter>,
         device: Device,
     ) -> Result<Self, TrainError> {
-        if output.kind != ElementKind::Float || output.dims.len() != 1 {
+        if output.kind != ElementKind::Float || !matches!(output.dims.len(), 1 | 2) {
             return Err(TrainError::Output {
                 got: output.clone(),
             });
@@ -397,7 +397,7 @@ impl Trainer {
         let Parts {
             loss,
             correct,
-            samples,
+            predictions,
             mut phases,
             mut trace,
             ..
@@ -411,7 +411,7 @@ impl Trainer {
         let record = StepRecord {
             step: self.steps_done,
             loss,
-            accuracy: correct.map(|correct: i64| correct as f64 / samples as f64),
+            accuracy: correct.map(|correct: i64| correct as f64 / predictions as f64),
             learning_rate: rate,
             step_s: Seconds(started.elapsed().as_secs_f64()),
         };
@@ -435,7 +435,7 @@ impl Trainer {
         let mut sum = GradientsAccumulator::new();
         let mut all = Parts::default();
         for (part, batch) in parts.enumerate() {
-            all.samples += batch.targets.len();
+            all.predictions += batch.targets.len();
             let run = self.steps_done * count + part;
             let part = self.run_part(batch, run as u64, count, rate)?;
             sum.accumulate(&self.model, part.gradients);
@@ -614,22 +614,23 @@ impl Trainer {
     pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> Result<EvalRecord, TrainError> {
         let model = self.model.valid();
         let device = self.device.clone().without_autodiff();
-        let (mut samples, mut loss, mut correct) = (0, 0.0, None);
+        let (mut samples, mut predictions, mut loss, mut correct) = (0, 0, 0.0, None);
         for batch in batches {
             let size = batch.targets.len();
+            samples += batch.samples();
             let (input, targets) = to_device(batch, self.settings.dtype, &device)?;
-            let output = rows(self.evaluation_forward(&model, input));
-            loss += finite::read(targets.loss(output.clone()))? * size as f64;
-            if let Some(right) = targets.correct(output) {
+            let (mean, right) = targets.compared(self.evaluation_forward(&model, input));
+            loss += finite::read(mean)? * size as f64;
+            if let Some(right) = right {
                 *correct.get_or_insert(0) += count(right)?;
             }
-            samples += size;
+            predictions += size;
         }
         Ok(EvalRecord {
             step: self.steps_done,
             samples,
-            loss: loss / samples.max(1) as f64,
-            accuracy: correct.map(|correct: i64| correct as f64 / samples.max(1) as f64),
+            loss: loss / predictions.max(1) as f64,
+            accuracy: correct.map(|correct: i64| correct as f64 / predictions.max(1) as f64),
         })
     }
 }

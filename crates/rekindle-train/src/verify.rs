@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{
     ExecutorKind,
     engine::Engine,
-    loss::{TargetTensor, rows},
+    loss::TargetTensor,
     optimizer::AnyOptimizer,
     session::{
         Job, Planned, RunError, ScheduleRequest, other_executor, prepare::Built, subject::Subject,
@@ -177,7 +177,7 @@ impl Trial<'_> {
             }
             value = layer.forward(value);
         }
-        let loss = targets.loss(rows(value));
+        let (loss, _) = targets.compared(value);
         let loss = match self.job.settings.accumulate {
             1 => loss,
             parts => loss / parts as f64,

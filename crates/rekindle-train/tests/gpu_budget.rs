@@ -16,7 +16,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{RunRecord, StepRecord},
     session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
-    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 const WIDTH: usize = 256;
@@ -116,6 +116,7 @@ fn train(
         seed: 1,
         dtype: Dtype::F32,
         loss: LossKind::MeanSquaredError,
+        loss_chunks: LossChunks::Whole,
         optimizer: OptimizerSettings::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,

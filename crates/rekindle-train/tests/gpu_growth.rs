@@ -16,7 +16,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{MemoryGrowth, RunRecord, StepRecord},
     session::{Job, MemoryNow, Observer, ScheduleRequest, run},
-    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 const WIDTH: usize = 64;
@@ -75,6 +75,7 @@ fn train(info: &DeviceInfo, kept_on: Option<Device>) -> (RunRecord, Vec<MemoryGr
         seed: 1,
         dtype: Dtype::F32,
         loss: LossKind::MeanSquaredError,
+        loss_chunks: LossChunks::Whole,
         optimizer: OptimizerSettings::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,

@@ -32,7 +32,9 @@ use rekindle_train::{
     profiles::ProfileStore,
     record::StepRecord,
     session::{Job, MemoryNow, Observer, ScheduleRequest, measure, run},
-    settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{
+        Clip, LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
+    },
     verify::{Verification, usual_segments, verify},
 };
 
@@ -139,6 +141,7 @@ fn settings(dtype: Dtype) -> TrainSettings {
         seed: 11,
         dtype,
         loss: LossKind::CrossEntropy,
+        loss_chunks: LossChunks::Whole,
         optimizer: OptimizerSettings::Adam {
             betas: [0.9, 0.999],
             epsilon: 1e-8,

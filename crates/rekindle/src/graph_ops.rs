@@ -1,4 +1,5 @@
-//! Operations of our own in burn's autodiff graph: the only file that uses burn-autodiff's extension interface.
+//! Operations of our own in burn's autodiff graph, for modules that run as they are. This file and `known_gradient.rs`
+//! alone use burn-autodiff's extension interface.
 //!
 //! | operation | forward | backward |
 //! |---|---|---|

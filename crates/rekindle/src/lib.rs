@@ -12,6 +12,7 @@
 //! | [`seed`] | the same random numbers in every recompute |
 //! | [`statistics`] | what a forward changes of a model, and how it is put back |
 //! | [`tied`] | layers that share their parameters |
+//! | [`cross_entropy`] | the loss over a large vocabulary, without the logits |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`dtype`] | f32, f16 and bf16 |
@@ -26,6 +27,7 @@
 
 pub mod activation;
 mod balanced;
+pub mod cross_entropy;
 #[cfg(feature = "cubecl")]
 pub mod cubecl;
 mod device_errors;
@@ -33,6 +35,7 @@ pub mod dtype;
 pub mod executor;
 mod graph;
 mod graph_ops;
+mod known_gradient;
 pub mod layer;
 #[cfg(feature = "learner")]
 pub mod learner;
@@ -48,6 +51,7 @@ pub mod tape;
 pub mod tied;
 
 pub use activation::Activation;
+pub use cross_entropy::ChunkedCrossEntropy;
 pub use dtype::Dtype;
 pub use executor::{Executor, StepOutput, checkpoint_sequential};
 pub use graph::free_dead_nodes;

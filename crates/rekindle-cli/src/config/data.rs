@@ -22,7 +22,11 @@ pub fn start_at(base: &Path, source: &mut Source) {
 /// The same source with its files in another folder; `None` for a source without files.
 pub fn in_folder(source: &Source, folder: &Path) -> Option<Source> {
     match source {
-        Source::Text { files, window } => Some(Source::Text {
+        Source::Text {
+            files,
+            window,
+            predict,
+        } => Some(Source::Text {
             files: files
                 .iter()
                 .map(|file| {
@@ -31,6 +35,7 @@ pub fn in_folder(source: &Source, folder: &Path) -> Option<Source> {
                 })
                 .collect(),
             window: *window,
+            predict: *predict,
         }),
         Source::Mnist { .. } => Some(Source::Mnist {
             folder: folder.to_path_buf(),

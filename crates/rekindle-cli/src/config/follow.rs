@@ -74,7 +74,7 @@ fn follow_in_train(train: &mut Map<String, Value>, target: TargetKind) -> serde_
 /// The loss for targets of a kind.
 pub fn fitting_loss(target: TargetKind) -> LossKind {
     match target {
-        TargetKind::Classes(_) => LossKind::CrossEntropy,
+        TargetKind::Classes(_) | TargetKind::TokenClasses(_) => LossKind::CrossEntropy,
         TargetKind::Values(_) => LossKind::MeanSquaredError,
     }
 }

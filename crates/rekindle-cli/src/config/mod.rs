@@ -38,6 +38,8 @@ use std::{
 
 use rekindle::{Dtype, meter::Count, record::Update};
 use rekindle_train::{
+    ExecutorKind,
+    chunks::check_loss_chunks,
     data::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
@@ -47,7 +49,7 @@ use rekindle_train::{
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
     },
-    settings::{OnNonFinite, TrainSettings},
+    settings::{LossChunks, OnNonFinite, TrainSettings},
 };
 use toml::de::DeTable;
 
@@ -98,6 +100,8 @@ pub struct Overrides {
     pub dtype: Option<Dtype>,
     /// When parameters are updated.
     pub update: Option<Update>,
+    /// Whether the loss runs in chunks.
+    pub loss_chunks: Option<LossChunks>,
     /// What happens where a step's loss or gradients are not finite.
     pub on_nonfinite: Option<OnNonFinite>,
     /// Random data of the same shape.
@@ -112,6 +116,7 @@ impl From<&ReplaceArgs> for Overrides {
             batch: args.batch,
             dtype: args.dtype,
             update: args.update,
+            loss_chunks: args.loss_chunks,
             depth: args.depth,
             width: args.width,
             synthetic: args.data.is_some(),
@@ -178,7 +183,16 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
         .infer()
         .map_err(|error| misfit(&error, &layers, &list))?;
     let last = layers.places.last().map_or(&list.span, |place| &place.span);
-    check_output(shape.output(), target, last.clone())?;
+    let tokens = model.input.dims.iter().product();
+    check_output(shape.output(), target, tokens, last.clone())?;
+    if let Err(refused) = check_loss_chunks(&training, &model, ExecutorKind::Recorded) {
+        return Err(match at(document, &["train", "loss_chunks"]) {
+            Some(node) if overrides.loss_chunks.is_none() => {
+                Problem::new(refused.to_string(), "asked for here", node.span).into()
+            }
+            _ => Mistake::Arguments(refused.to_string()),
+        });
+    }
     Ok(Config {
         model,
         shape,
@@ -291,6 +305,7 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     training.seed = overrides.seed.unwrap_or(training.seed);
     training.dtype = overrides.dtype.unwrap_or(training.dtype);
     training.update = overrides.update.unwrap_or(training.update);
+    training.loss_chunks = overrides.loss_chunks.unwrap_or(training.loss_chunks);
     training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
     Ok(())
 }
@@ -302,10 +317,11 @@ fn misfit(error: &ShapeError, layers: &Layers, list: &Node<'_>) -> Problem {
     Problem::new(error.to_string(), format!("gets {}", error.got), span)
 }
 
-/// Every loss wants one row of numbers, long enough for the target.
+/// Every loss wants one row of numbers, long enough for the target, or one for each of a sample's `tokens`.
 fn check_output(
     output: &SampleShape,
     target: TargetKind,
+    tokens: usize,
     last: Range<usize>,
 ) -> Result<(), Problem> {
     let (fits, wanted) = match target {
@@ -313,6 +329,13 @@ fn check_output(
             matches!(output.dims[..], [width] if width >= classes),
             format!(
                 "cross_entropy wants one number for each of the data's {classes} classes: [{classes}]"
+            ),
+        ),
+        TargetKind::TokenClasses(classes) => (
+            matches!(output.dims[..], [length, width] if length == tokens && width >= classes),
+            format!(
+                "cross_entropy wants one number for each of the data's {classes} classes, of each of a sample's {tokens} token ids: \
+                 [{tokens}, {classes}]"
             ),
         ),
         TargetKind::Values(values) => (
@@ -326,9 +349,11 @@ fn check_output(
         return Ok(());
     }
     let width = match target {
-        TargetKind::Classes(width) | TargetKind::Values(width) => width,
+        TargetKind::Classes(width)
+        | TargetKind::TokenClasses(width)
+        | TargetKind::Values(width) => width,
     };
-    let flatten = if output.dims.len() > 1 {
+    let flatten = if output.dims.len() > 1 && !matches!(target, TargetKind::TokenClasses(_)) {
         "{ type = \"flatten\" }, "
     } else {
         ""

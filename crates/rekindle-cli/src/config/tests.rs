@@ -332,7 +332,7 @@ fn a_value_of_another_form_says_what_is_expected() {
         ),
         (
             with_layers("").replace("classes = 3", "classes = 3, values = 1"),
-            "`target` must be either { classes = N } or { values = N }",
+            "`target` must be one of { classes = N }, { token_classes = N } and { values = N }",
             "{ classes = 3, values = 1 }",
         ),
         (

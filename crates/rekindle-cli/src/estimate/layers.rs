@@ -130,6 +130,7 @@ fn describe(spec: &LayerSpec) -> String {
         }
         LayerSpec::Dropout { p } => format!("{kind} {p}"),
         LayerSpec::Embedding { vocab, dim } => format!("{kind} {vocab}x{dim}"),
+        LayerSpec::Attention { heads, .. } => format!("{kind} {heads}"),
         _ => kind.to_owned(),
     }
 }

@@ -8,7 +8,7 @@ use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     model::spec::{ModelSpec, SampleShape},
     record::{PeakInUse, PhasedStep, PlainRun, RUN_FORMAT, RunRecord},
-    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 use crate::plot::{frontier, theme::Size};
@@ -62,6 +62,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
             seed: 0,
             dtype: Dtype::F32,
             loss: LossKind::CrossEntropy,
+            loss_chunks: LossChunks::Whole,
             optimizer: OptimizerSettings::Sgd {
                 momentum: 0.0,
                 weight_decay: 0.0,

@@ -14,6 +14,13 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Number of samples.
+    #[must_use]
+    pub fn samples(&self) -> usize {
+        let (Inputs::Floats { shape, .. } | Inputs::Tokens { shape, .. }) = &self.inputs;
+        shape.first().copied().unwrap_or(0)
+    }
+
     /// Bytes of its values on a device, its inputs in this type.
     #[must_use]
     pub fn bytes(&self, dtype: Dtype) -> Bytes {
@@ -51,7 +58,7 @@ pub enum Inputs {
 /// What the model should predict.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Targets {
-    /// A class id for each sample.
+    /// A class id for each sample, or for each token id of each sample.
     Classes(Vec<i32>),
     /// `width` numbers for each sample.
     Values {
@@ -63,7 +70,7 @@ pub enum Targets {
 }
 
 impl Targets {
-    /// Number of samples.
+    /// Number of predictions: one for each sample, or for each token id.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -72,7 +79,7 @@ impl Targets {
         }
     }
 
-    /// Whether there is no sample.
+    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -35,6 +35,8 @@ pub trait Dataset: Send + Sync {
 pub enum TargetKind {
     /// One of this many classes.
     Classes(usize),
+    /// One of this many classes for each token id of the sample.
+    TokenClasses(usize),
     /// This many real numbers.
     Values(usize),
 }

@@ -33,7 +33,7 @@ fn tenth() -> f64 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Source {
-    /// Next-byte prediction: `window` bytes of the files in, the byte that follows out (256 classes).
+    /// Next-byte prediction: `window` bytes of the files in, what follows out (256 classes).
     Text {
         /// Files, read in order as one stream of bytes each; no window crosses files.
         #[serde(deserialize_with = "short_form::one_or_more")]
@@ -43,6 +43,9 @@ pub enum Source {
         #[serde(default = "window")]
         #[schemars(range(min = 1))]
         window: usize,
+        /// What is to be predicted.
+        #[serde(default)]
+        predict: Predict,
     },
     /// MNIST or any data set in its IDX form: `[1, rows, cols]` in `[0, 1]`, 10 classes.
     Mnist {
@@ -62,7 +65,7 @@ pub enum Source {
         /// Number of different token ids: makes the samples token ids.
         #[schemars(range(min = 1))]
         vocab: Option<usize>,
-        /// What is to be predicted: `{ classes = N }` or `{ values = N }`.
+        /// What is to be predicted: `{ classes = N }`, `{ token_classes = N }` or `{ values = N }`.
         #[serde(deserialize_with = "target")]
         target: SyntheticTarget,
         /// Number of samples.
@@ -73,6 +76,28 @@ pub enum Source {
         #[serde(default)]
         seed: u64,
     },
+}
+
+/// What is to be predicted of a text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Predict {
+    /// The byte that follows the window.
+    #[default]
+    Next,
+    /// For each byte of the window the one that follows it: for models that see no later bytes, as causal attention.
+    Each,
+}
+
+impl Predict {
+    /// As data sets say it.
+    #[must_use]
+    pub fn target(self) -> TargetKind {
+        match self {
+            Self::Next => TargetKind::Classes(text::CLASSES),
+            Self::Each => TargetKind::TokenClasses(text::CLASSES),
+        }
+    }
 }
 
 fn window() -> usize {
@@ -87,7 +112,7 @@ fn synthetic_samples() -> usize {
 /// What a synthetic sample's target is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-#[schemars(transform = without_type, extend("x-expected" = "either { classes = N } or { values = N }"))]
+#[schemars(transform = without_type, extend("x-expected" = "one of { classes = N }, { token_classes = N } and { values = N }"))]
 pub enum SyntheticTarget {
     /// `values` real numbers.
     Regression {
@@ -101,15 +126,20 @@ pub enum SyntheticTarget {
         #[schemars(range(min = 1))]
         classes: usize,
     },
+    /// One of `token_classes` classes for each token id.
+    TokenClasses {
+        /// How many classes.
+        #[schemars(range(min = 1))]
+        token_classes: usize,
+    },
 }
 
 /// Reads a target whose `type` may be left out: its other key says it.
 fn target<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyntheticTarget, D::Error> {
     let mut table = Map::deserialize(deserializer)?;
-    let kind = match table.contains_key("classes") {
-        true => "classes",
-        false => "regression",
-    };
+    let has = |key: &&str| table.contains_key(*key);
+    let kind = ["classes", "token_classes"].into_iter().find(has);
+    let kind = kind.unwrap_or("regression");
     table.entry("type").or_insert_with(|| kind.into());
     SyntheticTarget::deserialize(Value::Object(table)).map_err(D::Error::custom)
 }
@@ -155,11 +185,14 @@ impl Source {
     #[must_use]
     pub fn target(&self) -> TargetKind {
         match self {
-            Self::Text { .. } => TargetKind::Classes(text::CLASSES),
+            Self::Text { predict, .. } => predict.target(),
             Self::Mnist { .. } => TargetKind::Classes(mnist::CLASSES),
             Self::Cifar10 { .. } => TargetKind::Classes(cifar10::CLASSES),
             Self::Synthetic { target, .. } => match *target {
                 SyntheticTarget::Classes { classes } => TargetKind::Classes(classes),
+                SyntheticTarget::TokenClasses { token_classes } => {
+                    TargetKind::TokenClasses(token_classes)
+                }
                 SyntheticTarget::Regression { values } => TargetKind::Values(values),
             },
         }
@@ -176,6 +209,9 @@ impl Source {
             vocab: self.vocab(),
             target: match self.target() {
                 TargetKind::Classes(classes) => SyntheticTarget::Classes { classes },
+                TargetKind::TokenClasses(token_classes) => {
+                    SyntheticTarget::TokenClasses { token_classes }
+                }
                 TargetKind::Values(values) => SyntheticTarget::Regression { values },
             },
             samples: synthetic_samples(),

@@ -45,8 +45,12 @@ pub fn open(settings: &DataSettings, seed: u64) -> Result<Split, DataError> {
         });
     }
     match &settings.source {
-        Source::Text { files, window } => {
-            let (train, eval) = text::open(files, *window, share)?;
+        Source::Text {
+            files,
+            window,
+            predict,
+        } => {
+            let (train, eval) = text::open(files, (*window, *predict), share)?;
             Ok(Split {
                 train: Arc::new(train),
                 eval: eval.map(|eval| Arc::new(eval) as Arc<dyn Dataset>),

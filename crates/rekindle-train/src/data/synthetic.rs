@@ -7,6 +7,8 @@
 //! **Classes.** Each class has a prototype. A sample is its class's prototype plus as much noise (numbers), or shows
 //! the prototype's token in about half of its places and any token in the others (token ids).
 //!
+//! **Classes of tokens.** Each token id has a class of its own, drawn from the seed.
+//!
 //! **Regression.** A fixed random linear teacher: `y = W x / sqrt(n)` for `n` numbers; for token ids the mean over
 //! places of a random vector per id, times `sqrt(n)`. Targets have a variance near 1, so a model that
 //! has learnt nothing shows a loss near 1.
@@ -47,6 +49,7 @@ pub(super) struct Synthetic {
 #[derive(Debug)]
 enum Rule {
     Classes(usize),
+    TokenClasses(usize),
     /// Rows of `values` weights: one row for each number of a sample, or for each token id.
     Regression {
         values: usize,
@@ -102,9 +105,17 @@ impl Synthetic {
             );
         };
         let target = match target {
+            SyntheticTarget::TokenClasses { .. } if vocab.is_none() => {
+                return setting(
+                    "the synthetic target",
+                    "token_classes".into(),
+                    "classes or values where samples are numbers: give `vocab`",
+                );
+            }
             SyntheticTarget::Classes { classes }
-                if classes == 0 || i32::try_from(classes).is_err() =>
-            {
+            | SyntheticTarget::TokenClasses {
+                token_classes: classes,
+            } if classes == 0 || i32::try_from(classes).is_err() => {
                 return setting(
                     "the number of synthetic classes",
                     classes.to_string(),
@@ -119,6 +130,7 @@ impl Synthetic {
                 );
             }
             SyntheticTarget::Classes { classes } => Rule::Classes(classes),
+            SyntheticTarget::TokenClasses { token_classes } => Rule::TokenClasses(token_classes),
             SyntheticTarget::Regression { values } => {
                 let scale = 1.0 / (size as f32).sqrt();
                 let mut rng = stream(seed, TEACHER);
@@ -164,8 +176,9 @@ impl Synthetic {
                 let values = (0..self.size())
                     .map(|_| half * (unit_variance(&mut prototype) + unit_variance(&mut rng)))
                     .collect();
-                (values, Drawn::Class(class))
+                (values, Drawn::Classes(vec![class]))
             }
+            Rule::TokenClasses(_) => unreachable!("refused for numbers"),
             Rule::Regression { values, teacher } => {
                 let sample: Vec<f32> = (0..self.size()).map(|_| unit_variance(&mut rng)).collect();
                 let mut target = vec![0.0; *values];
@@ -192,7 +205,16 @@ impl Synthetic {
                         if rng.random::<bool>() { shown } else { noise }
                     })
                     .collect();
-                (values, Drawn::Class(class))
+                (values, Drawn::Classes(vec![class]))
+            }
+            Rule::TokenClasses(classes) => {
+                let sample: Vec<i32> = (0..self.size()).map(|_| token(&mut rng)).collect();
+                let class = |&id: &i32| {
+                    let mut rng = stream(self.seed, PROTOTYPES + id as u64);
+                    rng.random_range(0..*classes as u32)
+                };
+                let classes = sample.iter().map(class).collect();
+                (sample, Drawn::Classes(classes))
             }
             Rule::Regression { values, teacher } => {
                 let sample: Vec<i32> = (0..self.size()).map(|_| token(&mut rng)).collect();
@@ -210,7 +232,7 @@ impl Synthetic {
 
     fn empty_targets(&self) -> Targets {
         match self.target {
-            Rule::Classes(_) => Targets::Classes(Vec::new()),
+            Rule::Classes(_) | Rule::TokenClasses(_) => Targets::Classes(Vec::new()),
             Rule::Regression { values, .. } => Targets::Values {
                 values: Vec::new(),
                 width: values,
@@ -221,14 +243,16 @@ impl Synthetic {
 
 /// The target of one sample.
 enum Drawn {
-    Class(u32),
+    Classes(Vec<u32>),
     Values(Vec<f32>),
 }
 
 impl Drawn {
     fn push_to(self, targets: &mut Targets) {
         match (self, targets) {
-            (Self::Class(class), Targets::Classes(classes)) => classes.push(class as i32),
+            (Self::Classes(drawn), Targets::Classes(classes)) => {
+                classes.extend(drawn.into_iter().map(|class| class as i32));
+            }
             (Self::Values(drawn), Targets::Values { values, .. }) => values.extend(drawn),
             _ => unreachable!("a data set has one kind of target"),
         }
@@ -254,6 +278,7 @@ impl Dataset for Synthetic {
     fn target(&self) -> TargetKind {
         match self.target {
             Rule::Classes(classes) => TargetKind::Classes(classes),
+            Rule::TokenClasses(classes) => TargetKind::TokenClasses(classes),
             Rule::Regression { values, .. } => TargetKind::Values(values),
         }
     }
@@ -308,6 +333,8 @@ fn unit_variance(rng: &mut ChaCha8Rng) -> f32 {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
+    use std::collections::{HashMap, HashSet};
+
     use super::*;
 
     const CLASSES: SyntheticTarget = SyntheticTarget::Classes { classes: 4 };
@@ -348,7 +375,7 @@ mod tests {
             .collect();
         let hits = (0..400)
             .filter(|&index| {
-                let (sample, Drawn::Class(class)) = data.numbers(index) else {
+                let (sample, Drawn::Classes(classes)) = data.numbers(index) else {
                     panic!("classes were asked for");
                 };
                 let score = |prototype: &[f32]| -> f32 {
@@ -356,10 +383,30 @@ mod tests {
                 };
                 let best =
                     (0..4).max_by(|&a, &b| score(&prototypes[a]).total_cmp(&score(&prototypes[b])));
-                best == Some(class as usize)
+                best == Some(classes[0] as usize)
             })
             .count();
         assert!(hits > 360, "{hits} of 400");
+    }
+
+    #[test]
+    fn each_token_id_has_a_class_of_its_own() {
+        let target = SyntheticTarget::TokenClasses { token_classes: 5 };
+        let data = Synthetic::new(&[40], Some(9), target, 10, 3).unwrap();
+        let batch = data.batch(&[0, 7]);
+        let (Inputs::Tokens { values, .. }, Targets::Classes(classes)) =
+            (&batch.inputs, &batch.targets)
+        else {
+            panic!("token ids and classes were asked for");
+        };
+        assert_eq!((values.len(), classes.len()), (80, 80));
+        let mut class_of = HashMap::new();
+        for (id, class) in values.iter().zip(classes) {
+            assert_eq!(class_of.entry(id).or_insert(class), &class);
+        }
+        let distinct: HashSet<_> = class_of.values().collect();
+        assert!(class_of.len() == 9 && distinct.len() > 1, "{class_of:?}");
+        assert!(Synthetic::new(&[40], None, target, 10, 3).is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Next-byte prediction over files.
 //!
-//! A sample is `window` bytes of one file as token ids, and its class is the byte that follows. No window crosses from
-//! one file into the next.
+//! A sample is `window` bytes of one file as token ids, and its class is the byte that follows; or each of its bytes has
+//! as class the byte that follows it. No window crosses from one file into the next.
 //!
 //! For evaluation each file gives its last share, by position: no byte of a training sample, target included, is in
 //! an evaluation sample. Training windows start at every byte; evaluation windows stand side by side, so
@@ -15,6 +15,7 @@ use super::{
     error::DataError,
     file::Input,
     identity::Identity,
+    settings::Predict,
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
@@ -26,6 +27,7 @@ pub const CLASSES: usize = 256;
 pub(super) struct Text {
     files: Arc<Vec<Vec<u8>>>,
     window: usize,
+    predict: Predict,
     /// Bytes from the start of a window to the start of the next.
     stride: usize,
     pieces: Vec<Piece>,
@@ -44,7 +46,7 @@ struct Piece {
 /// Reads the files and sets apart the last `share` of each.
 pub(super) fn open(
     paths: &[PathBuf],
-    window: usize,
+    (window, predict): (usize, Predict),
     share: f64,
 ) -> Result<(Text, Option<Text>), DataError> {
     if window == 0 {
@@ -79,8 +81,11 @@ pub(super) fn open(
 
     let files = Arc::new(files);
     let cuts: Vec<usize> = files.iter().map(|bytes| cut(bytes.len(), share)).collect();
-    let samples = Text::new(&files, window, 1, |file| (0, files[file].len())).len;
-    let train = Text::new(&files, window, 1, |file| (0, cuts[file]));
+    let text = |stride, range: &dyn Fn(usize) -> (usize, usize)| {
+        Text::new(&files, (window, predict), stride, range)
+    };
+    let samples = text(1, &|file| (0, files[file].len())).len;
+    let train = text(1, &|file| (0, cuts[file]));
     let starved = |starved| DataError::Share {
         share,
         samples,
@@ -92,9 +97,7 @@ pub(super) fn open(
     if share == 0.0 {
         return Ok((train, None));
     }
-    let eval = Text::new(&files, window, window, |file| {
-        (cuts[file], files[file].len())
-    });
+    let eval = text(window, &|file| (cuts[file], files[file].len()));
     if eval.len == 0 {
         return Err(starved("evaluation"));
     }
@@ -110,7 +113,7 @@ impl Text {
     /// Windows over the bytes `[start, end)` of each file.
     fn new(
         files: &Arc<Vec<Vec<u8>>>,
-        window: usize,
+        (window, predict): (usize, Predict),
         stride: usize,
         range: impl Fn(usize) -> (usize, usize),
     ) -> Self {
@@ -127,6 +130,7 @@ impl Text {
         Self {
             files: Arc::clone(files),
             window,
+            predict,
             stride,
             pieces,
             len: first,
@@ -135,16 +139,18 @@ impl Text {
 }
 
 impl Text {
-    /// The window of sample `index` and the byte that follows it.
-    fn sample(&self, index: usize) -> (&[u8], u8) {
+    /// The window of sample `index`, and the bytes to predict.
+    fn sample(&self, index: usize) -> (&[u8], &[u8]) {
         assert!(index < self.len, "sample {index} of {}", self.len);
         let piece = self.pieces[self.pieces.partition_point(|piece| piece.first <= index) - 1];
         let start = piece.start + (index - piece.first) * self.stride;
+        let end = start + self.window;
         let bytes = &self.files[piece.file];
-        (
-            &bytes[start..start + self.window],
-            bytes[start + self.window],
-        )
+        let predicted = match self.predict {
+            Predict::Next => &bytes[end..=end],
+            Predict::Each => &bytes[start + 1..=end],
+        };
+        (&bytes[start..end], predicted)
     }
 }
 
@@ -161,7 +167,7 @@ impl Dataset for Text {
     }
 
     fn target(&self) -> TargetKind {
-        TargetKind::Classes(CLASSES)
+        self.predict.target()
     }
 
     fn identity(&self) -> Identity {
@@ -170,11 +176,11 @@ impl Dataset for Text {
 
     fn batch(&self, indices: &[usize]) -> Batch {
         let mut values = Vec::with_capacity(indices.len() * self.window);
-        let mut classes = Vec::with_capacity(indices.len());
+        let mut classes = Vec::new();
         for &index in indices {
-            let (window, next) = self.sample(index);
+            let (window, predicted) = self.sample(index);
             values.extend(window.iter().copied().map(i32::from));
-            classes.push(i32::from(next));
+            classes.extend(predicted.iter().copied().map(i32::from));
         }
         Batch {
             inputs: Inputs::Tokens {
@@ -212,19 +218,19 @@ mod tests {
     #[test]
     fn no_window_crosses_files() {
         let (_folder, paths) = files(&[b"abcd", b"xy", b"12345"]);
-        let (train, eval) = open(&paths, 3, 0.0).unwrap();
+        let (train, eval) = open(&paths, (3, Predict::Next), 0.0).unwrap();
         assert!(eval.is_none());
         let samples: Vec<_> = (0..train.len()).map(|index| train.sample(index)).collect();
         assert_eq!(
             samples,
-            [(&b"abc"[..], b'd'), (b"123", b'4'), (b"234", b'5')]
+            [(&b"abc"[..], &b"d"[..]), (b"123", b"4"), (b"234", b"5")]
         );
     }
 
     #[test]
     fn a_batch_holds_bytes_as_token_ids() {
         let (_folder, paths) = files(&[&[0, 200, 255, 7]]);
-        let (train, _) = open(&paths, 2, 0.0).unwrap();
+        let (train, _) = open(&paths, (2, Predict::Next), 0.0).unwrap();
         let batch = train.batch(&[1, 0]);
         assert_eq!(
             batch.inputs,
@@ -234,19 +240,24 @@ mod tests {
             }
         );
         assert_eq!(batch.targets, Targets::Classes(vec![7, 255]));
+        let (each, _) = open(&paths, (2, Predict::Each), 0.0).unwrap();
+        let each = each.batch(&[1, 0]);
+        assert_eq!(each.inputs, batch.inputs);
+        assert_eq!(each.targets, Targets::Classes(vec![255, 7, 200, 255]));
+        assert_eq!((each.samples(), each.targets.len()), (2, 4));
     }
 
     #[test]
     fn training_and_evaluation_share_no_byte() {
         let bytes: Vec<u8> = (0..=255).collect();
         let (_folder, paths) = files(&[&bytes[..100], &bytes[100..]]);
-        let (train, eval) = open(&paths, 5, 0.2).unwrap();
+        let (train, eval) = open(&paths, (5, Predict::Next), 0.2).unwrap();
         let eval = eval.unwrap();
         let bytes_of = |text: &Text| -> HashSet<u8> {
             (0..text.len())
                 .flat_map(|index| {
                     let (window, next) = text.sample(index);
-                    window.iter().copied().chain([next]).collect::<Vec<_>>()
+                    window.iter().chain(next).copied().collect::<Vec<_>>()
                 })
                 .collect()
         };
@@ -260,16 +271,21 @@ mod tests {
     #[test]
     fn too_little_text_is_refused_with_its_numbers() {
         let (_folder, paths) = files(&[b"abc", b"abcd"]);
-        let message = open(&paths, 4, 0.0).unwrap_err().to_string();
+        let message = open(&paths, (4, Predict::Next), 0.0)
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("a window of 4 bytes"), "{message}");
         assert!(message.ends_with("1.txt, has 4 bytes"), "{message}");
-        assert!(matches!(open(&[], 4, 0.0), Err(DataError::NoFiles)));
         assert!(matches!(
-            open(&paths, 0, 0.0),
+            open(&[], (4, Predict::Next), 0.0),
+            Err(DataError::NoFiles)
+        ));
+        assert!(matches!(
+            open(&paths, (0, Predict::Next), 0.0),
             Err(DataError::Setting { .. })
         ));
         assert!(matches!(
-            open(&paths, 2, 0.25),
+            open(&paths, (2, Predict::Next), 0.25),
             Err(DataError::Share {
                 samples: 3,
                 starved: "evaluation",
@@ -278,7 +294,7 @@ mod tests {
         ));
         let (_folder, empty) = files(&[b"", b""]);
         assert!(matches!(
-            open(&empty, 1, 0.0),
+            open(&empty, (1, Predict::Next), 0.0),
             Err(DataError::EmptyText { .. })
         ));
     }

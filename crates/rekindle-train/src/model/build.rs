@@ -9,7 +9,7 @@ use burn::{
     module::{Initializer, Module, ModuleVisitor, Param},
     nn::{
         BatchNormConfig, EmbeddingConfig, LayerNormConfig, Linear, PaddingConfig2d,
-        conv::Conv2dConfig,
+        attention::MultiHeadAttentionConfig, conv::Conv2dConfig,
     },
     tensor::{Device, Tensor, TensorData},
 };
@@ -196,6 +196,19 @@ impl StageBuilder<'_> {
                     EmbeddingConfig::new(*vocab, *dim).init(self.device),
                 ));
             }
+            LayerSpec::Positions => {
+                let places = EmbeddingConfig::new(first, last);
+                return self.op(Op::Positions(places.init(self.device)));
+            }
+            LayerSpec::Attention { heads, causal } => {
+                let config = MultiHeadAttentionConfig::new(last, *heads).with_dropout(0.0);
+                let op = Op::Attention(config.init(self.device));
+                self.drawn(op);
+                Instruction::Attend {
+                    op: self.ops.len() - 1,
+                    causal: *causal,
+                }
+            }
             LayerSpec::Residual { layers } => {
                 self.program.push(Instruction::PushSkip);
                 for (index, shape) in shape.inner.iter().enumerate() {
@@ -220,8 +233,12 @@ impl StageBuilder<'_> {
     }
 
     fn op(&mut self, op: Op) {
-        op.visit(&mut Draw);
         self.program.push(Instruction::Apply(self.ops.len()));
+        self.drawn(op);
+    }
+
+    fn drawn(&mut self, op: Op) {
+        op.visit(&mut Draw);
         self.ops.push(self.dtype.cast(op));
     }
 }

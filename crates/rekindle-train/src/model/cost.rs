@@ -15,7 +15,8 @@
 //! | batch_norm | yes | mean, variance: `2C` | the same |
 //! | layer_norm | no | centred, normalised: `2N`; variance, deviation: `2M` | normalised: `N` |
 //! | embedding | yes (ids) | | |
-//! | zero_pad, residual's sum | no | | |
+//! | attention, `H` heads of `L` places: `S = batch H L^2` scores | yes | query, key, value, context: `4N`; scores shifted, their exponentials and shares: `3S`; sums: `S / L`; a mask of `batch L^2` bytes | the same |
+//! | positions, zero_pad, residual's sum | no | | |
 //! | flatten, reshape, dropout with `p = 0` | the output *is* the input | | |
 //!
 //! The output is always counted, the input never; parameters are counted apart. A value between two layers of one
@@ -277,15 +278,37 @@ impl Counter {
                 product([2, output]).saturating_add(product([2, rows])),
             ),
             LayerSpec::LayerNorm { .. } => (false, output),
+            LayerSpec::Attention { heads, causal } => {
+                let scores = self.scores(*heads, shape);
+                let mask = match causal {
+                    true => product([self.batch, first, first]),
+                    false => 0,
+                };
+                let sums = scores.checked_div(first).unwrap_or(0);
+                (
+                    true,
+                    product([4, output])
+                        .saturating_add(product([3, scores]))
+                        .saturating_add(sums)
+                        .saturating_add(mask),
+                )
+            }
             LayerSpec::MaxPool2d(_)
             | LayerSpec::Softmax
             | LayerSpec::Dropout { .. }
+            | LayerSpec::Positions
             | LayerSpec::ZeroPad { .. }
             | LayerSpec::Flatten
             | LayerSpec::Reshape { .. }
             | LayerSpec::Residual { .. } => (false, 0),
         };
         Kept { input, inside }
+    }
+
+    /// Bytes of an attention's scores.
+    pub(super) fn scores(self, heads: usize, shape: &LayerShape) -> u64 {
+        let length = shape.input.dims.first().copied().unwrap_or(0) as u64;
+        product([self.batch, heads as u64, length, length, self.bytes.float])
     }
 
     fn state(self, spec: &LayerSpec, shape: &LayerShape) -> u64 {
@@ -317,6 +340,12 @@ impl Counter {
             } => {
                 let channels = shape.input.dims.first().copied().unwrap_or(0) as u64;
                 product([outputs, channels, *height as u64, *width as u64])
+            }
+            LayerSpec::Attention { .. } => {
+                let length = shape.input.dims.first().copied().unwrap_or(0) as u64;
+                let dim = shape.input.dims.last().copied().unwrap_or(0) as u64;
+                let maps = product([4, outputs, dim]);
+                maps.saturating_add(product([2, outputs, length]))
             }
             LayerSpec::Residual { layers } => {
                 let inner = layers.iter().zip(&shape.inner);

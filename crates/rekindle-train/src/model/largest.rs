@@ -9,11 +9,12 @@ use std::fmt;
 use rekindle_plan::Bytes;
 
 use super::{
-    cost::ElementBytes,
+    cost::{ElementBytes, product},
     shape::{LayerShape, ModelShape},
     shape_error::LayerPath,
-    spec::{LayerSpec, ModelSpec},
+    spec::{LayerSpec, ModelSpec, SampleShape},
 };
+use rekindle::ChunkedCrossEntropy;
 
 /// A tensor of a training step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +59,20 @@ impl fmt::Display for TensorRole {
 
 impl LargestTensor {
     /// Finds it in steps on batches of so many samples. `shape` is what [`ModelSpec::infer`] gives for `model`.
+    ///
+    /// Where `loss` runs the last layer in chunks, one chunk's output counts.
     #[must_use]
-    pub fn of(model: &ModelSpec, shape: &ModelShape, batch: usize, bytes: ElementBytes) -> Self {
+    pub fn of(
+        model: &ModelSpec,
+        shape: &ModelShape,
+        batch: usize,
+        bytes: ElementBytes,
+        loss: Option<ChunkedCrossEntropy>,
+    ) -> Self {
         let batch = batch as u64;
         let input = shape.input.elements().saturating_mul(batch);
         let mut search = Search {
+            chunked: loss.map(|loss| (model.layers.len().saturating_sub(1), loss)),
             batch,
             bytes,
             largest: Self {
@@ -76,6 +86,8 @@ impl LargestTensor {
 }
 
 struct Search {
+    /// The last layer, and the loss that runs it in chunks.
+    chunked: Option<(usize, ChunkedCrossEntropy)>,
     batch: u64,
     bytes: ElementBytes,
     largest: LargestTensor,
@@ -98,16 +110,45 @@ impl Search {
                 false => 0,
             },
             LayerSpec::Embedding { .. } | LayerSpec::ZeroPad { .. } => 0,
+            LayerSpec::Attention { heads, .. } => {
+                return self.attention(*heads, layer, shape, path);
+            }
             _ => return,
         };
-        let (path, kind) = (LayerPath(path.clone()), layer.kind());
+        let (path, kind) = (LayerPath(path.to_vec()), layer.kind());
         let weight = TensorRole::Weight {
             path: path.clone(),
             kind,
         };
         self.consider(shape.param_count.saturating_sub(bias), weight);
-        let output = shape.output.elements().saturating_mul(self.batch);
+        let output = match self.chunked {
+            Some((last, loss)) if path.0 == [last] => self.chunk(loss, shape),
+            _ => shape.output.elements().saturating_mul(self.batch),
+        };
         self.consider(output, TensorRole::Output { path, kind });
+    }
+
+    /// One of its four weights, or what each place gives each other one in each head.
+    fn attention(&mut self, heads: usize, layer: &LayerSpec, shape: &LayerShape, path: &[usize]) {
+        let [length, dim] = [0, 1].map(|axis| shape.input.dims.get(axis).map_or(0, |&n| n as u64));
+        let (path, kind) = (LayerPath(path.to_vec()), layer.kind());
+        let weight = TensorRole::Weight {
+            path: path.clone(),
+            kind,
+        };
+        self.consider(dim.saturating_mul(dim), weight);
+        let scores = product([self.batch, heads as u64, length, length]);
+        let largest = scores.max(product([self.batch, length, dim]));
+        self.consider(largest, TensorRole::Output { path, kind });
+    }
+
+    /// Values of one chunk's output.
+    fn chunk(&self, loss: ChunkedCrossEntropy, shape: &LayerShape) -> u64 {
+        let of = |sample: &SampleShape| sample.dims.last().copied().unwrap_or(1).max(1);
+        let (width, classes) = (of(&shape.input), of(&shape.output) as u64);
+        let rows = (shape.input.elements() / width as u64).saturating_mul(self.batch);
+        let chunk = loss.chunk_tokens(usize::try_from(rows).unwrap_or(usize::MAX), width);
+        rows.min(chunk as u64).saturating_mul(classes)
     }
 
     fn consider(&mut self, numbers: u64, role: TensorRole) {
@@ -121,7 +162,6 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::spec::SampleShape;
     use rekindle::dtype::Dtype;
 
     fn linear(out: usize) -> LayerSpec {
@@ -134,7 +174,7 @@ mod tests {
             layers,
         };
         let shape = model.infer().expect("a model");
-        LargestTensor::of(&model, &shape, batch, ElementBytes::flex(dtype))
+        LargestTensor::of(&model, &shape, batch, ElementBytes::flex(dtype), None)
     }
 
     #[test]
@@ -154,6 +194,18 @@ mod tests {
         assert_eq!(role(50), (output, 60_000));
         let half = largest(layers(), 50, Dtype::F16);
         assert_eq!(half.bytes, Bytes(30_000));
+        let model = ModelSpec {
+            input: SampleShape::float([10]),
+            layers: vec![linear(600)],
+        };
+        let shape = model.infer().expect("a model");
+        let in_chunks = |chunks| {
+            let loss = ChunkedCrossEntropy::new().with_chunks(chunks);
+            LargestTensor::of(&model, &shape, 50, ElementBytes::FLEX, Some(loss)).bytes
+        };
+        // 50 rows of 600 numbers, 17 of them, and the weight's 10.
+        let expected = [120_000, 40_800, 24_000].map(Bytes);
+        assert_eq!([1, 3, 50].map(in_chunks), expected);
         let input = largest(vec![linear(2)], 50, Dtype::F32);
         assert_eq!((input.role, input.bytes), (TensorRole::Input, Bytes(2_000)));
     }

@@ -323,6 +323,13 @@ impl Rules {
                 product([self.counter.batch, shape.output.elements(), FOUND_POSITION])
             }
             (LayerSpec::BatchNorm { .. }, _) => output,
+            (LayerSpec::Attention { heads, .. }, _) => {
+                let scores = self.counter.scores(*heads, shape);
+                match stays {
+                    true => output.max(scores),
+                    false => sum([product([3, output]), product([2, scores])]),
+                }
+            }
             (LayerSpec::LayerNorm { .. }, _) if !stays => output,
             (LayerSpec::Softmax | LayerSpec::Dropout { .. } | LayerSpec::MaxPool2d(_), _)
                 if !stays =>
@@ -391,6 +398,10 @@ impl Rules {
                 | LayerSpec::LayerNorm { .. },
                 _,
             ) => product([2, input]),
+            (LayerSpec::Attention { heads, .. }, _) => {
+                let scores = self.counter.scores(*heads, shape);
+                sum([product([4, input]), product([3, scores])])
+            }
             // The gradient of its input is computed whether it is wanted or not.
             (LayerSpec::BatchNorm { .. }, _) => {
                 let copies = if shape.input.dims.len() == 1 { 2 } else { 4 };

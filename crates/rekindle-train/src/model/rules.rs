@@ -90,6 +90,15 @@ fn output_dims(
             Ok(input.dims.clone())
         }
         LayerSpec::Embedding { vocab, dim } => embedded(*vocab, *dim, input),
+        LayerSpec::Positions => vectors(input).map(Vec::from),
+        LayerSpec::Attention { heads, .. } => {
+            not_zero("heads", &[*heads])?;
+            let [length, dim] = vectors(input)?;
+            match dim.is_multiple_of(*heads) {
+                true => Ok(vec![length, dim]),
+                false => Err(ShapeProblem::Heads { heads: *heads, dim }),
+            }
+        }
         LayerSpec::ZeroPad { padding } => padded(*padding, input),
         LayerSpec::Residual { .. } => match inner.last() {
             None => Err(ShapeProblem::NoLayers),
@@ -129,6 +138,9 @@ pub(super) fn param_count(
         LayerSpec::BatchNorm { .. } => product(&[first, 2]),
         LayerSpec::LayerNorm { .. } => product(&[last, 2]),
         LayerSpec::Embedding { vocab, dim } => product(&[*vocab, *dim]),
+        LayerSpec::Positions => product(&[first, last]),
+        LayerSpec::Attention { .. } => product(&[last, last])
+            .and_then(|weight| weight.checked_add(last as u64)?.checked_mul(4)),
         LayerSpec::Residual { .. } => Some(LayerShape::param_sum(inner)),
         LayerSpec::MaxPool2d(_)
         | LayerSpec::AvgPool2d(_)
@@ -224,6 +236,13 @@ fn image(input: &SampleShape) -> Result<[usize; 3], ShapeProblem> {
     <[usize; 3]>::try_from(input.dims.as_slice()).map_err(|_| ShapeProblem::WrongRank {
         wants: "[channels, height, width]",
         advice: "put a reshape before it, or take out the flatten",
+    })
+}
+
+fn vectors(input: &SampleShape) -> Result<[usize; 2], ShapeProblem> {
+    <[usize; 2]>::try_from(input.dims.as_slice()).map_err(|_| ShapeProblem::WrongRank {
+        wants: "[length, dim]",
+        advice: "put an embedding of a row of token ids before it",
     })
 }
 

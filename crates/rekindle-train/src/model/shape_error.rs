@@ -121,6 +121,14 @@ pub enum ShapeProblem {
         /// Values in the input.
         got: u64,
     },
+    /// A vector cannot be divided among the heads.
+    #[error("{heads} heads do not divide {dim} values; use a number of heads that does")]
+    Heads {
+        /// How many.
+        heads: usize,
+        /// Length of a vector.
+        dim: usize,
+    },
     /// The inner layers of a residual change the shape.
     #[error("its layers turn this into {output}; `x + f(x)` wants both alike")]
     ResidualChangesShape {

@@ -102,6 +102,17 @@ pub enum LayerSpec {
         #[schemars(range(min = 1))]
         dim: usize,
     },
+    /// A learned vector for each place, added: on `[length, dim]`, for attention, which knows no order.
+    Positions,
+    /// Multi-head self-attention over `[length, dim]`, with its four linear maps (Vaswani et al. 2017).
+    Attention {
+        /// Number of heads; it divides `dim`.
+        #[schemars(range(min = 1))]
+        heads: usize,
+        /// Whether a place sees only itself and those before it.
+        #[serde(default = "yes")]
+        causal: bool,
+    },
     /// Zeros around `[channels, height, width]`.
     ZeroPad {
         /// Rows above and below, columns left and right: one number for all sides, `[rows, columns]`, or
@@ -159,6 +170,8 @@ impl LayerSpec {
             Self::BatchNorm { .. } => "batch_norm",
             Self::LayerNorm { .. } => "layer_norm",
             Self::Embedding { .. } => "embedding",
+            Self::Positions => "positions",
+            Self::Attention { .. } => "attention",
             Self::ZeroPad { .. } => "zero_pad",
             Self::Residual { .. } => "residual",
         }

@@ -5,7 +5,11 @@
 
 use burn::{
     module::Module,
-    nn::{BatchNorm, DropoutConfig, Embedding, LayerNorm, Linear, conv::Conv2d},
+    nn::{
+        BatchNorm, DropoutConfig, Embedding, LayerNorm, Linear,
+        attention::{MhaInput, MultiHeadAttention, generate_autoregressive_mask},
+        conv::Conv2d,
+    },
     tensor::{
         Tensor, activation,
         module::{avg_pool2d, max_pool2d},
@@ -15,9 +19,10 @@ use burn::{
 
 use super::{
     spec::{PoolSpec, SampleShape},
-    value::{Value, ValueError},
+    value::{Projection, Value, ValueError},
 };
 use rekindle::{
+    ChunkedCrossEntropy,
     activation::{Activation, ActivationMapper},
     layer::Layer,
 };
@@ -35,6 +40,10 @@ pub enum Op {
     LayerNorm(LayerNorm),
     /// A learned vector for each token id.
     Embedding(Embedding),
+    /// A learned vector for each place.
+    Positions(Embedding),
+    /// Multi-head attention.
+    Attention(MultiHeadAttention),
 }
 
 /// One step of a stage's program.
@@ -42,6 +51,11 @@ pub enum Op {
 pub(super) enum Instruction {
     /// Runs the module of this index.
     Apply(usize),
+    /// Runs the attention of this index.
+    Attend {
+        op: usize,
+        causal: bool,
+    },
     Relu,
     Gelu,
     Tanh,
@@ -53,6 +67,11 @@ pub(super) enum Instruction {
     ZeroPad([usize; 4]),
     /// To this shape of one sample.
     Reshape(Vec<usize>),
+    /// Leaves the linear layer of this index to the loss.
+    Defer {
+        op: usize,
+        loss: ChunkedCrossEntropy,
+    },
     /// Remembers the value for the matching `AddSkip`.
     PushSkip,
     AddSkip,
@@ -91,6 +110,16 @@ impl Stage {
         &self.ops
     }
 
+    /// Leaves its last layer to the loss, where that is linear.
+    pub(crate) fn defer_projection(&mut self, loss: ChunkedCrossEntropy) {
+        if let Some(last) = self.program.last_mut()
+            && let Instruction::Apply(op) = *last
+            && matches!(self.ops[op], Op::Linear(_))
+        {
+            *last = Instruction::Defer { op, loss };
+        }
+    }
+
     fn run(&self, input: Value) -> Result<Value, ValueError> {
         input.check(&self.input)?;
         let mut skips = Vec::new();
@@ -98,6 +127,10 @@ impl Stage {
         for instruction in &self.program {
             value = match instruction {
                 Instruction::Apply(index) => apply(&self.ops[*index], value)?,
+                Instruction::Attend { op, causal } => {
+                    attend(&self.ops[*op], value.into_float3()?, *causal).into()
+                }
+                Instruction::Defer { op, loss } => defer(&self.ops[*op], value, *loss)?,
                 Instruction::PushSkip => {
                     skips.push(value.clone());
                     value
@@ -159,7 +192,7 @@ impl Layer for Stage {
     fn has_balanced(&self) -> bool {
         self.program.iter().any(|instruction| match instruction {
             Instruction::Apply(index) => matches!(self.ops[*index], Op::LayerNorm(_)),
-            Instruction::Reshape(_) | Instruction::PushSkip => false,
+            Instruction::Reshape(_) | Instruction::PushSkip | Instruction::Defer { .. } => false,
             _ => true,
         })
     }
@@ -175,6 +208,11 @@ fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {
     Ok(match op {
         Op::Linear(_) | Op::BatchNorm(_) | Op::LayerNorm(_) => value.map(&mut AnyRank(op)),
         Op::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
+        Op::Positions(places) => {
+            let vectors = value.into_float3()?;
+            (vectors + places.weight.val().unsqueeze::<3>()).into()
+        }
+        Op::Attention(_) => value,
         Op::Embedding(embedding) => {
             let mut sample = value.sample_shape().dims;
             let ids = value.reshape(&[sample.iter().product()])?.into_tokens2()?;
@@ -183,6 +221,38 @@ fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {
             Value::from(vectors).reshape(&sample)?
         }
     })
+}
+
+/// The value and the layer that the loss applies to it, row by row.
+fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Result<Value, ValueError> {
+    let Op::Linear(linear) = op else {
+        return Ok(value);
+    };
+    let hidden = match value {
+        Value::Float3(tokens) => tokens.flatten(0, 1),
+        other => other.into_float2()?,
+    };
+    Ok(Value::Deferred(Projection {
+        hidden,
+        weight: linear.weight.val(),
+        bias: linear.bias.as_ref().map(|bias| bias.val()),
+        loss,
+    }))
+}
+
+/// Attention of each place to all, or to itself and those before it.
+fn attend(op: &Op, vectors: Tensor<3>, causal: bool) -> Tensor<3> {
+    let Op::Attention(attention) = op else {
+        return vectors;
+    };
+    let [batch, length, _] = vectors.dims();
+    let device = vectors.device();
+    let input = MhaInput::self_attn(vectors);
+    let input = match causal {
+        true => input.mask_attn(generate_autoregressive_mask(batch, length, &device)),
+        false => input,
+    };
+    attention.forward(input).context
 }
 
 fn add(skip: Value, value: Value) -> Result<Value, ValueError> {
@@ -211,7 +281,7 @@ impl ActivationMapper for AnyRank<'_> {
             Op::Linear(linear) => linear.forward(tensor),
             Op::BatchNorm(norm) => norm.forward(tensor),
             Op::LayerNorm(norm) => norm.forward(tensor),
-            Op::Conv2d(_) | Op::Embedding(_) => tensor,
+            Op::Conv2d(_) | Op::Embedding(_) | Op::Positions(_) | Op::Attention(_) => tensor,
         }
     }
 }

@@ -7,6 +7,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::spec::{ElementKind, SampleShape};
 use rekindle::{
+    ChunkedCrossEntropy,
     activation::{Activation, ActivationMapper, ActivationVisitor},
     dtype::Dtype,
 };
@@ -26,6 +27,34 @@ pub enum Value {
     Tokens3(Tensor<3, Int>),
     /// Token ids `[batch, a, b, c]`.
     Tokens4(Tensor<4, Int>),
+    /// A model's output before its last layer, and that layer: what the loss computes in chunks.
+    Deferred(Projection),
+}
+
+/// Rows that the loss projects onto classes, and how.
+#[derive(Debug, Clone)]
+pub struct Projection {
+    /// The rows `[rows, values]`.
+    pub hidden: Tensor<2>,
+    /// The projection's weight `[values, classes]`.
+    pub weight: Tensor<2>,
+    /// Its bias `[classes]`.
+    pub bias: Option<Tensor<1>>,
+    /// The loss that runs it.
+    pub loss: ChunkedCrossEntropy,
+}
+
+impl Projection {
+    /// The mean loss against these classes, one for each row, and how many rows are classified right.
+    pub(crate) fn cross_entropy(self, classes: Tensor<1, Int>) -> (Tensor<1>, Tensor<1, Int>) {
+        let Self {
+            hidden,
+            weight,
+            bias,
+            loss,
+        } = self;
+        loss.forward_and_correct(hidden, weight, bias, classes)
+    }
 }
 
 /// A value that is not what was asked for.
@@ -67,8 +96,9 @@ pub enum ValueError {
 
 /// Evaluates an expression for the tensor inside a value, whatever its rank and elements.
 macro_rules! with_tensor {
-    ($value:expr, $tensor:ident => $body:expr) => {
+    ($value:expr, $tensor:ident => $body:expr, $projection:ident => $deferred:expr) => {
         match $value {
+            Value::Deferred($projection) => $deferred,
             Value::Float2($tensor) => $body,
             Value::Float3($tensor) => $body,
             Value::Float4($tensor) => $body,
@@ -181,14 +211,20 @@ impl Value {
     /// Sizes of all dimensions, the batch first.
     #[must_use]
     pub fn dims(&self) -> Vec<usize> {
-        with_tensor!(self, tensor => tensor.dims().to_vec())
+        with_tensor!(
+            self,
+            tensor => tensor.dims().to_vec(),
+            projection => vec![projection.hidden.dims()[0], projection.weight.dims()[1]]
+        )
     }
 
     /// Whether it holds numbers or token ids.
     #[must_use]
     pub fn kind(&self) -> ElementKind {
         match self {
-            Self::Float2(_) | Self::Float3(_) | Self::Float4(_) => ElementKind::Float,
+            Self::Float2(_) | Self::Float3(_) | Self::Float4(_) | Self::Deferred(_) => {
+                ElementKind::Float
+            }
             Self::Tokens2(_) | Self::Tokens3(_) | Self::Tokens4(_) => ElementKind::Token,
         }
     }
@@ -240,6 +276,7 @@ impl Value {
             Self::Tokens2(tensor) => reshape_tokens(tensor, &wanted),
             Self::Tokens3(tensor) => reshape_tokens(tensor, &wanted),
             Self::Tokens4(tensor) => reshape_tokens(tensor, &wanted),
+            Self::Deferred(_) => Err(ValueError::Rank { shape: wanted }),
         }
     }
 }
@@ -285,10 +322,21 @@ fn check_count(given: usize, shape: &[usize]) -> Result<(), ValueError> {
 
 impl Activation for Value {
     fn visit<V: ActivationVisitor>(&self, visitor: &mut V) {
-        with_tensor!(self, tensor => tensor.visit(visitor));
+        with_tensor!(self, tensor => tensor.visit(visitor), projection => {
+            projection.hidden.visit(visitor);
+            projection.weight.visit(visitor);
+            projection.bias.visit(visitor);
+        });
     }
 
     fn map<M: ActivationMapper>(self, mapper: &mut M) -> Self {
-        with_tensor!(self, tensor => tensor.map(mapper).into())
+        with_tensor!(self, tensor => tensor.map(mapper).into(), projection => {
+            Self::Deferred(Projection {
+                hidden: projection.hidden.map(mapper),
+                weight: projection.weight.map(mapper),
+                bias: Activation::map(projection.bias, mapper),
+                loss: projection.loss,
+            })
+        })
     }
 }

@@ -10,9 +10,7 @@ use super::{
     Job, Observer, Order, Planned, RunError, ScheduleRequest, prepare::Built, terms::Terms,
 };
 use crate::profiles::StoredProfile;
-use crate::{
-    device::pool_overhead, engine::Engine, loss::rows, optimizer::AnyOptimizer, settings::Clip,
-};
+use crate::{device::pool_overhead, engine::Engine, optimizer::AnyOptimizer, settings::Clip};
 use rekindle::statistics::Statistics;
 use rekindle::{
     executor::{Executor, Recheck, Room},
@@ -81,10 +79,7 @@ impl Built {
             self.model,
             |stage| self.labels[stage].clone(),
             &input,
-            |output| {
-                let output = rows(output);
-                (targets.loss(output.clone()), targets.correct(output))
-            },
+            |output| targets.compared(output),
             |done| observer.profiling(done, of),
         );
         let batch_bytes = with_batch.0.saturating_sub(held.0);

@@ -6,8 +6,9 @@ use burn::{module::Module, tensor::Device};
 
 use super::{Job, RunError};
 use crate::{
+    chunks::check_loss_chunks,
     data::{Shuffled, batch::Batch, in_order},
-    loss::{TargetTensor, rows},
+    loss::TargetTensor,
     model::{
         build::build, cost::ElementBytes, largest::LargestTensor, shape::ModelShape,
         spec::ModelSpec, stage::Stage, stages::StagePlan, value::Value,
@@ -30,13 +31,16 @@ pub(crate) struct Built {
 impl Built {
     pub(crate) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
         check_update(job.settings, job.executor)?;
+        check_loss_chunks(job.settings, job.model, job.executor)?;
         let shape = job.model.infer()?;
         check_buffers(job, &shape)?;
         let stages = StagePlan::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
         // First values are drawn on the device.
-        let built = TrainError::caught(|| build(job.model, &stages, job.settings.dtype, device))??;
+        let mut built =
+            TrainError::caught(|| build(job.model, &stages, job.settings.dtype, device))??;
+        job.settings.defer_projection(&mut built);
         Ok(Self {
             model: Sequential::new(built),
             shape,
@@ -73,8 +77,7 @@ impl Built {
         if let Some(batch) = last_evaluated(job) {
             let device = device.clone().without_autodiff();
             let (input, targets) = to_device(batch, job.settings.dtype, &device)?;
-            let output = rows(self.model.valid().forward(input));
-            drop((targets.loss(output.clone()), targets.correct(output)));
+            drop(targets.compared(self.model.valid().forward(input)));
         }
         Ok(())
     }
@@ -86,7 +89,9 @@ fn check_buffers(job: &Job<'_>, shape: &ModelShape) -> Result<(), RunError> {
         return Ok(());
     };
     let bytes = ElementBytes::flex(job.settings.dtype);
-    let tensor = LargestTensor::of(job.model, shape, job.settings.micro_batch(), bytes);
+    let loss = job.settings.loss_chunks.cross_entropy();
+    let batch = job.settings.micro_batch();
+    let tensor = LargestTensor::of(job.model, shape, batch, bytes, loss);
     if tensor.bytes > limit {
         return Err(RunError::TensorTooLarge { tensor, limit });
     }

@@ -17,7 +17,7 @@ use rekindle_train::{
         spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
     },
     session::{Job, ScheduleRequest, measure},
-    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 /// Share of a step's measured peak, fixed bytes apart, by which the count may miss it.
@@ -160,6 +160,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         seed: 0,
         dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
+        loss_chunks: LossChunks::Whole,
         optimizer: case.optimizer,
         learning_rate: LearningRate::Constant { rate: 1e-3 },
         update: rekindle::record::Update::After,

@@ -10,7 +10,7 @@ use rekindle_train::{
     },
     record::StepRecord,
     session::{MemoryNow, Observer},
-    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 /// So many random vectors of `width` numbers, with classes.
@@ -37,6 +37,7 @@ pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> T
         seed: 5,
         dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
+        loss_chunks: LossChunks::Whole,
         optimizer,
         learning_rate: LearningRate::Constant { rate: 0.1 },
         update: rekindle::record::Update::After,

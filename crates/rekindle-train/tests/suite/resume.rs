@@ -14,14 +14,16 @@ use rekindle_train::{
     RunDirError,
     data::{
         Split, open,
-        settings::{DataSettings, Source, SyntheticTarget},
+        settings::{DataSettings, Predict, Source, SyntheticTarget},
     },
     device::DeviceId,
     model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     record::{EvalRecord, RunRecord, StepRecord},
     run_dir::{Notice, RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
     session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
-    settings::{Clip, LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{
+        Clip, LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
+    },
 };
 use serde::de::DeserializeOwned;
 
@@ -113,6 +115,7 @@ pub fn settings(optimizer: OptimizerSettings) -> TrainSettings {
         seed: 11,
         dtype: Dtype::F32,
         loss: LossKind::CrossEntropy,
+        loss_chunks: LossChunks::Whole,
         optimizer,
         learning_rate: LearningRate::WarmupCosine {
             rate: 0.01,
@@ -695,6 +698,7 @@ fn a_text_of_the_same_length_is_another_one() {
     case.source = Some(Source::Text {
         files: vec![text.clone()],
         window: 4,
+        predict: Predict::Next,
     });
     fs::write(&text, "one text of some length, read byte by byte").unwrap();
     let run = folder.path().join("run");

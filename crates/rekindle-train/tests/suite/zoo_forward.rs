@@ -403,6 +403,76 @@ fn embedding_looks_up_rows() {
 }
 
 #[test]
+fn positions_add_a_vector_for_each_place() {
+    let input = scattered(2 * 3 * 2);
+    let table = scattered(20).split_off(14);
+    let (dims, values) = run(
+        &input,
+        &[2, 3, 2],
+        vec![LayerSpec::Positions],
+        vec![table.clone()],
+    );
+    assert_eq!(dims, [2, 3, 2]);
+    let expected: Vec<f32> = input
+        .iter()
+        .zip(table.iter().cycle())
+        .map(|(x, p)| x + p)
+        .collect();
+    assert_close(&values, &expected);
+}
+
+/// `softmax(q k^T / sqrt(dim / heads)) v` in each head, then the output's map.
+#[test]
+fn attention_weighs_the_places_that_it_sees() {
+    let (length, dim, heads) = (4, 6, 2);
+    let size = dim / heads;
+    let input = scattered(length * dim);
+    let maps: Vec<Vec<f32>> = (0..4)
+        .flat_map(|map| {
+            let weight: Vec<f32> = scattered(dim * dim + map).split_off(map);
+            let weight = weight.into_iter().map(|value| value / 2.0).collect();
+            [weight, scattered(dim + 2 * map + 1).split_off(2 * map + 1)]
+        })
+        .collect();
+    let map = |map: usize, rows: &[f32]| -> Vec<f32> {
+        let (weight, bias) = (&maps[2 * map], &maps[2 * map + 1]);
+        let value = |row: &[f32], out: usize| {
+            let products = row
+                .iter()
+                .enumerate()
+                .map(|(x, value)| value * weight[x * dim + out]);
+            products.sum::<f32>() + bias[out]
+        };
+        let rows = rows.chunks(dim);
+        rows.flat_map(|row| (0..dim).map(|out| value(row, out)).collect::<Vec<_>>())
+            .collect()
+    };
+    // In the order of their names: query, key, value, output.
+    let [query, key, value] = [0, 1, 2].map(|one| map(one, &input));
+    for causal in [true, false] {
+        let mut context = vec![0.0; length * dim];
+        for (place, head) in (0..length).flat_map(|place| (0..heads).map(move |head| (place, head)))
+        {
+            let at = |rows: &[f32], row: usize, x: usize| rows[row * dim + head * size + x];
+            let seen = if causal { place + 1 } else { length };
+            let score = |other: usize| -> f32 {
+                let products = (0..size).map(|x| at(&query, place, x) * at(&key, other, x));
+                (products.sum::<f32>() / (size as f32).sqrt()).exp()
+            };
+            let total: f32 = (0..seen).map(score).sum();
+            for x in 0..size {
+                let weighed = (0..seen).map(|other| score(other) / total * at(&value, other, x));
+                context[place * dim + head * size + x] = weighed.sum();
+            }
+        }
+        let layer = LayerSpec::Attention { heads, causal };
+        let (dims, values) = run(&input, &[1, length, dim], vec![layer], maps.clone());
+        assert_eq!(dims, [1, length, dim]);
+        assert_close(&values, &map(3, &context));
+    }
+}
+
+#[test]
 fn zero_pad_adds_rows_and_columns_where_it_says() {
     let layer = LayerSpec::ZeroPad {
         padding: [1, 0, 2, 1],

@@ -220,7 +220,13 @@ fn the_count_is_what_stays_alive() {
         dim: 32,
     };
 
+    let places = SampleShape::float([48, 32]);
+    let attention = |causal| LayerSpec::Attention { heads: 4, causal };
+
     let one_layer = vec![
+        (&places, LayerSpec::Positions),
+        (&places, attention(true)),
+        (&places, attention(false)),
         (&features, linear(512)),
         (&rows, linear(24)),
         (&image, linear(24)),
@@ -309,6 +315,7 @@ fn the_count_is_what_stays_alive() {
         ),
     ];
     let several_layers = vec![
+        (&places, vec![layer_norm(), attention(true)]),
         (
             &image,
             vec![
@@ -370,6 +377,7 @@ fn the_count_is_what_stays_alive() {
             vec![LayerSpec::Flatten, embedding(), LayerSpec::Flatten],
         ),
         (&tokens, vec![embedding(), layer_norm(), linear(16)]),
+        (&tokens, vec![embedding(), LayerSpec::Positions]),
     ];
 
     let mut wrong = Vec::new();

@@ -178,6 +178,21 @@ fn every_kind_maps_its_shape() {
             1024,
         ),
         (
+            SampleShape::float([6, 4]),
+            LayerSpec::Positions,
+            SampleShape::float([6, 4]),
+            6 * 4,
+        ),
+        (
+            SampleShape::float([6, 4]),
+            LayerSpec::Attention {
+                heads: 2,
+                causal: true,
+            },
+            SampleShape::float([6, 4]),
+            4 * (4 * 4 + 4),
+        ),
+        (
             image.clone(),
             LayerSpec::Residual {
                 layers: vec![linear(9), linear(7)],
@@ -241,6 +256,22 @@ fn settings_that_make_no_sense_are_refused() {
         refused(tokens(), LayerSpec::Embedding { vocab: 2, dim: 0 }),
         zero("dim")
     );
+
+    let attention = |heads| LayerSpec::Attention {
+        heads,
+        causal: true,
+    };
+    let vectors = || SampleShape::float([6, 4]);
+    assert_eq!(refused(vectors(), attention(0)), zero("heads"));
+    let uneven = ShapeProblem::Heads { heads: 3, dim: 4 };
+    assert_eq!(refused(vectors(), attention(3)), uneven);
+    for layer in [LayerSpec::Positions, attention(1)] {
+        let problem = refused(SampleShape::float([4]), layer);
+        assert!(
+            matches!(problem, ShapeProblem::WrongRank { .. }),
+            "{problem}"
+        );
+    }
 
     for p in [1.0, -0.1, f64::NAN, f64::INFINITY] {
         let problem = refused(image(), LayerSpec::Dropout { p });

@@ -20,6 +20,7 @@ mod watch;
 
 mod activation;
 mod budget;
+mod chunked;
 mod executor;
 mod golden_traces;
 mod memory;

@@ -11,7 +11,7 @@ use rekindle_train::{
         MemoryGrowth, PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord,
         StageRecord,
     },
-    settings::{LearningRate, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 use super::{sentences, table};
@@ -57,6 +57,7 @@ fn record(
             seed: 0,
             dtype: Dtype::F32,
             loss: LossKind::MeanSquaredError,
+            loss_chunks: LossChunks::Whole,
             optimizer,
             learning_rate: LearningRate::Constant { rate: 0.1 },
             update: rekindle::record::Update::After,

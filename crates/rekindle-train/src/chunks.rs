@@ -1,0 +1,57 @@
+//! Which trainings can run their loss in chunks.
+
+use thiserror::Error;
+
+use super::{
+    executor_kind::ExecutorKind,
+    settings::{LossChunks, LossKind, TrainSettings},
+};
+use crate::model::spec::{LayerSpec, ModelSpec};
+
+/// Why a loss cannot run in chunks.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LossChunksRefused {
+    /// The loss needs no projection onto classes.
+    #[error("`loss_chunks` is for `cross_entropy`: leave it out")]
+    Loss,
+    /// What comes last is no projection.
+    #[error(
+        "`loss_chunks` runs the last layer inside the loss, which must be a `linear`, not `{last}`"
+    )]
+    LastLayer {
+        /// The last layer's name in a config.
+        last: &'static str,
+    },
+    /// The executor of modules runs the last layer as a stage.
+    #[error("`loss_chunks` is what recorded steps do: leave `--executor modules` out")]
+    Modules,
+}
+
+/// Checks that a training can run its loss as its settings say.
+///
+/// # Errors
+///
+/// Why it cannot.
+pub fn check_loss_chunks(
+    settings: &TrainSettings,
+    model: &ModelSpec,
+    executor: ExecutorKind,
+) -> Result<(), LossChunksRefused> {
+    if settings.loss_chunks == LossChunks::Whole {
+        return Ok(());
+    }
+    if settings.loss != LossKind::CrossEntropy {
+        return Err(LossChunksRefused::Loss);
+    }
+    match model.layers.last() {
+        Some(LayerSpec::Linear { .. }) => {}
+        last => {
+            let last = last.map_or("nothing", LayerSpec::kind);
+            return Err(LossChunksRefused::LastLayer { last });
+        }
+    }
+    match executor {
+        ExecutorKind::Recorded => Ok(()),
+        ExecutorKind::Modules => Err(LossChunksRefused::Modules),
+    }
+}

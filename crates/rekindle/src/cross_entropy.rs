@@ -1,0 +1,220 @@
+//! Cross entropy of a projection onto a large vocabulary, without the logits: [`ChunkedCrossEntropy`].
+//!
+//! With tokens `n`, hidden values `h` of shape `[N, d]`, a weight `W` `[d, V]`, a bias `b` `[V]`, targets `t` and logits
+//! `z = h W + b`, the loss is `1/N sum_n ( log sum_v exp z_nv - z_nt )`. Its gradient by `z_n` is
+//! `(softmax z_n - onehot t_n) / N`, which needs nothing of the other tokens. So tokens are taken in chunks of `c`, and
+//! each chunk's gradients by `h`, `W` and `b` are computed as soon as its logits are there, in the forward pass: one
+//! chunk's logits are freed before the next one's are made, and none is computed twice (as Liger Kernel does, Hsu et al.
+//! 2024, arXiv 2410.10989). A backward multiplies the gradients by the one that arrives.
+//!
+//! | holds | whole | in chunks |
+//! |---|---|---|
+//! | logits and what is made of them | `2 N V` or more | `c V` where the backend works in place |
+//! | gradients | of `h`, `W`, `b`, in the backward pass | the same, from the forward pass on; one more of `W` while chunks are added up |
+//!
+//! The work is the same, and `N/c` additions of a gradient of `W`.
+//!
+//! The gradients of `W` and `b` are sums over chunks of sums over tokens, and the loss a sum over chunks: they differ
+//! from the whole loss's by rounding. Recorded steps run the same operations as a plain loop: there, bit for bit.
+
+use burn::tensor::{IndexingUpdateOp, Int, Tensor, module::linear};
+
+use crate::{
+    Dtype,
+    known_gradient::{with_gradient, without_graph},
+};
+
+/// Cross entropy with the projection onto the vocabulary inside, in chunks of tokens: the logits never exist whole.
+///
+/// ```
+/// # use burn::{nn::LinearConfig, prelude::*, tensor::Distribution};
+/// use rekindle::ChunkedCrossEntropy;
+///
+/// # let device = Device::flex().autodiff();
+/// # let head = LinearConfig::new(8, 1000).init(&device);
+/// # let hidden = Tensor::<2>::random([64, 8], Distribution::Default, &device);
+/// # let targets = Tensor::<1, Int>::zeros([64], &device);
+/// let (weight, bias) = (head.weight.val(), head.bias.as_ref().map(|bias| bias.val()));
+/// let loss = ChunkedCrossEntropy::new().forward(hidden, weight, bias, targets);
+/// let gradients = loss.backward();
+/// # assert_eq!(head.weight.val().grad(&gradients).map(|gradient| gradient.dims()), Some([8, 1000]));
+/// ```
+///
+/// A projection that shares its weight with an embedding takes `embedding.weight.val().transpose()`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChunkedCrossEntropy {
+    chunks: Option<usize>,
+}
+
+impl ChunkedCrossEntropy {
+    /// With as many chunks as make one chunk's logits no larger than the weight: one for every `d` tokens, rounded up.
+    /// Their memory is then that of the weight's gradient, which is needed anyway, and adding up that gradient takes
+    /// little time beside making it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With so many chunks, at least 1; at most one for each token.
+    #[must_use]
+    pub fn with_chunks(self, chunks: usize) -> Self {
+        let chunks = Some(chunks.max(1));
+        Self { chunks }
+    }
+
+    /// Tokens of one chunk, of `tokens` in all with `width` hidden values each; the last chunk may have fewer.
+    #[must_use]
+    pub fn chunk_tokens(self, tokens: usize, width: usize) -> usize {
+        let tokens_each = self.chunks.map_or(width, |chunks| tokens.div_ceil(chunks));
+        tokens_each.max(1)
+    }
+
+    /// The mean loss of the tokens, shape `[1]`, in `f32`.
+    ///
+    /// `hidden` is `[N, d]`, `weight` `[d, V]`, `bias` `[V]`; `targets` `[N]` are classes below `V`.
+    ///
+    /// # Panics
+    ///
+    /// As burn's operations: where shapes do not fit together, or tensors are on several devices.
+    pub fn forward(
+        self,
+        hidden: Tensor<2>,
+        weight: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        targets: Tensor<1, Int>,
+    ) -> Tensor<1> {
+        self.run(hidden, weight, bias, targets, false).0
+    }
+
+    /// The same, and how many tokens have the largest logit at their target, shape `[1]`.
+    ///
+    /// # Panics
+    ///
+    /// As [`forward`](Self::forward).
+    pub fn forward_and_correct(
+        self,
+        hidden: Tensor<2>,
+        weight: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        targets: Tensor<1, Int>,
+    ) -> (Tensor<1>, Tensor<1, Int>) {
+        let device = targets.device();
+        let (loss, correct) = self.run(hidden, weight, bias, targets, true);
+        (loss, correct.unwrap_or_else(|| Tensor::zeros([1], &device)))
+    }
+
+    fn run(
+        self,
+        hidden: Tensor<2>,
+        weight: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        targets: Tensor<1, Int>,
+        count: bool,
+    ) -> (Tensor<1>, Option<Tensor<1, Int>>) {
+        let [tokens, width] = hidden.dims();
+        let targets = targets.inner();
+        let (rows, by_hidden) = without_graph(hidden.clone());
+        let (matrix, by_weight) = without_graph(weight.clone());
+        let shift = bias.clone().map(without_graph);
+        let by_bias = matches!(shift, Some((_, true)));
+        let chunks = Chunks {
+            weight: matrix,
+            bias: shift.map(|(bias, _)| bias),
+            wanted: [by_hidden, by_weight, by_bias],
+            count,
+        };
+        let mut sums = Sums::default();
+        let length = self.chunk_tokens(tokens, width);
+        for start in (0..tokens).step_by(length) {
+            let part = start..tokens.min(start + length);
+            chunks.add(
+                rows.clone().slice(part.clone()),
+                targets.clone().slice(part),
+                &mut sums,
+            );
+        }
+        let mut loss = sums
+            .loss
+            .unwrap_or_else(|| Tensor::zeros([1], &rows.device()));
+        if by_hidden && !sums.hidden.is_empty() {
+            loss = with_gradient(loss, hidden, Tensor::cat(sums.hidden, 0));
+        }
+        if let Some(gradient) = sums.weight {
+            loss = with_gradient(loss, weight, gradient);
+        }
+        if let (Some(bias), Some(gradient)) = (bias, sums.bias) {
+            loss = with_gradient(loss, bias, gradient);
+        }
+        (loss / tokens as f64, sums.correct)
+    }
+}
+
+/// What all chunks share; no tensor has a graph.
+struct Chunks {
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    /// Whether gradients of hidden values, weight and bias are wanted.
+    wanted: [bool; 3],
+    /// Whether right guesses are counted.
+    count: bool,
+}
+
+/// What the chunks so far come to.
+#[derive(Default)]
+struct Sums {
+    loss: Option<Tensor<1>>,
+    /// Gradients of each chunk's hidden values.
+    hidden: Vec<Tensor<2>>,
+    weight: Option<Tensor<2>>,
+    bias: Option<Tensor<1>>,
+    correct: Option<Tensor<1, Int>>,
+}
+
+impl Chunks {
+    /// Computes one chunk, in place where the backend can.
+    fn add(&self, rows: Tensor<2>, targets: Tensor<1, Int>, sums: &mut Sums) {
+        let dtype = rows.dtype();
+        let targets = targets.unsqueeze_dim::<2>(1);
+        let logits = linear(rows.clone(), self.weight.clone(), self.bias.clone());
+        let logits = logits.cast(Dtype::F32.float());
+        if self.count {
+            let guesses = logits.clone().argmax(1);
+            let right = guesses.equal(targets.clone()).int().sum();
+            accumulate(&mut sums.correct, right, |sum, right| sum + right);
+        }
+        let wanted = logits.clone().gather(1, targets.clone());
+        let largest = logits.clone().max_dim(1);
+        let exponentials = (logits - largest.clone()).exp();
+        let total = exponentials.clone().sum_dim(1);
+        let losses = total.clone().log() + largest - wanted;
+        accumulate(&mut sums.loss, losses.sum(), |sum, loss| sum + loss);
+        let [by_hidden, by_weight, by_bias] = self.wanted;
+        if !(by_hidden || by_weight || by_bias) {
+            return;
+        }
+        let minus_one = total.full_like(-1.0);
+        let gradient = exponentials / total;
+        let gradient = gradient.scatter(1, targets, minus_one, IndexingUpdateOp::Add);
+        let gradient = gradient.cast(dtype);
+        if by_bias {
+            let part = gradient.clone().sum_dim(0).squeeze_dim::<1>(0);
+            accumulate(&mut sums.bias, part, |sum, part| sum + part);
+        }
+        if by_hidden {
+            let weight = self.weight.clone().transpose();
+            sums.hidden.push(gradient.clone().matmul(weight));
+        }
+        if by_weight {
+            let part = rows.transpose().matmul(gradient);
+            accumulate(&mut sums.weight, part, |sum, part| sum + part);
+        }
+    }
+}
+
+/// Adds a part to a sum that may not have begun.
+fn accumulate<T>(sum: &mut Option<T>, part: T, plus: impl FnOnce(T, T) -> T) {
+    *sum = Some(match sum.take() {
+        Some(sum) => plus(sum, part),
+        None => part,
+    });
+}

@@ -1,0 +1,156 @@
+//! A scalar whose gradient was computed together with it: an operation of our own in burn's autodiff graph, for real
+//! devices and for the recording one.
+//!
+//! [`with_gradient`] is the identity on the scalar. Its backward multiplies the gradient that was given by the one that
+//! arrives, and passes the latter on to the scalar: so `f(x, y)` with known `df/dx` and `df/dy` is
+//! `with_gradient(with_gradient(f, x, df_dx), y, df_dy)`. The gradients are kept until then.
+
+#[cfg(feature = "cubecl")]
+use burn::backend::Cube;
+#[cfg(feature = "flex")]
+use burn::backend::Flex;
+use burn::{
+    backend::{
+        Autodiff, Backend, BackendTensor, Capture, Dispatch, DispatchKindConversion,
+        DispatchTensor, DispatchTensorKind, TensorMetadata, backend_extension, tensor::FloatTensor,
+    },
+    tensor::{Shape, Tensor},
+};
+use burn_autodiff::{
+    checkpoint::{
+        base::Checkpointer,
+        strategy::{CheckpointStrategy, NoCheckpointing},
+    },
+    grads::Gradients,
+    ops::{Backward, Ops, OpsKind},
+};
+
+/// `scalar`, with `gradient` as its derivative by `input`; `gradient` has `input`'s shape and type, and no graph.
+pub(crate) fn with_gradient<const D: usize>(
+    scalar: Tensor<1>,
+    input: Tensor<D>,
+    gradient: Tensor<D>,
+) -> Tensor<1> {
+    Tensor::from_dispatch(<Dispatch as KnownGradient>::with_gradient(
+        scalar.into_dispatch(),
+        input.into_dispatch(),
+        gradient.into_dispatch(),
+    ))
+}
+
+/// The tensor without its graph, as [`Tensor::inner`], which burn refuses for recorded tensors; and whether a backward
+/// comes to it.
+pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> (Tensor<D>, bool) {
+    /// The parts of a tracked float tensor of one backend.
+    macro_rules! parts {
+        ($backend:ty, $tensor:expr) => {{
+            let tracked = $tensor.is_tracked();
+            let value = BackendTensor::Float($tensor.into_primitive());
+            let value = <DispatchTensor as DispatchKindConversion<$backend>>::from_backend(value);
+            (Tensor::from_dispatch(value), tracked)
+        }};
+    }
+    let tensor = tensor.into_dispatch();
+    let DispatchTensorKind::Autodiff(inner) = tensor.kind else {
+        return (Tensor::from_dispatch(tensor), false);
+    };
+    match *inner {
+        #[cfg(feature = "flex")]
+        DispatchTensorKind::Flex(BackendTensor::Autodiff(tensor)) => parts!(Flex, tensor),
+        #[cfg(feature = "cubecl")]
+        DispatchTensorKind::Cube(BackendTensor::Autodiff(tensor)) => parts!(Cube, tensor),
+        DispatchTensorKind::Capture(BackendTensor::Autodiff(tensor)) => parts!(Capture, tensor),
+        other => {
+            let kind = DispatchTensorKind::Autodiff(Box::new(other));
+            let other = DispatchTensor {
+                kind,
+                autodiff: tensor.autodiff,
+            };
+            (Tensor::<D>::from_dispatch(other).inner(), true)
+        }
+    }
+}
+
+/// The operation for each backend. Without autodiff there is no graph to put it into.
+#[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cubecl"), Capture, Autodiff)]
+pub(crate) trait KnownGradient: Backend {
+    fn with_gradient(
+        scalar: FloatTensor<Self>,
+        input: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// Without autodiff: nothing to record.
+macro_rules! without_autodiff {
+    ($backend:ty) => {
+        impl KnownGradient for $backend {
+            fn with_gradient(
+                scalar: FloatTensor<Self>,
+                _input: FloatTensor<Self>,
+                _gradient: FloatTensor<Self>,
+            ) -> FloatTensor<Self> {
+                scalar
+            }
+        }
+    };
+}
+
+#[cfg(feature = "flex")]
+without_autodiff!(Flex);
+#[cfg(feature = "cubecl")]
+without_autodiff!(Cube);
+without_autodiff!(Capture);
+
+impl<I, C> KnownGradient for Autodiff<I, C>
+where
+    I: Backend,
+    C: CheckpointStrategy,
+{
+    fn with_gradient(
+        scalar: FloatTensor<Self>,
+        input: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let (value, scalar) = scalar.into_parts();
+        let (_, input) = input.into_parts();
+        match Scaled
+            .prepare::<NoCheckpointing>([scalar, input])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish(gradient.into_primitive(), value),
+            OpsKind::UnTracked(prep) => prep.finish(value),
+        }
+    }
+}
+
+/// Passes the gradient on to the scalar, and gives the input the known one times it.
+#[derive(Debug)]
+struct Scaled;
+
+impl<I: Backend> Backward<I, 2> for Scaled {
+    type State = FloatTensor<I>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let arriving = grads.consume::<I>(&ops.node);
+        let known = ops.state;
+        let [scalar, input] = ops.parents;
+        if let Some(input) = input {
+            let mut scale = arriving.clone();
+            if scale.dtype() != known.dtype() {
+                scale = I::float_cast(scale, known.dtype().into());
+            }
+            let scale = I::float_reshape(scale, Shape::from(vec![1; known.rank()]));
+            grads.register::<I>(input.id, I::float_mul(known, scale));
+        }
+        if let Some(scalar) = scalar {
+            grads.register::<I>(scalar.id, arriving);
+        }
+    }
+}
