@@ -10,7 +10,7 @@ use crate::{config::Config, failure::Failure, terminal};
 /// Budgets that are planned for, in parts of the plain step's peak.
 const SHARES: [f64; 2] = [0.75, 0.5];
 /// Planning for more operations would take minutes.
-const MOST_OPERATIONS: usize = 50_000;
+const MOST_OPERATIONS: usize = 60_000;
 
 /// The recorded step. Parameters, batch and optimizer's state are counted; kernels' temporary bytes, and what the
 /// process holds besides, are not.

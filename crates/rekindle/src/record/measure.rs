@@ -123,6 +123,7 @@ impl Costs {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
         let alike = Alike::new(recording);
+        let storage = storage_bytes(recording);
         let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
         let probe = Probe { device, meter };
         let started = Instant::now();
@@ -143,9 +144,10 @@ impl Costs {
                 let steps = program.program().len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
                 let group = &mut groups[alike.group[run.number] as usize];
+                // The first operation of a kind may free nothing that could be taken over, and a later one something.
+                let over = may_be_taken_over(recording, run, &storage);
                 let look = group.runs.len() < pass + 1;
-                let operation = without_draw(run.operation());
-                if look {
+                if look || !over.is_empty() && group.took_over.len() < pass + 1 {
                     // Once with its inputs kept: what more is in use is its outputs.
                     // Threads are held together: each needs scratch of its own, and all may need it at once.
                     meter.gather_threads(pass == GATHERED_PASS);
@@ -155,10 +157,17 @@ impl Costs {
                     for output in run.recorded.outputs() {
                         interpreter.run(OperationIr::Drop(recording.tensors.last_read(output)));
                     }
-                    let taken = probe.measure(interpreter.as_mut(), operation);
-                    group.note(pass, &kept, &taken, may_take_over(recording, run));
+                    // Once with the first of those freed that could be taken over, so that it is known which one was.
+                    let (first, others) = over.split_at(over.len().min(1));
+                    let taken =
+                        probe.measure(interpreter.as_mut(), without_draw(run.keeping(others)));
+                    for &(_, other) in others {
+                        interpreter.run(OperationIr::Drop(recording.tensors.last_read(other)));
+                    }
+                    let first = first.first().map(|&(place, _)| place);
+                    group.note(pass, &kept, &taken, first, look);
                 } else {
-                    let seconds = probe.time(interpreter.as_mut(), operation);
+                    let seconds = probe.time(interpreter.as_mut(), without_draw(run.operation()));
                     group.seconds.push(seconds);
                 }
                 run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
@@ -328,14 +337,30 @@ fn values(recording: &Recording, operation: Recorded) -> u64 {
         .sum()
 }
 
-/// The input whose storage the first output may take over: the only one that is freed here and large enough.
-fn may_take_over(recording: &Recording, run: Run) -> Option<usize> {
+/// The inputs whose storage the first output may take over, by place and number: those that are freed here and large enough.
+fn may_be_taken_over(recording: &Recording, run: Run, storage: &[u64]) -> Vec<(usize, usize)> {
     let numbers = values(recording, run.recorded);
     let inputs = run.recorded.inputs().enumerate();
-    let mut large = inputs
-        .filter(|&(_, input)| run.takes(input) && recording.tensors.value_bytes(input) >= numbers);
-    let (place, _) = large.next()?;
-    large.next().is_none().then_some(place)
+    inputs
+        .filter(|&(_, input)| run.takes(input) && storage[input] >= numbers)
+        .collect()
+}
+
+/// Bytes of the storage of each tensor, at most: one that repeats another's numbers has only those.
+fn storage_bytes(recording: &Recording) -> Vec<u64> {
+    let tensors = 0..recording.tensors.len();
+    let mut bytes: Vec<u64> = tensors
+        .map(|one| recording.tensors.value_bytes(one))
+        .collect();
+    let views = recording.operations.iter();
+    for view in views.filter(|one| may_be_view(&one.kind.name)) {
+        if let Some(viewed) = view.inputs().next() {
+            for output in view.outputs() {
+                bytes[output] = bytes[output].min(bytes[viewed]);
+            }
+        }
+    }
+    bytes
 }
 
 /// What one run of an operation took.
@@ -432,30 +457,42 @@ impl Probe<'_> {
 struct Group {
     seconds: Vec<f64>,
     runs: Vec<Look>,
+    /// The input whose storage was taken over, of each pass with a run that could free one.
+    took_over: Vec<Option<usize>>,
 }
 
 /// One look at its memory.
 struct Look {
     output_bytes: u64,
     temp_bytes: u64,
-    /// The input whose storage the run that could free it took over.
-    took_over: Option<usize>,
 }
 
 impl Group {
-    fn note(&mut self, pass: usize, kept: &Reading, taken: &Reading, over: Option<usize>) {
-        if pass == 0 {
+    /// `over` is the input that could be taken over; `look` says that this is the pass's first run of the group.
+    fn note(
+        &mut self,
+        pass: usize,
+        kept: &Reading,
+        taken: &Reading,
+        over: Option<usize>,
+        look: bool,
+    ) {
+        if pass == 0 && look {
             // Warming up: tables grow, kernels are compiled.
             self.seconds.clear();
         }
         let output_bytes = kept.after.saturating_sub(kept.before);
         self.seconds.push(taken.seconds);
-        let took_over = over.filter(|_| taken.peak.saturating_sub(taken.before) < output_bytes / 2);
-        self.runs.push(Look {
-            output_bytes,
-            temp_bytes: kept.peak.saturating_sub(kept.after.max(kept.before)),
-            took_over,
-        });
+        if over.is_some() {
+            let in_place = taken.peak.saturating_sub(taken.before) < output_bytes / 2;
+            self.took_over.push(over.filter(|_| in_place));
+        }
+        if look {
+            self.runs.push(Look {
+                output_bytes,
+                temp_bytes: kept.peak.saturating_sub(kept.after.max(kept.before)),
+            });
+        }
     }
 
     fn cost(&self, name: &str, numbers: u64) -> Cost {
@@ -474,8 +511,10 @@ impl Group {
             .max()
             .unwrap_or_default();
         let view = may_be_view(name) && output_bytes < numbers / 2;
-        let took_over = looks.first().and_then(|look| look.took_over);
-        let always = looks.iter().all(|look| look.took_over == took_over);
+        // As above.
+        let took = &self.took_over[self.took_over.len().min(2) / 2..];
+        let took_over = took.first().copied().flatten();
+        let always = took.iter().all(|one| *one == took_over);
         let mut seconds = self.seconds.clone();
         seconds.sort_by(f64::total_cmp);
         Cost {

@@ -188,6 +188,13 @@ impl Run<'_> {
         self.recorded.filled(|_| false)
     }
 
+    /// The operation, with these of its inputs kept, which it would free.
+    pub(super) fn keeping(self, inputs: &[(usize, usize)]) -> OperationIr {
+        let kept = |tensor| inputs.iter().any(|&(_, input)| input == tensor);
+        self.recorded
+            .filled(|tensor| self.frees(tensor) && !kept(tensor))
+    }
+
     /// Whether the operation itself frees a tensor.
     pub(super) fn takes(self, tensor: usize) -> bool {
         self.frees(tensor) && self.recorded.can_free(tensor)
