@@ -231,8 +231,9 @@ impl Costs {
         let all = self.of(number).output_bytes as f64;
         let numbers = values(recording, operation).max(1) as f64;
         operation.outputs().map(move |output| {
-            let share = recording.tensors.value_bytes(output) as f64 / numbers;
-            (output, rounded((all * share).ceil() as u64))
+            let own = recording.tensors.value_bytes(output);
+            let share = own as f64 / numbers;
+            (output, rounded(own, (all * share).ceil() as u64))
         })
     }
 
@@ -317,15 +318,16 @@ impl Costs {
     }
 }
 
-/// Headers differ by some bytes from operation to operation: tensors of one size count as equally large, so that one
-/// may take the place of another.
-fn rounded(bytes: u64) -> Bytes {
+/// Headers, and what an operation leaves beside its output, differ by some bytes from operation to operation: tensors of
+/// one size count as equally large, a thousandth more than their numbers, so that one may take the place of another.
+fn rounded(numbers: u64, taken: u64) -> Bytes {
     const ALIGNED: u64 = 256;
     const LARGE: u64 = 16 * 1024;
-    Bytes(if bytes < LARGE {
-        bytes
-    } else {
-        bytes.next_multiple_of(ALIGNED)
+    let usual = (numbers + numbers / 1024).next_multiple_of(ALIGNED) + ALIGNED;
+    Bytes(match taken {
+        ..LARGE => taken,
+        _ if (numbers..=usual).contains(&taken) => usual,
+        _ => taken.next_multiple_of(ALIGNED),
     })
 }
 

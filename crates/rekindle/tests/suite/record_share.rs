@@ -1,11 +1,31 @@
 //! Budgets as a share of what the plain step takes.
 
 use burn::{
-    nn::{Linear, LinearConfig},
-    tensor::{Device, Tensor},
+    nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig},
+    tensor::{Device, Int, Tensor},
 };
 use rekindle::record::RecordError;
 use rekindle_plan::{Bytes, graph::GraphPlanner};
+
+/// Operations of one kind free their inputs here and keep them there: `exp` in log-softmax and in its backward.
+#[test]
+fn the_peak_of_a_loss_over_many_classes_is_the_predicted_one() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let head = LinearConfig::new(32, 6000).init(&device);
+    let hidden = Tensor::<2>::ones([512, 32], &device);
+    let loss = |head: &Linear, hidden: Tensor<2>| {
+        let classes = Tensor::<1, Int>::arange(0..512, &hidden.device());
+        let loss = CrossEntropyLossConfig::new().init(&hidden.device());
+        loss.forward(head.forward(hidden), classes)
+    };
+    let recorded = rekindle::record(&head, &hidden, loss).expect("recorded");
+    let step = recorded.plain().expect("planned");
+    let output = step.run(&head, hidden).expect("run");
+    let (predicted, measured) = (output.predicted_peak.0, output.memory.peak_in_use_bytes.0);
+    let error = predicted as f64 / measured as f64 - 1.0;
+    assert!((0.0..0.03).contains(&error), "{predicted}, {measured}");
+}
 
 #[test]
 fn a_share_is_one_of_the_plain_steps_peak() {
