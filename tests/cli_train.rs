@@ -420,10 +420,7 @@ fn a_loss_that_cannot_run_in_chunks_is_refused() {
     let text = TOKENS.replace("out = 4096 },", "out = 4096 }, \"relu\",");
     std::fs::write(&config, text).expect("written");
     let message = refused(&["plan", config.to_str().expect("a path of text")]);
-    assert!(
-        message.contains("must be a `linear`, not `relu`"),
-        "{message}"
-    );
+    assert!(message.contains("not `relu`"), "{message}");
     let message = refused(&["plan", MLP, "--loss-chunks", "0"]);
     assert!(message.contains("whole, auto or a number"), "{message}");
 }

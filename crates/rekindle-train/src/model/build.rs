@@ -8,7 +8,7 @@
 use burn::{
     module::{Initializer, Module, ModuleVisitor, Param},
     nn::{
-        BatchNormConfig, EmbeddingConfig, LayerNormConfig, Linear, PaddingConfig2d,
+        BatchNormConfig, Embedding, EmbeddingConfig, LayerNormConfig, Linear, PaddingConfig2d,
         attention::MultiHeadAttentionConfig, conv::Conv2dConfig,
     },
     tensor::{Device, Tensor, TensorData},
@@ -118,6 +118,7 @@ fn build_with(
         Ok(planned) if planned == layers => {}
         Ok(planned) | Err(planned) => return Err(BuildError::OtherModel { planned, layers }),
     }
+    let mut embedding = None;
     Ok(plan
         .stages
         .iter()
@@ -125,6 +126,7 @@ fn build_with(
             let mut builder = StageBuilder {
                 ops: Vec::new(),
                 program: Vec::new(),
+                embedding: &mut embedding,
                 dtype,
                 device,
                 init: &mut *init,
@@ -141,6 +143,8 @@ fn build_with(
 struct StageBuilder<'a> {
     ops: Vec<Op>,
     program: Vec<Instruction>,
+    /// The model's first, which others may share.
+    embedding: &'a mut Option<Embedding>,
     dtype: Dtype,
     device: &'a Device,
     init: &'a mut InitWeight<'a>,
@@ -192,9 +196,19 @@ impl StageBuilder<'_> {
                 return self.op(Op::LayerNorm(config.init(self.device)));
             }
             LayerSpec::Embedding { vocab, dim } => {
-                return self.op(Op::Embedding(
-                    EmbeddingConfig::new(*vocab, *dim).init(self.device),
-                ));
+                let embedding = EmbeddingConfig::new(*vocab, *dim).init(self.device);
+                self.op(Op::Embedding(embedding));
+                if let (None, Some(Op::Embedding(first))) = (&self.embedding, self.ops.last()) {
+                    *self.embedding = Some(first.clone());
+                }
+                return;
+            }
+            LayerSpec::Unembedding { .. } => {
+                let shared = self.embedding.clone();
+                let shared = shared.unwrap_or_else(|| unreachable!("the shapes were inferred"));
+                self.program.push(Instruction::Apply(self.ops.len()));
+                self.ops.push(Op::Unembedding(shared));
+                return;
             }
             LayerSpec::Positions => {
                 let places = EmbeddingConfig::new(first, last);
