@@ -118,6 +118,7 @@ fn build_with(
         Ok(planned) if planned == layers => {}
         Ok(planned) | Err(planned) => return Err(BuildError::OtherModel { planned, layers }),
     }
+    let shares = shares_embedding(&model.layers);
     let mut embedding = None;
     Ok(plan
         .stages
@@ -126,6 +127,7 @@ fn build_with(
             let mut builder = StageBuilder {
                 ops: Vec::new(),
                 program: Vec::new(),
+                shares,
                 embedding: &mut embedding,
                 dtype,
                 device,
@@ -140,9 +142,28 @@ fn build_with(
         .collect())
 }
 
+fn shares_embedding(layers: &[LayerSpec]) -> bool {
+    layers.iter().any(|layer| match layer {
+        LayerSpec::Unembedding { .. } => true,
+        LayerSpec::Residual { layers } => shares_embedding(layers),
+        _ => false,
+    })
+}
+
+/// Vectors of length 1 on average: their products with normalised ones, of length `sqrt(dim)`, are near 1, as logits
+/// should be at the start.
+fn unit_rows(dim: usize) -> Initializer {
+    Initializer::Normal {
+        mean: 0.0,
+        std: (dim as f64).sqrt().recip(),
+    }
+}
+
 struct StageBuilder<'a> {
     ops: Vec<Op>,
     program: Vec<Instruction>,
+    /// Whether a projection shares the embedding.
+    shares: bool,
     /// The model's first, which others may share.
     embedding: &'a mut Option<Embedding>,
     dtype: Dtype,
@@ -196,7 +217,11 @@ impl StageBuilder<'_> {
                 return self.op(Op::LayerNorm(config.init(self.device)));
             }
             LayerSpec::Embedding { vocab, dim } => {
-                let embedding = EmbeddingConfig::new(*vocab, *dim).init(self.device);
+                let mut config = EmbeddingConfig::new(*vocab, *dim);
+                if self.shares {
+                    config = config.with_initializer(unit_rows(*dim));
+                }
+                let embedding = config.init(self.device);
                 self.op(Op::Embedding(embedding));
                 if let (None, Some(Op::Embedding(first))) = (&self.embedding, self.ops.last()) {
                     *self.embedding = Some(first.clone());
@@ -211,7 +236,7 @@ impl StageBuilder<'_> {
                 return;
             }
             LayerSpec::Positions => {
-                let places = EmbeddingConfig::new(first, last);
+                let places = EmbeddingConfig::new(first, last).with_initializer(unit_rows(last));
                 return self.op(Op::Positions(places.init(self.device)));
             }
             LayerSpec::Attention { heads, causal } => {
