@@ -389,6 +389,25 @@ fn a_loss_in_chunks_holds_no_logits() {
             [&by_all, &by_chunks].map(|record| record[key].as_f64().expect("a loss"));
         assert!((one - other).abs() < 1e-5 * one, "{key}: {one} and {other}");
     }
+    // Counted from shapes, in the same proportion; in the backward pass updates are counted as well.
+    let counted = |chunks: &str, update: &str| {
+        let arguments = [
+            "estimate",
+            config,
+            "--loss-chunks",
+            chunks,
+            "--update",
+            update,
+        ];
+        let estimate = json(&[&arguments[..], &["--device", "cpu", "--json"]].concat());
+        let recorded = bytes(&estimate["recorded"], "plain_peak_bytes");
+        (bytes(&estimate["plain"]["peak"], "total_bytes"), recorded)
+    };
+    for update in ["after", "in-backward"] {
+        let (whole, chunked) = (counted("whole", update), counted("auto", update));
+        assert!(chunked.0 + logits < whole.0, "{chunked:?}, {whole:?}");
+        assert!(chunked.1 + logits < whole.1, "{chunked:?}, {whole:?}");
+    }
     // No plan makes room for logits in a budget that has none for them.
     let budget = format!("{}B", chunked + logits / 4);
     let arguments = [
