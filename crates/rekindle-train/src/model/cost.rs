@@ -282,18 +282,10 @@ impl Counter {
             LayerSpec::LayerNorm { .. } => (false, output),
             LayerSpec::Attention { heads, causal } => {
                 let scores = self.scores(*heads, shape);
-                let mask = match causal {
-                    true => product([self.batch, first, first]),
-                    false => 0,
-                };
+                let mask = product([u64::from(*causal), self.batch, first, first]);
                 let sums = scores.checked_div(first).unwrap_or(0);
-                (
-                    true,
-                    product([4, output])
-                        .saturating_add(product([3, scores]))
-                        .saturating_add(sums)
-                        .saturating_add(mask),
-                )
+                let kept = [product([4, output]), product([3, scores]), sums, mask];
+                (true, kept.into_iter().fold(0, u64::saturating_add))
             }
             LayerSpec::MaxPool2d(_)
             | LayerSpec::Softmax
