@@ -16,7 +16,7 @@ pub enum LossChunksRefused {
     Loss,
     /// What comes last is no projection.
     #[error(
-        "`loss_chunks` runs the last layer inside the loss, which must be a `linear`, not `{last}`"
+        "`loss_chunks` runs the last layer inside the loss, which must be a `linear` or an `unembedding`, not `{last}`"
     )]
     LastLayer {
         /// The last layer's name in a config.
@@ -44,7 +44,7 @@ pub fn check_loss_chunks(
         return Err(LossChunksRefused::Loss);
     }
     match model.layers.last() {
-        Some(LayerSpec::Linear { .. }) => {}
+        Some(LayerSpec::Linear { .. } | LayerSpec::Unembedding { .. }) => {}
         last => {
             let last = last.map_or("nothing", LayerSpec::kind);
             return Err(LossChunksRefused::LastLayer { last });

@@ -17,12 +17,13 @@ use crate::{
         kernels::Kernels,
         passes::Passes,
         shape::{LayerShape, ModelShape},
-        spec::{LayerSpec, ModelSpec},
+        spec::{LayerSpec, ModelSpec, SampleShape},
         stages::StagePlan,
     },
     settings::{OptimizerSettings, TrainSettings},
 };
 use rekindle::{
+    ChunkedCrossEntropy,
     dtype::Dtype,
     profile::{Holds, Measured, OutputHold, executor_bytes},
     record::Update,
@@ -80,6 +81,11 @@ impl Counted<'_> {
             stages.push(stage(&planned.name, cost, &passes));
             tracked |= planned.param_count > 0;
         }
+        let last_output = cost.stages.last().map_or(0, |stage| stage.output_bytes);
+        let loss = match (self.settings.loss_chunks.cross_entropy(), stages.last_mut()) {
+            (Some(loss), Some(last)) => self.chunked_loss(loss, last),
+            _ => self.loss(last_output),
+        };
 
         let of = |field: fn(&LayerCost) -> u64| Bytes(cost.stages.iter().map(field).sum());
         let params = of(|stage| stage.param_bytes);
@@ -93,7 +99,7 @@ impl Counted<'_> {
                 + self.accumulated_bytes(params)
                 + executor_bytes(stages.len())
                 + Bytes(self.kernels.kept_bytes(&cost.stages)),
-            loss: self.loss(cost.stages.last().map_or(0, |stage| stage.output_bytes)),
+            loss,
             optimizer: self.optimizer(params),
             stages,
         };
@@ -139,6 +145,40 @@ impl Counted<'_> {
             backward_s: seconds(0, (6 + 2 * copies) * output),
             forward_temp_bytes: Bytes((2 + copies) * output),
             backward_temp_bytes: Bytes((2 + copies) * output),
+        }
+    }
+
+    /// The last stage hands its input on, and the loss makes one chunk's logits at a time; beside them the gradient of the
+    /// weight, and what is added to it.
+    fn chunked_loss(&self, loss: ChunkedCrossEntropy, last: &mut Stage) -> LossCost {
+        let Some(shape) = self.shape.layers.last() else {
+            return LossCost::default();
+        };
+        let of = |sample: &SampleShape| sample.dims.last().copied().unwrap_or(1).max(1);
+        let (width, classes) = (of(&shape.input), of(&shape.output) as u64);
+        let batch = self.settings.micro_batch() as u64;
+        let rows = batch * shape.input.elements() / width as u64;
+        let chunk = rows.min(loss.chunk_tokens(rows as usize, width) as u64);
+        let hidden = rows * width as u64 * self.bytes.float;
+        let weight = width as u64 * classes * self.bytes.float;
+        let logits = chunk * classes * Dtype::F32.bytes();
+        let products = rows * width as u64 * classes;
+        *last = Stage {
+            forward_s: Seconds(0.0),
+            backward_s: Seconds(0.0),
+            output_bytes: Bytes(hidden),
+            saved_bytes: Bytes(hidden),
+            forward_temp_bytes: Bytes(0),
+            tracked_temp_bytes: Bytes(0),
+            backward_temp_bytes: Bytes(0),
+            ..last.clone()
+        };
+        let temp = Bytes(logits + 2 * weight + hidden);
+        LossCost {
+            forward_s: seconds(3 * products, 10 * rows * classes * Dtype::F32.bytes()),
+            backward_s: Seconds(0.0),
+            forward_temp_bytes: temp,
+            backward_temp_bytes: Bytes(weight),
         }
     }
 

@@ -7,7 +7,11 @@
 //!
 //! Memory: for smaller types, copies of one parameter and of its gradient while it is updated.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    sync::Arc,
+};
 
 use burn::{
     grad_clipping::{GradientClipping, GradientClippingConfig},
@@ -252,10 +256,15 @@ fn optimizer(settings: OptimizerSettings) -> Arc<dyn DynOptimizer> {
 fn sum_of_squares<M: Module>(model: &M, gradients: &GradientsParams) -> Option<Tensor<1>> {
     struct SquaredNorm<'a> {
         gradients: &'a GradientsParams,
+        /// A parameter that is used twice has one gradient.
+        seen: HashSet<ParamId>,
         sum: Option<Tensor<1>>,
     }
     impl ModuleVisitor for SquaredNorm<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !self.seen.insert(param.id) {
+                return;
+            }
             if let Some(gradient) = self.gradients.get::<D>(param.id) {
                 let square = gradient.cast(Dtype::F32.float()).square().sum();
                 self.sum = Some(match self.sum.take() {
@@ -267,6 +276,7 @@ fn sum_of_squares<M: Module>(model: &M, gradients: &GradientsParams) -> Option<T
     }
     let mut squared = SquaredNorm {
         gradients,
+        seen: HashSet::new(),
         sum: None,
     };
     model.visit(&mut squared);

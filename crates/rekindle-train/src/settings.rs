@@ -33,7 +33,7 @@ pub struct TrainSettings {
     /// What is minimised.
     #[schemars(extend("x-default" = "what fits the data's targets"))]
     pub loss: LossKind,
-    /// Chunks of rows in which the last layer, a `linear`, and cross entropy run together, so that the logits never exist
+    /// Chunks of rows in which the last layer, a `linear` or an `unembedding`, and cross entropy run together, so that the logits never exist
     /// whole: a number, `auto` for chunks whose logits are no larger than the layer's weight, or `whole` for none. Chunks
     /// round sums in another order.
     #[serde(deserialize_with = "number_or_word")]

@@ -33,6 +33,7 @@ use crate::{
     model::{
         spec::{ElementKind, SampleShape},
         stage::Stage,
+        tie::{tie, untie},
         value::Value,
     },
 };
@@ -486,7 +487,8 @@ impl Trainer {
 
     fn update(&mut self, rate: f64, gradients: GradientsParams, squares: Option<f64>) {
         // The optimizer consumes the model, so that it can update parameters in place.
-        let model = self.take_model();
+        let mut model = self.take_model();
+        untie(&mut model);
         let first_step = self.steps_done == 0;
         let engine = &self.engine;
         self.model = self
@@ -494,6 +496,7 @@ impl Trainer {
             .step_by_layer(rate, model, gradients, squares, |stage| {
                 engine.make_room_for_update(stage, first_step);
             });
+        tie(&mut self.model);
     }
 
     fn take_model(&mut self) -> Sequential<Stage> {

@@ -23,7 +23,9 @@ use super::{
 use crate::{
     data::Shuffled,
     device::{DeviceId, OpenDevice, open},
-    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, value::Value},
+    model::{
+        shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, tie::tie, value::Value,
+    },
 };
 use rekindle::{
     layer::Layer,
@@ -124,6 +126,7 @@ impl Trial<'_> {
             settings, train, ..
         } = self.job;
         let mut model = self.model.valid().train();
+        tie(&mut model);
         let mut optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
         let mut values = Values::default();
         for step in 0..settings.steps {
@@ -154,6 +157,7 @@ impl Trial<'_> {
                 values.gradients.extend(gradients_of(&model, &gradients));
             }
             model = optimizer.step(rate, model, gradients);
+            tie(&mut model);
         }
         values.state = state_of(&model);
         Ok(values)

@@ -33,7 +33,7 @@ fn follow_in_layers(layers: &mut Value, vocab: Option<usize>) {
                 let kernel = layer.get("kernel").cloned().unwrap_or_default();
                 layer.entry("stride").or_insert(kernel);
             }
-            Some("embedding") => {
+            Some("embedding" | "unembedding") => {
                 layer.entry("vocab").or_insert_with(|| json!(vocab));
             }
             _ => {}

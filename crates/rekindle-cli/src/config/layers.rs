@@ -107,7 +107,8 @@ pub fn check_embeddings(list: &Node<'_>, vocab: Option<usize>) -> Result<(), Pro
             check_embeddings(&inner, vocab)?;
         }
         let kind = node.get("type");
-        if kind.is_none_or(|kind| kind.value.as_str() != Some("embedding")) {
+        if kind.is_none_or(|kind| !matches!(kind.value.as_str(), Some("embedding" | "unembedding")))
+        {
             continue;
         }
         match (node.get("vocab"), vocab) {

@@ -8,7 +8,7 @@
 use burn::{
     module::{Initializer, Module, ModuleVisitor, Param},
     nn::{
-        BatchNormConfig, EmbeddingConfig, LayerNormConfig, Linear, PaddingConfig2d,
+        BatchNormConfig, Embedding, EmbeddingConfig, LayerNormConfig, Linear, PaddingConfig2d,
         attention::MultiHeadAttentionConfig, conv::Conv2dConfig,
     },
     tensor::{Device, Tensor, TensorData},
@@ -118,6 +118,8 @@ fn build_with(
         Ok(planned) if planned == layers => {}
         Ok(planned) | Err(planned) => return Err(BuildError::OtherModel { planned, layers }),
     }
+    let shares = shares_embedding(&model.layers);
+    let mut embedding = None;
     Ok(plan
         .stages
         .iter()
@@ -125,6 +127,8 @@ fn build_with(
             let mut builder = StageBuilder {
                 ops: Vec::new(),
                 program: Vec::new(),
+                shares,
+                embedding: &mut embedding,
                 dtype,
                 device,
                 init: &mut *init,
@@ -138,9 +142,30 @@ fn build_with(
         .collect())
 }
 
+fn shares_embedding(layers: &[LayerSpec]) -> bool {
+    layers.iter().any(|layer| match layer {
+        LayerSpec::Unembedding { .. } => true,
+        LayerSpec::Residual { layers } => shares_embedding(layers),
+        _ => false,
+    })
+}
+
+/// Vectors of length 1 on average: their products with normalised ones, of length `sqrt(dim)`, are near 1, as logits
+/// should be at the start.
+fn unit_rows(dim: usize) -> Initializer {
+    Initializer::Normal {
+        mean: 0.0,
+        std: (dim as f64).sqrt().recip(),
+    }
+}
+
 struct StageBuilder<'a> {
     ops: Vec<Op>,
     program: Vec<Instruction>,
+    /// Whether a projection shares the embedding.
+    shares: bool,
+    /// The model's first, which others may share.
+    embedding: &'a mut Option<Embedding>,
     dtype: Dtype,
     device: &'a Device,
     init: &'a mut InitWeight<'a>,
@@ -192,12 +217,26 @@ impl StageBuilder<'_> {
                 return self.op(Op::LayerNorm(config.init(self.device)));
             }
             LayerSpec::Embedding { vocab, dim } => {
-                return self.op(Op::Embedding(
-                    EmbeddingConfig::new(*vocab, *dim).init(self.device),
-                ));
+                let mut config = EmbeddingConfig::new(*vocab, *dim);
+                if self.shares {
+                    config = config.with_initializer(unit_rows(*dim));
+                }
+                let embedding = config.init(self.device);
+                self.op(Op::Embedding(embedding));
+                if let (None, Some(Op::Embedding(first))) = (&self.embedding, self.ops.last()) {
+                    *self.embedding = Some(first.clone());
+                }
+                return;
+            }
+            LayerSpec::Unembedding { .. } => {
+                let shared = self.embedding.clone();
+                let shared = shared.unwrap_or_else(|| unreachable!("the shapes were inferred"));
+                self.program.push(Instruction::Apply(self.ops.len()));
+                self.ops.push(Op::Unembedding(shared));
+                return;
             }
             LayerSpec::Positions => {
-                let places = EmbeddingConfig::new(first, last);
+                let places = EmbeddingConfig::new(first, last).with_initializer(unit_rows(last));
                 return self.op(Op::Positions(places.init(self.device)));
             }
             LayerSpec::Attention { heads, causal } => {

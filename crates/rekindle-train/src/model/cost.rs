@@ -15,6 +15,7 @@
 //! | batch_norm | yes | mean, variance: `2C` | the same |
 //! | layer_norm | no | centred, normalised: `2N`; variance, deviation: `2M` | normalised: `N` |
 //! | embedding | yes (ids) | | |
+//! | unembedding | yes | | |
 //! | attention, `H` heads of `L` places: `S = batch H L^2` scores | yes | query, key, value, context: `4N`; scores shifted, their exponentials and shares: `3S`; sums: `S / L`; a mask of `batch L^2` bytes | the same |
 //! | positions, zero_pad, residual's sum | no | | |
 //! | flatten, reshape, dropout with `p = 0` | the output *is* the input | | |
@@ -261,9 +262,10 @@ impl Counter {
         let first = shape.input.dims.first().copied().unwrap_or(1) as u64;
         let channels = first.saturating_mul(self.bytes.float);
         let (input, inside) = match spec {
-            LayerSpec::Linear { .. } | LayerSpec::Conv2d { .. } | LayerSpec::Embedding { .. } => {
-                (true, 0)
-            }
+            LayerSpec::Linear { .. }
+            | LayerSpec::Conv2d { .. }
+            | LayerSpec::Embedding { .. }
+            | LayerSpec::Unembedding { .. } => (true, 0),
             LayerSpec::Relu
             | LayerSpec::Gelu
             | LayerSpec::Tanh
@@ -280,18 +282,10 @@ impl Counter {
             LayerSpec::LayerNorm { .. } => (false, output),
             LayerSpec::Attention { heads, causal } => {
                 let scores = self.scores(*heads, shape);
-                let mask = match causal {
-                    true => product([self.batch, first, first]),
-                    false => 0,
-                };
+                let mask = product([u64::from(*causal), self.batch, first, first]);
                 let sums = scores.checked_div(first).unwrap_or(0);
-                (
-                    true,
-                    product([4, output])
-                        .saturating_add(product([3, scores]))
-                        .saturating_add(sums)
-                        .saturating_add(mask),
-                )
+                let kept = [product([4, output]), product([3, scores]), sums, mask];
+                (true, kept.into_iter().fold(0, u64::saturating_add))
             }
             LayerSpec::MaxPool2d(_)
             | LayerSpec::Softmax
@@ -330,7 +324,7 @@ impl Counter {
     pub(super) fn multiply_adds(self, spec: &LayerSpec, shape: &LayerShape) -> u64 {
         let outputs = self.batch.saturating_mul(shape.output.elements());
         match spec {
-            LayerSpec::Linear { .. } => product([
+            LayerSpec::Linear { .. } | LayerSpec::Unembedding { .. } => product([
                 outputs,
                 shape.input.dims.last().copied().unwrap_or(0) as u64,
             ]),

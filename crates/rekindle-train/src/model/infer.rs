@@ -28,11 +28,53 @@ impl ModelSpec {
             return Err(of_the_model(ShapeProblem::NoLayers));
         }
         let layers = infer_list(&self.layers, &self.input, &mut Vec::new())?;
+        let embeddings: Vec<[usize; 2]> = self.layers.iter().filter_map(embedding).collect();
+        check_shared(&self.layers, &layers, &embeddings, &mut Vec::new())?;
         Ok(ModelShape {
             input: self.input.clone(),
             layers,
         })
     }
+}
+
+/// Token ids and length of vectors of an embedding.
+fn embedding(layer: &LayerSpec) -> Option<[usize; 2]> {
+    match layer {
+        LayerSpec::Embedding { vocab, dim } => Some([*vocab, *dim]),
+        _ => None,
+    }
+}
+
+/// Checks that what shares an embedding's weight has the only one there is, and that it fits.
+fn check_shared(
+    layers: &[LayerSpec],
+    shapes: &[LayerShape],
+    embeddings: &[[usize; 2]],
+    path: &mut Vec<usize>,
+) -> Result<(), ShapeError> {
+    for (index, (layer, shape)) in layers.iter().zip(shapes).enumerate() {
+        path.push(index);
+        if let LayerSpec::Residual { layers } = layer {
+            check_shared(layers, &shape.inner, embeddings, path)?;
+        }
+        if let LayerSpec::Unembedding { vocab } = *layer {
+            let dim = shape.input.dims.last().copied().unwrap_or(0);
+            if embeddings != [[vocab, dim]] {
+                return Err(ShapeError {
+                    path: LayerPath(path.clone()),
+                    kind: layer.kind(),
+                    got: shape.input.clone(),
+                    problem: ShapeProblem::NothingToShare {
+                        vocab,
+                        dim,
+                        embeddings: embeddings.to_vec(),
+                    },
+                });
+            }
+        }
+        path.pop();
+    }
+    Ok(())
 }
 
 fn infer_list(

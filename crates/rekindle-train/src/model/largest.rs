@@ -109,7 +109,9 @@ impl Search {
                 true => *out as u64,
                 false => 0,
             },
-            LayerSpec::Embedding { .. } | LayerSpec::ZeroPad { .. } => 0,
+            LayerSpec::Embedding { .. }
+            | LayerSpec::Unembedding { .. }
+            | LayerSpec::ZeroPad { .. } => 0,
             LayerSpec::Attention { heads, .. } => {
                 return self.attention(*heads, layer, shape, path);
             }

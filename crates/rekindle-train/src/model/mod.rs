@@ -12,6 +12,7 @@
 //! | [`tree`](mod@tree) | the same | the same for layers inside layers |
 //! | [`largest`] | the same | the largest tensor that must be in one piece |
 //! | [`kernels`] | | whose kernels compute, and what they keep for good |
+//! | `tie` | stages | the same, with one weight for embedding and output |
 //! | `passes` | layers of a stage | what its forward and backward hold for a while |
 //! | [`value`] | | the activation that flows between the stages |
 //! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a device |
@@ -32,6 +33,7 @@ pub mod shape_error;
 pub mod spec;
 pub mod stage;
 pub mod stages;
+pub(crate) mod tie;
 pub mod tree;
 pub mod value;
 pub mod window;

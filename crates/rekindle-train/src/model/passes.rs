@@ -302,7 +302,9 @@ impl Rules {
     fn forward_temp(self, spec: &LayerSpec, shape: &LayerShape, stays: bool) -> u64 {
         let output = self.counter.activation(&shape.output);
         match (spec, self.kernels) {
-            (LayerSpec::Linear { .. }, Kernels::Host { .. }) => output,
+            (LayerSpec::Linear { .. } | LayerSpec::Unembedding { .. }, Kernels::Host { .. }) => {
+                output
+            }
             (LayerSpec::Conv2d { out, kernel, .. }, Kernels::Host { threads, .. }) => {
                 let channels = first(shape);
                 let point = *kernel == [1, 1];
@@ -348,7 +350,7 @@ impl Rules {
             _ => 0,
         };
         match (spec, self.kernels) {
-            (LayerSpec::Linear { out, .. }, kernels) => {
+            (LayerSpec::Linear { out, .. } | LayerSpec::Unembedding { vocab: out }, kernels) => {
                 let features = shape.input.dims.last().copied().unwrap_or(1) as u64;
                 let weight = product([features, *out as u64, float]);
                 // Every matrix gives a gradient of its own before they are summed.

@@ -90,6 +90,10 @@ fn output_dims(
             Ok(input.dims.clone())
         }
         LayerSpec::Embedding { vocab, dim } => embedded(*vocab, *dim, input),
+        LayerSpec::Unembedding { vocab } => {
+            not_zero("vocab", &[*vocab])?;
+            Ok(with_last(&input.dims, *vocab))
+        }
         LayerSpec::Positions => vectors(input).map(Vec::from),
         LayerSpec::Attention { heads, .. } => {
             not_zero("heads", &[*heads])?;
@@ -144,6 +148,7 @@ pub(super) fn param_count(
         LayerSpec::Residual { .. } => Some(LayerShape::param_sum(inner)),
         LayerSpec::MaxPool2d(_)
         | LayerSpec::AvgPool2d(_)
+        | LayerSpec::Unembedding { .. }
         | LayerSpec::Flatten
         | LayerSpec::Reshape { .. }
         | LayerSpec::Relu

@@ -121,6 +121,18 @@ pub enum ShapeProblem {
         /// Values in the input.
         got: u64,
     },
+    /// There is no embedding whose weight could be shared.
+    #[error(
+        "it shares the weight of the model's one embedding, which must be [{vocab}, {dim}]; the model has {embeddings:?}"
+    )]
+    NothingToShare {
+        /// Token ids.
+        vocab: usize,
+        /// Length of a vector.
+        dim: usize,
+        /// Both of each embedding there is.
+        embeddings: Vec<[usize; 2]>,
+    },
     /// A vector cannot be divided among the heads.
     #[error("{heads} heads do not divide {dim} values; use a number of heads that does")]
     Heads {

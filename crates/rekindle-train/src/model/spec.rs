@@ -102,6 +102,12 @@ pub enum LayerSpec {
         #[schemars(range(min = 1))]
         dim: usize,
     },
+    /// Logits by the embedding's own weight, transposed: `y = x E^T`. The model has one embedding, of `vocab` token ids.
+    Unembedding {
+        /// Number of different ids.
+        #[schemars(range(min = 1), extend("x-default" = "number of token ids in the data"))]
+        vocab: usize,
+    },
     /// A learned vector for each place, added: on `[length, dim]`, for attention, which knows no order.
     Positions,
     /// Multi-head self-attention over `[length, dim]`, with its four linear maps (Vaswani et al. 2017).
@@ -170,6 +176,7 @@ impl LayerSpec {
             Self::BatchNorm { .. } => "batch_norm",
             Self::LayerNorm { .. } => "layer_norm",
             Self::Embedding { .. } => "embedding",
+            Self::Unembedding { .. } => "unembedding",
             Self::Positions => "positions",
             Self::Attention { .. } => "attention",
             Self::ZeroPad { .. } => "zero_pad",

@@ -40,6 +40,8 @@ pub enum Op {
     LayerNorm(LayerNorm),
     /// A learned vector for each token id.
     Embedding(Embedding),
+    /// Logits by an embedding's weight.
+    Unembedding(Embedding),
     /// A learned vector for each place.
     Positions(Embedding),
     /// Multi-head attention.
@@ -110,11 +112,15 @@ impl Stage {
         &self.ops
     }
 
-    /// Leaves its last layer to the loss, where that is linear.
+    pub(super) fn ops_mut(&mut self) -> &mut [Op] {
+        &mut self.ops
+    }
+
+    /// Leaves its last layer to the loss, where that is a projection.
     pub(crate) fn defer_projection(&mut self, loss: ChunkedCrossEntropy) {
         if let Some(last) = self.program.last_mut()
             && let Instruction::Apply(op) = *last
-            && matches!(self.ops[op], Op::Linear(_))
+            && matches!(self.ops[op], Op::Linear(_) | Op::Unembedding(_))
         {
             *last = Instruction::Defer { op, loss };
         }
@@ -206,7 +212,9 @@ impl Layer for Stage {
 
 fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {
     Ok(match op {
-        Op::Linear(_) | Op::BatchNorm(_) | Op::LayerNorm(_) => value.map(&mut AnyRank(op)),
+        Op::Linear(_) | Op::BatchNorm(_) | Op::LayerNorm(_) | Op::Unembedding(_) => {
+            value.map(&mut AnyRank(op))
+        }
         Op::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
         Op::Positions(places) => {
             let vectors = value.into_float3()?;
@@ -223,10 +231,24 @@ fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {
     })
 }
 
+/// Products with every vector of the embedding, of all rows at once: a weight that is exchanged in memory is copied otherwise.
+fn logits<const D: usize>(shared: &Embedding, tensor: Tensor<D>) -> Tensor<D> {
+    let mut dims = tensor.dims();
+    let [vocab, width] = shared.weight.dims();
+    let rows = tensor.reshape([dims.iter().product::<usize>() / width, width]);
+    dims[D - 1] = vocab;
+    rows.matmul(shared.weight.val().transpose()).reshape(dims)
+}
+
 /// The value and the layer that the loss applies to it, row by row.
 fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Result<Value, ValueError> {
-    let Op::Linear(linear) = op else {
-        return Ok(value);
+    let (weight, bias) = match op {
+        Op::Linear(linear) => (
+            linear.weight.val(),
+            linear.bias.as_ref().map(|bias| bias.val()),
+        ),
+        Op::Unembedding(shared) => (shared.weight.val().transpose(), None),
+        _ => return Ok(value),
     };
     let hidden = match value {
         Value::Float3(tokens) => tokens.flatten(0, 1),
@@ -234,8 +256,8 @@ fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Result<Value, Valu
     };
     Ok(Value::Deferred(Projection {
         hidden,
-        weight: linear.weight.val(),
-        bias: linear.bias.as_ref().map(|bias| bias.val()),
+        weight,
+        bias,
         loss,
     }))
 }
@@ -281,6 +303,7 @@ impl ActivationMapper for AnyRank<'_> {
             Op::Linear(linear) => linear.forward(tensor),
             Op::BatchNorm(norm) => norm.forward(tensor),
             Op::LayerNorm(norm) => norm.forward(tensor),
+            Op::Unembedding(shared) => logits(shared, tensor),
             Op::Conv2d(_) | Op::Embedding(_) | Op::Positions(_) | Op::Attention(_) => tensor,
         }
     }

@@ -18,6 +18,7 @@ use crate::{
     device::{DeviceId, OpenDevice},
     engine::Engine,
     fingerprint::fingerprint,
+    model::tie::tie,
     record::{PhasedStep, RunRecord},
     run_dir::{Locked, Notice, RunDir, RunFiles, SnapshotEvery},
     snapshot::{Progress, Snapshot},
@@ -93,6 +94,8 @@ impl<'a> Session<'a> {
         } else if let Some(path) = &job.weights {
             built.model = weights::read(built.model, path)?;
         }
+        // What was read is a tensor of its own in each place.
+        tie(&mut built.model);
         // Before the measurement, which counts as held what a tracker takes.
         let tracker = job
             .track

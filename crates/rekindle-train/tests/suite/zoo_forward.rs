@@ -403,6 +403,30 @@ fn embedding_looks_up_rows() {
 }
 
 #[test]
+fn an_unembedding_multiplies_with_every_vector_of_the_embedding() {
+    let table = scattered(5 * 2);
+    let layers = vec![
+        LayerSpec::Embedding { vocab: 5, dim: 2 },
+        LayerSpec::Unembedding { vocab: 5 },
+    ];
+    let (ids, device) = ([3, 0, 4], Device::flex().autodiff());
+    // Both places of the one weight are given it.
+    let stage = stage(
+        &SampleShape::tokens([3]),
+        layers,
+        vec![table.clone(), table.clone()],
+    );
+    let output = stage.forward(Value::from_tokens(ids.to_vec(), &[1, 3], &device).unwrap());
+    assert_eq!(output.dims(), [1, 3, 5]);
+    let vector = |id: usize| &table[2 * id..2 * id + 2];
+    let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let expected = ids
+        .iter()
+        .flat_map(|&id| (0..5).map(move |other| product(vector(id as usize), vector(other))));
+    assert_close(&floats(output), &expected.collect::<Vec<_>>());
+}
+
+#[test]
 fn positions_add_a_vector_for_each_place() {
     let input = scattered(2 * 3 * 2);
     let table = scattered(20).split_off(14);

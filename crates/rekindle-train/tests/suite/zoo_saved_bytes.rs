@@ -378,6 +378,10 @@ fn the_count_is_what_stays_alive() {
         ),
         (&tokens, vec![embedding(), layer_norm(), linear(16)]),
         (&tokens, vec![embedding(), LayerSpec::Positions]),
+        (
+            &tokens,
+            vec![embedding(), LayerSpec::Unembedding { vocab: 512 }],
+        ),
     ];
 
     let mut wrong = Vec::new();

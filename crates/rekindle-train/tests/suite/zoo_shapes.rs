@@ -257,6 +257,34 @@ fn settings_that_make_no_sense_are_refused() {
         zero("dim")
     );
 
+    let shared = |vocab, before: Vec<LayerSpec>| {
+        let mut layers = before;
+        layers.push(LayerSpec::Unembedding { vocab });
+        model(SampleShape::tokens([4]), layers).infer()
+    };
+    let embedding = || LayerSpec::Embedding { vocab: 9, dim: 2 };
+    let shape = shared(9, vec![embedding(), LayerSpec::Gelu]).unwrap();
+    assert_eq!(*shape.output(), SampleShape::float([4, 9]));
+    assert_eq!(shape.param_count(), 9 * 2, "counted once");
+    for (vocab, before) in [
+        (8, vec![embedding()]),
+        (9, vec![embedding(), linear(3)]),
+        (
+            9,
+            vec![
+                embedding(),
+                LayerSpec::Flatten,
+                LayerSpec::Reshape { shape: vec![2, 4] },
+            ],
+        ),
+    ] {
+        let problem = shared(vocab, before).unwrap_err().problem;
+        assert!(
+            matches!(problem, ShapeProblem::NothingToShare { .. }),
+            "{problem}"
+        );
+    }
+
     let attention = |heads| LayerSpec::Attention {
         heads,
         causal: true,

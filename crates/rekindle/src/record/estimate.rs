@@ -185,8 +185,11 @@ impl Estimate {
             Err(rekindle_plan::graph::GraphPlanError::Infeasible { .. }) => return Ok(None),
             Err(error) => return Err(RecordError::Capture(error.to_string())),
         };
+        // Updates come after the recorded operations, and do as much work in every plan.
         let operations = plan.program.operations().iter();
-        let work: f64 = operations.map(|one| self.work[one.index()]).sum();
+        let work: f64 = operations
+            .filter_map(|one| self.work.get(one.index()))
+            .sum();
         Ok(Some((plan.simulated.peak, work / self.flops.max(1.0))))
     }
 

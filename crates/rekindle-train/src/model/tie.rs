@@ -1,0 +1,41 @@
+//! An embedding whose weight the output's projection shares (Press & Wolf 2017, arXiv 1608.05859).
+//!
+//! Both are modules of their own, with one parameter id: recordings and executors add up what each gives its gradient. burn's
+//! clones share a tensor only until one of them is updated, so the trainer unties them before an update and ties them again
+//! after it: nothing then holds the old weight beside the new one.
+
+use burn::{module::Param, nn::Embedding, tensor::Tensor};
+
+use super::stage::{Op, Stage};
+use rekindle::sequential::Sequential;
+
+/// Gives the projections that share it the embedding's weight.
+pub(crate) fn tie(model: &mut Sequential<Stage>) {
+    let embedding = model
+        .layers()
+        .iter()
+        .flat_map(Stage::ops)
+        .find_map(|op| match op {
+            Op::Embedding(embedding) => Some(embedding.weight.clone()),
+            _ => None,
+        });
+    if let Some(weight) = embedding {
+        for_each(model, |tied| tied.weight = weight.clone());
+    }
+}
+
+/// Leaves the weight to the embedding alone: no forward until they are [tied](tie) again.
+pub(crate) fn untie(model: &mut Sequential<Stage>) {
+    for_each(model, |tied| {
+        let (id, device) = (tied.weight.id, tied.weight.device());
+        tied.weight = Param::initialized(id, Tensor::empty([0, 0], &device));
+    });
+}
+
+fn for_each(model: &mut Sequential<Stage>, mut change: impl FnMut(&mut Embedding)) {
+    for op in model.layers_mut().iter_mut().flat_map(Stage::ops_mut) {
+        if let Op::Unembedding(tied) = op {
+            change(tied);
+        }
+    }
+}
