@@ -6,6 +6,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use rekindle::{Dtype, executor::Recheck, meter::Count, record::Update};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use rekindle::size::Size;
@@ -592,7 +593,7 @@ pub struct MaxArgs {
 }
 
 /// What `max` varies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lever {
     /// Samples in each step.

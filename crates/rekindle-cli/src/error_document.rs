@@ -3,32 +3,35 @@
 use std::env;
 
 use miette::Report;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{exit, failure::Failure, output};
 
 /// Format tag of [`ErrorDocument`].
-const ERROR_FORMAT: &str = "rekindle-error/1";
+pub const ERROR_FORMAT: &str = "rekindle-error/1";
 
 /// In place of a command's document, where there is none.
-#[derive(Debug, Serialize)]
-struct ErrorDocument {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ErrorDocument {
     format: &'static str,
-    /// What is wrong, as the report on standard error says it.
+    /// What is wrong.
     error: String,
+    /// The command's exit code.
     exit_code: i32,
-    /// What to do.
+    /// What to do; `null` where the message says it all.
     help: Option<String>,
-    /// Where in a file it is.
+    /// The place in a config; `null` for other errors.
     place: Option<Place>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Place {
+    /// The config's file, as it was named.
     file: String,
-    /// From 1.
+    /// Line, from 1.
     line: usize,
-    /// From 1, in characters.
+    /// Column in this line, from 1.
     column: usize,
 }
 

@@ -36,6 +36,8 @@ mod commands;
 mod compiling;
 mod config;
 mod device;
+#[cfg(test)]
+mod documents;
 mod error_document;
 mod estimate;
 mod exit;

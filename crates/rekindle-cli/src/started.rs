@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::Parser;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -19,19 +20,22 @@ use crate::{
 const FILE: &str = "command.json";
 /// How arguments begin that a supervisor adds.
 const SUPERVISED: &str = "--supervised=";
-const FORMAT: &str = "rekindle-command/1";
+/// Format tag of [`Started`].
+pub const COMMAND_FORMAT: &str = "rekindle-command/1";
 
 /// The command line, and where it was typed.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Started {
     format: String,
+    /// The working directory.
     directory: PathBuf,
+    /// The arguments after `rekindle`.
     arguments: Vec<String>,
-    /// When, by the clock of the machine, as RFC 3339 has it. Runs of earlier versions do not say.
+    /// When it was started, by the machine's clock, in RFC 3339.
     #[serde(default)]
     started_at: Option<String>,
-    /// The program's version.
+    /// The version of `rekindle`.
     #[serde(default)]
     version: Option<String>,
 }
@@ -40,7 +44,7 @@ impl Started {
     /// What this process was started with.
     pub fn now() -> Result<Self, Failure> {
         Ok(Self {
-            format: FORMAT.into(),
+            format: COMMAND_FORMAT.into(),
             directory: env::current_dir().map_err(Failure::other)?,
             arguments: env::args_os()
                 .skip(1)
@@ -89,10 +93,10 @@ impl Started {
         let text = std::fs::read(&path).map_err(|error| Failure::file(&path, &error))?;
         let started: Self = serde_json::from_slice(&text)
             .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        match started.format == FORMAT {
+        match started.format == COMMAND_FORMAT {
             true => Ok(started),
             false => Err(Failure::usage(format!(
-                "{}: the format is `{}`, but this version reads `{FORMAT}`",
+                "{}: the format is `{}`, but this version reads `{COMMAND_FORMAT}`",
                 path.display(),
                 started.format
             ))),

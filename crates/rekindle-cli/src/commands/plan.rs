@@ -2,9 +2,10 @@
 
 use std::{fmt::Write, path::Path};
 
-use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
 use rekindle_train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{profile, train};
 use crate::{
@@ -17,8 +18,37 @@ use crate::{
     table,
 };
 
-/// Format tag of the document that `--frontier --json` writes.
-const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
+/// Format tag of [`Frontier`].
+pub const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
+
+/// What `plan --frontier --json` writes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Frontier {
+    format: &'static str,
+    /// The planner.
+    planner: PlannerKind,
+    /// The peak without recomputing.
+    plain_peak_bytes: Bytes,
+    /// The step time without recomputing.
+    plain_step_s: Seconds,
+    /// The plans, from the smallest budget up.
+    points: Vec<FrontierPoint>,
+}
+
+/// A plan on the frontier.
+#[derive(Debug, Serialize, JsonSchema)]
+struct FrontierPoint {
+    /// The smallest budget that the plan fits.
+    budget_bytes: Bytes,
+    /// Its predicted peak.
+    predicted_peak_bytes: Bytes,
+    /// Its predicted step time.
+    predicted_step_s: Seconds,
+    /// The planner that found it.
+    planner: String,
+    /// Number of segments; `null` for nested schedules.
+    segments: Option<usize>,
+}
 
 /// Rows of a frontier that a person looks at.
 const FRONTIER_ROWS: usize = 24;
@@ -176,19 +206,20 @@ fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)
         .map(|(_, plan)| (plan.plain_peak, plan.plain_step))
         .unwrap_or_default();
     if args.json {
-        let points: Vec<_> = points
-            .iter()
-            .map(|(budget, plan)| {
-                json!({
-                    "budget_bytes": budget, "predicted_peak_bytes": plan.peak,
-                    "predicted_step_s": plan.step, "planner": plan.planner,
-                    "segments": plan.segments.as_ref().map(Vec::len),
-                })
-            })
-            .collect();
-        return output::json(&json!({
-            "format": FRONTIER_FORMAT, "planner": planner, "plain_peak_bytes": plain_peak, "plain_step_s": plain_step, "points": points,
-        }));
+        let points = points.iter().map(|(budget, plan)| FrontierPoint {
+            budget_bytes: *budget,
+            predicted_peak_bytes: plan.peak,
+            predicted_step_s: plan.step,
+            planner: plan.planner.clone(),
+            segments: plan.segments.as_ref().map(Vec::len),
+        });
+        return output::json(&Frontier {
+            format: FRONTIER_FORMAT,
+            planner,
+            plain_peak_bytes: plain_peak,
+            plain_step_s: plain_step,
+            points: points.collect(),
+        });
     }
     let mut table = table::table(
         ["budget", "peak", "of plain", "step", "x plain", "schedule"],

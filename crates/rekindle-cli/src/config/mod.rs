@@ -20,12 +20,12 @@
 mod check;
 mod data;
 mod follow;
-mod form;
+pub mod form;
 mod layers;
 mod node;
 mod problem;
 #[cfg(test)]
-mod reference;
+pub mod reference;
 mod rules;
 mod run;
 mod schema;

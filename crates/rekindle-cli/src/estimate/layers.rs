@@ -8,21 +8,29 @@ use rekindle_train::model::{
     spec::{LayerSpec, ModelSpec},
     tree::{LayerNode, tree},
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Estimate;
 use crate::table::{self, thousands};
 
 /// One layer, as if it were a stage by itself.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Layer {
+    /// Kind of layer, and its main setting.
     pub name: String,
+    /// Shape of one output sample.
     pub output_shape: Vec<usize>,
+    /// Parameters that are trained.
     pub param_count: u64,
+    /// Multiply-adds of the matrix products of one forward.
     pub multiply_adds: u64,
+    /// Bytes of the output.
     pub output_bytes: Bytes,
+    /// Bytes that a tracked forward keeps for the backward, the output included, as if the layer were a stage by
+    /// itself.
     pub saved_bytes: Bytes,
-    /// The layers inside a residual.
+    /// The layers inside a residual; absent elsewhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Layer>,
 }

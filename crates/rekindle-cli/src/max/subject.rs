@@ -10,6 +10,7 @@ use rekindle_train::{
     model::{cost::ElementBytes, kernels::Kernels, spec::ModelSpec},
     settings::TrainSettings,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -31,17 +32,17 @@ const WIDEST: usize = 1 << 20;
 const MOST_STAGES: usize = 20_000;
 
 /// What is varied, between which bounds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Varied {
-    /// What.
+    /// What is varied.
     pub lever: Lever,
-    /// Its place in the config, for people.
+    /// Its place in the config, in words.
     pub what: String,
-    /// What the config says.
+    /// The config's size.
     pub configured: usize,
-    /// The largest size that is looked for.
+    /// The largest size that is tried.
     pub limit: usize,
-    /// Why that is.
+    /// Why no larger size is tried, in words.
     pub limited_by: String,
 }
 

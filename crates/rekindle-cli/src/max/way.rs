@@ -2,6 +2,7 @@
 
 use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
 use rekindle_train::session::{MeasuredStep, Planned, RunError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -14,7 +15,7 @@ const MOST_STAGES: usize = 200;
 const SEGMENT_COUNTS: usize = 24;
 
 /// How a model is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
     /// Nothing recomputed.

@@ -20,6 +20,7 @@ use crate::{
 
 /// How closely recomputed outputs are compared with the first ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Recheck {
     /// Not at all.
