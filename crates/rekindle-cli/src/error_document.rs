@@ -1,10 +1,10 @@
 //! What a command's JSON says where it fails.
 
-use std::env;
+use std::{env, sync::OnceLock};
 
 use miette::Report;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{exit, failure::Failure, output};
 
@@ -12,11 +12,11 @@ use crate::{exit, failure::Failure, output};
 pub const ERROR_FORMAT: &str = "rekindle-error/1";
 
 /// In place of a command's document, where there is none.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDocument {
-    format: &'static str,
+    format: String,
     /// What is wrong.
-    error: String,
+    pub error: String,
     /// The command's exit code.
     exit_code: i32,
     /// What to do; `null` where the message says it all.
@@ -25,7 +25,7 @@ pub struct ErrorDocument {
     place: Option<Place>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct Place {
     /// The config's file, as it was named.
     file: String,
@@ -35,11 +35,19 @@ struct Place {
     column: usize,
 }
 
+/// Whether documents are expected, where no argument says so.
+static EXPECTED: OnceLock<bool> = OnceLock::new();
+
+/// From now on documents are expected, or not, whatever the arguments say. To be called once.
+pub fn expect(documents: bool) {
+    EXPECTED.get_or_init(|| documents);
+}
+
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
     let report = &failure.report;
     write_document(&ErrorDocument {
-        format: ERROR_FORMAT,
+        format: ERROR_FORMAT.into(),
         error: report.to_string(),
         exit_code: failure.code,
         help: report.help().map(|help| help.to_string()),
@@ -53,7 +61,7 @@ pub fn write_usage(error: &clap::Error) {
     let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
     let rest = rest.trim();
     write_document(&ErrorDocument {
-        format: ERROR_FORMAT,
+        format: ERROR_FORMAT.into(),
         error: message.trim_start_matches("error: ").trim().to_owned(),
         exit_code: exit::USAGE,
         help: (!rest.is_empty()).then(|| rest.to_owned()),
@@ -62,7 +70,8 @@ pub fn write_usage(error: &clap::Error) {
 }
 
 fn write_document(document: &ErrorDocument) {
-    let asked = env::args_os().any(|argument| argument == "--json");
+    let typed = || env::args_os().any(|argument| argument == "--json");
+    let asked = EXPECTED.get().copied().unwrap_or_else(typed);
     if asked && !output::wrote_document() {
         // The report is on standard error whatever becomes of this.
         let _ = output::json(document);

@@ -27,8 +27,15 @@ pub struct Infeasible {
 }
 
 impl Infeasible {
-    /// A budget that no plan fits: the answer to it names the smallest that one does.
-    pub const NO_ROOM: Bytes = Bytes(1);
+    /// The error that it tells.
+    pub fn error(&self) -> PlanError {
+        PlanError::Infeasible {
+            planner: self.planner,
+            budget: self.budget_bytes,
+            smallest: self.smallest_budget_bytes,
+            smallest_of_all: self.smallest_budget_of_all_planners_bytes,
+        }
+    }
 
     /// Writes the document if that is what the error says, and nothing for any other error.
     pub fn report(error: &PlanError) -> Outcome {

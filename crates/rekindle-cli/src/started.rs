@@ -18,13 +18,11 @@ use crate::{
 };
 
 const FILE: &str = "command.json";
-/// How arguments begin that a supervisor adds.
-const SUPERVISED: &str = "--supervised=";
 /// Format tag of [`Started`].
 pub const COMMAND_FORMAT: &str = "rekindle-command/1";
 
 /// The command line, and where it was typed.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Started {
     format: String,
@@ -49,8 +47,6 @@ impl Started {
             arguments: env::args_os()
                 .skip(1)
                 .map(|argument| argument.to_string_lossy().into_owned())
-                // Between this process and its supervisor.
-                .filter(|argument| !argument.starts_with(SUPERVISED))
                 .collect(),
             started_at: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
             version: Some(env!("CARGO_PKG_VERSION").into()),
@@ -65,15 +61,7 @@ impl Started {
 
     /// What was typed, in one line that a shell takes.
     pub fn line(&self) -> String {
-        let mut line = "rekindle".to_owned();
-        for argument in &self.arguments {
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:%@+".contains(c);
-            match !argument.is_empty() && argument.chars().all(plain) {
-                true => line.push_str(&format!(" {argument}")),
-                false => line.push_str(&format!(" '{}'", argument.replace('\'', r"'\''"))),
-            }
-        }
-        line
+        line(&self.arguments)
     }
 
     /// When it was typed, and the version that ran.
@@ -124,6 +112,19 @@ impl Started {
         }
         Ok(args)
     }
+}
+
+/// A command of this program as a shell takes it.
+pub fn line(arguments: &[String]) -> String {
+    let mut line = "rekindle".to_owned();
+    for argument in arguments {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:%@+".contains(c);
+        match !argument.is_empty() && argument.chars().all(plain) {
+            true => line.push_str(&format!(" {argument}")),
+            false => line.push_str(&format!(" '{}'", argument.replace('\'', r"'\''"))),
+        }
+    }
+    line
 }
 
 /// What is asked for: of a run that goes on, without a config, what it was started with, but for what is typed now.

@@ -3,7 +3,7 @@
 //! Sizes are found on chains that are counted from shapes, which runs nothing. Where the answer is small enough to be
 //! measured in passing, sizes about it are profiled in processes of their own, each once, and their plans decide.
 
-use std::{cell::RefCell, collections::HashMap, ffi::OsString, rc::Rc};
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 use rekindle::{profile::Measured, record::Update, size::Size};
 use rekindle_plan::Bytes;
@@ -18,9 +18,10 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::{Lever, MaxArgs},
-    child::Children,
+    args::{Lever, MaxArgs, MeasureArgs, ProfileArgs, TrainArgs},
+    child::{Children, Task},
     config::{self, Overrides},
+    device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
     max::{
@@ -126,7 +127,15 @@ pub fn run(args: &MaxArgs) -> Outcome {
     }
     record.judge();
     let answer = record.of(Way::Plan).map(|answer| answer.size);
-    record.run = answer.map(|size| command(args, &subject, size, asked));
+    if let Some(size) = answer {
+        let config = subject.sized(&args.config, size);
+        let run = TrainArgs {
+            budget: Some(asked),
+            json: false,
+            ..config.training(args.measure.clone(), args.count)
+        };
+        record.run = Some(run.typed()?);
+    }
     let confirmed = match answer {
         Some(size) if args.confirm => measurer.confirm(size, budget).map(Some),
         _ => Ok(None),
@@ -195,35 +204,6 @@ fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
             device.device
         ))
     })
-}
-
-/// The command that trains a size within the budget.
-fn command(args: &MaxArgs, subject: &Subject<'_>, size: usize, budget: Size) -> String {
-    let mut words: Vec<OsString> = vec!["rekindle".into(), "train".into()];
-    words.extend(args.config.typed());
-    words.extend(subject.arguments(size));
-    words.extend(["--budget".into(), budget.typed().into()]);
-    let measure = &args.measure;
-    let options = [
-        ("--device", measure.device.map(|device| device.to_string())),
-        ("--executor", measure.executor.map(|kind| kind.to_string())),
-        ("--count", args.count.map(|count| count.name().to_owned())),
-    ];
-    for (name, value) in options {
-        words.extend(
-            value
-                .into_iter()
-                .flat_map(|value| [name.into(), value.into()]),
-        );
-    }
-    let words = words.iter().map(|word| {
-        let word = word.to_string_lossy();
-        match word.contains(char::is_whitespace) {
-            true => format!("'{word}'"),
-            false => word.into_owned(),
-        }
-    });
-    words.collect::<Vec<_>>().join(" ")
 }
 
 struct Search<'a> {
@@ -333,17 +313,11 @@ struct Measurer<'a> {
 }
 
 impl Measurer<'_> {
-    fn arguments(&self, command: &str, size: usize) -> Vec<OsString> {
-        let args = self.args;
-        let mut arguments = args.config.for_child(command, self.device, args.count);
-        arguments.extend(self.subject.arguments(size));
-        if let Some(executor) = args.measure.executor {
-            arguments.extend(["--executor".into(), executor.to_string().into()]);
+    fn measure(&self) -> MeasureArgs {
+        MeasureArgs {
+            device: Some(DeviceChoice::One(self.device)),
+            ..self.args.measure.clone()
         }
-        if args.measure.fresh {
-            arguments.push("--fresh".into());
-        }
-        arguments
     }
 
     /// A size as it is measured.
@@ -352,9 +326,14 @@ impl Measurer<'_> {
             return Ok(Rc::clone(step));
         }
         note!("measuring {} {size}", self.subject.varied.lever.name());
-        let ended = self.children.run(&self.arguments("profile", size))?;
-        let step = MeasuredStep::from_json(&ended.stdout)
-            .map_err(|_| Failure::other(ended.complaint()))?;
+        let answer = self.children.ask(&Task::Profile(ProfileArgs {
+            config: self.subject.sized(&self.args.config, size),
+            measure: self.measure(),
+            count: self.args.count,
+            output: None,
+            json: true,
+        }))?;
+        let step = MeasuredStep::from_json(&answer).map_err(Failure::other)?;
         let step = Rc::new(step);
         self.profiled.borrow_mut().insert(size, Rc::clone(&step));
         Ok(step)
@@ -363,21 +342,18 @@ impl Measurer<'_> {
     /// Trains a size for a moment.
     fn confirm(&self, size: usize, budget: Bytes) -> Result<Confirmed, Failure> {
         note!("running {} {size}", self.subject.varied.lever.name());
-        let mut arguments = self.arguments("train", size);
-        arguments.extend(["--budget".into(), format!("{}B", budget.0).into()]);
-        arguments.extend(["--steps".into(), CONFIRMING_STEPS.to_string().into()]);
-        let ended = self.children.run(&arguments)?;
-        if ended.code() != exit::DONE {
-            return Err(Failure {
-                code: ended.code(),
-                report: miette::miette!(
-                    "{} {size} was not confirmed: {}",
-                    self.subject.varied.lever.name(),
-                    ended.complaint()
-                ),
-            });
-        }
-        let run: RunRecord = serde_json::from_str(&ended.stdout).map_err(Failure::other)?;
+        let config = self.subject.sized(&self.args.config, size);
+        let task = Task::Train(Box::new(TrainArgs {
+            budget: Some(Size::Bytes(budget)),
+            steps: Some(CONFIRMING_STEPS),
+            ..config.training(self.measure(), self.args.count)
+        }));
+        let answer = self.children.ask(&task).map_err(|refused| {
+            let Failure { code, report } = refused.into();
+            let name = self.subject.varied.lever.name();
+            Failure::coded(code, format!("{name} {size} was not confirmed: {report}"))
+        })?;
+        let run: RunRecord = serde_json::from_str(&answer).map_err(Failure::other)?;
         Ok(Confirmed {
             size,
             predicted_peak_bytes: run.predicted_peak_bytes,

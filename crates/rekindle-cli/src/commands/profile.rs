@@ -42,6 +42,25 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     }
 }
 
+/// Measures, and writes the smallest budget that some plan fits.
+pub fn smallest_budget(args: &ProfileArgs) -> Outcome {
+    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
+    let device = train::device(args.measure.device, &config)?.resolve()?;
+    let smallest = measured(
+        &args.measure,
+        &config,
+        &device,
+        |job| Job {
+            count: config.count(args.count),
+            // Measuring counts, too: it takes as little as it can.
+            schedule: ScheduleRequest::Plan(PlanRequest::within(Bytes::ZERO)),
+            ..job
+        },
+        |job, mut subject| Ok(subject.smallest_budget(job)?),
+    )?;
+    output::json(&smallest)
+}
+
 /// Measures the training step of a config on a device, for the job that `complete` makes of it, and hands both to `then`.
 pub fn measured<T>(
     args: &MeasureArgs,

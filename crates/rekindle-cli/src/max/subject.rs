@@ -1,7 +1,5 @@
 //! A config with one of its sizes left open.
 
-use std::ffi::OsString;
-
 use rekindle::profile::Measured;
 use rekindle_plan::Bytes;
 use rekindle_train::{
@@ -14,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::Lever,
+    args::{ConfigArgs, Lever},
     config::{
         Config,
         vary::{self, Group},
@@ -83,10 +81,16 @@ impl<'a> Subject<'a> {
         Ok(subject)
     }
 
-    /// What a command is told so that it runs this size.
-    pub fn arguments(&self, size: usize) -> [OsString; 2] {
-        let name = format!("--{}", self.varied.lever.name());
-        [name.into(), size.to_string().into()]
+    /// The same config with this size.
+    pub fn sized(&self, config: &ConfigArgs, size: usize) -> ConfigArgs {
+        let mut config = config.clone();
+        let replace = &mut config.replace;
+        *match self.varied.lever {
+            Lever::Batch => &mut replace.batch,
+            Lever::Depth => &mut replace.depth,
+            Lever::Width => &mut replace.width,
+        } = Some(size);
+        config
     }
 
     /// Sizes are multiples of this: a batch that is run in equal parts has whole parts.

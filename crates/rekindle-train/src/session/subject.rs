@@ -191,6 +191,22 @@ impl Subject {
         }
     }
 
+    /// The smallest budget that some plan fits.
+    ///
+    /// # Errors
+    ///
+    /// If the step cannot be planned at all.
+    pub fn smallest_budget(&mut self, job: &Job<'_>) -> Result<Bytes, RunError> {
+        let none = ScheduleRequest::Plan(PlanRequest::within(Bytes::ZERO));
+        match self.plan(job, &none) {
+            Ok(planned) => Ok(planned.peak),
+            Err(RunError::Plan(PlanError::Infeasible {
+                smallest_of_all, ..
+            })) => Ok(smallest_of_all),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What runs the plan that was made last.
     pub(crate) fn engine(&self, job: &Job<'_>, planned: &Planned) -> Option<Engine> {
         match &self.kind {

@@ -25,10 +25,10 @@ use crate::{
 pub enum Recheck {
     /// Not at all.
     Off,
-    /// Ranks and shapes of all tensors.
+    /// Shapes.
     #[default]
     Shapes,
-    /// And all values, which must also be finite.
+    /// Shapes and values, which must also be finite.
     Values,
 }
 
