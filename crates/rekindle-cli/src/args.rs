@@ -128,7 +128,7 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
-    /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is there
+    /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is complete
     #[arg(long, value_name = "WHEN")]
     pub update: Option<Update>,
 }
@@ -197,6 +197,9 @@ pub struct EstimateArgs {
     /// Device whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
+    /// Show N levels of layers inside layers (all of them if not given)
+    #[arg(long, value_name = "N", help_heading = "Output")]
+    pub levels: Option<usize>,
     /// Write one JSON document to standard output
     #[arg(long, help_heading = "Output")]
     pub json: bool,

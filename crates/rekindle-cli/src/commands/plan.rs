@@ -15,7 +15,7 @@ use crate::{
     infeasible::Infeasible,
     input, output,
     plan_file::PlanFile,
-    table,
+    table::{self, several},
 };
 
 /// Format tag of [`Frontier`].
@@ -182,11 +182,13 @@ fn shape(plan: &Planned) -> String {
     let most = plan.forwards.iter().max().copied().unwrap_or(0);
     match (&plan.segments, plan.operations) {
         (Some(segments), _) if segments.len() > 1 => format!(
-            "{} segments of {stages} stages; {again} stages run forward twice",
-            segments.len(),
+            "{} of {}; {} run forward twice",
+            several(segments.len(), "segment"),
+            several(stages, "stage"),
+            several(again, "stage"),
         ),
         (Some(_), _) => match plan.balanced() {
-            0 => format!("all {stages} stages kept, nothing recomputed"),
+            0 => format!("{} kept, nothing recomputed", several(stages, "stage")),
             balanced => {
                 format!("{balanced} of {stages} stages run operations again in their backward")
             }
@@ -250,12 +252,6 @@ fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)
         String::new()
     };
     output::text(&format!("{table}\n{rest}\n"))
-}
-
-/// `1 stage`, `2 stages`.
-fn several(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 /// The indices of at most [`FRONTIER_ROWS`] of `count` points, evenly spread, both ends among them.
@@ -346,7 +342,8 @@ fn explain(plan: &Planned, text: &mut String) {
     if balanced > 0 {
         let _ = writeln!(
             text,
-            "{balanced} stages are recorded by burn's balanced strategy, which keeps less."
+            "With burn's balanced strategy, which keeps less: {}.",
+            several(balanced, "stage")
         );
     }
 }

@@ -52,6 +52,8 @@ pub struct Estimate {
     stages: usize,
     /// Parameters that are trained.
     param_count: u64,
+    /// Numbers that are kept and not trained: running statistics.
+    frozen_count: u64,
     /// Bytes of these parameters.
     param_bytes: Bytes,
     /// Multiply-adds of one forward.
@@ -151,6 +153,7 @@ impl Estimate {
             input_bytes: measured.chain.input_bytes,
             stages: StagePlan::new(model, shape).stages.len(),
             param_count: shape.param_count(),
+            frozen_count: layers.iter().map(|layer| layer.frozen_count).sum(),
             param_bytes: stages.iter().map(|stage| stage.param_bytes).sum(),
             multiply_adds: layers.iter().map(|layer| layer.multiply_adds).sum(),
             saved_bytes: stages.iter().map(|stage| stage.saved_bytes).sum(),
@@ -170,9 +173,9 @@ impl Estimate {
         Self { recorded, ..self }
     }
 
-    /// For people. `colours` paints the bars.
-    pub fn text(&self, colours: bool) -> String {
-        let mut text = format!("{}\n\n", layers::text(self));
+    /// For people: so many levels of layers inside layers; `colours` paints the bars.
+    pub fn text(&self, levels: usize, colours: bool) -> String {
+        let mut text = format!("{}\n\n", layers::text(self, levels));
         let _ = writeln!(text, "{}\n", breakdown::table(self));
         let _ = writeln!(
             text,
