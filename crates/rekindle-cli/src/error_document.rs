@@ -22,11 +22,11 @@ pub struct ErrorDocument {
     /// What to do; `null` where the message says it all.
     help: Option<String>,
     /// The place in a config; `null` for other errors.
-    place: Option<Place>,
+    place: Option<ConfigPlace>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-struct Place {
+struct ConfigPlace {
     /// The config's file, as it was named.
     file: String,
     /// Line, from 1.
@@ -78,10 +78,10 @@ fn write_document(document: &ErrorDocument) {
     }
 }
 
-fn place(report: &Report) -> Option<Place> {
+fn place(report: &Report) -> Option<ConfigPlace> {
     let label = report.labels()?.next()?;
     let contents = report.source_code()?.read_span(label.inner(), 0, 0).ok()?;
-    Some(Place {
+    Some(ConfigPlace {
         file: contents.name()?.to_owned(),
         line: contents.line() + 1,
         column: contents.column() + 1,

@@ -26,9 +26,9 @@ use crate::{
     failure::{Failure, Outcome},
     max::{
         record::{Confirmed, Difference, Largest, MAX_FORMAT, MaxRecord},
+        schedule_kind::ScheduleKind,
         search::largest,
         subject::Subject,
-        way::Way,
     },
     output, stop,
 };
@@ -108,9 +108,15 @@ pub fn run(args: &MaxArgs) -> Outcome {
     };
     record.largest = search.counted()?;
     if could_update_in_backward(&config.training) {
-        let first = record.of(Way::Plan).map_or(1, |answer| answer.size);
-        let found =
-            search.largest_counted(Way::Plan, first, ROUGH, &Measured::updated_in_backward)?;
+        let first = record
+            .of(ScheduleKind::Plan)
+            .map_or(1, |answer| answer.size);
+        let found = search.largest_counted(
+            ScheduleKind::Plan,
+            first,
+            ROUGH,
+            &Measured::updated_in_backward,
+        )?;
         record.with_update_in_backward = found.map(|(size, _)| size);
     }
     record.not_measured_because = search.reason_not_to_measure(args, &record)?;
@@ -126,7 +132,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         }
     }
     record.judge();
-    let answer = record.of(Way::Plan).map(|answer| answer.size);
+    let answer = record.of(ScheduleKind::Plan).map(|answer| answer.size);
     if let Some(size) = answer {
         let config = subject.sized(&args.config, size);
         let run = TrainArgs {
@@ -216,7 +222,7 @@ impl Search<'_> {
     /// The largest size whose counted stages fit this way, once `changed`.
     fn largest_counted(
         &self,
-        way: Way,
+        way: ScheduleKind,
         first: usize,
         (factor, precision): (f64, f64),
         changed: &dyn Fn(Measured) -> Measured,
@@ -237,7 +243,7 @@ impl Search<'_> {
     /// The largest sizes of all ways, as counted.
     fn counted(&self) -> Result<Vec<Largest>, Failure> {
         let mut all: Vec<Largest> = Vec::new();
-        for way in Way::ALL {
+        for way in ScheduleKind::ALL {
             // Each way reaches at least as far as the one before it.
             let first = all.last().map_or(1, |before| before.size);
             let found = self.largest_counted(way, first, COUNTED, &|measured| measured)?;
@@ -269,7 +275,8 @@ impl Search<'_> {
                 plain.peak
             )));
         }
-        let seconds = plain.step.0 * STEPS_TO_PROFILE * SIZES_TO_PROFILE * Way::ALL.len() as f64;
+        let seconds =
+            plain.step.0 * STEPS_TO_PROFILE * SIZES_TO_PROFILE * ScheduleKind::ALL.len() as f64;
         Ok((seconds > MEASURED_SECONDS).then(|| {
             format!("that would take about {seconds:.0} s on two cores; `--confirm` runs it")
         }))

@@ -134,9 +134,9 @@ fn table(chain: &Chain) -> String {
     let saved: Bytes = chain.stages.iter().map(|stage| stage.saved_bytes).sum();
     let gradients = chain.grad_bytes();
     format!(
-        "{table}\n\n{} stages keep {saved} for a plain backward; gradients {gradients}; fixed {}; input {};\n\
+        "{table}\n\nA plain step keeps {saved} for its backward, in {}; gradients {gradients}; fixed {}; input {};\n\
          optimizer state {}, its step {}; loss {} + {}.\n",
-        chain.stages.len(),
+        table::several(chain.stages.len(), "stage"),
         chain.fixed_bytes,
         chain.input_bytes,
         chain.optimizer.state_bytes,

@@ -6,7 +6,7 @@ use rekindle_train::session::Planned;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{subject::Varied, way::Way};
+use super::{schedule_kind::ScheduleKind, subject::Varied};
 
 /// Format tag of [`MaxRecord`].
 pub const MAX_FORMAT: &str = "rekindle-max/1";
@@ -56,7 +56,7 @@ pub struct MaxRecord {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Largest {
     /// How it runs.
-    pub way: Way,
+    pub way: ScheduleKind,
     /// The size.
     pub size: usize,
     /// Segments of its schedule; `null` for nested schedules.
@@ -75,7 +75,7 @@ pub struct Largest {
 
 impl Largest {
     /// A size with its plan.
-    pub fn new(way: Way, size: usize, plan: &Planned) -> Self {
+    pub fn new(way: ScheduleKind, size: usize, plan: &Planned) -> Self {
         let (_, parts) = plan.at_peak;
         let (fixed_bytes, gradient_bytes) = (parts.fixed + parts.input, parts.parameter_gradients);
         Self {
@@ -122,13 +122,13 @@ pub struct Confirmed {
 
 impl MaxRecord {
     /// The largest size of a way.
-    pub fn of(&self, way: Way) -> Option<&Largest> {
+    pub fn of(&self, way: ScheduleKind) -> Option<&Largest> {
         self.largest.iter().find(|largest| largest.way == way)
     }
 
     /// Works out what made the difference.
     pub fn judge(&mut self) {
-        self.lever = match (self.of(Way::Plain), self.of(Way::Plan)) {
+        self.lever = match (self.of(ScheduleKind::Plain), self.of(ScheduleKind::Plan)) {
             (_, None) => Difference::NothingFits,
             (None, Some(_)) => Difference::Checkpointing,
             (Some(plain), _) if plain.size >= self.varied.limit => Difference::Limit,
@@ -144,7 +144,7 @@ impl MaxRecord {
 
     /// Whether an update in the backward would reach further than a plan does.
     pub fn update_would_help(&self) -> Option<usize> {
-        let reached = self.of(Way::Plan).map_or(0, |plan| plan.size);
+        let reached = self.of(ScheduleKind::Plan).map_or(0, |plan| plan.size);
         self.with_update_in_backward
             .filter(|&size| size as f64 >= DIFFERENCE * reached.max(1) as f64)
     }
