@@ -194,7 +194,7 @@ fn lost(status: ExitStatus) -> Option<String> {
         let name = match signal {
             6 => "aborted",
             7 | 11 => "crashed",
-            9 => "was killed by the system, as far as can be told for want of memory",
+            9 => "was killed by the system, probably because memory ran out",
             _ => return None,
         };
         return Some(format!("{name} (signal {signal})"));

@@ -73,6 +73,7 @@ impl Form {
     }
 
     /// What a part of the same schema is there for.
+    #[cfg(test)]
     pub fn description(self, schema: &'static Value) -> String {
         let own = schema["description"].as_str();
         let text = own.or_else(|| self.at(schema).word("description"));
@@ -80,6 +81,7 @@ impl Form {
     }
 
     /// The same, and what each word that it may be stands for.
+    #[cfg(test)]
     pub fn meaning(self, schema: &'static Value) -> String {
         let mut meaning = self.description(schema);
         for form in self.at(schema).forms() {

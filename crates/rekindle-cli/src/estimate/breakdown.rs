@@ -186,8 +186,8 @@ pub fn notes(estimate: &Estimate) -> String {
         let _ = write!(text, ", the plan in {}", plan.peak.at);
     }
     text.push_str(
-        ". Temporaries: gradients of activations, and what kernels hold for a while. Other: running statistics, and \
-         what kernels and the executor keep.",
+        ". Temporaries: gradients of activations, and temporary buffers of kernels. Other: running statistics, and \
+         memory that kernels and the executor keep.",
     );
     if estimate.on_gpu {
         text.push_str(" These are live buffers: a GPU's pools and its driver take more.");

@@ -93,8 +93,7 @@ impl RecordedStep {
         });
         let text = format!(
             "Recorded, as `train` runs it: {} operations. By shapes the plain step peaks at {} in the {part} pass; {}the \
-             smallest workable budget is {}. What kernels need while they run, and what the process holds besides, comes \
-             on top.",
+             smallest workable budget is {}. Temporary buffers of kernels and the process's own memory are not included.",
             self.operations,
             self.plain_peak_bytes,
             budgets.collect::<String>(),

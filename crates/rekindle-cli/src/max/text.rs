@@ -78,9 +78,9 @@ impl MaxRecord {
         let of = if self.budget_asked {
             ""
         } else if self.device == "cpu" {
-            ", which is what is free"
+            ", all that is free"
         } else {
-            ", which is all it has"
+            ", all that the device has"
         };
         format!(
             "The largest {} of {}{batch}, in {} on {}{of}.",

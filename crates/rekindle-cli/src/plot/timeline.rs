@@ -304,7 +304,7 @@ impl<'a> Picture<'a> {
             lines.push(Entry::new(Mark::Dashes, theme::TEXT, "budget"));
         } else if let Some(budget) = self.record.budget_bytes {
             lines.push(Entry::words(format!(
-                "the budget of {budget} lies far above"
+                "the budget of {budget} is above the plot"
             )));
         }
         if self.columns.iter().any(|column| column.reserved.is_some()) {
