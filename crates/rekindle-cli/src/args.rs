@@ -156,12 +156,11 @@ impl ReplaceArgs {
 
 impl ConfigArgs {
     /// The training of this config, as a child is told of it.
-    pub fn training(&self, measure: MeasureArgs, count: Option<Count>) -> TrainArgs {
+    pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
         TrainArgs {
             config: Some(self.config.clone()),
             replace: self.replace.clone(),
             measure,
-            count,
             json: true,
             ..TrainArgs::default()
         }
@@ -248,15 +247,6 @@ pub struct TrainArgs {
     pub seed: Option<u64>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule",
-        value_parser = word::<Count>()
-    )]
-    pub count: Option<Count>,
     /// Compare recomputed activations with the original ones: off, shapes, or values (which must also be finite)
     #[arg(
         long,
@@ -365,6 +355,15 @@ pub struct MeasureArgs {
         value_parser = word::<ExecutorKind>()
     )]
     pub executor: Option<ExecutorKind>,
+    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        help_heading = "Schedule",
+        value_parser = word::<Count>()
+    )]
+    pub count: Option<Count>,
     /// Measure again, instead of using a profile that an earlier command kept (in REKINDLE_CACHE or the user's cache folder)
     #[arg(long)]
     pub fresh: bool,
@@ -379,15 +378,6 @@ pub struct ProfileArgs {
     pub config: ConfigArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes budgets of later plans bound on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule",
-        value_parser = word::<Count>()
-    )]
-    pub count: Option<Count>,
     /// Write the chain to this file
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
@@ -411,15 +401,6 @@ pub struct PlanArgs {
     pub replace: ReplaceArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule",
-        value_parser = word::<Count>()
-    )]
-    pub count: Option<Count>,
     /// The largest peak memory to allow (512MiB, 2GB, 80%)
     #[arg(
         long,
@@ -485,15 +466,6 @@ pub struct SweepArgs {
     pub steps: usize,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule",
-        value_parser = word::<Count>()
-    )]
-    pub count: Option<Count>,
     /// Write sweep.json, sweep.csv, sweep.md and frontier.svg to this folder, after each row
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output: Option<PathBuf>,
@@ -536,15 +508,6 @@ pub struct MaxArgs {
     pub budget: Option<Size>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule",
-        value_parser = word::<Count>()
-    )]
-    pub count: Option<Count>,
     /// The longest step to accept, as a multiple of the plain step
     #[arg(
         long,

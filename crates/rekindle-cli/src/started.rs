@@ -158,9 +158,9 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         measure: MeasureArgs {
             device: typed.measure.device.or(before.measure.device),
             executor: typed.measure.executor.or(before.measure.executor),
+            count: typed.measure.count.or(before.measure.count),
             fresh: typed.measure.fresh,
         },
-        count: typed.count.or(before.count),
         verify: typed.verify.or(before.verify),
         on_nonfinite: typed.on_nonfinite.or(before.on_nonfinite),
         weights: before.weights,

@@ -89,7 +89,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         device: device.device.to_string(),
         budget_bytes: budget,
         budget_asked: args.budget.is_some(),
-        count: config.count(args.count),
+        count: config.count(args.measure.count),
         slowdown: args.slowdown,
         varied: subject.varied.clone(),
         batch: (args.vary != Lever::Batch).then_some(config.training.batch),
@@ -138,7 +138,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         let run = TrainArgs {
             budget: Some(asked),
             json: false,
-            ..config.training(args.measure.clone(), args.count)
+            ..config.training(args.measure.clone())
         };
         record.run = Some(run.typed()?);
     }
@@ -336,7 +336,6 @@ impl Measurer<'_> {
         let answer = self.children.ask(&Task::Profile(ProfileArgs {
             config: self.subject.sized(&self.args.config, size),
             measure: self.measure(),
-            count: self.args.count,
             output: None,
             json: true,
         }))?;
@@ -353,7 +352,7 @@ impl Measurer<'_> {
         let task = Task::Train(Box::new(TrainArgs {
             budget: Some(Size::Bytes(budget)),
             steps: Some(CONFIRMING_STEPS),
-            ..config.training(self.measure(), self.args.count)
+            ..config.training(self.measure())
         }));
         let answer = self.children.ask(&task).map_err(|refused| {
             let Failure { code, report } = refused.into();

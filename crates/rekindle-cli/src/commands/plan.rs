@@ -63,7 +63,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
     };
     let mut config = config::load(config, &Overrides::from(&args.replace))?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
-    let count = config.count(args.count);
+    let count = config.count(args.measure.count);
     config.run = config.run.replaced(TypedSchedule {
         segments: args.segments,
         budget: args.budget,

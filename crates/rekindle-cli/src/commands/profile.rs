@@ -19,18 +19,8 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
-    let step = measured(
-        &args.measure,
-        &config,
-        &device,
-        |job| Job {
-            count: config.count(args.count),
-            ..job
-        },
-        |job, subject| Ok(subject.measured_step(job)),
-    )?;
+    let plain = PlanRequest::default();
+    let step = of_config(args, plain, |job, subject| Ok(subject.measured_step(job)))?;
     let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
         output::file(path, &text)?;
@@ -42,23 +32,32 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     }
 }
 
-/// Measures, and writes the smallest budget that some plan fits.
+/// Measures, and writes the smallest budget that some plan fits. Measuring counts, too: it takes as little as it can.
 pub fn smallest_budget(args: &ProfileArgs) -> Outcome {
+    let least = PlanRequest::within(Bytes::ZERO);
+    output::json(&of_config(args, least, |job, mut subject| {
+        Ok(subject.smallest_budget(job)?)
+    })?)
+}
+
+fn of_config<T>(
+    args: &ProfileArgs,
+    request: PlanRequest,
+    then: impl FnOnce(&Job<'_>, Subject) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
-    let smallest = measured(
+    measured(
         &args.measure,
         &config,
         &device,
         |job| Job {
-            count: config.count(args.count),
-            // Measuring counts, too: it takes as little as it can.
-            schedule: ScheduleRequest::Plan(PlanRequest::within(Bytes::ZERO)),
+            count: config.count(args.measure.count),
+            schedule: ScheduleRequest::Plan(request),
             ..job
         },
-        |job, mut subject| Ok(subject.smallest_budget(job)?),
-    )?;
-    output::json(&smallest)
+        then,
+    )
 }
 
 /// Measures the training step of a config on a device, for the job that `complete` makes of it, and hands both to `then`.

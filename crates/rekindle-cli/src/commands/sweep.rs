@@ -41,7 +41,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
         device: device.device.to_string(),
         device_name: device.name.clone(),
         device_bytes: device.total_bytes,
-        count: config.count(args.count),
+        count: config.count(args.measure.count),
         batch: config.training.batch,
         steps: args.steps,
         limit_bytes: limit,

@@ -74,7 +74,7 @@ pub fn run(args: TrainArgs) -> Outcome {
         compare: args.compare,
         plain_elsewhere: on_cpu.then_some(&plain),
         track: args.track.is_some(),
-        count: config.count(args.count),
+        count: config.count(args.measure.count),
         recheck: verify.unwrap_or_default(),
         planner: on_cpu.then_some(plan_elsewhere::PLANNERS),
         executor,
@@ -172,12 +172,13 @@ fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Optio
         device: Some(DeviceChoice::One(DeviceId::Cpu)),
         executor: Some(executor),
         fresh: false,
+        ..args.measure.clone()
     };
     let plain = TrainArgs {
         segments: Some(1),
         steps: Some(PLAIN_STEPS),
         no_eval: true,
-        ..config.training(measure, args.count)
+        ..config.training(measure)
     };
     let children = Children::new().ok()?;
     let answer = children.ask(&Task::Train(Box::new(plain))).ok()?;

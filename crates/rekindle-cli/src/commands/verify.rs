@@ -64,7 +64,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
-        count: config.count(None),
+        count: config.count(args.measure.count),
         executor: args.measure.executor.unwrap_or_default(),
         profiles: profiles(args.measure.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)

@@ -33,8 +33,8 @@ impl<'a> Runner<'a> {
     fn measure(&self, fresh: bool) -> MeasureArgs {
         MeasureArgs {
             device: Some(self.device),
-            executor: self.args.measure.executor,
             fresh,
+            ..self.args.measure.clone()
         }
     }
 
@@ -44,7 +44,6 @@ impl<'a> Runner<'a> {
         let answer = self.children.ask(&Task::SmallestBudget(ProfileArgs {
             config: self.args.config.clone(),
             measure: self.measure(self.args.measure.fresh),
-            count: self.args.count,
             output: None,
             json: true,
         }))?;
@@ -55,10 +54,7 @@ impl<'a> Runner<'a> {
     pub fn row(&self, point: Point, chosen: bool) -> Result<(SweepRow, Option<PlainRun>), Failure> {
         let training = TrainArgs {
             steps: Some(self.args.steps),
-            ..self
-                .args
-                .config
-                .training(self.measure(false), self.args.count)
+            ..self.args.config.training(self.measure(false))
         };
         let task = Task::Train(Box::new(point.of(training)));
         let failed = |outcome, message| SweepRow::not_done(point, chosen, outcome, message);
