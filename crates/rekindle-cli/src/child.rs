@@ -168,16 +168,17 @@ impl Children {
         if let Some(cache) = &self.cache {
             command.env(cache::FOLDER_VARIABLE, Path::new(cache.path()));
         }
-        answer(command, task)
+        answer(command, task, stop::asked)
     }
 }
 
-/// The answer to a task of a child that looks for profiles where this process would.
+/// The answer to a task that is waited for even if this process is asked to stop: it would do the work itself, in memory
+/// that a budget bounds.
 pub fn ask(task: &Task<'_>) -> Result<String, Refused> {
-    answer(this_program()?, task)
+    answer(this_program()?, task, || false)
 }
 
-fn answer(mut command: Command, task: &Task<'_>) -> Result<String, Refused> {
+fn answer(mut command: Command, task: &Task<'_>, stopped: fn() -> bool) -> Result<String, Refused> {
     // Files, not pipes: reading two pipes takes threads, whose address space may be what the process lacks.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
@@ -189,7 +190,7 @@ fn answer(mut command: Command, task: &Task<'_>) -> Result<String, Refused> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if stop::asked() && !interrupted {
+        if stopped() && !interrupted {
             interrupted = true;
             child.kill()?;
         }
@@ -199,7 +200,7 @@ fn answer(mut command: Command, task: &Task<'_>) -> Result<String, Refused> {
     let (stdout, stderr) = (read(&mut stdout)?, read(&mut stderr)?);
     let code = code(status);
     // A terminal's Ctrl-C reaches the child as well, and may end it first.
-    if interrupted || stop::asked() || code == exit::INTERRUPTED {
+    if interrupted || stopped() || code == exit::INTERRUPTED {
         return Err(Refused::Interrupted);
     }
     if code == exit::DONE {
