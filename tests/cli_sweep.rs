@@ -286,20 +286,25 @@ fn an_interrupt_keeps_the_rows_that_are_done_and_a_resumed_sweep_runs_the_others
     assert_eq!(document(&rekindle(folder.path(), &on)), whole);
 }
 
-/// The processes that were given this path.
+/// The processes that have this path in their environment.
 #[cfg(target_os = "linux")]
 fn processes_of(path: &Path) -> Vec<String> {
     let path = path.to_str().expect("text");
     let commands = fs::read_dir("/proc")
         .expect("processes")
         .filter_map(|entry| {
-            let command = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
-            Some(String::from_utf8_lossy(&command).replace('\0', " "))
+            let process = entry.ok()?.path();
+            let read = |file| {
+                let text = fs::read(process.join(file)).ok()?;
+                Some(String::from_utf8_lossy(&text).replace('\0', " "))
+            };
+            let environment = read("environ")?;
+            environment.contains(path).then(|| read("cmdline"))?
         });
-    commands.filter(|command| command.contains(path)).collect()
+    commands.collect()
 }
 
-/// Looks until `found` is true of the processes that were given this path.
+/// Looks until `found` is true of the processes that have this path in their environment.
 #[cfg(target_os = "linux")]
 fn wait_for(path: &Path, found: impl Fn(&[String]) -> bool) {
     const LOOKS: usize = 1_200;
@@ -319,6 +324,7 @@ fn a_killed_sweep_leaves_no_child() {
     let config = folder.path().join("run.toml");
     let mut sweep = std::process::Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
         .env("REKINDLE_CACHE", "")
+        .env("OF_THIS_TEST", &config)
         .arg("sweep")
         .arg(&config)
         .args(["--steps", "100000000"])
@@ -326,8 +332,7 @@ fn a_killed_sweep_leaves_no_child() {
         .spawn()
         .expect("started");
     wait_for(&config, |commands| {
-        let row = |command: &String| command.contains(" train ") && command.contains("100000000");
-        commands.iter().any(row)
+        commands.iter().any(|command| command.contains(" child"))
     });
     // SIGKILL: nothing of the sweep's own runs any more.
     sweep.kill().expect("killed");

@@ -1,25 +1,15 @@
-//! `docs/json.md` against what the commands write: every key is documented, and every documented key is written.
+//! What the commands write against `docs/schema`: no key is missing or unknown, and every value has its type.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-};
+#[path = "support/json_schema.rs"]
+mod json_schema;
+
+use std::{collections::BTreeSet, fs, path::Path};
 
 use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What the document says of one format.
-#[derive(Default)]
-struct Documented {
-    keys: BTreeSet<String>,
-    /// Keys below these may be anything.
-    open: BTreeSet<String>,
-    /// Keys that no machine without a GPU writes, or no run whose memory stays the same.
-    elsewhere: BTreeSet<String>,
-    examples: Vec<Value>,
-}
+use json_schema::{faults, schema};
 
 /// Runs a command and takes the one document that it writes.
 fn document(folder: &Path, code: i32, arguments: &[&str]) -> Value {
@@ -36,63 +26,15 @@ fn document(folder: &Path, code: i32, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON document")
 }
 
-/// The paths of all keys. A layer inside a layer has the keys of a layer.
-fn keys(value: &Value, at: &str, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(members) => {
-            for (key, member) in members {
-                let path = if at.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{at}.{key}")
-                };
-                let path = path.replace("layers[].layers[]", "layers[]");
-                keys(member, &path, found);
-                found.insert(path);
-            }
-        }
-        Value::Array(elements) => {
-            for element in elements {
-                keys(element, &format!("{at}[]"), found);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// The sections of the document by format.
-fn documented() -> BTreeMap<String, Documented> {
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/json.md");
-    let text = fs::read_to_string(path).expect("docs/json.md");
-    let mut sections: BTreeMap<String, Documented> = BTreeMap::new();
-    let (mut format, mut example) = (String::new(), None::<String>);
-    for line in text.lines() {
-        let section = sections.entry(format.clone()).or_default();
-        if let Some(so_far) = &mut example {
-            if line == "```" {
-                section
-                    .examples
-                    .push(serde_json::from_str(so_far).expect("an example is JSON"));
-                example = None;
-            } else {
-                so_far.push_str(line);
-            }
-        } else if line == "```json" {
-            example = Some(String::new());
-        } else if let Some(title) = line.strip_prefix("## ") {
-            format = title.to_owned();
-        } else if let Some(row) = line.strip_prefix("| `") {
-            let (key, meaning) = row.split_once('`').expect("a key in backticks");
-            if let Some(open) = key.strip_suffix(".*") {
-                section.open.insert(format!("{open}."));
-            } else if meaning.contains("*GPU*") || meaning.contains("*leak*") {
-                section.elsewhere.insert(key.to_owned());
-            }
-            section.keys.insert(key.to_owned());
-        }
-    }
-    sections.retain(|format, _| format.starts_with("rekindle-"));
-    sections
+/// The examples of `docs/json.md`.
+fn examples() -> Vec<Value> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
+    let page = fs::read_to_string(page).expect("docs/json.md");
+    let blocks = page.split("```json\n").skip(1);
+    let examples = blocks.map(|block| block.split("```").next().unwrap_or_default());
+    examples
+        .map(|example| serde_json::from_str(example).expect("an example is JSON"))
+        .collect()
 }
 
 /// At least one document of each format, and of each of its forms.
@@ -174,56 +116,43 @@ fn command(folder: &Path) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The moments of a track, each with its file's format.
+/// The moments of a track: all lines but the first, which tells their format.
 fn tracked(path: &str) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("a track");
-    let mut lines = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"));
-    let format = lines.next().expect("a first line")["format"].clone();
-    lines
-        .map(|mut moment| {
-            moment["format"] = format.clone();
-            moment
-        })
-        .collect()
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line));
+    let mut lines = lines.map(|line| line.expect("a line of JSON"));
+    let format = lines.next().expect("a first line");
+    assert_eq!(format["format"], "rekindle-track/1");
+    lines.collect()
+}
+
+/// The schema's name of a document.
+fn name(document: &Value) -> &str {
+    let format = document["format"].as_str().unwrap_or("rekindle-track/1");
+    let name = format.split('/').next().expect("a name");
+    name.trim_start_matches("rekindle-")
 }
 
 #[test]
-fn documents_are_as_documented() {
+fn documents_are_as_their_schemas_say() {
     let folder = TempDir::new().expect("a folder");
-    let sections = documented();
-    let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for document in written(folder.path()) {
-        let format = document["format"].as_str().expect("a format").to_owned();
-        keys(&document, "", seen.entry(format).or_default());
+    let (written, mut wrong) = (written(folder.path()), Vec::new());
+    let examples = examples();
+    for (by, documents) in [("the program", &written), ("an example", &examples)] {
+        for document in documents {
+            let name = name(document);
+            let schema = schema(name);
+            let faults = faults(&schema, &schema, document, true);
+            wrong.extend(faults.iter().map(|fault| format!("{name}, by {by}{fault}")));
+        }
     }
-    let mut wrong = Vec::new();
-    for (format, found) in &seen {
-        let Some(section) = sections.get(format) else {
-            wrong.push(format!("{format} has no section"));
-            continue;
-        };
-        let open = |key: &str| section.open.iter().any(|open| key.starts_with(open));
-        let mut shown = BTreeSet::new();
-        for example in &section.examples {
-            keys(example, "", &mut shown);
-        }
-        for (by, these) in [("the program", found), ("an example", &shown)] {
-            for key in these.difference(&section.keys) {
-                if !open(key) {
-                    wrong.push(format!(
-                        "{format}: `{key}`, which {by} writes, is not documented"
-                    ));
-                }
-            }
-        }
-        for key in section.keys.difference(found) {
-            if !open(key) && !section.elsewhere.contains(key) {
-                wrong.push(format!(
-                    "{format}: `{key}` is documented, and nothing writes it"
-                ));
-            }
+    let names: BTreeSet<&str> = written.iter().map(name).collect();
+    let schemas = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema"));
+    for entry in schemas.expect("schemas") {
+        let file = entry.expect("an entry").path();
+        let schema = file.file_stem().expect("a name").to_string_lossy();
+        if schema != "config" && !names.contains(&*schema) {
+            wrong.push(format!("nothing here writes {schema}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

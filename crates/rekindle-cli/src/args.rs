@@ -1,20 +1,52 @@
 //! The command line as typed.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    ArgGroup, Args, Parser, Subcommand, ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
+use rekindle::size::Size;
 use rekindle::{Dtype, executor::Recheck, meter::Count, record::Update};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{
     ExecutorKind,
-    device::DeviceId,
     settings::{LossChunks, OnNonFinite},
 };
-use serde::{Deserialize, Serialize};
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, IntoDeserializer, value},
+};
+use serde_json::Value;
 
-use rekindle::size::Size;
+use crate::{
+    device::DeviceChoice,
+    failure::Failure,
+    started::{self, Started},
+    terminal::LookArgs,
+};
 
-use crate::{device::DeviceChoice, terminal::LookArgs};
+/// Reads a word as serde does. Its schema says which words there are, and what each means.
+fn word<T>() -> impl TypedValueParser<Value = T>
+where
+    T: JsonSchema + DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let schema = schemars::schema_for!(T).to_value();
+    let words = schema["oneOf"].as_array().into_iter().flatten();
+    let words = words.filter_map(|word| {
+        // clap keeps its words as long as the program runs.
+        let value = PossibleValue::new(&*word["const"].as_str()?.to_owned().leak());
+        Some(match word["description"].as_str() {
+            Some(help) => value.help(&*help.replace('\n', " ").leak()),
+            None => value,
+        })
+    });
+    PossibleValuesParser::new(words).try_map(|word| {
+        let from: value::StrDeserializer<'_, value::Error> = word.as_str().into_deserializer();
+        T::deserialize(from)
+    })
+}
 
 /// Train sequential models that do not fit in memory.
 ///
@@ -46,11 +78,9 @@ pub enum Command {
     Profile(ProfileArgs),
     /// Find the fastest schedule within a budget, and explain it
     Plan(PlanArgs),
-    /// Plan what another process of this program has measured
-    #[command(name = crate::commands::plan_elsewhere::GRAPH, hide = true)]
-    PlanGraph,
-    #[command(name = crate::commands::plan_elsewhere::MEASURED, hide = true)]
-    PlanMeasured,
+    /// Do what another process of this program asks for
+    #[command(name = crate::child::SUBCOMMAND, hide = true)]
+    Child,
     /// Run a config under many schedules, and show time against memory: table, files, plot
     Sweep(SweepArgs),
     /// Find the largest batch, depth or width that fits, with and without checkpointing
@@ -70,7 +100,7 @@ pub enum Command {
 }
 
 /// What every command that reads a config takes.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub struct ConfigArgs {
     /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG")]
@@ -80,7 +110,7 @@ pub struct ConfigArgs {
 }
 
 /// What replaces values of a config.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Instead of the config's values")]
 pub struct ReplaceArgs {
     /// Samples in each step
@@ -101,7 +131,7 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
-    /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is there
+    /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is complete
     #[arg(long, value_name = "WHEN")]
     pub update: Option<Update>,
     /// Chunks in which the last layer and the loss run together: a number, auto, or whole for none
@@ -132,52 +162,15 @@ impl ReplaceArgs {
 }
 
 impl ConfigArgs {
-    /// Arguments of another process of this program that takes `command` to the same config on `device`, and answers in
-    /// JSON.
-    pub fn for_child(
-        &self,
-        command: &str,
-        device: DeviceId,
-        count: Option<CountChoice>,
-    ) -> Vec<OsString> {
-        let mut arguments = vec![command.into()];
-        arguments.extend(self.typed());
-        arguments.extend(["--device".into(), device.to_string().into()]);
-        if let Some(count) = count {
-            arguments.extend(["--count".into(), count.name().into()]);
+    /// The training of this config, as a child is told of it.
+    pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
+        TrainArgs {
+            config: Some(self.config.clone()),
+            replace: self.replace.clone(),
+            measure,
+            json: true,
+            ..TrainArgs::default()
         }
-        arguments.push("--json".into());
-        arguments
-    }
-
-    /// The config and what replaces its values, as they are typed.
-    pub fn typed(&self) -> Vec<OsString> {
-        let number = |value: Option<usize>| value.map(|value| value.to_string().into());
-        let replace = &self.replace;
-        let options: [(&str, Option<OsString>); 8] = [
-            ("--batch", number(replace.batch)),
-            ("--depth", number(replace.depth)),
-            ("--width", number(replace.width)),
-            ("--data", replace.data.as_ref().map(Into::into)),
-            ("--data-dir", replace.data_dir.as_ref().map(Into::into)),
-            (
-                "--dtype",
-                replace.dtype.map(|dtype| dtype.to_string().into()),
-            ),
-            (
-                "--update",
-                replace.update.map(|update| update.to_string().into()),
-            ),
-            (
-                "--loss-chunks",
-                replace.loss_chunks.map(|chunks| chunks.to_string().into()),
-            ),
-        ];
-        let mut typed = vec![self.config.clone().into_os_string()];
-        for (name, value) in options {
-            typed.extend(value.into_iter().flat_map(|value| [name.into(), value]));
-        }
-        typed
     }
 }
 
@@ -210,12 +203,15 @@ pub struct EstimateArgs {
     /// Device whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
+    /// Show N levels of layers inside layers (all of them if not given)
+    #[arg(long, value_name = "N", help_heading = "Output")]
+    pub levels: Option<usize>,
     /// Write one JSON document to standard output
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[command(
     after_help = "Examples:\n  rekindle train configs/deep-linear.toml\n  rekindle train configs/deep-linear.toml --budget 60MiB -o runs/first\n  rekindle train configs/deep-linear.toml --segments 8 --compare\n  rekindle train --resume runs/first --steps 600"
 )]
@@ -258,22 +254,15 @@ pub struct TrainArgs {
     pub seed: Option<u64>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule"
-    )]
-    pub count: Option<CountChoice>,
     /// Compare recomputed activations with the original ones: off, shapes, or values (which must also be finite)
     #[arg(
         long,
         value_name = "WHAT",
         hide_possible_values = true,
-        help_heading = "Output and checks"
+        help_heading = "Output and checks",
+        value_parser = word::<Recheck>()
     )]
-    pub verify: Option<VerifyChoice>,
+    pub verify: Option<Recheck>,
     /// Write what each action of the first three steps allocates and frees to FILE (JSON lines), and beside it as text
     #[arg(long, value_name = "FILE", help_heading = "Output and checks")]
     pub track: Option<PathBuf>,
@@ -282,9 +271,10 @@ pub struct TrainArgs {
         long,
         value_name = "WHAT",
         hide_possible_values = true,
-        help_heading = "Training"
+        help_heading = "Training",
+        value_parser = word::<OnNonFinite>()
     )]
-    pub on_nonfinite: Option<NonFiniteChoice>,
+    pub on_nonfinite: Option<OnNonFinite>,
     /// Measure a few plain steps too. On the CPU, long runs do so without being asked
     #[arg(long, help_heading = "Output and checks")]
     pub compare: bool,
@@ -315,106 +305,78 @@ pub struct TrainArgs {
     /// smaller budget. Needs -o or --resume
     #[arg(long, help_heading = "Run folder")]
     pub supervise: bool,
-    /// Write what the plan takes to this file, for the process that supervises this one
-    #[arg(long, hide = true, value_name = "FILE")]
-    pub supervised: Option<PathBuf>,
-    /// Go on with the run in -o
-    #[arg(long, hide = true, requires = "supervised")]
-    pub again: bool,
-    /// Within this budget
-    #[arg(long, hide = true, value_name = "SIZE", requires = "again")]
-    pub again_within: Option<Size>,
+    /// What the process that supervises this one tells it
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supervised: Option<Supervised>,
     /// Write one JSON document to standard output
     #[arg(long, help_heading = "Output and checks")]
     pub json: bool,
 }
 
+impl TrainArgs {
+    /// The command line, as it is typed.
+    pub fn typed(&self) -> Result<String, Failure> {
+        let mut words = vec!["train".to_owned()];
+        let fields = serde_json::to_value(self).map_err(Failure::other)?;
+        add_typed(&mut words, &fields);
+        Ok(started::line(&words))
+    }
+}
+
+/// Fields are called what their options are called.
+fn add_typed(words: &mut Vec<String>, fields: &Value) {
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        let option = format!("--{}", name.replace('_', "-"));
+        match value {
+            Value::Bool(true) => words.push(option),
+            Value::String(word) if name == "config" => words.push(word.clone()),
+            Value::String(word) => words.extend([option, word.clone()]),
+            Value::Number(number) => words.extend([option, number.to_string()]),
+            _ => add_typed(words, value),
+        }
+    }
+}
+
+/// What a run is told by the process that supervises it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Supervised {
+    /// Where to write what the plan takes.
+    pub note: PathBuf,
+    /// What the supervisor was started with.
+    pub started: Started,
+}
+
 /// What every command that measures takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Device and measurement")]
 pub struct MeasureArgs {
     /// auto (the default: cuda:0 if it can be used, else cpu), cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D")]
     pub device: Option<DeviceChoice>,
     /// What runs a step: recorded (the default: single operations) or modules (stage by stage)
-    #[arg(long, value_name = "WHAT")]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        hide_possible_values = true,
+        value_parser = word::<ExecutorKind>()
+    )]
     pub executor: Option<ExecutorKind>,
+    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        help_heading = "Schedule",
+        value_parser = word::<Count>()
+    )]
+    pub count: Option<Count>,
     /// Measure again, instead of using a profile that an earlier command kept (in REKINDLE_CACHE or the user's cache folder)
     #[arg(long)]
     pub fresh: bool,
 }
 
-/// Which bytes a budget bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CountChoice {
-    /// What the device loses: the pools' reserved bytes and the driver's context.
-    Reserved,
-    /// Live buffers.
-    InUse,
-}
-
-impl CountChoice {
-    /// As it is typed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reserved => "reserved",
-            Self::InUse => "in-use",
-        }
-    }
-}
-
-/// How closely recomputed activations are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum VerifyChoice {
-    /// Not at all.
-    Off,
-    /// Shapes.
-    Shapes,
-    /// Shapes and values.
-    Values,
-}
-
-/// What happens where a step's loss or gradients are not finite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum NonFiniteChoice {
-    /// The run ends.
-    Stop,
-    /// Nothing is updated in that step.
-    Skip,
-    /// The update is made all the same.
-    Continue,
-}
-
-impl From<NonFiniteChoice> for OnNonFinite {
-    fn from(choice: NonFiniteChoice) -> Self {
-        match choice {
-            NonFiniteChoice::Stop => Self::Stop,
-            NonFiniteChoice::Skip => Self::Skip,
-            NonFiniteChoice::Continue => Self::Continue,
-        }
-    }
-}
-
-impl From<VerifyChoice> for Recheck {
-    fn from(choice: VerifyChoice) -> Self {
-        match choice {
-            VerifyChoice::Off => Self::Off,
-            VerifyChoice::Shapes => Self::Shapes,
-            VerifyChoice::Values => Self::Values,
-        }
-    }
-}
-
-impl From<CountChoice> for Count {
-    fn from(choice: CountChoice) -> Self {
-        match choice {
-            CountChoice::Reserved => Self::Reserved,
-            CountChoice::InUse => Self::InUse,
-        }
-    }
-}
-
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize, Deserialize)]
 #[command(
     after_help = "Examples:\n  rekindle profile configs/deep-linear.toml\n  rekindle profile configs/deep-linear.toml --device cpu -o chain.json"
 )]
@@ -423,14 +385,6 @@ pub struct ProfileArgs {
     pub config: ConfigArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes budgets of later plans bound on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule"
-    )]
-    pub count: Option<CountChoice>,
     /// Write the chain to this file
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
@@ -454,14 +408,6 @@ pub struct PlanArgs {
     pub replace: ReplaceArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule"
-    )]
-    pub count: Option<CountChoice>,
     /// The largest peak memory to allow (512MiB, 2GB, 80%)
     #[arg(
         long,
@@ -527,14 +473,6 @@ pub struct SweepArgs {
     pub steps: usize,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule"
-    )]
-    pub count: Option<CountChoice>,
     /// Write sweep.json, sweep.csv, sweep.md and frontier.svg to this folder, after each row
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output: Option<PathBuf>,
@@ -563,7 +501,8 @@ pub struct MaxArgs {
         long,
         value_name = "WHAT",
         hide_possible_values = true,
-        help_heading = "Schedule"
+        help_heading = "Schedule",
+        value_parser = word::<Lever>()
     )]
     pub vary: Lever,
     /// The largest peak memory to allow (512MiB, 2GB, 80%; by default what is free)
@@ -576,14 +515,6 @@ pub struct MaxArgs {
     pub budget: Option<Size>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        hide_possible_values = true,
-        help_heading = "Schedule"
-    )]
-    pub count: Option<CountChoice>,
     /// The longest step to accept, as a multiple of the plain step
     #[arg(
         long,
@@ -604,7 +535,7 @@ pub struct MaxArgs {
 }
 
 /// What `max` varies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lever {
     /// Samples in each step.

@@ -1,71 +1,153 @@
-//! This program, run again.
+//! This program, run again: a typed [`Task`] in, JSON out.
 //!
 //! A peak is a process's, and a process that ran out of memory has no next row: what is to be measured by itself runs in
-//! a process of its own. The child's output is caught, and it ends when this one is interrupted or gone.
+//! a process of its own, and so does planning, whose tables can be larger than a small model. A child reads its task, a line of
+//! JSON, from standard input. The parent then holds that open and writes nothing more to it: the system closes it with the
+//! parent, however that ended, and the child ends, too.
 
 use std::{
+    borrow::Cow,
     env,
-    ffi::OsString,
-    io::{self, Read},
+    fs::File,
+    io::{self, BufRead, BufWriter, Read, Seek, Write},
     path::Path,
-    process::{Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::Duration,
 };
 
+use rekindle::profile::Holds;
+use rekindle_plan::{
+    PlanRequest, Seconds,
+    graph::{Graph, GraphRequest},
+};
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use crate::{cache, exit, failure::Failure, parent, stop};
+use crate::{
+    args::{ProfileArgs, TrainArgs},
+    cache,
+    error_document::{self, ErrorDocument},
+    exit,
+    failure::Failure,
+    infeasible::Infeasible,
+    stop,
+    terminal::{self, LookArgs},
+};
 
-/// Time between two looks at a child.
+/// The subcommand of children, which no help shows.
+pub const SUBCOMMAND: &str = "child";
+
+/// The longest time between two looks at a child.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The signal that a system ends a process with when its memory runs out.
 #[cfg(unix)]
 const KILLED: i32 = 9;
 
-/// Runs children that find each other's profiles.
+/// What a child does.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Task<'a> {
+    /// Trains, and answers as `train` does.
+    Train(Box<TrainArgs>),
+    /// Measures a training step, and answers with its chain.
+    Profile(ProfileArgs),
+    /// Measures a training step, and answers with the smallest budget that some plan fits.
+    SmallestBudget(ProfileArgs),
+    /// Plans a recorded step.
+    PlanGraph(GraphRequest, Cow<'a, Graph>),
+    /// Plans measured modules.
+    PlanModules {
+        request: PlanRequest,
+        /// As [`Chain::to_json`](rekindle_plan::Chain::to_json) writes it.
+        chain: String,
+        holds: Cow<'a, [Holds]>,
+        backward_call_s: Seconds,
+    },
+}
+
+impl Task<'_> {
+    /// Starts a child that does this.
+    pub fn start(&self, command: &mut Command) -> io::Result<Child> {
+        let mut child = command.arg(SUBCOMMAND).stdin(Stdio::piped()).spawn()?;
+        if let Some(input) = &mut child.stdin {
+            let mut input = BufWriter::new(input);
+            let written = serde_json::to_writer(&mut input, &(terminal::look(), self));
+            let written = written.map_err(io::Error::from);
+            match written
+                .and_then(|()| writeln!(input))
+                .and_then(|()| input.flush())
+            {
+                // A child that is gone already says why by its exit code.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(child)
+    }
+
+    /// Whether failures are answered by documents as well.
+    fn answers_in_json(&self) -> bool {
+        match self {
+            Self::Train(args) => args.json,
+            _ => true,
+        }
+    }
+}
+
+/// This program.
+pub fn this_program() -> io::Result<Command> {
+    env::current_exe().map(Command::new)
+}
+
+/// The task of this process. From here on it ends with its parent.
+pub fn take() -> Result<(LookArgs, Task<'static>), Failure> {
+    let mut line = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map_err(Failure::other)?;
+    let (look, task): (_, Task<'static>) = serde_json::from_str(&line).map_err(Failure::usage)?;
+    error_document::expect(task.answers_in_json());
+    thread::spawn(|| {
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        std::process::exit(exit::INTERRUPTED);
+    });
+    Ok((look, task))
+}
+
+/// Why a child gave no answer.
+#[derive(Debug)]
+pub enum Refused {
+    /// Ctrl-C ended it.
+    Interrupted,
+    /// No plan fits its budget.
+    Infeasible(Infeasible),
+    /// Anything else: its exit code, and why.
+    Failed(i32, String),
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        let message = format!("this program cannot be run again: {error}");
+        Self::Failed(exit::OTHER, message)
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Interrupted => Self::coded(exit::INTERRUPTED, "interrupted"),
+            Refused::Infeasible(answer) => answer.error().into(),
+            Refused::Failed(code, message) => Self::coded(code, message),
+        }
+    }
+}
+
+/// Children that find each other's profiles.
 pub struct Children {
     /// Where profiles are kept for as long as the children run, if nowhere else.
     cache: Option<TempDir>,
-}
-
-/// A child that ended by itself.
-#[derive(Debug)]
-pub struct Ended {
-    status: ExitStatus,
-    /// What it wrote to standard output.
-    pub stdout: String,
-    stderr: String,
-}
-
-/// A child that gave nothing.
-#[derive(Debug)]
-pub enum ChildError {
-    /// Ctrl-C ended it.
-    Interrupted,
-    /// The system refused something.
-    System(io::Error),
-}
-
-impl From<io::Error> for ChildError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
-}
-
-impl From<ChildError> for Failure {
-    fn from(error: ChildError) -> Self {
-        match error {
-            ChildError::Interrupted => Self {
-                code: exit::INTERRUPTED,
-                report: miette::miette!("interrupted"),
-            },
-            ChildError::System(error) => {
-                Self::other(format!("this program cannot be run again: {error}"))
-            }
-        }
-    }
 }
 
 impl Children {
@@ -80,107 +162,80 @@ impl Children {
         Ok(Self { cache: folder })
     }
 
-    /// Runs one to its end.
-    pub fn run(&self, arguments: &[OsString]) -> Result<Ended, ChildError> {
-        let mut command = Command::new(env::current_exe()?);
-        parent::watched(&mut command)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+    /// The answer to a task.
+    pub fn ask(&self, task: &Task<'_>) -> Result<String, Refused> {
+        let mut command = this_program()?;
         if let Some(cache) = &self.cache {
             command.env(cache::FOLDER_VARIABLE, Path::new(cache.path()));
         }
-        let mut child = command.spawn()?;
-        // Both at once, or a child that fills one pipe would wait for ever.
-        let stdout = child.stdout.take().map(read);
-        let stderr = child.stderr.take().map(read);
-        let mut interrupted = false;
-        let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break status;
-            }
-            if stop::asked() && !interrupted {
-                interrupted = true;
-                child.kill()?;
-            }
-            thread::sleep(POLL);
-        };
-        let text = |reader: Option<thread::JoinHandle<String>>| {
-            reader
-                .and_then(|reader| reader.join().ok())
-                .unwrap_or_default()
-        };
-        // A terminal's Ctrl-C reaches the child as well, and may end it first.
-        if interrupted || stop::asked() {
-            return Err(ChildError::Interrupted);
-        }
-        Ok(Ended {
-            status,
-            stdout: text(stdout),
-            stderr: text(stderr),
-        })
+        answer(command, task, stop::asked)
     }
 }
 
-fn read(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What came before an error is still worth showing.
-        let _ = from.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+/// The answer to a task that is waited for even if this process is asked to stop: it would do the work itself, in memory
+/// that a budget bounds.
+pub fn ask(task: &Task<'_>) -> Result<String, Refused> {
+    answer(this_program()?, task, || false)
 }
 
-impl Ended {
-    /// Its exit code; one that the system killed ran out of memory, as far as anybody can tell.
-    pub fn code(&self) -> i32 {
-        #[cfg(unix)]
-        if std::os::unix::process::ExitStatusExt::signal(&self.status) == Some(KILLED) {
-            return exit::OUT_OF_MEMORY;
+fn answer(mut command: Command, task: &Task<'_>, stopped: fn() -> bool) -> Result<String, Refused> {
+    // Files, not pipes: reading two pipes takes threads, whose address space may be what the process lacks.
+    let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command
+        .stdout(stdout.try_clone()?)
+        .stderr(stderr.try_clone()?);
+    let mut child = task.start(&mut command)?;
+    let (mut interrupted, mut pause) = (false, Duration::from_millis(1));
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
         }
-        self.status.code().unwrap_or(exit::OTHER)
-    }
-
-    /// What it complained of, in one line.
-    pub fn complaint(&self) -> String {
-        let complaint = complaint(&self.stderr);
-        if complaint.is_empty() {
-            return self.status.to_string();
+        if stopped() && !interrupted {
+            interrupted = true;
+            child.kill()?;
         }
-        complaint
-    }
-}
-
-/// The last report in what was written to standard error: its message without help, or the last line.
-fn complaint(stderr: &str) -> String {
-    let mut lines: Vec<&str> = stderr.lines().map(str::trim).collect();
-    lines.retain(|line| !line.is_empty());
-    let Some(start) = lines.iter().rposition(|line| line.starts_with("x ")) else {
-        let last = lines.last().copied().unwrap_or_default();
-        return last.trim_start_matches("rekindle: ").to_owned();
+        thread::sleep(pause);
+        pause = POLL.min(pause * 2);
     };
-    let report = lines[start..]
-        .iter()
-        .take_while(|line| !line.starts_with("help:"))
-        .map(|line| line.trim_start_matches("x ").trim_start_matches("| "));
-    report.collect::<Vec<_>>().join(" ")
+    let (stdout, stderr) = (read(&mut stdout)?, read(&mut stderr)?);
+    let code = code(status);
+    // A terminal's Ctrl-C reaches the child as well, and may end it first.
+    if interrupted || stopped() || code == exit::INTERRUPTED {
+        return Err(Refused::Interrupted);
+    }
+    if code == exit::DONE {
+        return Ok(stdout);
+    }
+    if let Ok(answer) = serde_json::from_str(&stdout) {
+        return Err(Refused::Infeasible(answer));
+    }
+    let document = serde_json::from_str::<ErrorDocument>(&stdout);
+    let message = document.map(|document| document.error);
+    // One that is killed, or aborts where memory ran out, writes none.
+    let last = || {
+        let mut lines = stderr.lines().filter(|line| !line.is_empty());
+        lines.next_back().map(str::to_owned)
+    };
+    let message = message.ok().or_else(last);
+    Err(Refused::Failed(
+        code,
+        message.unwrap_or_else(|| status.to_string()),
+    ))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The whole of a file that was written.
+fn read(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
 
-    #[test]
-    fn a_report_is_told_in_one_line_without_its_help() {
-        let report = "on cpu (x)\nwarning: y\n  x no plan fits 3 bytes, and this line is\n  | long\n  help: try 4\n";
-        assert_eq!(
-            complaint(report),
-            "no plan fits 3 bytes, and this line is long"
-        );
-        assert_eq!(
-            complaint("measured\nrekindle: out of memory: 5 bytes\n"),
-            "out of memory: 5 bytes"
-        );
-        assert_eq!(complaint(""), "");
+/// A child's exit code; one that the system killed ran out of memory, as far as anybody can tell.
+fn code(status: ExitStatus) -> i32 {
+    #[cfg(unix)]
+    if std::os::unix::process::ExitStatusExt::signal(&status) == Some(KILLED) {
+        return exit::OUT_OF_MEMORY;
     }
+    status.code().unwrap_or(exit::OTHER)
 }

@@ -7,7 +7,9 @@ use rekindle_train::{
     model::kernels::Kernels,
 };
 
-use crate::{compiling, exit, failure::Failure};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{compiling, exit, failure::Failure, terminal::typed};
 
 /// A device as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,6 +53,18 @@ impl fmt::Display for DeviceChoice {
             Self::Auto => f.write_str("auto"),
             Self::One(device) => device.fmt(f),
         }
+    }
+}
+
+impl Serialize for DeviceChoice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        typed::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        typed::deserialize(deserializer)
     }
 }
 

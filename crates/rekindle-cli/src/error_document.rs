@@ -1,42 +1,53 @@
 //! What a command's JSON says where it fails.
 
-use std::env;
+use std::{env, sync::OnceLock};
 
 use miette::Report;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::{exit, failure::Failure, output};
 
 /// Format tag of [`ErrorDocument`].
-const ERROR_FORMAT: &str = "rekindle-error/1";
+pub const ERROR_FORMAT: &str = "rekindle-error/1";
 
 /// In place of a command's document, where there is none.
-#[derive(Debug, Serialize)]
-struct ErrorDocument {
-    format: &'static str,
-    /// What is wrong, as the report on standard error says it.
-    error: String,
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorDocument {
+    format: String,
+    /// What is wrong.
+    pub error: String,
+    /// The command's exit code.
     exit_code: i32,
-    /// What to do.
+    /// What to do; `null` where the message says it all.
     help: Option<String>,
-    /// Where in a file it is.
-    place: Option<Place>,
+    /// The place in a config; `null` for other errors.
+    place: Option<ConfigPlace>,
 }
 
-#[derive(Debug, Serialize)]
-struct Place {
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct ConfigPlace {
+    /// The config's file, as it was named.
     file: String,
-    /// From 1.
+    /// Line, from 1.
     line: usize,
-    /// From 1, in characters.
+    /// Column in this line, from 1.
     column: usize,
+}
+
+/// Whether documents are expected, where no argument says so.
+static EXPECTED: OnceLock<bool> = OnceLock::new();
+
+/// From now on documents are expected, or not, whatever the arguments say. To be called once.
+pub fn expect(documents: bool) {
+    EXPECTED.get_or_init(|| documents);
 }
 
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
     let report = &failure.report;
     write_document(&ErrorDocument {
-        format: ERROR_FORMAT,
+        format: ERROR_FORMAT.into(),
         error: report.to_string(),
         exit_code: failure.code,
         help: report.help().map(|help| help.to_string()),
@@ -50,7 +61,7 @@ pub fn write_usage(error: &clap::Error) {
     let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
     let rest = rest.trim();
     write_document(&ErrorDocument {
-        format: ERROR_FORMAT,
+        format: ERROR_FORMAT.into(),
         error: message.trim_start_matches("error: ").trim().to_owned(),
         exit_code: exit::USAGE,
         help: (!rest.is_empty()).then(|| rest.to_owned()),
@@ -59,17 +70,18 @@ pub fn write_usage(error: &clap::Error) {
 }
 
 fn write_document(document: &ErrorDocument) {
-    let asked = env::args_os().any(|argument| argument == "--json");
+    let typed = || env::args_os().any(|argument| argument == "--json");
+    let asked = EXPECTED.get().copied().unwrap_or_else(typed);
     if asked && !output::wrote_document() {
         // The report is on standard error whatever becomes of this.
         let _ = output::json(document);
     }
 }
 
-fn place(report: &Report) -> Option<Place> {
+fn place(report: &Report) -> Option<ConfigPlace> {
     let label = report.labels()?.next()?;
     let contents = report.source_code()?.read_span(label.inner(), 0, 0).ok()?;
-    Some(Place {
+    Some(ConfigPlace {
         file: contents.name()?.to_owned(),
         line: contents.line() + 1,
         column: contents.column() + 1,

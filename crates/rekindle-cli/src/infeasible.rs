@@ -1,6 +1,7 @@
 //! What a command's JSON says where no plan fits.
 
 use rekindle_plan::{Bytes, PlanError, PlannerKind};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{failure::Outcome, output};
@@ -9,25 +10,32 @@ use crate::{failure::Outcome, output};
 pub const INFEASIBLE_FORMAT: &str = "rekindle-infeasible/1";
 
 /// In place of a plan's or a run's document; the command exits with [`NO_PLAN`](crate::exit::NO_PLAN).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Infeasible {
     /// [`INFEASIBLE_FORMAT`].
     pub format: String,
     /// The planner that was asked.
     pub planner: PlannerKind,
-    /// Always false.
+    /// Always `false`.
     pub feasible: bool,
     /// The budget.
     pub budget_bytes: Bytes,
-    /// The smallest budget that this planner can meet.
+    /// The smallest budget that this planner fits.
     pub smallest_budget_bytes: Bytes,
-    /// The smallest budget that any planner can meet.
+    /// The smallest budget that any planner fits.
     pub smallest_budget_of_all_planners_bytes: Bytes,
 }
 
 impl Infeasible {
-    /// A budget that no plan fits: the answer to it names the smallest that one does.
-    pub const NO_ROOM: Bytes = Bytes(1);
+    /// The error that it tells.
+    pub fn error(&self) -> PlanError {
+        PlanError::Infeasible {
+            planner: self.planner,
+            budget: self.budget_bytes,
+            smallest: self.smallest_budget_bytes,
+            smallest_of_all: self.smallest_budget_of_all_planners_bytes,
+        }
+    }
 
     /// Writes the document if that is what the error says, and nothing for any other error.
     pub fn report(error: &PlanError) -> Outcome {

@@ -15,7 +15,7 @@
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures; runs as one page |
 //! | [`started`] | what a run was started with, for going on |
-//! | [`child`], [`parent`] | this program, run again in a process of its own that ends with this one |
+//! | [`child`] | this program, run again in a process of its own that ends with this one |
 //! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
 
@@ -36,6 +36,8 @@ mod commands;
 mod compiling;
 mod config;
 mod device;
+#[cfg(test)]
+mod documents;
 mod error_document;
 mod estimate;
 mod exit;
@@ -48,7 +50,6 @@ mod max;
 #[cfg(test)]
 #[path = "../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
-mod parent;
 mod plan_file;
 mod plot;
 mod progress;
@@ -77,18 +78,20 @@ fn main() {
         }
         error.exit()
     });
-    terminal::set_up(look);
+    let task = matches!(command, Command::Child).then(child::take);
+    terminal::set_up(match &task {
+        Some(Ok((asked, _))) => *asked,
+        _ => look,
+    });
     failure::report_panics_as_bugs();
     failure::report_exhausted_memory();
     stop::listen();
-    parent::watch_if_child();
     let result = match command {
         Command::Estimate(args) => commands::estimate::run(&args),
         Command::Train(args) => commands::train::run(args),
         Command::Profile(args) => commands::profile::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
-        Command::PlanGraph => commands::plan_elsewhere::plan_graph(),
-        Command::PlanMeasured => commands::plan_elsewhere::plan_measured(),
+        Command::Child => task.map_or(Ok(()), |task| commands::child::run(task?.1)),
         Command::Sweep(args) => commands::sweep::run(&args),
         Command::Max(args) => commands::max::run(&args),
         Command::Verify(args) => commands::verify::run(&args),

@@ -4,52 +4,64 @@ use std::path::Path;
 
 use rekindle_plan::{Bytes, Chain, Schedule, Seconds, graph::OperationId};
 use rekindle_train::session::{Order, Planned};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{exit, failure::Failure, input};
 
-const FORMAT: &str = "rekindle-plan/1";
+/// Format tag of [`PlanFile`].
+pub const PLAN_FORMAT: &str = "rekindle-plan/1";
 
 /// Measured sizes of the same stage may differ by this fraction's inverse, and by a tensor's own bookkeeping.
 const SIZE_TOLERANCE: u64 = 20;
 const TENSOR_OVERHEAD: u64 = 2048;
 
 /// What `plan -o` writes and `train --plan` reads.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanFile {
     format: String,
-    /// The stages that the plan is for: names and sizes, not times, which change from run to run.
+    /// The stages that the plan is for, by which `train` recognises the model.
     chain: Vec<StageSizes>,
+    /// Who found the schedule.
     pub planner: String,
+    /// Always `true`.
     pub feasible: bool,
+    /// The budget; `null` without one.
     pub budget_bytes: Option<Bytes>,
+    /// The highest number of bytes at any moment, everything counted.
     pub predicted_peak_bytes: Bytes,
+    /// Time of one step.
     pub predicted_step_s: Seconds,
-    /// First and last stage of each segment; null for nested schedules.
+    /// First and last stage of each segment; `null` where stages are recomputed in another way.
     pub segments: Option<Vec<[usize; 2]>>,
-    /// The step as actions on stages.
+    /// The actions of a step in order, each a string such as `forward_tracked 3`. Of a plan of single operations: its
+    /// passes over stages; a `forward` that comes again recomputes some of a stage's operations.
+    #[schemars(with = "Vec<String>")]
     schedule: Vec<rekindle_plan::Action>,
-    /// Where the plan is one of single operations: what runs, in order, by the operations' places in the recorded step.
-    /// The actions tell it stage by stage then: a `forward` that comes again recomputes some of a stage's operations.
+    /// Only in plans of single operations of a recorded step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     operations: Option<Operations>,
 }
 
 /// A program of a recorded step.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Operations {
-    /// Says which recording, in hexadecimal.
+    /// Identifies the recorded step, in hexadecimal: another model, batch or loss has another.
     recording: String,
+    /// The operations to run, in order, as places in the recorded step.
     order: Vec<OperationId>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StageSizes {
+    /// The stage's name.
     name: String,
+    /// Bytes of its output.
     output_bytes: Bytes,
+    /// Bytes of its parameters.
     param_bytes: Bytes,
 }
 
@@ -70,7 +82,7 @@ impl PlanFile {
             ),
         };
         Self {
-            format: FORMAT.into(),
+            format: PLAN_FORMAT.into(),
             chain: sizes(&plan.chain),
             planner: plan.planner.clone(),
             feasible: true,
@@ -88,9 +100,9 @@ impl PlanFile {
         let text = input::text(path)?;
         let wrong = |message: String| Failure::usage(format!("{}: {message}", path.display()));
         let file: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if file.format != FORMAT {
+        if file.format != PLAN_FORMAT {
             return Err(wrong(format!(
-                "the format is `{}`, but `{FORMAT}` is wanted: make it with `rekindle plan -o`",
+                "the format is `{}`, but `{PLAN_FORMAT}` is wanted: make it with `rekindle plan -o`",
                 file.format
             )));
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::Parser;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -17,21 +18,22 @@ use crate::{
 };
 
 const FILE: &str = "command.json";
-/// How arguments begin that a supervisor adds.
-const SUPERVISED: &str = "--supervised=";
-const FORMAT: &str = "rekindle-command/1";
+/// Format tag of [`Started`].
+pub const COMMAND_FORMAT: &str = "rekindle-command/1";
 
 /// The command line, and where it was typed.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Started {
     format: String,
+    /// The working directory.
     directory: PathBuf,
+    /// The arguments after `rekindle`.
     arguments: Vec<String>,
-    /// When, by the clock of the machine, as RFC 3339 has it. Runs of earlier versions do not say.
+    /// When it was started, by the machine's clock, in RFC 3339.
     #[serde(default)]
     started_at: Option<String>,
-    /// The program's version.
+    /// The version of `rekindle`.
     #[serde(default)]
     version: Option<String>,
 }
@@ -40,13 +42,11 @@ impl Started {
     /// What this process was started with.
     pub fn now() -> Result<Self, Failure> {
         Ok(Self {
-            format: FORMAT.into(),
+            format: COMMAND_FORMAT.into(),
             directory: env::current_dir().map_err(Failure::other)?,
             arguments: env::args_os()
                 .skip(1)
                 .map(|argument| argument.to_string_lossy().into_owned())
-                // Between this process and its supervisor.
-                .filter(|argument| !argument.starts_with(SUPERVISED))
                 .collect(),
             started_at: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
             version: Some(env!("CARGO_PKG_VERSION").into()),
@@ -61,15 +61,7 @@ impl Started {
 
     /// What was typed, in one line that a shell takes.
     pub fn line(&self) -> String {
-        let mut line = "rekindle".to_owned();
-        for argument in &self.arguments {
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:%@+".contains(c);
-            match !argument.is_empty() && argument.chars().all(plain) {
-                true => line.push_str(&format!(" {argument}")),
-                false => line.push_str(&format!(" '{}'", argument.replace('\'', r"'\''"))),
-            }
-        }
-        line
+        line(&self.arguments)
     }
 
     /// When it was typed, and the version that ran.
@@ -89,10 +81,10 @@ impl Started {
         let text = std::fs::read(&path).map_err(|error| Failure::file(&path, &error))?;
         let started: Self = serde_json::from_slice(&text)
             .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        match started.format == FORMAT {
+        match started.format == COMMAND_FORMAT {
             true => Ok(started),
             false => Err(Failure::usage(format!(
-                "{}: the format is `{}`, but this version reads `{FORMAT}`",
+                "{}: the format is `{}`, but this version reads `{COMMAND_FORMAT}`",
                 path.display(),
                 started.format
             ))),
@@ -120,6 +112,19 @@ impl Started {
         }
         Ok(args)
     }
+}
+
+/// A command of this program as a shell takes it.
+pub fn line(arguments: &[String]) -> String {
+    let mut line = "rekindle".to_owned();
+    for argument in arguments {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:%@+".contains(c);
+        match !argument.is_empty() && argument.chars().all(plain) {
+            true => line.push_str(&format!(" {argument}")),
+            false => line.push_str(&format!(" '{}'", argument.replace('\'', r"'\''"))),
+        }
+    }
+    line
 }
 
 /// What is asked for: of a run that goes on, without a config, what it was started with, but for what is typed now.
@@ -153,9 +158,9 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         measure: MeasureArgs {
             device: typed.measure.device.or(before.measure.device),
             executor: typed.measure.executor.or(before.measure.executor),
+            count: typed.measure.count.or(before.measure.count),
             fresh: typed.measure.fresh,
         },
-        count: typed.count.or(before.count),
         verify: typed.verify.or(before.verify),
         on_nonfinite: typed.on_nonfinite.or(before.on_nonfinite),
         weights: before.weights,

@@ -54,7 +54,7 @@ fn received(first: &mut Option<Instant>) {
             note!("\n{notice}; press Ctrl-C again to stop at once");
         }
         (Some(_), Some(at)) if at.elapsed() < ONE_REQUEST => {}
-        (Some(_), Some(_)) => end("stopped at once, what came last is not kept"),
+        (Some(_), Some(_)) => end("stopped at once; the last results are not saved"),
     }
 }
 

@@ -12,14 +12,21 @@ use rekindle_train::{
     session::Planned,
 };
 
-use crate::{table, terminal};
+use crate::{
+    table::{self, several},
+    terminal,
+};
 
 /// One line on the plan, before the first step.
 pub fn plan_line(planned: &Planned) -> String {
     let stages = planned.chain.stages.len();
     let shape = match (&planned.segments, planned.operations) {
         (Some(segments), _) if segments.len() > 1 => {
-            format!("{} segments of {stages} stages", segments.len())
+            format!(
+                "{} segments of {}",
+                segments.len(),
+                several(stages, "stage")
+            )
         }
         (Some(_), _) => match planned.balanced() {
             0 => "nothing is recomputed".into(),
@@ -30,7 +37,7 @@ pub fn plan_line(planned: &Planned) -> String {
         (None, Some((again, operations))) => {
             format!("{again} of {operations} operations run again")
         }
-        (None, None) => format!("nested recomputes of {stages} stages"),
+        (None, None) => format!("nested recomputes of {}", several(stages, "stage")),
     };
     let budget = planned
         .budget
@@ -94,10 +101,7 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
 
 fn losses(record: &RunRecord) -> String {
     let (first, last, steps) = (record.first_loss, record.last_loss, record.steps);
-    let steps = match steps {
-        1 => "1 step".to_owned(),
-        steps => format!("{steps} steps"),
-    };
+    let steps = several(steps, "step");
     let evaluation = record.evaluation.as_ref().map(|evaluation| {
         let accuracy = evaluation
             .accuracy

@@ -19,13 +19,10 @@ pub fn table<const N: usize>(header: [&str; N], numbers: Range<usize>) -> Table 
     table
 }
 
-/// Two characters between columns, none at the edges: for tables of many columns.
-pub fn tight(table: &mut Table) {
-    for column in 0..table.column_count() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_padding((0, 2));
-        }
-    }
+/// `1 stage`, `2 stages`.
+pub fn several(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", thousands(count as u64))
 }
 
 /// Leaves a column out.
@@ -44,7 +41,8 @@ pub fn shown(table: &Table, dispensable: &[usize]) -> String {
     }
 }
 
-fn fitted(table: &Table, dispensable: &[usize], width: usize) -> String {
+/// The same for so many columns.
+pub fn fitted(table: &Table, dispensable: &[usize], width: usize) -> String {
     let mut table = table.clone();
     let mut hidden = Vec::new();
     for &column in dispensable {

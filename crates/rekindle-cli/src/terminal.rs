@@ -8,12 +8,13 @@ use std::{
 
 use clap::{Args, ColorChoice};
 use miette::MietteHandlerOpts;
+use serde::{Deserialize, Serialize};
 
 /// Width of reports in files and pipes; a terminal has its own.
 const WIDTH_ELSEWHERE: usize = 100;
 
 /// How much every command prints, and how it looks.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Copy, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Messages")]
 pub struct LookArgs {
     /// Print no progress and no notes: results and errors only
@@ -31,7 +32,27 @@ pub struct LookArgs {
         hide_possible_values = true,
         hide_default_value = true
     )]
+    #[serde(with = "typed")]
     pub color: ColorChoice,
+}
+
+/// A value as it is typed.
+pub mod typed {
+    use std::{fmt::Display, str::FromStr};
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// What the command line says of the output, for the whole process.
@@ -60,6 +81,11 @@ pub fn set_up(look: LookArgs) {
     }));
 }
 
+/// What [`set_up`] was told.
+pub fn look() -> LookArgs {
+    LOOK.get().copied().unwrap_or_default()
+}
+
 /// Whether progress is a bar: on a terminal, unless nothing is wanted.
 pub fn shows_bars() -> bool {
     io::stderr().is_terminal() && !quiet()
@@ -67,21 +93,21 @@ pub fn shows_bars() -> bool {
 
 /// Whether nothing but results and errors is wanted.
 pub fn quiet() -> bool {
-    LOOK.get().is_some_and(|look| look.quiet)
+    look().quiet
 }
 
 /// Whether more than the usual is wanted.
 pub fn verbose() -> bool {
-    LOOK.get().is_some_and(|look| look.verbose)
+    look().verbose
 }
 
 /// Whether standard output shows colours: as asked for, else on a terminal that can, unless somebody asked for none
 /// (https://no-color.org).
 pub fn colours() -> bool {
-    match LOOK.get().map(|look| look.color) {
-        Some(ColorChoice::Always) => return true,
-        Some(ColorChoice::Never) => return false,
-        Some(ColorChoice::Auto) | None => {}
+    match look().color {
+        ColorChoice::Always => return true,
+        ColorChoice::Never => return false,
+        ColorChoice::Auto => {}
     }
     let variable = |name| std::env::var_os(name);
     shows_colours(

@@ -79,7 +79,7 @@ impl TrackFiles {
             Some(failure) => Err(failure),
             None => {
                 note!(
-                    "what came and went in the first steps: {}, and for people {}",
+                    "allocations and frees of the first steps: {}, and as text {}",
                     self.lines.0.display(),
                     self.text.0.display()
                 );

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// [`Display`](fmt::Display) picks the unit ("1.42 s", "3.1 ms", "12 µs"); serde writes the plain number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Seconds(pub f64);
 

@@ -43,6 +43,7 @@ pub struct Moment {
 
 /// What the bytes of a moment are. serde names each part with its unit, as in `fixed_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Parts {
     /// The chain's fixed bytes and the optimizer's state.
     #[serde(rename = "fixed_bytes")]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use rekindle_plan::{Bytes, Seconds};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ExecutorKind, settings::TrainSettings, timeline::Timeline};
@@ -29,7 +30,7 @@ pub struct StepRecord {
 }
 
 /// Memory of one step, phase by phase.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PhasedStep {
     /// Number of the step, from 1.
     pub step: usize,
@@ -38,14 +39,14 @@ pub struct PhasedStep {
 }
 
 /// Memory that every step leaves behind, as long as a run goes on. Each of the steps that were looked at left as much.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryGrowth {
-    /// Number of the last of these steps, from 1.
+    /// The last of the steps that were examined: three on the CPU, 16 on a GPU.
     pub last_step: usize,
-    /// Bytes that each step adds to what is in use of a device with pools; `None` on the processor.
+    /// Bytes that each step adds to the bytes in use in a GPU's pools; `null` on the CPU.
     #[serde(default)]
     pub device_step_bytes: Option<Bytes>,
-    /// What stays behind by phase, the most first. Nothing of a device with pools, whose buffers are not told apart.
+    /// What stays behind by phase, the most first; empty on a GPU, whose buffers are not told apart.
     pub left: Vec<Leftover>,
 }
 
@@ -76,152 +77,155 @@ impl fmt::Display for MemoryGrowth {
 }
 
 /// One evaluation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EvalRecord {
-    /// Steps done when it ran.
+    /// Number of steps done before it.
     pub step: usize,
-    /// Samples evaluated.
+    /// Number of samples.
     pub samples: usize,
     /// Mean loss.
     #[serde(deserialize_with = "number")]
+    #[schemars(with = "Option<f64>")]
     pub loss: f64,
-    /// Share of samples classified right; `None` where there are no classes.
+    /// Share of samples classified right; `null` where there are no classes.
     pub accuracy: Option<f64>,
 }
 
 /// What the same training without recomputing takes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlainRun {
     /// Its peak.
     pub peak_bytes: Bytes,
     /// Its step time.
     pub step_s: Seconds,
-    /// Whether plain steps were run, or their cost was predicted from what was measured of the plan's parts.
+    /// Whether plain steps were run (with `--compare`, or in a run that is long enough on the CPU); else both figures
+    /// are predicted.
     pub measured: bool,
-    /// Times of the quickest and of the slowest plain step, the first left out, where they were run.
+    /// Times of the quickest and of the slowest plain step; `null` where none ran.
     #[serde(default)]
     pub range_s: Option<[Seconds; 2]>,
 }
 
 /// Peak of live buffers: at every moment on the processor, between actions on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PeakInUse {
     /// As predicted.
     pub predicted_bytes: Bytes,
-    /// As measured, over everything the process did.
+    /// As measured.
     pub measured_bytes: Bytes,
 }
 
 /// How a GPU's pools served a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolRecord {
-    /// How often they were trimmed so that they stayed within the budget.
+    /// How often they were trimmed to stay within the budget. Only on a GPU.
     pub trims: u64,
 }
 
 /// One stage of the chain that was planned.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StageRecord {
-    /// Its name.
+    /// Its name, for people.
     pub name: String,
-    /// How often the plan runs it forward; of single operations, the most often that one of them runs.
+    /// How often the schedule runs it forward.
     pub forwards: usize,
-    /// Seconds of one forward, as measured before the run.
+    /// Time of one forward, measured before the run.
     pub forward_s: Seconds,
-    /// Seconds of its backward, as measured before the run.
+    /// Time of its backward, measured before the run.
     pub backward_s: Seconds,
-    /// Its output.
+    /// Bytes of its output.
     pub output_bytes: Bytes,
-    /// What a recorded forward keeps for the backward under this schedule.
+    /// Bytes that a tracked forward keeps under this schedule.
     pub saved_bytes: Bytes,
-    /// Its parameters.
+    /// Bytes of its parameters.
     pub param_bytes: Bytes,
 }
 
 /// A whole run, in as much memory after any number of steps: steps and evaluations are in [files of their
 /// own](super::run_dir).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunRecord {
     /// [`RUN_FORMAT`].
     pub format: String,
-    /// What the run is called, such as the path of its config.
+    /// Name of the run: its config's path.
     pub name: String,
     /// Where it ran.
     pub device: String,
-    /// What the device is called.
+    /// Name of the device.
     pub hardware: String,
-    /// The model.
+    /// The model: its input and layers, with all settings.
     pub model: ModelSpec,
-    /// How it was trained.
+    /// The config's `[train]`, with all settings.
     pub settings: TrainSettings,
-    /// Values that training changes.
+    /// Parameters that are trained.
     pub param_count: u64,
     /// What ran the steps.
     pub executor: ExecutorKind,
     /// How the schedule was found.
     pub planner: String,
-    /// First and last stage of each segment; `None` where stages are recomputed in another way.
+    /// First and last stage of each segment; `null` where stages are recomputed in another way.
     pub segments: Option<Vec<[usize; 2]>>,
     /// Whether anything runs again: stages, operations of a recorded step, or operations inside burn's backward.
     pub recomputes: bool,
-    /// The stages that the schedule is for.
+    /// The stages.
     pub stages: Vec<StageRecord>,
-    /// The budget, if there was one.
+    /// The budget; `null` without one.
     pub budget_bytes: Option<Bytes>,
-    /// Which bytes the budget bounds and the two peaks count.
+    /// Which bytes the budget bounds and the peaks count. On the CPU the two are one.
     pub count: Count,
-    /// Peak that was predicted.
+    /// The predicted peak.
     pub predicted_peak_bytes: Bytes,
-    /// Peak that was measured, over everything the process did.
+    /// The measured peak, over everything that the process did.
     pub measured_peak_bytes: Bytes,
-    /// Peak of live buffers, as the meter sees it.
+    /// The peak of live buffers.
     pub in_use: PeakInUse,
-    /// How a GPU's pools served the run.
+    /// How a GPU's pools served the run; `null` on the processor.
     pub pools: Option<PoolRecord>,
-    /// What the whole GPU held when the run ended, all processes and the driver included; NVIDIA only.
+    /// Bytes that the whole GPU held when the run ended, other processes included; `null` unless it is NVIDIA's.
     pub whole_gpu_used_bytes: Option<Bytes>,
-    /// Step time that was predicted.
+    /// The predicted step time.
     pub predicted_step_s: Seconds,
-    /// Median of the last 1,000 step times, the first step and the traced one left out where there are others.
+    /// The median time of the last 1,000 steps, without the first step and a traced one where there are others.
     pub measured_step_s: Seconds,
-    /// Times of the quickest and of the slowest of these steps.
+    /// Times of the quickest and of the slowest of these steps; `null` where there is none.
     #[serde(default)]
     pub step_range_s: Option<[Seconds; 2]>,
     /// The same training without recomputing.
     pub plain: PlainRun,
-    /// Loss of the first step.
+    /// Loss of the first step; `null` where it is not finite.
     #[serde(deserialize_with = "number")]
+    #[schemars(with = "Option<f64>")]
     pub first_loss: f64,
-    /// Loss of the last step.
+    /// Loss of the last step; `null` where it is not finite.
     #[serde(deserialize_with = "number")]
+    #[schemars(with = "Option<f64>")]
     pub last_loss: f64,
-    /// Steps done.
+    /// Number of steps done.
     pub steps: usize,
     /// Samples in each step.
     pub batch: usize,
-    /// Steps that were done when the run was last resumed; `None` if it never was.
+    /// Number of steps done when the run was last resumed; `null` if it never was.
     pub resumed_at: Option<usize>,
-    /// Whether the run was stopped before its last step. In a record of a run that still goes on, too.
+    /// Whether the run was stopped before its last step; also true while it runs.
     pub interrupted: bool,
-    /// Steps since the run was started or resumed whose loss or gradients were not finite: `settings.on_nonfinite` says what
-    /// became of their updates.
+    /// Steps since it was started or resumed whose loss or gradients were not finite; `settings.on_nonfinite` says what
+    /// became of them.
     #[serde(default)]
     pub nonfinite_steps: usize,
-    /// Plans that were made anew since then, for want of memory.
+    /// Number of plans made anew since then, because memory ran short.
     #[serde(default)]
     pub replans: usize,
-    /// The last evaluation.
+    /// The last evaluation; `null` before the first.
     pub evaluation: Option<EvalRecord>,
-    /// The evaluation with the smallest loss.
+    /// The evaluation with the smallest loss; its snapshot is kept.
     pub best_evaluation: Option<EvalRecord>,
-    /// Memory by phase of the first three steps, counted anew when a run is resumed, and of the last.
+    /// Memory by phase of the first three steps and the last.
     pub phases: Vec<PhasedStep>,
-    /// Memory that steps leave behind: looked for where more and more is in use; `None` where none was
-    /// found.
+    /// Memory that every step leaves behind. It is searched for when 64 KiB more are in use than after the first steps,
+    /// and each time this has doubled; `null` where none was found.
     #[serde(default)]
     pub growth: Option<MemoryGrowth>,
-    /// One step action by action, where the run left its files somewhere: the fourth after it began or was resumed, or
-    /// the last if that comes first.
+    /// One step, action by action; `null` unless the run has a folder.
     pub timeline: Option<Timeline>,
 }
 

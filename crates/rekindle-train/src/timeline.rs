@@ -8,48 +8,48 @@ use rekindle_plan::{
     Action, Bytes, Chain, OptimizerCost, Parts, Schedule, Seconds, Violation, graph::SpanPass,
     simulate_watched,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use rekindle::{executor::TraceEntry, record::StagedPlan};
 
 /// One traced step. Where a batch runs in parts, its last part and the update.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timeline {
     /// Number of the step, from 1.
     pub step: usize,
-    /// What the driver's context and the pools take of the device beside live buffers, where a budget bounds that too; no
-    /// action counts it.
+    /// Bytes of the driver's context and of the pools' overhead, which no other number here includes; 0 on the CPU.
     pub beside_buffers_bytes: Bytes,
     /// Its actions in order.
     pub actions: Vec<TimedAction>,
 }
 
 /// One action of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TimedAction {
-    /// The action.
+    /// The action, as in a plan's `schedule`.
+    #[schemars(with = "String")]
     pub action: Action,
-    /// What it is there for.
+    /// What the action is there for.
     pub pass: Pass,
-    /// When it began, from the start of the step on.
+    /// When it began, from the start of the step.
     pub start_s: Seconds,
-    /// How long it took, reading the meter included. Actions of tiny stages are timed several together, and each gets its
-    /// share.
+    /// How long it took, reading the meter included.
     pub duration_s: Seconds,
-    /// What should be held at its peak, part by part.
+    /// What is predicted to be held at its peak.
     pub predicted_at_peak: Parts,
-    /// What should be held after it.
+    /// Bytes predicted to be held after it.
     pub predicted_after_bytes: Bytes,
-    /// The most that was held since the action before, or during all actions that were timed together.
+    /// The most bytes held during it.
     pub measured_peak_bytes: Bytes,
-    /// What was held after it, or after the last of those actions.
+    /// Bytes held after it.
     pub measured_after_bytes: Bytes,
-    /// What a GPU's pools had reserved after it.
+    /// Bytes that the pools had taken from the device after it; `null` on the CPU.
     pub reserved_bytes: Option<Bytes>,
 }
 
 /// What an action is there for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Pass {
     /// A stage runs for the first time.

@@ -14,6 +14,7 @@ use burn::{
     tensor::Tensor,
 };
 use rekindle_plan::{Action, Bytes};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
@@ -31,38 +32,39 @@ pub const TRACK_FORMAT: &str = "rekindle-track/1";
 const SMALL: Bytes = Bytes(4096);
 
 /// What came and went in one moment of a step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrackedMoment {
     /// Number of the step, from 1.
     pub step: usize,
-    /// An action of the schedule; `batch` for the data on its way to the device; `end` for what the step's end lets go.
+    /// An action as in a plan's `schedule`; `batch` while data moves to the device; `end` for what the end of the step
+    /// frees.
     pub moment: String,
-    /// The action's stage.
+    /// The action's stage, from 0; `null` where it has none.
     pub stage: Option<usize>,
-    /// Its name.
+    /// The stage's name; `null` where it has none.
     pub layer: Option<String>,
-    /// What came, the largest first.
+    /// Blocks of memory that came and stayed, the largest first.
     pub appeared: Vec<Blocks>,
-    /// What went, the largest first.
+    /// Blocks that were there before the moment and went, the largest first.
     pub went: Vec<Blocks>,
-    /// Small blocks that are no known tensor: bytes that came less bytes that went.
+    /// Small blocks that are no known tensor: bytes that appeared less bytes that went.
     pub others_bytes: i64,
-    /// Bytes in use after it.
+    /// Bytes in use after the moment.
     pub in_use_bytes: Bytes,
 }
 
 /// Blocks of one size; on a GPU the balance of all blocks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Blocks {
-    /// How many, where that is known.
+    /// Number of blocks; `null` on a GPU, where only their balance is known.
     pub count: Option<u64>,
-    /// The size of each, where sizes are told.
+    /// Bytes of one block; `null` on a GPU.
     pub block_bytes: Option<Bytes>,
-    /// The bytes of all of them.
+    /// Bytes of all of them.
     pub bytes: Bytes,
-    /// The shape of a tensor of the stage that is as large, if there is one.
+    /// Shape of a tensor of this size, the batch first; `null` where none is known.
     pub shape: Option<Vec<usize>>,
-    /// Which tensor that is.
+    /// Which tensor that is; `null` where none is known.
     pub like: Option<String>,
 }
 

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use rekindle_plan::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// A size: so many bytes, or a share of a whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -113,6 +114,20 @@ impl Size {
         let whole = UNITS.into_iter().find(|(_, unit)| bytes % unit == 0);
         let (unit, size) = whole.unwrap_or(("B", 1));
         format!("{}{unit}", bytes / size)
+    }
+}
+
+/// As it is [typed](Size::typed).
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.typed())
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
     }
 }
 

@@ -1,49 +1,74 @@
 //! `rekindle devices`: what this machine can run on.
 
-use rekindle_train::device::{DeviceId, DeviceInfo, cuda_parts, probe_kind};
-use serde_json::{Value, json};
+use rekindle_train::device::{DeviceId, DeviceInfo, Unavailable, cuda_parts, probe_kind};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::{args::DevicesArgs, failure::Outcome, output, table, terminal};
 
-/// Format tag of the document that `--json` writes.
-const FORMAT: &str = "rekindle-devices/1";
+/// Format tag of [`DeviceList`].
+pub const DEVICES_FORMAT: &str = "rekindle-devices/1";
+
+/// What `devices --json` writes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DeviceList {
+    format: &'static str,
+    /// The devices that answer.
+    devices: Vec<DeviceInfo>,
+    /// Kinds of devices that do not answer.
+    unavailable: Vec<Missing>,
+    /// The parts of CUDA.
+    cuda: Cuda,
+}
+
+/// A kind of device that does not answer.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Missing {
+    /// The kind, by the cargo feature that builds it in.
+    kind: &'static str,
+    /// Why it does not answer.
+    #[schemars(with = "String")]
+    reason: Unavailable,
+}
+
+/// What CUDA is made of, as it was found.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Cuda {
+    /// Release of NVIDIA's driver and the newest CUDA that it knows; `null` where there is none.
+    driver: Option<String>,
+    /// Version and file of the compiler of kernels; `null` where there is none.
+    nvrtc: Option<String>,
+    /// Version and folder of the headers that kernels need; `null` where there are none.
+    headers: Option<String>,
+}
 
 /// Lists devices; for what is missing, why.
 pub fn run(args: &DevicesArgs) -> Outcome {
     let kinds = [DeviceId::Cpu, DeviceId::Cuda(0), DeviceId::Wgpu(0)];
     let found: Vec<_> = kinds.iter().map(|&kind| (kind, probe_kind(kind))).collect();
     if args.json {
-        let devices: Vec<Value> = found
-            .iter()
-            .flat_map(|(_, devices)| devices.iter().flatten())
-            .map(|info| {
-                json!({
-                    "device": info.device.to_string(),
-                    "name": info.name,
-                    "total_bytes": info.total_bytes,
-                    "free_bytes": info.free_bytes,
-                    "detail": info.detail,
-                    "problem": info.problem.as_ref().map(ToString::to_string),
-                })
-            })
-            .collect();
-        let missing: Vec<Value> = found
-            .iter()
-            .filter_map(|(kind, devices)| {
-                let reason = devices.as_ref().err()?;
-                Some(json!({ "kind": kind.feature(), "reason": reason.to_string() }))
-            })
-            .collect();
-        let cuda: serde_json::Map<_, _> = cuda_parts()
-            .into_iter()
-            .map(|(part, found)| (part.to_owned(), found.ok().into()))
-            .collect();
-        return output::json(&json!({
-            "format": FORMAT,
-            "devices": devices,
-            "unavailable": missing,
-            "cuda": cuda,
-        }));
+        let mut unavailable = Vec::new();
+        let mut devices = Vec::new();
+        for (kind, found) in found {
+            match found {
+                Ok(found) => devices.extend(found),
+                Err(reason) => unavailable.push(Missing {
+                    kind: kind.feature(),
+                    reason,
+                }),
+            }
+        }
+        let [driver, nvrtc, headers] = cuda_parts().map(|(_, found)| found.ok());
+        return output::json(&DeviceList {
+            format: DEVICES_FORMAT,
+            devices,
+            unavailable,
+            cuda: Cuda {
+                driver,
+                nvrtc,
+                headers,
+            },
+        });
     }
     let mut table = table::table(["device", "name", "memory", "free", ""], 2..4);
     for info in found

@@ -55,7 +55,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     if args.json {
         output::json(&estimate)?;
     } else {
-        output::text(&estimate.text(terminal::colours()))?;
+        output::text(&estimate.text(args.levels.unwrap_or(usize::MAX), terminal::colours()))?;
     }
     match impossible {
         Some(error) => Err(error.into()),

@@ -3,7 +3,7 @@
 //! Sizes are found on chains that are counted from shapes, which runs nothing. Where the answer is small enough to be
 //! measured in passing, sizes about it are profiled in processes of their own, each once, and their plans decide.
 
-use std::{cell::RefCell, collections::HashMap, ffi::OsString, rc::Rc};
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 use rekindle::{profile::Measured, record::Update, size::Size};
 use rekindle_plan::Bytes;
@@ -18,16 +18,17 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::{Lever, MaxArgs},
-    child::Children,
+    args::{Lever, MaxArgs, MeasureArgs, ProfileArgs, TrainArgs},
+    child::{Children, Task},
     config::{self, Overrides},
+    device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
     max::{
         record::{Confirmed, Difference, Largest, MAX_FORMAT, MaxRecord},
+        schedule_kind::ScheduleKind,
         search::largest,
         subject::Subject,
-        way::Way,
     },
     output, stop,
 };
@@ -88,7 +89,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         device: device.device.to_string(),
         budget_bytes: budget,
         budget_asked: args.budget.is_some(),
-        count: config.count(args.count),
+        count: config.count(args.measure.count),
         slowdown: args.slowdown,
         varied: subject.varied.clone(),
         batch: (args.vary != Lever::Batch).then_some(config.training.batch),
@@ -107,9 +108,15 @@ pub fn run(args: &MaxArgs) -> Outcome {
     };
     record.largest = search.counted()?;
     if could_update_in_backward(&config.training) {
-        let first = record.of(Way::Plan).map_or(1, |answer| answer.size);
-        let found =
-            search.largest_counted(Way::Plan, first, ROUGH, &Measured::updated_in_backward)?;
+        let first = record
+            .of(ScheduleKind::Plan)
+            .map_or(1, |answer| answer.size);
+        let found = search.largest_counted(
+            ScheduleKind::Plan,
+            first,
+            ROUGH,
+            &Measured::updated_in_backward,
+        )?;
         record.with_update_in_backward = found.map(|(size, _)| size);
     }
     record.not_measured_because = search.reason_not_to_measure(args, &record)?;
@@ -125,8 +132,16 @@ pub fn run(args: &MaxArgs) -> Outcome {
         }
     }
     record.judge();
-    let answer = record.of(Way::Plan).map(|answer| answer.size);
-    record.run = answer.map(|size| command(args, &subject, size, asked));
+    let answer = record.of(ScheduleKind::Plan).map(|answer| answer.size);
+    if let Some(size) = answer {
+        let config = subject.sized(&args.config, size);
+        let run = TrainArgs {
+            budget: Some(asked),
+            json: false,
+            ..config.training(args.measure.clone())
+        };
+        record.run = Some(run.typed()?);
+    }
     let confirmed = match answer {
         Some(size) if args.confirm => measurer.confirm(size, budget).map(Some),
         _ => Ok(None),
@@ -197,35 +212,6 @@ fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
     })
 }
 
-/// The command that trains a size within the budget.
-fn command(args: &MaxArgs, subject: &Subject<'_>, size: usize, budget: Size) -> String {
-    let mut words: Vec<OsString> = vec!["rekindle".into(), "train".into()];
-    words.extend(args.config.typed());
-    words.extend(subject.arguments(size));
-    words.extend(["--budget".into(), budget.typed().into()]);
-    let measure = &args.measure;
-    let options = [
-        ("--device", measure.device.map(|device| device.to_string())),
-        ("--executor", measure.executor.map(|kind| kind.to_string())),
-        ("--count", args.count.map(|count| count.name().to_owned())),
-    ];
-    for (name, value) in options {
-        words.extend(
-            value
-                .into_iter()
-                .flat_map(|value| [name.into(), value.into()]),
-        );
-    }
-    let words = words.iter().map(|word| {
-        let word = word.to_string_lossy();
-        match word.contains(char::is_whitespace) {
-            true => format!("'{word}'"),
-            false => word.into_owned(),
-        }
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
 struct Search<'a> {
     subject: &'a Subject<'a>,
     budget: Bytes,
@@ -236,7 +222,7 @@ impl Search<'_> {
     /// The largest size whose counted stages fit this way, once `changed`.
     fn largest_counted(
         &self,
-        way: Way,
+        way: ScheduleKind,
         first: usize,
         (factor, precision): (f64, f64),
         changed: &dyn Fn(Measured) -> Measured,
@@ -257,7 +243,7 @@ impl Search<'_> {
     /// The largest sizes of all ways, as counted.
     fn counted(&self) -> Result<Vec<Largest>, Failure> {
         let mut all: Vec<Largest> = Vec::new();
-        for way in Way::ALL {
+        for way in ScheduleKind::ALL {
             // Each way reaches at least as far as the one before it.
             let first = all.last().map_or(1, |before| before.size);
             let found = self.largest_counted(way, first, COUNTED, &|measured| measured)?;
@@ -289,7 +275,8 @@ impl Search<'_> {
                 plain.peak
             )));
         }
-        let seconds = plain.step.0 * STEPS_TO_PROFILE * SIZES_TO_PROFILE * Way::ALL.len() as f64;
+        let seconds =
+            plain.step.0 * STEPS_TO_PROFILE * SIZES_TO_PROFILE * ScheduleKind::ALL.len() as f64;
         Ok((seconds > MEASURED_SECONDS).then(|| {
             format!("that would take about {seconds:.0} s on two cores; `--confirm` runs it")
         }))
@@ -333,17 +320,11 @@ struct Measurer<'a> {
 }
 
 impl Measurer<'_> {
-    fn arguments(&self, command: &str, size: usize) -> Vec<OsString> {
-        let args = self.args;
-        let mut arguments = args.config.for_child(command, self.device, args.count);
-        arguments.extend(self.subject.arguments(size));
-        if let Some(executor) = args.measure.executor {
-            arguments.extend(["--executor".into(), executor.to_string().into()]);
+    fn measure(&self) -> MeasureArgs {
+        MeasureArgs {
+            device: Some(DeviceChoice::One(self.device)),
+            ..self.args.measure.clone()
         }
-        if args.measure.fresh {
-            arguments.push("--fresh".into());
-        }
-        arguments
     }
 
     /// A size as it is measured.
@@ -352,9 +333,13 @@ impl Measurer<'_> {
             return Ok(Rc::clone(step));
         }
         note!("measuring {} {size}", self.subject.varied.lever.name());
-        let ended = self.children.run(&self.arguments("profile", size))?;
-        let step = MeasuredStep::from_json(&ended.stdout)
-            .map_err(|_| Failure::other(ended.complaint()))?;
+        let answer = self.children.ask(&Task::Profile(ProfileArgs {
+            config: self.subject.sized(&self.args.config, size),
+            measure: self.measure(),
+            output: None,
+            json: true,
+        }))?;
+        let step = MeasuredStep::from_json(&answer).map_err(Failure::other)?;
         let step = Rc::new(step);
         self.profiled.borrow_mut().insert(size, Rc::clone(&step));
         Ok(step)
@@ -363,21 +348,18 @@ impl Measurer<'_> {
     /// Trains a size for a moment.
     fn confirm(&self, size: usize, budget: Bytes) -> Result<Confirmed, Failure> {
         note!("running {} {size}", self.subject.varied.lever.name());
-        let mut arguments = self.arguments("train", size);
-        arguments.extend(["--budget".into(), format!("{}B", budget.0).into()]);
-        arguments.extend(["--steps".into(), CONFIRMING_STEPS.to_string().into()]);
-        let ended = self.children.run(&arguments)?;
-        if ended.code() != exit::DONE {
-            return Err(Failure {
-                code: ended.code(),
-                report: miette::miette!(
-                    "{} {size} was not confirmed: {}",
-                    self.subject.varied.lever.name(),
-                    ended.complaint()
-                ),
-            });
-        }
-        let run: RunRecord = serde_json::from_str(&ended.stdout).map_err(Failure::other)?;
+        let config = self.subject.sized(&self.args.config, size);
+        let task = Task::Train(Box::new(TrainArgs {
+            budget: Some(Size::Bytes(budget)),
+            steps: Some(CONFIRMING_STEPS),
+            ..config.training(self.measure())
+        }));
+        let answer = self.children.ask(&task).map_err(|refused| {
+            let Failure { code, report } = refused.into();
+            let name = self.subject.varied.lever.name();
+            Failure::coded(code, format!("{name} {size} was not confirmed: {report}"))
+        })?;
+        let run: RunRecord = serde_json::from_str(&answer).map_err(Failure::other)?;
         Ok(Confirmed {
             size,
             predicted_peak_bytes: run.predicted_peak_bytes,

@@ -1,8 +1,10 @@
 //! The commands, one file each.
 
+pub mod child;
 pub mod devices;
 pub mod estimate;
 pub mod init;
+
 pub mod max;
 pub mod plan;
 pub mod plan_elsewhere;

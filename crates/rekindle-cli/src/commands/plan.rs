@@ -2,9 +2,10 @@
 
 use std::{fmt::Write, path::Path};
 
-use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
 use rekindle_train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{profile, train};
 use crate::{
@@ -14,11 +15,40 @@ use crate::{
     infeasible::Infeasible,
     input, output,
     plan_file::PlanFile,
-    table,
+    table::{self, several},
 };
 
-/// Format tag of the document that `--frontier --json` writes.
-const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
+/// Format tag of [`Frontier`].
+pub const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
+
+/// What `plan --frontier --json` writes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Frontier {
+    format: &'static str,
+    /// The planner.
+    planner: PlannerKind,
+    /// The peak without recomputing.
+    plain_peak_bytes: Bytes,
+    /// The step time without recomputing.
+    plain_step_s: Seconds,
+    /// The plans, from the smallest budget up.
+    points: Vec<FrontierPoint>,
+}
+
+/// A plan on the frontier.
+#[derive(Debug, Serialize, JsonSchema)]
+struct FrontierPoint {
+    /// The smallest budget that the plan fits.
+    budget_bytes: Bytes,
+    /// Its predicted peak.
+    predicted_peak_bytes: Bytes,
+    /// Its predicted step time.
+    predicted_step_s: Seconds,
+    /// The planner that found it.
+    planner: String,
+    /// Number of segments; `null` for nested schedules.
+    segments: Option<usize>,
+}
 
 /// Rows of a frontier that a person looks at.
 const FRONTIER_ROWS: usize = 24;
@@ -33,7 +63,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
     };
     let mut config = config::load(config, &Overrides::from(&args.replace))?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
-    let count = config.count(args.count);
+    let count = config.count(args.measure.count);
     config.run = config.run.replaced(TypedSchedule {
         segments: args.segments,
         budget: args.budget,
@@ -152,11 +182,13 @@ fn shape(plan: &Planned) -> String {
     let most = plan.forwards.iter().max().copied().unwrap_or(0);
     match (&plan.segments, plan.operations) {
         (Some(segments), _) if segments.len() > 1 => format!(
-            "{} segments of {stages} stages; {again} stages run forward twice",
-            segments.len(),
+            "{} of {}; {} run forward twice",
+            several(segments.len(), "segment"),
+            several(stages, "stage"),
+            several(again, "stage"),
         ),
         (Some(_), _) => match plan.balanced() {
-            0 => format!("all {stages} stages kept, nothing recomputed"),
+            0 => format!("{} kept, nothing recomputed", several(stages, "stage")),
             balanced => {
                 format!("{balanced} of {stages} stages run operations again in their backward")
             }
@@ -176,19 +208,20 @@ fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)
         .map(|(_, plan)| (plan.plain_peak, plan.plain_step))
         .unwrap_or_default();
     if args.json {
-        let points: Vec<_> = points
-            .iter()
-            .map(|(budget, plan)| {
-                json!({
-                    "budget_bytes": budget, "predicted_peak_bytes": plan.peak,
-                    "predicted_step_s": plan.step, "planner": plan.planner,
-                    "segments": plan.segments.as_ref().map(Vec::len),
-                })
-            })
-            .collect();
-        return output::json(&json!({
-            "format": FRONTIER_FORMAT, "planner": planner, "plain_peak_bytes": plain_peak, "plain_step_s": plain_step, "points": points,
-        }));
+        let points = points.iter().map(|(budget, plan)| FrontierPoint {
+            budget_bytes: *budget,
+            predicted_peak_bytes: plan.peak,
+            predicted_step_s: plan.step,
+            planner: plan.planner.clone(),
+            segments: plan.segments.as_ref().map(Vec::len),
+        });
+        return output::json(&Frontier {
+            format: FRONTIER_FORMAT,
+            planner,
+            plain_peak_bytes: plain_peak,
+            plain_step_s: plain_step,
+            points: points.collect(),
+        });
     }
     let mut table = table::table(
         ["budget", "peak", "of plain", "step", "x plain", "schedule"],
@@ -219,12 +252,6 @@ fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)
         String::new()
     };
     output::text(&format!("{table}\n{rest}\n"))
-}
-
-/// `1 stage`, `2 stages`.
-fn several(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 /// The indices of at most [`FRONTIER_ROWS`] of `count` points, evenly spread, both ends among them.
@@ -315,7 +342,8 @@ fn explain(plan: &Planned, text: &mut String) {
     if balanced > 0 {
         let _ = writeln!(
             text,
-            "{balanced} stages are recorded by burn's balanced strategy, which keeps less."
+            "With burn's balanced strategy, which keeps less: {}.",
+            several(balanced, "stage")
         );
     }
 }

@@ -19,18 +19,8 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
-    let step = measured(
-        &args.measure,
-        &config,
-        &device,
-        |job| Job {
-            count: config.count(args.count),
-            ..job
-        },
-        |job, subject| Ok(subject.measured_step(job)),
-    )?;
+    let plain = PlanRequest::default();
+    let step = of_config(args, plain, |job, subject| Ok(subject.measured_step(job)))?;
     let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
         output::file(path, &text)?;
@@ -40,6 +30,34 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     } else {
         output::text(&table(&step.chain))
     }
+}
+
+/// Measures, and writes the smallest budget that some plan fits. Measuring counts, too: it takes as little as it can.
+pub fn smallest_budget(args: &ProfileArgs) -> Outcome {
+    let least = PlanRequest::within(Bytes::ZERO);
+    output::json(&of_config(args, least, |job, mut subject| {
+        Ok(subject.smallest_budget(job)?)
+    })?)
+}
+
+fn of_config<T>(
+    args: &ProfileArgs,
+    request: PlanRequest,
+    then: impl FnOnce(&Job<'_>, Subject) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
+    let device = train::device(args.measure.device, &config)?.resolve()?;
+    measured(
+        &args.measure,
+        &config,
+        &device,
+        |job| Job {
+            count: config.count(args.measure.count),
+            schedule: ScheduleRequest::Plan(request),
+            ..job
+        },
+        then,
+    )
 }
 
 /// Measures the training step of a config on a device, for the job that `complete` makes of it, and hands both to `then`.
@@ -115,9 +133,9 @@ fn table(chain: &Chain) -> String {
     let saved: Bytes = chain.stages.iter().map(|stage| stage.saved_bytes).sum();
     let gradients = chain.grad_bytes();
     format!(
-        "{table}\n\n{} stages keep {saved} for a plain backward; gradients {gradients}; fixed {}; input {};\n\
+        "{table}\n\nA plain step keeps {saved} for its backward, in {}; gradients {gradients}; fixed {}; input {};\n\
          optimizer state {}, its step {}; loss {} + {}.\n",
-        chain.stages.len(),
+        table::several(chain.stages.len(), "stage"),
         chain.fixed_bytes,
         chain.input_bytes,
         chain.optimizer.state_bytes,

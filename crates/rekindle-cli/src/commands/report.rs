@@ -6,6 +6,7 @@ use rekindle_train::{
     record::RunRecord,
     run_dir::{read_evaluations, read_record, read_steps},
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
@@ -18,11 +19,16 @@ use crate::{
     sweep,
 };
 
+/// Format tag of [`Document`].
+pub const REPORT_FORMAT: &str = "rekindle-report/1";
+
 /// What `report --json` prints.
-#[derive(Serialize)]
-struct Document<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Document<'a> {
     format: &'static str,
+    /// The file that was written.
     path: &'a Path,
+    /// The folders that it is about.
     runs: &'a [PathBuf],
 }
 
@@ -57,7 +63,7 @@ pub fn run(args: &ReportArgs) -> Outcome {
     output::file(&path, &page)?;
     if args.json {
         return output::json(&Document {
-            format: "rekindle-report/1",
+            format: REPORT_FORMAT,
             path: &path,
             runs: &args.runs,
         });

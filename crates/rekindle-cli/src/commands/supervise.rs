@@ -6,11 +6,9 @@
 //! comes here, and is handed on. A second one ends this process at once, and with it the child.
 
 use std::{
-    env,
-    ffi::OsString,
-    fs,
+    env, fs,
     path::Path,
-    process::{Child, Command, ExitStatus},
+    process::{Child, ExitStatus},
     thread,
     time::Duration,
 };
@@ -21,10 +19,12 @@ use sysinfo::{Pid, ProcessesToUpdate, Signal, System};
 use tempfile::NamedTempFile;
 
 use crate::{
-    args::TrainArgs,
+    args::{Supervised, TrainArgs},
+    child::{Task, this_program},
     exit,
     failure::{Failure, Outcome},
-    parent, stop,
+    started::Started,
+    stop,
 };
 
 /// How often a run is started again.
@@ -45,13 +45,17 @@ pub fn run(args: &TrainArgs) -> Outcome {
     };
     stop::in_order("handing the signal on");
     let note = NamedTempFile::new().map_err(|error| Failure::file(&env::temp_dir(), &error))?;
+    let supervised = Supervised {
+        note: note.path().to_owned(),
+        started: Started::now()?,
+    };
     let mut within = match args.budget {
         Some(Size::Bytes(bytes)) => Some(bytes),
         _ => None,
     };
     let mut again = Again::First;
     for restart in 1..=RESTARTS + 1 {
-        let status = train(note.path(), again)?;
+        let status = train(args, &supervised, again)?;
         if let (Some(exit::NO_PLAN), Again::Within(tried)) = (status.code(), again) {
             note!("no plan fits {tried}: the training continues within its former budget");
             again = Again::AsBefore;
@@ -108,19 +112,24 @@ enum Again {
     AsBefore,
 }
 
-impl TrainArgs {
-    /// What a supervisor asks for: the same run from its snapshot where it has one, within another budget where one is
-    /// named.
-    pub fn again(mut self) -> Self {
-        if self.again && self.resume.is_none() && self.output.as_deref().is_some_and(has_snapshot) {
-            self.resume = self.output.take();
-        }
-        if let Some(budget) = self.again_within {
-            (self.segments, self.plan, self.planner) = (None, None, None);
-            self.budget = Some(budget);
-        }
-        self
+/// The training that a child is to do: from its snapshot where it has one, within another budget where one is named.
+fn next(args: &TrainArgs, again: Again, supervised: Supervised) -> TrainArgs {
+    let mut args = TrainArgs {
+        supervise: false,
+        supervised: Some(supervised),
+        ..args.clone()
+    };
+    if let Again::First = again {
+        return args;
     }
+    if args.resume.is_none() && args.output.as_deref().is_some_and(has_snapshot) {
+        args.resume = args.output.take();
+    }
+    if let Again::Within(budget) = again {
+        (args.segments, args.plan, args.planner) = (None, None, None);
+        args.budget = Some(Size::Bytes(budget));
+    }
+    args
 }
 
 /// Whether a run's folder has a snapshot to go on from.
@@ -140,30 +149,18 @@ fn remove_remains(folder: &Path) {
 }
 
 /// Runs the training to its end.
-fn train(note: &Path, again: Again) -> Result<ExitStatus, Failure> {
+fn train(args: &TrainArgs, supervised: &Supervised, again: Again) -> Result<ExitStatus, Failure> {
     let cannot = |error: std::io::Error| {
         Failure::other(format!("this program cannot be run again: {error}"))
     };
     // What an earlier process has written is not this one's.
+    let note = &supervised.note;
     fs::write(note, "").map_err(|error| Failure::file(note, &error))?;
-    let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    arguments.retain(|argument| argument != "--supervise");
-    let mut supervised = OsString::from("--supervised=");
-    supervised.push(note);
-    arguments.push(supervised);
-    match again {
-        Again::First => {}
-        Again::Within(budget) => {
-            arguments.push("--again".into());
-            arguments.push(format!("--again-within={}B", budget.0).into());
-        }
-        Again::AsBefore => arguments.push("--again".into()),
-    }
-    let mut command = Command::new(env::current_exe().map_err(cannot)?);
-    parent::watched(&mut command).args(arguments);
+    let task = Task::Train(Box::new(next(args, again, supervised.clone())));
+    let mut command = this_program().map_err(cannot)?;
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let mut child = command.spawn().map_err(cannot)?;
+    let mut child = task.start(&mut command).map_err(cannot)?;
     let mut handed_on = false;
     loop {
         if let Some(status) = child.try_wait().map_err(cannot)? {
@@ -197,7 +194,7 @@ fn lost(status: ExitStatus) -> Option<String> {
         let name = match signal {
             6 => "aborted",
             7 | 11 => "crashed",
-            9 => "was killed by the system, as far as can be told for want of memory",
+            9 => "was killed by the system, probably because memory ran out",
             _ => return None,
         };
         return Some(format!("{name} (signal {signal})"));

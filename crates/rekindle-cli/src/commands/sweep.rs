@@ -6,8 +6,8 @@ use rekindle_train::model::stages::StagePlan;
 use super::train;
 use crate::{
     args::SweepArgs,
-    child::Children,
     config::{self, Config, Overrides},
+    device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
     output, stop,
@@ -41,7 +41,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
         device: device.device.to_string(),
         device_name: device.name.clone(),
         device_bytes: device.total_bytes,
-        count: config.count(args.count),
+        count: config.count(args.measure.count),
         batch: config.training.batch,
         steps: args.steps,
         limit_bytes: limit,
@@ -59,10 +59,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
     stop::in_order("stopping; rows that are done are kept");
 
     let mut sweep = Sweep {
-        runner: Runner::new(
-            Children::new()?,
-            args.config.for_child("train", device.device, args.count),
-        ),
+        runner: Runner::new(args, DeviceChoice::One(device.device))?,
         chosen: Point::of_config(&config.run),
         record,
         folder,
@@ -121,15 +118,15 @@ fn stages(config: &Config) -> usize {
     StagePlan::new(&config.model, &config.shape).stages.len()
 }
 
-struct Sweep {
-    runner: Runner,
+struct Sweep<'a> {
+    runner: Runner<'a>,
     chosen: Point,
     record: SweepRecord,
     folder: Option<SweepFolder>,
     progress: RowProgress,
 }
 
-impl Sweep {
+impl Sweep<'_> {
     fn run(&mut self, args: &SweepArgs, config: &Config, asked: Vec<Bytes>) -> Outcome {
         let mut points = point::uniform(&args.segments, stages(config), !args.budgets.is_empty());
         // Where segments alone are asked for, budgets are not run.
@@ -143,7 +140,7 @@ impl Sweep {
 
         if points.iter().any(|&point| !self.record.has(point)) || (spread && !self.is_spread()) {
             self.progress.measuring();
-            let smallest = self.runner.smallest_budget(args.measure.fresh)?;
+            let smallest = self.runner.smallest_budget()?;
             for &point in &points {
                 self.row(point)?;
             }
@@ -175,7 +172,7 @@ impl Sweep {
         let (done, of) = (self.record.rows.len(), self.record.rows_asked);
         self.progress.starts(done, of);
         let chosen = point == self.chosen;
-        let (row, plain) = self.runner.row(point, chosen, self.record.steps)?;
+        let (row, plain) = self.runner.row(point, chosen)?;
         self.record.add(row, plain);
         self.progress.ended(&self.record);
         self.write()

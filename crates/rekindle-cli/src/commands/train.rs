@@ -14,9 +14,9 @@ use rekindle_train::{
 
 use super::{plan_elsewhere, supervise};
 use crate::{
-    args::{ConfigArgs, TrainArgs},
+    args::{ConfigArgs, MeasureArgs, TrainArgs},
     cache::profiles,
-    child::Children,
+    child::{Children, Task},
     config::{self, Config, Overrides, RunKeys, TypedSchedule},
     device::DeviceChoice,
     exit,
@@ -36,14 +36,14 @@ pub fn run(args: TrainArgs) -> Outcome {
     if args.supervise {
         return supervise::run(&args);
     }
-    let args = &started::resolved(args.again())?;
+    let args = &started::resolved(args)?;
     let path = args.config.as_deref().unwrap_or(Path::new(""));
     let mut config = config::load(
         path,
         &Overrides {
             steps: args.steps,
             seed: args.seed,
-            on_nonfinite: args.on_nonfinite.map(Into::into),
+            on_nonfinite: args.on_nonfinite,
             ..Overrides::from(&args.replace)
         },
     )?;
@@ -63,7 +63,7 @@ pub fn run(args: TrainArgs) -> Outcome {
         None => None,
     };
 
-    let verify = args.verify.map(Into::into).or(config.run.verify);
+    let verify = args.verify.or(config.run.verify);
     let name = path.display().to_string();
     let executor = executor(args.measure.executor, verify)?;
     let plain = || plain_steps(args, path, executor);
@@ -74,7 +74,7 @@ pub fn run(args: TrainArgs) -> Outcome {
         compare: args.compare,
         plain_elsewhere: on_cpu.then_some(&plain),
         track: args.track.is_some(),
-        count: config.count(args.count),
+        count: config.count(args.measure.count),
         recheck: verify.unwrap_or_default(),
         planner: on_cpu.then_some(plan_elsewhere::PLANNERS),
         executor,
@@ -100,13 +100,17 @@ pub fn run(args: TrainArgs) -> Outcome {
         note!("warning: of the budget of {budget} only {free} are free now");
     }
     let kept = match &args.output {
-        Some(folder) => Some((Started::now()?, folder.clone())),
+        Some(folder) => {
+            let supervisor = args.supervised.as_ref();
+            let started = supervisor.map(|supervised| Ok(supervised.started.clone()));
+            Some((started.unwrap_or_else(Started::now)?, folder.clone()))
+        }
         None => None,
     };
     let mut progress = Progress::new(config.training.steps, config.training.batch)
         .tracking(track)
         .keeping(kept)
-        .supervised_by(args.supervised.clone());
+        .supervised_by(args.supervised.as_ref().map(|one| one.note.clone()));
     let result = session::run(&job, device.device, &mut progress);
     let finished = progress.finish();
     if let (true, Err(RunError::Plan(error))) = (args.json, &result) {
@@ -164,21 +168,21 @@ fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Optio
         config: config.to_owned(),
         replace: args.replace.clone(),
     };
-    let mut arguments = config.for_child("train", DeviceId::Cpu, args.count);
-    let steps = PLAIN_STEPS.to_string();
-    let executor = executor.to_string();
-    let plain = [
-        "--segments",
-        "1",
-        "--steps",
-        &steps,
-        "--no-eval",
-        "--executor",
-        &executor,
-    ];
-    arguments.extend(plain.map(Into::into));
-    let ended = Children::new().ok()?.run(&arguments).ok()?;
-    let run: RunRecord = serde_json::from_str(&ended.stdout).ok()?;
+    let measure = MeasureArgs {
+        device: Some(DeviceChoice::One(DeviceId::Cpu)),
+        executor: Some(executor),
+        fresh: false,
+        ..args.measure.clone()
+    };
+    let plain = TrainArgs {
+        segments: Some(1),
+        steps: Some(PLAIN_STEPS),
+        no_eval: true,
+        ..config.training(measure)
+    };
+    let children = Children::new().ok()?;
+    let answer = children.ask(&Task::Train(Box::new(plain))).ok()?;
+    let run: RunRecord = serde_json::from_str(&answer).ok()?;
     Some(PlainRun {
         peak_bytes: run.measured_peak_bytes,
         step_s: run.measured_step_s,

@@ -7,7 +7,8 @@ use rekindle_train::{
     session::{Job, ScheduleRequest},
     verify::{Comparison, Verification, usual_segments, verify},
 };
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::train;
 use crate::{
@@ -19,8 +20,25 @@ use crate::{
     output, table,
 };
 
-/// Format tag of the document that `--json` writes.
-const FORMAT: &str = "rekindle-verify/1";
+/// Format tag of [`VerifyRecord`].
+pub const VERIFY_FORMAT: &str = "rekindle-verify/1";
+
+/// What `verify --json` writes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct VerifyRecord {
+    format: &'static str,
+    /// Where it ran.
+    #[schemars(with = "String")]
+    device: DeviceId,
+    /// Optimizer steps of each comparison.
+    steps: usize,
+    /// The largest difference that passes; 0 on the processor.
+    tolerance: f64,
+    /// Whether all comparisons pass. If not, the exit code is 1.
+    passed: bool,
+    /// One comparison for each plan.
+    comparisons: Vec<Comparison>,
+}
 
 /// Largest relative difference that is put down to rounding on a GPU, where the fastest kernel is chosen anew and
 /// sums may be taken in another order. On the processor nothing is tolerated.
@@ -46,7 +64,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
-        count: config.count(None),
+        count: config.count(args.measure.count),
         executor: args.measure.executor.unwrap_or_default(),
         profiles: profiles(args.measure.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
@@ -73,25 +91,23 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         .iter()
         .filter(|comparison| !passes(comparison, tolerance))
         .count();
+    let plans = comparisons.len();
     if args.json {
-        output::json(&json!({
-            "format": FORMAT,
-            "device": device.device.to_string(),
-            "steps": args.steps,
-            "tolerance": tolerance,
-            "passed": failed == 0,
-            "comparisons": comparisons,
-        }))?;
+        output::json(&VerifyRecord {
+            format: VERIFY_FORMAT,
+            device: device.device,
+            steps: args.steps,
+            tolerance,
+            passed: failed == 0,
+            comparisons,
+        })?;
     } else {
         output::text(&table(&comparisons, tolerance))?;
     }
     if failed > 0 {
         return Err(Failure {
             code: exit::OTHER,
-            report: miette::miette!(
-                "{failed} of {} runs differ from the plain run",
-                comparisons.len()
-            ),
+            report: miette::miette!("{failed} of {plans} runs differ from the plain run"),
         });
     }
     Ok(())

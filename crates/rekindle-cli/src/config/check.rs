@@ -28,7 +28,7 @@ pub fn check(document: &DeTable<'_>, span: Range<usize>) -> Result<(), Problem> 
     for (key, schema) in config.keys() {
         if let Some(value) = document.get(key) {
             check_value(
-                Form::of(schema),
+                config.at(schema),
                 &Node::new(key, value),
                 &format!("[{key}]"),
             )?;
@@ -68,7 +68,7 @@ fn check_value(form: Form, node: &Node<'_>, name: &str) -> Result<(), Problem> {
                     false => node.misfit(&expected(form)),
                 });
             };
-            let items = Form::of(&list.0["items"]);
+            let items = list.items();
             let mut elements = node.elements();
             elements.try_for_each(|node| check_value(items, &node, &table_name(node.key, None)))
         }
@@ -80,7 +80,7 @@ fn check_value(form: Form, node: &Node<'_>, name: &str) -> Result<(), Problem> {
                 for (key, schema) in table_form.keys() {
                     if let Some(value) = table.get(key) {
                         let node = Node::new(key, value);
-                        check_value(Form::of(schema), &node, &table_name(key, None))?;
+                        check_value(table_form.at(schema), &node, &table_name(key, None))?;
                     }
                 }
                 Ok(())

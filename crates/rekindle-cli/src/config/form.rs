@@ -1,32 +1,42 @@
-//! A part of the schema: what one kind of value looks like.
+//! A part of a JSON Schema: what one kind of value looks like.
 
 use serde_json::Value;
 
 use super::schema::SCHEMA;
 
-/// A part of the schema.
+/// A part of a schema, and the whole of it.
 #[derive(Clone, Copy)]
-pub struct Form(pub &'static Value);
+pub struct Form(pub &'static Value, &'static Value);
 
 impl Form {
     /// The whole config.
     pub fn config() -> Self {
-        Self(&SCHEMA)
+        Self::whole(&SCHEMA)
     }
 
-    /// What a part of the schema says, or what it refers to.
-    pub fn of(schema: &'static Value) -> Self {
+    /// A whole schema.
+    pub fn whole(schema: &'static Value) -> Self {
+        Self(schema, schema)
+    }
+
+    /// What a part of the same schema says, or what it refers to.
+    pub fn at(self, schema: &'static Value) -> Self {
         let reference = schema["$ref"].as_str();
         match reference.and_then(|reference| reference.strip_prefix("#/$defs/")) {
-            Some(name) => Self::of(&SCHEMA["$defs"][name]),
-            None => Self(schema),
+            Some(name) => self.at(&self.1["$defs"][name]),
+            None => Self(schema, self.1),
         }
+    }
+
+    /// What the elements of a list look like.
+    pub fn items(self) -> Self {
+        self.at(&self.0["items"])
     }
 
     /// The forms that this is a choice between, and that are no choice themselves.
     pub fn forms(self) -> Vec<Self> {
         let choice = self.list("anyOf").chain(self.list("oneOf"));
-        let forms: Vec<Self> = choice.flat_map(|form| Self::of(form).forms()).collect();
+        let forms: Vec<Self> = choice.flat_map(|form| self.at(form).forms()).collect();
         match forms.is_empty() {
             true => vec![self],
             false => forms,
@@ -60,6 +70,29 @@ impl Form {
     /// The `type` that tells a table from others.
     pub fn tag(self) -> Option<&'static str> {
         self.0["properties"]["type"]["const"].as_str()
+    }
+
+    /// What a part of the same schema is there for.
+    #[cfg(test)]
+    pub fn description(self, schema: &'static Value) -> String {
+        let own = schema["description"].as_str();
+        let text = own.or_else(|| self.at(schema).word("description"));
+        text.unwrap_or_default().replace('\n', " ")
+    }
+
+    /// The same, and what each word that it may be stands for.
+    #[cfg(test)]
+    pub fn meaning(self, schema: &'static Value) -> String {
+        let mut meaning = self.description(schema);
+        for form in self.at(schema).forms() {
+            let is_choice = !std::ptr::eq(form.0, schema);
+            if let Some(word) = form.word("const").filter(|_| is_choice) {
+                let text = form.description(form.0);
+                let text = text.trim_end_matches('.');
+                meaning.push_str(&format!(" `{word}`: {text}."));
+            }
+        }
+        meaning
     }
 
     /// A bound on a number or on a list's length.

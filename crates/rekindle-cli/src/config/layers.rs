@@ -8,11 +8,11 @@ use super::{node::Node, problem::Problem, schema::LAYERS, vary::Group};
 
 /// Where a layer stands in the file, and the layers inside it.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct LayerPlace {
     /// In bytes.
     pub span: Range<usize>,
     /// Of a residual.
-    pub inner: Vec<Place>,
+    pub inner: Vec<LayerPlace>,
 }
 
 /// Layers, groups unfolded, each with its place.
@@ -21,13 +21,13 @@ pub struct Layers {
     /// The layers.
     pub specs: Vec<LayerSpec>,
     /// Their places, in the same order.
-    pub places: Vec<Place>,
+    pub places: Vec<LayerPlace>,
     /// Groups that repeat, of the list itself.
     pub groups: Vec<Group>,
 }
 
 /// All layers, those inside residuals counted.
-fn count(places: &[Place]) -> usize {
+fn count(places: &[LayerPlace]) -> usize {
     places.iter().map(|place| 1 + count(&place.inner)).sum()
 }
 
@@ -39,7 +39,7 @@ impl Layers {
         for (item, node) in list.elements().enumerate() {
             let turn = match (node.get(LAYERS), node.get("type")) {
                 (Some(list), None) => Self::place_all(&list)?.places,
-                (inner, _) => vec![Place {
+                (inner, _) => vec![LayerPlace {
                     span: node.span.clone(),
                     inner: match inner {
                         Some(list) => Self::place_all(&list)?.places,
@@ -73,7 +73,7 @@ impl Layers {
     }
 
     /// The place that an error's path names.
-    pub fn place(&self, path: &LayerPath) -> Option<&Place> {
+    pub fn place(&self, path: &LayerPath) -> Option<&LayerPlace> {
         let mut places = &self.places;
         let mut found = None;
         for &index in &path.0 {

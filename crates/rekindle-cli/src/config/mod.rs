@@ -20,12 +20,12 @@
 mod check;
 mod data;
 mod follow;
-mod form;
+pub mod form;
 mod layers;
 mod node;
 mod problem;
 #[cfg(test)]
-mod reference;
+pub mod reference;
 mod rules;
 mod run;
 mod schema;
@@ -60,11 +60,7 @@ use self::{
     problem::Problem,
     schema::{ConfigFile, LAYERS},
 };
-use crate::{
-    args::{CountChoice, ReplaceArgs},
-    exit,
-    failure::Failure,
-};
+use crate::{args::ReplaceArgs, exit, failure::Failure};
 
 /// Everything that decides a run.
 #[derive(Debug)]
@@ -205,8 +201,8 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 
 impl Config {
     /// Which bytes a budget bounds: as typed, as the config says, or the default.
-    pub fn count(&self, typed: Option<CountChoice>) -> Count {
-        typed.map(Into::into).or(self.run.count).unwrap_or_default()
+    pub fn count(&self, typed: Option<Count>) -> Count {
+        typed.or(self.run.count).unwrap_or_default()
     }
 
     /// Opens the data and checks that the model takes its samples.

@@ -32,9 +32,15 @@ This page and the schema are written from the program's own types by
 /// The reference, as Markdown.
 fn reference() -> String {
     let mut page = HEAD.to_owned();
-    for (key, section) in Form::config().keys() {
-        write_heading(&mut page, 2, &format!("`[{key}]`"), &description(section));
-        write_tables(&mut page, Form::of(section), 3);
+    let config = Form::config();
+    for (key, section) in config.keys() {
+        write_heading(
+            &mut page,
+            2,
+            &format!("`[{key}]`"),
+            &config.description(section),
+        );
+        write_tables(&mut page, config.at(section), 3);
     }
     page
 }
@@ -67,27 +73,29 @@ fn write_tables(page: &mut String, form: Form, level: usize) {
                 Some(tag) => format!("`type = \"{tag}\"`"),
                 None => "Without a `type`".to_owned(),
             };
-            write_heading(page, level, &title, &description(table.0));
+            write_heading(page, level, &title, &table.description(table.0));
         }
         let own: Vec<_> = table.keys().filter(|key| !common.contains(key)).collect();
         write_keys(page, *table, &own);
     }
-    for (key, schema) in tables.iter().flat_map(|table| table.keys()) {
-        write_value(page, schema, level, key);
+    for table in &tables {
+        for (key, schema) in table.keys() {
+            write_value(page, *table, schema, level, key);
+        }
     }
 }
 
 /// What a key's value may be, where that is a table or a list of tables.
-fn write_value(page: &mut String, schema: &'static Value, level: usize, key: &str) {
-    let form = Form::of(schema);
+fn write_value(page: &mut String, of: Form, schema: &'static Value, level: usize, key: &str) {
+    let form = of.at(schema);
     let list = form.forms().into_iter().find(|form| form.is("array"));
-    let form = list.map_or(form, |list| Form::of(&list.0["items"]));
+    let form = list.map_or(form, Form::items);
     // Layers inside layers are the same again.
     let again = key == LAYERS && page.contains("\n### `layers`\n");
     if !form.tables().is_empty() && !again {
         let text = match list {
-            Some(_) => description(form.0),
-            None => description(schema),
+            Some(_) => form.description(form.0),
+            None => of.description(schema),
         };
         write_heading(page, level, &format!("`{key}`"), &text);
         write_tables(page, form, level + 1);
@@ -105,15 +113,8 @@ fn write_keys(page: &mut String, table: Form, keys: &[(&str, &'static Value)]) {
             (_, Value::Null) => "not set".into(),
             (_, default) => format!("`{}`", short(default)),
         };
-        let mut meaning = description(schema);
-        for form in Form::of(schema).forms() {
-            if let Some(word) = form.word("const") {
-                let text = description(form.0);
-                let text = text.trim_end_matches('.');
-                let _ = write!(meaning, " `{word}`: {text}.");
-            }
-        }
-        let values = values(Form::of(schema));
+        let meaning = table.meaning(schema);
+        let values = values(table.at(schema));
         let _ = writeln!(page, "| `{key}` | {values} | {default} | {meaning} |");
     }
 }
@@ -137,7 +138,7 @@ fn values(form: Form) -> String {
             Some("boolean") => "`true`, `false`".to_owned(),
             Some("object") => "table".to_owned(),
             Some("array") => {
-                let of = values(Form::of(&form.0["items"]));
+                let of = values(form.items());
                 match form.bound("maxItems") {
                     Some(length) => format!("list of {length} ({of})"),
                     None => format!("list ({of})"),
@@ -177,14 +178,8 @@ fn range(form: Form) -> String {
     }
 }
 
-fn description(schema: &'static Value) -> String {
-    let own = schema["description"].as_str();
-    let text = own.or_else(|| Form::of(schema).word("description"));
-    text.unwrap_or_default().replace('\n', " ")
-}
-
 /// Compares a file with what it should be, or rewrites it.
-fn assert_written(path: &str, wanted: &str) {
+pub fn assert_written(path: &str, wanted: &str) {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path);
     if env::var_os(REWRITE).is_some() {
         fs::write(&path, wanted).expect("written");
@@ -192,7 +187,7 @@ fn assert_written(path: &str, wanted: &str) {
     let written = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == wanted,
-        "{} is stale: `{REWRITE}=1 cargo test --bin rekindle config::reference` rewrites it",
+        "{} is stale: `{REWRITE}=1 cargo test --bin rekindle` rewrites it",
         path.display()
     );
 }

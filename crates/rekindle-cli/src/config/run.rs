@@ -6,18 +6,14 @@ use std::{
     str::FromStr,
 };
 
-use clap::ValueEnum;
 use rekindle::{executor::Recheck, meter::Count, size::Size};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de::Error};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::{
-    args::{CountChoice, VerifyChoice},
-    device::DeviceChoice,
-};
+use crate::device::DeviceChoice;
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -37,10 +33,10 @@ pub struct RunKeys {
     #[schemars(schema_with = "planner_schema")]
     pub planner: Option<PlannerKind>,
     /// Which bytes the budget bounds.
-    #[schemars(schema_with = "words::<CountChoice>", extend("default" = Count::default()))]
+    #[schemars(extend("default" = Count::default()))]
     pub count: Option<Count>,
     /// How closely recomputed outputs are compared with the first ones.
-    #[schemars(schema_with = "words::<VerifyChoice>", extend("default" = Recheck::default()))]
+    #[schemars(extend("default" = Recheck::default()))]
     pub verify: Option<Recheck>,
     /// When a run with a folder takes snapshots: after so many steps, or after a time such as `90s`, `10min` or `2h`.
     #[serde(deserialize_with = "typed")]
@@ -132,16 +128,6 @@ fn snapshots_schema(_: &mut SchemaGenerator) -> Schema {
 
 fn device_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "device", "x-expected": "a device such as \"cuda:0\"" })
-}
-
-/// The words of an argument, each with its help.
-fn words<C: ValueEnum>(_: &mut SchemaGenerator) -> Schema {
-    let values = C::value_variants().iter().filter_map(C::to_possible_value);
-    let words = values.map(|value| {
-        let help = value.get_help().map(ToString::to_string);
-        json!({ "type": "string", "const": value.get_name(), "description": help })
-    });
-    json_schema!({ "oneOf": words.collect::<Vec<_>>() })
 }
 
 #[cfg(test)]

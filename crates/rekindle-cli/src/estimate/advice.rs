@@ -5,15 +5,17 @@ use std::fmt;
 use rekindle::profile::{Measured, with_reserve};
 use rekindle_plan::{Bytes, Plan, PlanError, PlanRequest, PlannerKind, Seconds, Source, planner};
 use rekindle_train::{counted::Counted, settings::TrainSettings};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::failure::Failure;
 
 /// The most memory that there is.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Limit {
-    /// [`Limit::BUDGET`], or the device.
+    /// `budget`, or the device's name.
     pub of: String,
+    /// Bytes that a step may take.
     pub bytes: Bytes,
 }
 
@@ -23,31 +25,34 @@ impl Limit {
 }
 
 /// Whether a model fits, and how.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Advice {
+    /// The memory that a step must fit.
     limit: Limit,
-    /// The plain run's peak.
+    /// The plain step's peak.
     needs_bytes: Bytes,
+    /// Whether the plain step fits, with 3% of the limit held back.
     fits_plain: bool,
-    /// The fewest equal segments that fit, where plain does not.
+    /// The fewest equal segments that fit; `null` where plain fits, or none do.
     segments: Option<Fit>,
-    /// The fastest plan that fits, where plain does not.
+    /// The fastest plan that fits; `null` where plain fits, or none does.
     optimal: Option<Fit>,
-    /// The least that any plan takes, where none fits.
+    /// The smallest budget that any plan fits; `null` where a plan fits the limit.
     smallest_budget_bytes: Option<Bytes>,
-    /// What no schedule lowers: the optimizer's step.
+    /// Bytes of the optimizer's step, which no schedule lowers.
     floor_bytes: Bytes,
-    /// The largest batch that some plan fits, where none fits this one.
+    /// The largest batch that fits; `null` where this one fits, or none does.
     fitting_batch: Option<usize>,
 }
 
 /// A plan that fits.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 struct Fit {
-    /// How many; null for nested schedules.
+    /// Number of segments; `null` for nested schedules.
     segments: Option<usize>,
+    /// The plan's peak.
     peak_bytes: Bytes,
-    /// Its step time in plain steps.
+    /// Estimated step time, as a multiple of the plain step's.
     step_ratio: f64,
 }
 

@@ -6,20 +6,22 @@ use comfy_table::Table;
 use rekindle::profile::Measured;
 use rekindle_plan::{Action, Bytes, Chain, Schedule, simulate};
 use rekindle_train::counted::Counted;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Estimate;
 use crate::{failure::Failure, table};
 
 /// The bytes of the moment that holds most.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Breakdown {
+    /// Parameters.
     pub parameters_bytes: Bytes,
-    /// Of parameters.
+    /// Gradients of parameters that exist at that moment.
     pub gradients_bytes: Bytes,
     /// The optimizer's state.
     pub optimizer_bytes: Bytes,
-    /// Boundaries and recorded graphs.
+    /// Kept boundaries and the graphs of tracked forwards.
     pub activations_bytes: Bytes,
     /// Gradients of activations, and what kernels hold for a while.
     pub temporaries_bytes: Bytes,
@@ -29,7 +31,7 @@ pub struct Breakdown {
     pub other_bytes: Bytes,
     /// The sum.
     pub total_bytes: Bytes,
-    /// When it comes.
+    /// The moment of the peak, in words.
     pub at: String,
 }
 
@@ -184,8 +186,8 @@ pub fn notes(estimate: &Estimate) -> String {
         let _ = write!(text, ", the plan in {}", plan.peak.at);
     }
     text.push_str(
-        ". Temporaries: gradients of activations, and what kernels hold for a while. Other: running statistics, and \
-         what kernels and the executor keep.",
+        ". Temporaries: gradients of activations, and temporary buffers of kernels. Other: running statistics, and \
+         memory that kernels and the executor keep.",
     );
     if estimate.on_gpu {
         text.push_str(" These are live buffers: a GPU's pools and its driver take more.");

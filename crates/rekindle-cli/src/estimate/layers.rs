@@ -8,21 +8,36 @@ use rekindle_train::model::{
     spec::{LayerSpec, ModelSpec},
     tree::{LayerNode, tree},
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Estimate;
-use crate::table::{self, thousands};
+use crate::{
+    table::{self, several, thousands},
+    terminal,
+};
 
 /// One layer, as if it were a stage by itself.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Layer {
+    /// Kind of layer, and its main setting.
     pub name: String,
+    /// Shape of one input sample.
+    pub input_shape: Vec<usize>,
+    /// Shape of one output sample.
     pub output_shape: Vec<usize>,
+    /// Parameters that are trained.
     pub param_count: u64,
+    /// Numbers that are kept and not trained: running statistics.
+    pub frozen_count: u64,
+    /// Multiply-adds of the matrix products of one forward.
     pub multiply_adds: u64,
+    /// Bytes of the output.
     pub output_bytes: Bytes,
+    /// Bytes that a tracked forward keeps for the backward, the output included, as if the layer were a stage by
+    /// itself.
     pub saved_bytes: Bytes,
-    /// The layers inside a residual.
+    /// The layers inside a residual; absent elsewhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Layer>,
 }
@@ -34,89 +49,152 @@ pub fn layers(
     batch: usize,
     bytes: ElementBytes,
 ) -> Vec<Layer> {
-    tree(model, shape, batch, bytes).iter().map(layer).collect()
+    let tree = tree(model, shape, batch, bytes);
+    tree.iter().map(|node| layer(node, bytes)).collect()
 }
 
-fn layer(node: &LayerNode<'_>) -> Layer {
+fn layer(node: &LayerNode<'_>, bytes: ElementBytes) -> Layer {
     Layer {
         name: describe(node.spec),
+        input_shape: node.shape.input.dims.clone(),
         output_shape: node.shape.output.dims.clone(),
         param_count: node.cost.param_count,
+        // The current ones, and as many that wait.
+        frozen_count: node.cost.state_bytes / bytes.float / 2,
         multiply_adds: node.cost.multiply_adds,
         output_bytes: Bytes(node.cost.output_bytes),
         saved_bytes: Bytes(node.cost.saved_bytes),
-        layers: node.inner.iter().map(layer).collect(),
+        layers: node.inner.iter().map(|node| layer(node, bytes)).collect(),
     }
 }
 
 /// Columns that a narrow terminal can spare, the first first.
-const SPARED: [usize; 3] = [3, 4, 2];
+const SPARED: [usize; 4] = [6, 1, 5, 3];
 
-/// The tree as a table; its last line sums it up.
-pub fn text(estimate: &Estimate) -> String {
+/// The tree as a table, so many levels deep; its last line sums it up.
+pub fn text(estimate: &Estimate, levels: usize) -> String {
     let mut table = table::table(
         [
             "layer",
+            "input",
             "output",
-            "parameters",
+            "params",
+            "share",
             "mult-adds",
             "activation",
             "saved",
         ],
-        2..6,
+        3..8,
     );
-    table::tight(&mut table);
+    table::dense(&mut table, 3..8);
     table.add_row([
         "input".to_owned(),
+        String::new(),
         shape_text(&estimate.input_shape),
         String::new(),
         String::new(),
-        estimate.input_bytes.to_string(),
         String::new(),
+        estimate.input_bytes.to_string(),
     ]);
-    add(&mut table, &estimate.layers, 0);
-    table.add_row([
-        format!("{} stages", thousands(estimate.stages as u64)),
+    let mut rows = Rows {
+        table,
+        param_count: estimate.param_count,
+        levels,
+    };
+    rows.add(&estimate.layers, 1);
+    rows.table.add_row([
+        several(estimate.stages, "stage"),
+        String::new(),
         String::new(),
         thousands(estimate.param_count),
+        share(estimate.param_count, estimate.param_count),
         short(estimate.multiply_adds),
         String::new(),
         estimate.saved_bytes.to_string(),
     ]);
-    table::shown(&table, &SPARED)
+    let parameters = format!(
+        "{} trainable parameters, {} frozen numbers (running statistics). A row `N x` has the totals of all N, rows \
+         below it those of one.",
+        thousands(estimate.param_count),
+        thousands(estimate.frozen_count),
+    );
+    let width = rows.table.width().map_or(terminal::width(), usize::from);
+    let shown = table::fitted(&rows.table, &SPARED, width);
+    format!("{shown}\n\n{}", terminal::wrapped(&parameters, ""))
 }
 
-fn add(table: &mut Table, layers: &[Layer], depth: usize) {
-    let indent = "  ".repeat(depth);
-    for run in runs(layers) {
-        let times = thousands(run.times as u64);
-        match run.layers {
-            [layer] if run.times > 1 => {
-                add_one(table, layer, &format!("{indent}{times} x "), depth)
-            }
-            layers if run.times > 1 => {
-                table.add_row([format!("{indent}{times} x")]);
-                add(table, layers, depth + 1);
-            }
-            layers => {
-                for layer in layers {
-                    add_one(table, layer, &indent, depth);
+/// A table that rows are added to.
+struct Rows {
+    table: Table,
+    /// Of the whole model.
+    param_count: u64,
+    /// How deep layers inside layers are shown.
+    levels: usize,
+}
+
+impl Rows {
+    fn add(&mut self, layers: &[Layer], level: usize) {
+        if level > self.levels {
+            return;
+        }
+        let indent = "  ".repeat(level - 1);
+        for run in runs(layers) {
+            match run.layers {
+                [layer] => self.row(&indent, run.times, Some(layer), run.layers, level),
+                layers if run.times > 1 => {
+                    self.row(&indent, run.times, None, layers, level);
+                }
+                layers => {
+                    for layer in layers {
+                        self.row(&indent, 1, Some(layer), std::slice::from_ref(layer), level);
+                    }
                 }
             }
         }
     }
+
+    /// The totals of `times` times these layers, which are one or a group; then what is inside.
+    fn row(
+        &mut self,
+        indent: &str,
+        times: usize,
+        one: Option<&Layer>,
+        layers: &[Layer],
+        level: usize,
+    ) {
+        let total = |of: fn(&Layer) -> u64| {
+            let sum = layers.iter().map(of).fold(0, u64::saturating_add);
+            sum.saturating_mul(times as u64)
+        };
+        let params = total(|layer| layer.param_count);
+        let name = one.map_or("", |layer| &layer.name);
+        let name = match times {
+            1 => format!("{indent}{name}"),
+            _ => format!("{indent}{} x {name}", thousands(times as u64)),
+        };
+        let shape = |layer: Option<&Layer>, of: fn(&Layer) -> &[usize]| {
+            layer.map_or(String::new(), |layer| shape_text(of(layer)))
+        };
+        self.table.add_row([
+            name.trim_end().to_owned(),
+            shape(layers.first(), |layer| &layer.input_shape),
+            shape(layers.last(), |layer| &layer.output_shape),
+            thousands(params),
+            share(params, self.param_count),
+            short(total(|layer| layer.multiply_adds)),
+            Bytes(total(|layer| layer.output_bytes.0)).to_string(),
+            Bytes(total(|layer| layer.saved_bytes.0)).to_string(),
+        ]);
+        self.add(one.map_or(layers, |layer| &layer.layers), level + 1);
+    }
 }
 
-fn add_one(table: &mut Table, layer: &Layer, before: &str, depth: usize) {
-    table.add_row([
-        format!("{before}{}", layer.name),
-        shape_text(&layer.output_shape),
-        thousands(layer.param_count),
-        short(layer.multiply_adds),
-        layer.output_bytes.to_string(),
-        layer.saved_bytes.to_string(),
-    ]);
-    add(table, &layer.layers, depth + 1);
+/// `12.5%` of the model's parameters; nothing for none.
+fn share(params: u64, of: u64) -> String {
+    match params {
+        0 => String::new(),
+        _ => format!("{:.1}%", 100.0 * params as f64 / of as f64),
+    }
 }
 
 /// The layer with the setting that tells it from others of its kind.
@@ -221,8 +299,10 @@ mod tests {
     fn layers(names: &str) -> Vec<Layer> {
         let layer = |name: char| Layer {
             name: name.into(),
+            input_shape: vec![1],
             output_shape: vec![1],
             param_count: 1,
+            frozen_count: 0,
             multiply_adds: 1,
             output_bytes: Bytes(1),
             saved_bytes: Bytes(1),

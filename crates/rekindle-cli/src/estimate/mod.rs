@@ -22,6 +22,7 @@ use rekindle_train::{
     counted::Counted,
     model::{cost::ElementBytes, kernels::Kernels, stages::StagePlan},
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::{advice::Advice, breakdown::Breakdown, layers::Layer};
@@ -29,43 +30,58 @@ pub use self::{advice::Limit, recorded::RecordedStep};
 use crate::{config::Config, failure::Failure, terminal};
 
 /// Format tag of an [`Estimate`].
-const FORMAT: &str = "rekindle-estimate/1";
+pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/1";
 
 /// A model's layers, and its memory at one batch size.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Estimate {
     format: &'static str,
     /// Samples in each step.
     batch: usize,
+    /// Type of parameters and activations.
     dtype: Dtype,
-    /// Samples that run at once.
+    /// Samples that run at once: less than `batch` where a batch runs in parts. All bytes are for these.
     micro_batch: usize,
+    /// Shape of one input sample.
     input_shape: Vec<usize>,
+    /// Bytes of the input samples that run at once.
     input_bytes: Bytes,
+    /// The layers in order.
     layers: Vec<Layer>,
+    /// Number of stages, the smallest units that are kept or recomputed.
     stages: usize,
+    /// Parameters that are trained.
     param_count: u64,
+    /// Numbers that are kept and not trained: running statistics.
+    frozen_count: u64,
+    /// Bytes of these parameters.
     param_bytes: Bytes,
+    /// Multiply-adds of one forward.
     multiply_adds: u64,
-    /// All that a plain step keeps for its backward, the input not.
+    /// Bytes that all stages keep in a plain step, outputs included, the input not.
     saved_bytes: Bytes,
-    /// Whether the kernels are a GPU's.
+    /// Whether temporaries are those of a GPU's kernels.
     on_gpu: bool,
+    /// The step without recomputing.
     plain: Column,
-    /// What was asked for, if anything was and if it fits.
+    /// The plan that was asked for; `null` where none was, or none fits.
     plan: Option<Column>,
+    /// The step as `train` records it, by shapes; `null` where it has more than 50,000 operations.
     recorded: Option<RecordedStep>,
+    /// Whether the step fits the budget, or else the device; `null` where neither is known.
     advice: Option<Advice>,
 }
 
 /// One way to run a step.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Column {
+    /// The planner that found the schedule.
     planner: String,
-    /// How many segments; null for nested schedules.
+    /// Number of segments; `null` for nested schedules.
     segments: Option<usize>,
-    /// Its step time in plain steps.
+    /// Estimated step time, as a multiple of the plain step's.
     step_ratio: f64,
+    /// What the peak consists of.
     peak: Breakdown,
 }
 
@@ -129,7 +145,7 @@ impl Estimate {
         let stages = &measured.chain.stages;
         let layers = layers::layers(model, shape, micro_batch, bytes);
         let estimate = Self {
-            format: FORMAT,
+            format: ESTIMATE_FORMAT,
             batch: config.training.batch,
             dtype: config.training.dtype,
             micro_batch,
@@ -137,6 +153,7 @@ impl Estimate {
             input_bytes: measured.chain.input_bytes,
             stages: StagePlan::new(model, shape).stages.len(),
             param_count: shape.param_count(),
+            frozen_count: layers.iter().map(|layer| layer.frozen_count).sum(),
             param_bytes: stages.iter().map(|stage| stage.param_bytes).sum(),
             multiply_adds: layers.iter().map(|layer| layer.multiply_adds).sum(),
             saved_bytes: stages.iter().map(|stage| stage.saved_bytes).sum(),
@@ -156,9 +173,9 @@ impl Estimate {
         Self { recorded, ..self }
     }
 
-    /// For people. `colours` paints the bars.
-    pub fn text(&self, colours: bool) -> String {
-        let mut text = format!("{}\n\n", layers::text(self));
+    /// For people: so many levels of layers inside layers; `colours` paints the bars.
+    pub fn text(&self, levels: usize, colours: bool) -> String {
+        let mut text = format!("{}\n\n", layers::text(self, levels));
         let _ = writeln!(text, "{}\n", breakdown::table(self));
         let _ = writeln!(
             text,

@@ -3,6 +3,7 @@
 use rekindle::record;
 use rekindle_plan::Bytes;
 use rekindle_train as train;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{config::Config, failure::Failure, terminal};
@@ -14,21 +15,26 @@ const MOST_OPERATIONS: usize = 60_000;
 
 /// The recorded step. Parameters, batch and optimizer's state are counted; kernels' temporary bytes, and what the
 /// process holds besides, are not.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct RecordedStep {
+    /// Number of operations.
     operations: usize,
+    /// Parameters, batch, optimizer's state and live tensors at the plain step's peak; no temporary bytes of kernels.
     plain_peak_bytes: Bytes,
-    /// Where the peak stands.
+    /// The operation at which the plain step peaks.
     peak_operation: String,
+    /// Whether that operation is in the backward pass.
     peak_in_backward: bool,
     /// The smallest budget that a plan was found for.
     smallest_peak_bytes: Bytes,
+    /// The cost of some smaller budgets.
     budgets: Vec<BudgetCost>,
 }
 
 /// What a budget costs.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct BudgetCost {
+    /// The budget.
     budget_bytes: Bytes,
     /// Operations on numbers, in those of the plain step.
     work_ratio: f64,
@@ -87,8 +93,7 @@ impl RecordedStep {
         });
         let text = format!(
             "Recorded, as `train` runs it: {} operations. By shapes the plain step peaks at {} in the {part} pass; {}the \
-             smallest workable budget is {}. What kernels need while they run, and what the process holds besides, comes \
-             on top.",
+             smallest workable budget is {}. Temporary buffers of kernels and the process's own memory are not included.",
             self.operations,
             self.plain_peak_bytes,
             budgets.collect::<String>(),

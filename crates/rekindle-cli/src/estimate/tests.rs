@@ -93,30 +93,66 @@ fn memory_grows_with_the_batch_and_parameters_do_not() {
 #[test]
 fn a_model_that_fits_only_in_segments() {
     let plan = in_segments(4);
-    let text = estimate("deep-linear.toml", &Wanted::Plan(&plan), Bytes(40 << 20)).text(false);
+    let text =
+        estimate("deep-linear.toml", &Wanted::Plan(&plan), Bytes(40 << 20)).text(usize::MAX, false);
     assert_fits_80_columns(&text);
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_model_that_fits_nowhere_but_at_a_smaller_batch() {
-    let text = estimate("deep-linear.toml", &Wanted::Plain, Bytes(21 << 20)).text(false);
+    let text =
+        estimate("deep-linear.toml", &Wanted::Plain, Bytes(21 << 20)).text(usize::MAX, false);
     assert_fits_80_columns(&text);
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_model_of_convolutions_that_fits_as_it_is() {
-    let text = estimate("conv-pyramid.toml", &Wanted::Plain, Bytes(1 << 30)).text(false);
+    let text =
+        estimate("conv-pyramid.toml", &Wanted::Plain, Bytes(1 << 30)).text(usize::MAX, false);
     assert_fits_80_columns(&text);
     insta::assert_snapshot!(text);
+}
+
+/// Rows of the first level have the totals of their groups.
+#[test]
+fn shares_of_one_level_add_up_to_the_model() {
+    let text = estimate("conv-pyramid.toml", &Wanted::Plain, Bytes(1 << 30)).text(1, false);
+    let table = text.split("\n\n").next().unwrap();
+    assert!(!table.contains("\n  "), "a deeper level: {table}");
+    let shares = table
+        .split_whitespace()
+        .filter_map(|cell| cell.strip_suffix('%'));
+    let shares: Vec<f64> = shares.map(|share| share.parse().unwrap()).collect();
+    let (total, rows) = shares.split_last().unwrap();
+    assert_eq!(*total, 100.0);
+    // Each is rounded to a tenth.
+    let off = rows.iter().sum::<f64>() - total;
+    assert!(off.abs() <= 0.05 * rows.len() as f64, "{table}");
+}
+
+/// The recorded step counts parameters by visiting the built modules.
+#[test]
+fn frozen_numbers_are_those_of_the_built_model() {
+    for name in ["conv-pyramid.toml", "parity/conv.toml", "deep-linear.toml"] {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs")).join(name);
+        let config = config::load(&path, &Overrides::default()).unwrap();
+        let target = config.data.source.target();
+        let built = rekindle_train::estimate(&config.model, &config.training, target).unwrap();
+        let counted = Estimate::new(&config, KERNELS, &Wanted::Plain, None)
+            .unwrap()
+            .0;
+        let counted = (counted.param_count, counted.frozen_count);
+        assert_eq!(counted, (built.trainable, built.frozen), "{name}");
+    }
 }
 
 #[test]
 fn colours_are_only_there_on_request() {
     let estimate = estimate("parity/mlp.toml", &Wanted::Plain, Bytes(1 << 30));
-    assert!(!estimate.text(false).contains('\x1b'));
-    assert!(estimate.text(true).contains("\x1b["));
+    assert!(!estimate.text(usize::MAX, false).contains('\x1b'));
+    assert!(estimate.text(usize::MAX, true).contains("\x1b["));
 }
 
 fn assert_fits_80_columns(text: &str) {

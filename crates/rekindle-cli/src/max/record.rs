@@ -3,9 +3,10 @@
 use rekindle::meter::Count;
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::session::Planned;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{subject::Varied, way::Way};
+use super::{schedule_kind::ScheduleKind, subject::Varied};
 
 /// Format tag of [`MaxRecord`].
 pub const MAX_FORMAT: &str = "rekindle-max/1";
@@ -14,7 +15,7 @@ pub const MAX_FORMAT: &str = "rekindle-max/1";
 const DIFFERENCE: f64 = 1.1;
 
 /// The largest sizes that fit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MaxRecord {
     /// [`MAX_FORMAT`].
     pub format: String,
@@ -22,9 +23,9 @@ pub struct MaxRecord {
     pub config: String,
     /// Where it is to run.
     pub device: String,
-    /// What must not be passed.
+    /// The largest peak to allow.
     pub budget_bytes: Bytes,
-    /// Whether the budget was asked for; else it is what the device has, or on the processor what is free.
+    /// Whether the budget was given; else it is what the device has, or on the CPU what is free.
     pub budget_asked: bool,
     /// Which bytes the budget bounds.
     pub count: Count,
@@ -32,48 +33,49 @@ pub struct MaxRecord {
     pub slowdown: f64,
     /// What is varied.
     pub varied: Varied,
-    /// Samples in each step, where they are not what is varied.
+    /// Samples in each step; `null` where they are what is varied.
     pub batch: Option<usize>,
-    /// Whether the answers were measured; else they are counted from shapes.
+    /// Whether the answers come from measured stages; else from stages counted from shapes.
     pub measured: bool,
-    /// Why they were not, if not.
+    /// Why the answers are not measured, in words; `null` where they are.
     pub not_measured_because: Option<String>,
-    /// The largest size of each way that has one: plain, in equal segments, under a plan.
+    /// The largest size for each way to run it, where one fits.
     pub largest: Vec<Largest>,
-    /// The largest size if gradients were used up in the backward, as counted.
+    /// The largest size with `--update in-backward`, counted from shapes; `null` where none fits, where that update is
+    /// refused, and where it is in use already.
     pub with_update_in_backward: Option<usize>,
-    /// What made the difference.
+    /// What lets a plan reach further than the plain run.
     pub lever: Difference,
-    /// The command that trains the largest size under a plan.
+    /// The command that trains the largest size under a plan; `null` where none fits.
     pub run: Option<String>,
-    /// One real run of the answer under a plan.
+    /// A run of the largest size under a plan; `null` without `--confirm`.
     pub confirmed: Option<Confirmed>,
 }
 
 /// The largest size that fits in one way to run it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Largest {
-    /// The way.
-    pub way: Way,
+    /// How it runs.
+    pub way: ScheduleKind,
     /// The size.
     pub size: usize,
-    /// Segments of its schedule, if they are not nested.
+    /// Segments of its schedule; `null` for nested schedules.
     pub segments: Option<usize>,
     /// Its peak.
     pub predicted_peak_bytes: Bytes,
     /// Share by which a step takes longer than the same size's without recomputing.
     pub overhead: f64,
-    /// Of the peak: parameters, the optimizer's state, input, and what else stays.
+    /// Of the peak: parameters, optimizer state, input, and whatever else always stays.
     pub fixed_bytes: Bytes,
-    /// Of the peak: gradients of parameters that are there by then.
+    /// Of the peak: gradients of parameters.
     pub gradient_bytes: Bytes,
-    /// The rest of the peak: what the schedule keeps and makes.
+    /// The rest of the peak.
     pub activation_bytes: Bytes,
 }
 
 impl Largest {
     /// A size with its plan.
-    pub fn new(way: Way, size: usize, plan: &Planned) -> Self {
+    pub fn new(way: ScheduleKind, size: usize, plan: &Planned) -> Self {
         let (_, parts) = plan.at_peak;
         let (fixed_bytes, gradient_bytes) = (parts.fixed + parts.input, parts.parameter_gradients);
         Self {
@@ -90,7 +92,7 @@ impl Largest {
 }
 
 /// What lets a plan reach further than the plain run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
     /// Recomputing activations.
@@ -104,15 +106,15 @@ pub enum Difference {
 }
 
 /// One real run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Confirmed {
     /// The size that was run.
     pub size: usize,
-    /// Its peak as `train` predicted it.
+    /// Its predicted peak.
     pub predicted_peak_bytes: Bytes,
-    /// Its peak.
+    /// Its measured peak.
     pub measured_peak_bytes: Bytes,
-    /// Seconds of its last step.
+    /// Time of its last step.
     pub measured_step_s: Seconds,
     /// Whether the peak stayed within the budget.
     pub fits: bool,
@@ -120,13 +122,13 @@ pub struct Confirmed {
 
 impl MaxRecord {
     /// The largest size of a way.
-    pub fn of(&self, way: Way) -> Option<&Largest> {
+    pub fn of(&self, way: ScheduleKind) -> Option<&Largest> {
         self.largest.iter().find(|largest| largest.way == way)
     }
 
     /// Works out what made the difference.
     pub fn judge(&mut self) {
-        self.lever = match (self.of(Way::Plain), self.of(Way::Plan)) {
+        self.lever = match (self.of(ScheduleKind::Plain), self.of(ScheduleKind::Plan)) {
             (_, None) => Difference::NothingFits,
             (None, Some(_)) => Difference::Checkpointing,
             (Some(plain), _) if plain.size >= self.varied.limit => Difference::Limit,
@@ -142,7 +144,7 @@ impl MaxRecord {
 
     /// Whether an update in the backward would reach further than a plan does.
     pub fn update_would_help(&self) -> Option<usize> {
-        let reached = self.of(Way::Plan).map_or(0, |plan| plan.size);
+        let reached = self.of(ScheduleKind::Plan).map_or(0, |plan| plan.size);
         self.with_update_in_backward
             .filter(|&size| size as f64 >= DIFFERENCE * reached.max(1) as f64)
     }

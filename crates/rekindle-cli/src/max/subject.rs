@@ -1,7 +1,5 @@
 //! A config with one of its sizes left open.
 
-use std::ffi::OsString;
-
 use rekindle::profile::Measured;
 use rekindle_plan::Bytes;
 use rekindle_train::{
@@ -10,10 +8,11 @@ use rekindle_train::{
     model::{cost::ElementBytes, kernels::Kernels, spec::ModelSpec},
     settings::TrainSettings,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::Lever,
+    args::{ConfigArgs, Lever},
     config::{
         Config,
         vary::{self, Group},
@@ -31,17 +30,17 @@ const WIDEST: usize = 1 << 20;
 const MOST_STAGES: usize = 20_000;
 
 /// What is varied, between which bounds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Varied {
-    /// What.
+    /// What is varied.
     pub lever: Lever,
-    /// Its place in the config, for people.
+    /// Its place in the config, in words.
     pub what: String,
-    /// What the config says.
+    /// The config's size.
     pub configured: usize,
-    /// The largest size that is looked for.
+    /// The largest size that is tried.
     pub limit: usize,
-    /// Why that is.
+    /// Why no larger size is tried, in words.
     pub limited_by: String,
 }
 
@@ -82,10 +81,16 @@ impl<'a> Subject<'a> {
         Ok(subject)
     }
 
-    /// What a command is told so that it runs this size.
-    pub fn arguments(&self, size: usize) -> [OsString; 2] {
-        let name = format!("--{}", self.varied.lever.name());
-        [name.into(), size.to_string().into()]
+    /// The same config with this size.
+    pub fn sized(&self, config: &ConfigArgs, size: usize) -> ConfigArgs {
+        let mut config = config.clone();
+        let replace = &mut config.replace;
+        *match self.varied.lever {
+            Lever::Batch => &mut replace.batch,
+            Lever::Depth => &mut replace.depth,
+            Lever::Width => &mut replace.width,
+        } = Some(size);
+        config
     }
 
     /// Sizes are multiples of this: a batch that is run in equal parts has whole parts.

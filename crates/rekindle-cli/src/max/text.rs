@@ -6,11 +6,11 @@ use rekindle_plan::Bytes;
 
 use super::{
     record::{Difference, Largest, MaxRecord},
-    way::Way,
+    schedule_kind::ScheduleKind,
 };
 use crate::{table, terminal};
 
-impl Way {
+impl ScheduleKind {
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -78,9 +78,9 @@ impl MaxRecord {
         let of = if self.budget_asked {
             ""
         } else if self.device == "cpu" {
-            ", which is what is free"
+            ", all that is free"
         } else {
-            ", which is all it has"
+            ", all that the device has"
         };
         format!(
             "The largest {} of {}{batch}, in {} on {}{of}.",
@@ -104,7 +104,7 @@ impl MaxRecord {
             ],
             1..7,
         );
-        for way in Way::ALL {
+        for way in ScheduleKind::ALL {
             match self.of(way) {
                 Some(largest) => table.add_row(cells(largest)),
                 None => table.add_row([way.name(), "none"]),
@@ -117,7 +117,7 @@ impl MaxRecord {
 
     fn verdict(&self) -> String {
         let name = self.lever_name();
-        let (plain, plan) = (self.of(Way::Plain), self.of(Way::Plan));
+        let (plain, plan) = (self.of(ScheduleKind::Plain), self.of(ScheduleKind::Plan));
         match (self.lever, plain, plan) {
             (Difference::Checkpointing, Some(plain), Some(plan)) => format!(
                 "Checkpointing makes the difference: {} of the plain run's peak are activations, and a plan that drops \
@@ -147,7 +147,7 @@ impl MaxRecord {
 
     fn update_note(&self) -> Option<String> {
         let size = self.update_would_help()?;
-        let reached = self.of(Way::Plan).map_or(0, |plan| plan.size);
+        let reached = self.of(ScheduleKind::Plan).map_or(0, |plan| plan.size);
         let further = match reached {
             0 => String::new(),
             reached => format!(", {:.1} times as far", size as f64 / reached as f64),
@@ -160,7 +160,7 @@ impl MaxRecord {
     }
 
     fn limit_note(&self) -> Option<String> {
-        let plan = self.of(Way::Plan)?;
+        let plan = self.of(ScheduleKind::Plan)?;
         (plan.size >= self.varied.limit && self.lever != Difference::Limit).then(|| {
             format!(
                 "The limit is {}, not memory: a plan fits {} {}.",
@@ -174,7 +174,9 @@ impl MaxRecord {
 
 fn cells(largest: &Largest) -> [String; 7] {
     let way = match (largest.way, largest.segments) {
-        (Way::Segments, Some(segments)) if segments > 1 => format!("{segments} equal segments"),
+        (ScheduleKind::Segments, Some(segments)) if segments > 1 => {
+            format!("{segments} equal segments")
+        }
         (way, _) => way.name().to_owned(),
     };
     [
@@ -185,7 +187,7 @@ fn cells(largest: &Largest) -> [String; 7] {
         largest.gradient_bytes.to_string(),
         largest.activation_bytes.to_string(),
         match largest.way {
-            Way::Plain => "1.00x".into(),
+            ScheduleKind::Plain => "1.00x".into(),
             _ => format!("{:.2}x", 1.0 + largest.overhead),
         },
     ]

@@ -49,6 +49,30 @@ pub fn picture(
         .replace(">\n", ">"))
 }
 
+/// What a browser says of a block under the pointer.
+pub struct Hint {
+    /// The block's upper left corner.
+    pub at: (i32, i32),
+    /// Its width and height.
+    pub size: (i32, i32),
+    /// What it says.
+    pub text: String,
+}
+
+/// The picture with hints on top of it: blocks that are not seen, each with a title.
+pub fn with_hints(mut svg: String, hints: impl Iterator<Item = Hint>) -> String {
+    let end = svg.rfind("</svg>").unwrap_or(svg.len());
+    let mut blocks = String::new();
+    for Hint { at, size, text } in hints {
+        blocks.push_str(&format!(
+            "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" pointer-events=\"all\"><title>{}</title></rect>\n",
+            at.0, at.1, size.0, size.1, escaped(&text),
+        ));
+    }
+    svg.insert_str(end, &blocks);
+    svg
+}
+
 /// A filled rectangle.
 pub fn rectangle(area: &Area<'_>, from: (i32, i32), to: (i32, i32), ink: Ink) -> Drawn<()> {
     area.draw(&Rectangle::new([from, to], ink.light().filled()))

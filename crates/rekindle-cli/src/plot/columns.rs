@@ -17,6 +17,8 @@ pub struct Column {
     pub reserved: Option<Bytes>,
     /// The pass that takes most of the column's time.
     pub pass: Pass,
+    /// The place of the action with the highest prediction.
+    pub highest: usize,
 }
 
 /// Columns of equal width in time.
@@ -24,7 +26,7 @@ pub fn columns(timeline: &Timeline, count: usize) -> Vec<Column> {
     let total = timeline.duration().0;
     let mut columns: Vec<Option<(Column, f64)>> = vec![None; count];
     let place = |seconds: f64| (seconds / total * count as f64).clamp(0.0, count as f64);
-    for action in &timeline.actions {
+    for (number, action) in timeline.actions.iter().enumerate() {
         let from = place(action.start_s.0);
         let to = place(action.start_s.0 + action.duration_s.0);
         let first = (from as usize).min(count - 1);
@@ -37,11 +39,13 @@ pub fn columns(timeline: &Timeline, count: usize) -> Vec<Column> {
                     measured: action.measured_peak_bytes,
                     reserved: action.reserved_bytes,
                     pass: action.pass,
+                    highest: number,
                 },
                 share,
             ));
             if action.predicted_at_peak.total() > shown.predicted.total() {
                 shown.predicted = action.predicted_at_peak;
+                shown.highest = number;
             }
             shown.measured = shown.measured.max(action.measured_peak_bytes);
             shown.reserved = shown.reserved.max(action.reserved_bytes);
@@ -121,7 +125,8 @@ mod tests {
             columns.iter().map(|column| column.measured.0).max(),
             Some(100)
         );
-        assert_eq!(columns[3_217 * 80 / 5_000].measured, Bytes(100));
+        let column = columns[3_217 * 80 / 5_000];
+        assert_eq!((column.measured, column.highest), (Bytes(100), 3_217));
     }
 
     #[test]

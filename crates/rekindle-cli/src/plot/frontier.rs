@@ -292,9 +292,9 @@ impl Picture<'_> {
                     format!("limit {limit}"),
                 ));
             }
-            (None, Some(limit)) => {
-                rest.push(Entry::words(format!("the limit of {limit} lies far off")))
-            }
+            (None, Some(limit)) => rest.push(Entry::words(format!(
+                "the limit of {limit} is outside the plot"
+            ))),
             (None, None) => {}
         }
         let missing: Vec<String> = self

@@ -61,7 +61,7 @@ pub fn what_runs(record: &RunRecord, action: Action) -> String {
             format!("the forward of {}", name(stage.0))
         }
         Action::ForwardTracked { stage, .. } => {
-            format!("the recorded forward of {}", name(stage.0))
+            format!("the tracked forward of {}", name(stage.0))
         }
         Action::Loss => "the loss".into(),
         Action::Backward(stage) => format!("the backward of {}", name(stage.0)),

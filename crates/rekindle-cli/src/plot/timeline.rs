@@ -15,7 +15,7 @@ use rekindle_train::{
 
 use super::{
     axis::Unit,
-    canvas::{self, Area, Drawn},
+    canvas::{self, Area, Drawn, Hint},
     columns::{Column, columns, steps},
     frame::{Axis, BELOW, GAP, LEFT, MARGIN, frame},
     legend::{Entry, Legend, Mark},
@@ -136,13 +136,37 @@ impl<'a> Picture<'a> {
                 format!("{lead} of {path}")
             }
         };
-        canvas::picture((width, height), &title, |area| {
+        let svg = canvas::picture((width, height), &title, |area| {
             canvas::title(area, &title, (MARGIN, MARGIN + theme::LINE as i32 / 2))?;
             self.strip(area, head)?;
             let (_, rest) = area.split_vertically(head + STRIP);
             let (chart, _) = rest.split_vertically(plot + BELOW);
             self.plot(&chart)?;
             legend.paint(area, (MARGIN, bottom))
+        })?;
+        Ok(canvas::with_hints(svg, self.hints(head, STRIP + plot)))
+    }
+
+    /// What each action held, over all columns in which it is the highest.
+    fn hints(&self, top: i32, height: i32) -> impl Iterator<Item = Hint> {
+        let mut left = MARGIN + LEFT;
+        let runs = self.columns.chunk_by(|a, b| a.highest == b.highest);
+        runs.map(move |run| {
+            let width = run.len() as i32;
+            let at = (left, top);
+            left += width;
+            let action = &self.timeline.actions[run[0].highest];
+            Hint {
+                at,
+                size: (width, height),
+                text: format!(
+                    "{}: predicted {}, measured {}, {}",
+                    super::what_runs(self.record, action.action),
+                    action.predicted_at_peak.total(),
+                    action.measured_peak_bytes,
+                    action.duration_s,
+                ),
+            }
         })
     }
 
@@ -280,7 +304,7 @@ impl<'a> Picture<'a> {
             lines.push(Entry::new(Mark::Dashes, theme::TEXT, "budget"));
         } else if let Some(budget) = self.record.budget_bytes {
             lines.push(Entry::words(format!(
-                "the budget of {budget} lies far above"
+                "the budget of {budget} is above the plot"
             )));
         }
         if self.columns.iter().any(|column| column.reserved.is_some()) {

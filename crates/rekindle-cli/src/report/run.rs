@@ -10,7 +10,13 @@ use rekindle_train::{
 };
 
 use super::{cells, figure, page};
-use crate::{failure::Failure, plot, started::Started, summary, table::thousands};
+use crate::{
+    failure::Failure,
+    plot,
+    started::Started,
+    summary,
+    table::{several, thousands},
+};
 
 /// The page.
 pub fn run(
@@ -336,27 +342,27 @@ fn methods(record: &RunRecord) -> Markup {
             }
             @if let Some(pools) = &record.pools {
                 p {
-                    "The pools were trimmed " (pools.trims) " times to stay within the budget."
+                    "The pools were trimmed " (several(pools.trims as usize, "time")) " to stay within the budget."
                 }
             }
         } @else {
             p {
-                "Memory is every live byte that the process asked of its allocator, counted at every allocation: \
-                 parameters, data, the program's own, and what tensors take. Peaks are exact. The processor has no pools, so \
+                "Memory is every live byte that the process has allocated, counted at every allocation: parameters, \
+                 data, tensors and the program's own. Peaks are exact. The processor has no pools, so \
                  nothing is reserved beyond what is in use."
             }
         }
         p {
             "Predictions come from the stages, each measured alone before the run: bytes of its output, of what a \
-             recorded forward keeps, and of what it takes for a while; seconds as medians. A simulator then runs the \
-             schedule action by action. The plain run is "
-            @if record.plain.measured { "one that was measured after this run." } @else { "predicted in the same way." }
+             tracked forward keeps, and of temporaries; seconds as medians. A simulator then runs the schedule action by \
+             action. The plain run was "
+            @if record.plain.measured { "measured after this run." } @else { "predicted in the same way." }
         }
         p {
             "The measured step time is the median over all steps but the first, which warms up"
             @if let Some(timeline) = &record.timeline {
-                ", and step " (timeline.step) ", which was traced: the meter is read at every action of it, or, of many \
-                 tiny ones, at some, so that the trace takes no more than 0.5% of what it measures"
+                ", and step " (timeline.step) ", which was traced: the meter is read at each action, or at some of many tiny ones, so that the trace \
+                 takes no more than 0.5% of what it measures"
             }
             ". The measured peak is over everything the process did."
         }

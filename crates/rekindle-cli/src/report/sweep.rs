@@ -9,6 +9,7 @@ use crate::{
     failure::Failure,
     plot,
     sweep::{SweepRecord, SweepRow, table::MARKS},
+    table::several,
 };
 
 /// The page.
@@ -18,7 +19,7 @@ pub fn sweep(record: &SweepRecord) -> Result<String, Failure> {
     let body = html! {
         h1 { "Sweep of " (record.config) }
         p.soft {
-            (record.rows.len()) " of " (record.rows_asked) " runs, " (record.steps) " steps each, batch " (record.batch)
+            (record.rows.len()) " of " (record.rows_asked) " runs, " (several(record.steps, "step")) " each, batch " (record.batch)
             ", on " (record.device) " (" (record.device_name) ")"
         }
         @if record.interrupted {

@@ -125,18 +125,18 @@ fn peak_phase(record: &RunRecord) -> Option<String> {
     let recomputes = record.stages.iter().any(|stage| stage.forwards > 1);
     Some(match reading.phase {
         Phase::Forward | Phase::Loss => format!(
-            "Step {number} peaks at {peak} in the {}: all that is kept for the backward is there.",
+            "Step {number} peaks at {peak} in the {}: everything kept for the backward pass is held then.",
             reading.phase.name()
         ),
         Phase::Backward if recomputes => format!(
-            "Step {number} peaks at {peak} in the backward: what is recomputed comes on top of what was kept."
+            "Step {number} peaks at {peak} in the backward pass: recomputed activations are held beside kept ones."
         ),
         Phase::Backward => format!(
-            "Step {number} peaks at {peak} in the backward: a layer's gradients come before what it kept goes."
+            "Step {number} peaks at {peak} in the backward pass: a layer's gradients are allocated before its activations are freed."
         ),
         Phase::Optimizer => format!(
             "Step {number} peaks at {peak} in the optimizer: gradients, state and copies of parameters, which no \
-             schedule lowers."
+             schedule reduces."
         ),
         Phase::ZeroGrad => return None,
     })

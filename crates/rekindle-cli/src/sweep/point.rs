@@ -1,11 +1,10 @@
 //! What a sweep runs, and in which order: the plain run first, which every other row is compared with.
 
-use std::ffi::OsString;
-
+use rekindle::size::Size;
 use rekindle_plan::{Bytes, PlannerKind};
 use serde::{Deserialize, Serialize};
 
-use crate::config::RunKeys;
+use crate::{args::TrainArgs, config::RunKeys};
 
 /// Budgets between the smallest and the plain run's where none are asked for.
 pub const BUDGETS: usize = 5;
@@ -29,20 +28,24 @@ pub enum Point {
 }
 
 impl Point {
-    /// What `train` is told so that it runs this point.
-    pub fn arguments(self) -> Vec<OsString> {
-        let words = match self {
-            Self::Plain => vec!["--planner".into(), PlannerKind::None.to_string()],
-            Self::Uniform(segments) => vec!["--segments".into(), segments.to_string()],
-            Self::Optimal(budget) => vec![
-                "--planner".into(),
-                PlannerKind::Auto.to_string(),
-                "--budget".into(),
-                format!("{}B", budget.0),
-            ],
-            Self::Config => Vec::new(),
-        };
-        words.into_iter().map(Into::into).collect()
+    /// The training that runs this point.
+    pub fn of(self, training: TrainArgs) -> TrainArgs {
+        match self {
+            Self::Plain => TrainArgs {
+                planner: Some(PlannerKind::None),
+                ..training
+            },
+            Self::Uniform(segments) => TrainArgs {
+                segments: Some(segments),
+                ..training
+            },
+            Self::Optimal(budget) => TrainArgs {
+                planner: Some(PlannerKind::Auto),
+                budget: Some(Size::Bytes(budget)),
+                ..training
+            },
+            Self::Config => training,
+        }
     }
 
     /// The point that does what the config asks for, if it says so in words that a sweep has too.

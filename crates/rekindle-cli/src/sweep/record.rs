@@ -11,6 +11,7 @@
 use rekindle::meter::{Count, Phase};
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::record::{PhasedStep, PlainRun, RunRecord};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Point, pareto};
@@ -19,43 +20,44 @@ use super::{Point, pareto};
 pub const SWEEP_FORMAT: &str = "rekindle-sweep/1";
 
 /// A whole sweep, or as much of it as is done.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepRecord {
     /// [`SWEEP_FORMAT`].
     pub format: String,
     /// The config's file.
     pub config: String,
-    /// CRC-32, in hexadecimal, of the model, the training and the data as the config and the arguments have them.
+    /// CRC-32, in hexadecimal, of the model, the training and the data as config and arguments have them: `--resume`
+    /// continues a sweep with an equal one.
     pub config_crc32: String,
     /// Where it ran.
     pub device: String,
     /// What the device is called.
     pub device_name: String,
-    /// What the device has, if that is known.
+    /// What the device has; `null` where that is not known.
     pub device_bytes: Option<Bytes>,
     /// Which bytes peaks count.
     pub count: Count,
     /// Samples in each step.
     pub batch: usize,
-    /// Optimizer steps of each row.
+    /// Steps of each row.
     pub steps: usize,
-    /// What a row without a budget of its own should fit: the config's budget, or else what the device has.
+    /// What a row without a budget should fit: the config's budget, or else what the device has.
     pub limit_bytes: Option<Bytes>,
-    /// The run that overheads are against: measured where the plain row ran, else predicted from measured stages.
+    /// The run that overheads are against; `null` where no row ran.
     pub plain: Option<PlainRun>,
-    /// Budgets that are spread between the smallest and the plain run's peak; empty until they are known, and where none
-    /// are spread.
+    /// Budgets spread between the smallest and the plain run's peak; empty until they are known, and where `--segments`
+    /// or `--budgets` asks for rows.
     pub spread_bytes: Vec<Bytes>,
-    /// Rows that were to be run.
+    /// Number of rows to run.
     pub rows_asked: usize,
-    /// Whether the sweep was stopped before its last row. In a record of a sweep that still goes on, too.
+    /// Whether some rows did not run; also true while the sweep runs.
     pub interrupted: bool,
     /// The rows that are done, in the order in which they ran.
     pub rows: Vec<SweepRow>,
 }
 
 /// How a row ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RowOutcome {
     /// It ran.
@@ -69,7 +71,7 @@ pub enum RowOutcome {
 }
 
 /// What a row was made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RowKind {
     /// The plain run.
@@ -83,43 +85,45 @@ pub enum RowKind {
 }
 
 /// One row: what was asked for, and what came of it. Flat, so that CSV has the same fields as JSON.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepRow {
     /// What it was made for.
     pub kind: RowKind,
-    /// How it ended.
+    /// How it ended; measured and predicted keys are `null` unless it is `done`.
     pub outcome: RowOutcome,
-    /// Segments that were asked for, or that the schedule has; `None` for nested schedules.
+    /// Number of segments, as asked for or as the schedule has; `null` for nested schedules.
     pub segments: Option<usize>,
-    /// The budget, if there was one.
+    /// The budget; `null` where there was none.
     pub budget_bytes: Option<Bytes>,
-    /// The planner that answered.
+    /// The planner that found the schedule.
     pub planner: Option<String>,
     /// Peak that was predicted.
     pub predicted_peak_bytes: Option<Bytes>,
-    /// Peak that was measured, over everything the process did.
+    /// Peak that was measured, over everything that the row's process did.
     pub measured_peak_bytes: Option<Bytes>,
-    /// What of it depends on the schedule (see the [module](self)).
+    /// The most bytes in use in forward, loss and backward, less those in use as the forward starts (parameters,
+    /// optimizer state, data, the batch, the program), in steps after the first. This is what depends on the schedule;
+    /// gradients of parameters that exist by then are included.
     pub activation_bytes: Option<Bytes>,
     /// Step time that was predicted.
     pub predicted_step_s: Option<Seconds>,
-    /// Median step time that was measured.
+    /// Median step time, the first step left out where there are more.
     pub measured_step_s: Option<Seconds>,
     /// Share by which a step takes longer than the plain run's: 0.25 is a quarter longer.
     pub overhead: Option<f64>,
     /// Samples per second.
     pub samples_per_s: Option<f64>,
-    /// Whether the measured peak is within the sweep's limit, if there is one.
+    /// Whether the measured peak is within `limit_bytes`; true where there is no limit.
     pub fits: bool,
-    /// Whether the measured peak is within the row's own budget, if it has one.
+    /// Whether the measured peak is within the row's own budget; `null` without one.
     pub within_budget: Option<bool>,
     /// Whether no other row takes at most as much memory and time, and less of one.
     pub pareto: bool,
     /// Whether this is what the config asks for.
     pub chosen: bool,
-    /// The smallest budget that some plan fits, where none fits this one.
+    /// The smallest budget that some plan fits, where none fits this one; else `null`.
     pub smallest_budget_bytes: Option<Bytes>,
-    /// What went wrong.
+    /// What went wrong; `null` where nothing did.
     pub message: Option<String>,
 }
 

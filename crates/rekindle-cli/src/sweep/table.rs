@@ -5,7 +5,10 @@ use std::fmt::Write;
 use rekindle_plan::Bytes;
 
 use super::record::{RowKind, RowOutcome, SweepRecord, SweepRow};
-use crate::{table, terminal};
+use crate::{
+    table::{self, several},
+    terminal,
+};
 
 /// Headers in two lines, so that eight columns fit 80 characters.
 const HEADER: [&str; 8] = [
@@ -152,10 +155,7 @@ impl SweepRecord {
             .limit_bytes
             .map(|limit| format!("; the limit is {limit}"))
             .unwrap_or_default();
-        let steps = match self.steps {
-            1 => "one step".to_owned(),
-            steps => format!("{steps} steps"),
-        };
+        let steps = several(self.steps, "step");
         format!(
             "{} on {} ({}), batch {}, {steps} each{limit}.",
             self.config, self.device, self.device_name, self.batch

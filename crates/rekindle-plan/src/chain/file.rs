@@ -14,70 +14,119 @@ use crate::seconds::Seconds;
 const LARGEST_EXACT: f64 = (1_u64 << 53) as f64;
 
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct ChainFile {
     format: String,
+    /// Bytes of the input, which is always held.
     input_bytes: Number,
+    /// Whether the first stage's backward makes a gradient of the input; `false` when absent.
     #[serde(default)]
     input_grad: bool,
+    /// Other bytes that are always held: parameters, targets, the process's own; 0 when absent.
     #[serde(default = "zero")]
     fixed_bytes: Number,
+    /// The stages in order, at least one.
     stages: Vec<StageFile>,
+    /// The loss.
     loss: LossFile,
+    /// The optimizer; zeros when absent.
     #[serde(default)]
     optimizer: OptimizerFile,
-    /// What whoever measured the chain knows besides; not read here.
+    /// What `rekindle profile` knows of the step that a chain cannot say, so that `plan --chain` gives the plans that
+    /// `plan CONFIG` gives. It may change from version to version. A chain without it is taken at its word, and no reserve
+    /// is held back.
     #[serde(default, skip_serializing)]
+    #[cfg_attr(feature = "schema", schemars(with = "serde_json::Value", extend("writeOnly" = false)))]
     #[expect(dead_code, reason = "allowed in the file, of no use to a chain")]
     profile: Option<IgnoredAny>,
 }
 
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct StageFile {
+    /// Its name, for people.
     name: String,
+    /// Time of one forward.
     forward_s: Number,
+    /// Time of its backward.
     backward_s: Number,
+    /// Bytes of the output.
     output_bytes: Number,
+    /// Bytes that a tracked forward keeps, the output included, the input not.
     saved_bytes: Number,
+    /// Bytes held for a while during an untracked forward.
     forward_temp_bytes: Number,
+    /// Bytes held for a while during a tracked forward; as `forward_temp_bytes` when absent.
     #[serde(default)]
     tracked_temp_bytes: Option<Number>,
+    /// Bytes held for a while during the backward.
     backward_temp_bytes: Number,
+    /// Bytes of parameters, which `fixed_bytes` includes; 0 when absent.
     #[serde(default = "zero")]
     param_bytes: Number,
+    /// Bytes of gradients that the backward leaves until the optimizer; 0 when absent.
     #[serde(default = "zero")]
     grad_bytes: Number,
+    /// Other ways to run the tracked forward, with `--executor modules`; none when absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     alternatives: Vec<AlternativeFile>,
 }
 
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct AlternativeFile {
+    /// Its name, for people.
     name: String,
+    /// Time of the tracked forward.
     forward_s: Number,
+    /// Time of its backward.
     backward_s: Number,
+    /// Bytes that it keeps.
     saved_bytes: Number,
+    /// Bytes held for a while during the forward.
     tracked_temp_bytes: Number,
+    /// Bytes held for a while during the backward.
     backward_temp_bytes: Number,
 }
 
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct LossFile {
+    /// Time of its forward.
     forward_s: Number,
+    /// Time of its backward.
     backward_s: Number,
+    /// Bytes held for a while during the forward.
     forward_temp_bytes: Number,
+    /// Bytes held for a while during the backward, without the gradient of the last output.
     backward_temp_bytes: Number,
 }
 
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct OptimizerFile {
+    /// Time of its step.
     step_s: Number,
+    /// Bytes held for a while during its step.
     temp_bytes: Number,
+    /// Bytes of its state, counted from the first step on.
     state_bytes: Number,
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Chain {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Chain".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        ChainFile::json_schema(generator)
+    }
 }
 
 impl Default for OptimizerFile {

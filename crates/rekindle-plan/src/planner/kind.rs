@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The planners by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PlannerKind {
     /// Keep everything.

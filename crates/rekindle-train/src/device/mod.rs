@@ -15,7 +15,7 @@ pub(crate) mod staging;
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use fault::{device_fault, innermost_cause, refused_kernel};
 pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
@@ -38,14 +38,13 @@ pub fn prepare() {
 /// What CUDA is made of: nothing that can be found, where this build has none.
 #[cfg(not(feature = "cuda"))]
 #[must_use]
-pub fn cuda_parts() -> Vec<(&'static str, Result<String, String>)> {
+pub fn cuda_parts() -> [(&'static str, Result<String, String>); 3] {
     let none = |part| (part, Err("not built in".to_owned()));
-    ["driver", "nvrtc", "headers"].map(none).to_vec()
+    ["driver", "nvrtc", "headers"].map(none)
 }
 
 /// A device, resolved: not "whatever there is", but one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceId {
     /// The processor, by burn's `flex` backend.
     Cpu,
@@ -74,6 +73,13 @@ impl DeviceId {
             Self::Cuda(_) => cfg!(feature = "cuda"),
             Self::Wgpu(_) => cfg!(feature = "wgpu"),
         }
+    }
+}
+
+/// As it is typed.
+impl Serialize for DeviceId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

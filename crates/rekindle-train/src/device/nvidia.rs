@@ -80,7 +80,7 @@ pub(super) fn note_context(number: usize, taken: Bytes) -> Bytes {
 
 /// What CUDA is made of on this machine, each part named, with what was found or why not.
 #[must_use]
-pub fn cuda_parts() -> Vec<(&'static str, Result<String, String>)> {
+pub fn cuda_parts() -> [(&'static str, Result<String, String>); 3] {
     let said = |error: &CudaError| error.to_string();
     let driver = driver_version().map_err(|error| said(&error));
     let driver = driver.and_then(|cuda| {
@@ -95,7 +95,7 @@ pub fn cuda_parts() -> Vec<(&'static str, Result<String, String>)> {
     let headers = toolkit()
         .map(headers)
         .ok_or_else(|| "none found".to_owned());
-    vec![
+    [
         ("driver", driver),
         ("nvrtc", compiler),
         ("headers", headers),

@@ -4,32 +4,35 @@
 //! answer with errors, before burn touches it.
 
 use rekindle_plan::Bytes;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 use sysinfo::System;
 use thiserror::Error;
 
 use super::{DeviceId, control_group};
 
 /// A device that answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeviceInfo {
-    /// Which one.
+    /// As `--device` takes it.
+    #[schemars(with = "String")]
     pub device: DeviceId,
-    /// What its maker calls it.
+    /// What it calls itself.
     pub name: String,
-    /// All its memory, where it says so.
+    /// All its memory; `null` where it does not say.
     pub total_bytes: Option<Bytes>,
-    /// Memory that is not taken, where it says so; on a GPU what this process can have, its context included.
+    /// What nobody uses; of a GPU what this process can have, its context included; `null` where it does not say.
     pub free_bytes: Option<Bytes>,
     /// The most that one buffer may take, where the device limits that.
+    #[serde(skip)]
     pub largest_buffer_bytes: Option<Bytes>,
     /// Compute capability and address, kind of adapter, or number of cores.
     pub detail: String,
     /// What compiles and loads its kernels: versions of driver and compiler.
     #[serde(skip)]
     pub toolchain: String,
-    /// Why it cannot be used, if it cannot.
-    #[serde(skip)]
+    /// Why it cannot be used; `null` where it can.
+    #[schemars(with = "Option<String>")]
     pub problem: Option<Unavailable>,
 }
 
@@ -42,6 +45,13 @@ impl DeviceInfo {
             DeviceId::Cuda(_) => self.free_bytes,
             DeviceId::Cpu | DeviceId::Wgpu(_) => self.total_bytes,
         }
+    }
+}
+
+/// As people read it.
+impl Serialize for Unavailable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

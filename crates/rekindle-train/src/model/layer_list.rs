@@ -1,6 +1,6 @@
 //! A list of layers as a description writes it: groups repeat, and a layer that needs no other key is its name alone.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, de::Error};
 
 use super::spec::LayerSpec;
@@ -52,6 +52,14 @@ pub struct LayerGroup {
 
 fn once() -> usize {
     1
+}
+
+/// The schema of a list: groups are read, and written unfolded.
+pub fn schema(generator: &mut SchemaGenerator) -> Schema {
+    match generator.contract().is_serialize() {
+        true => generator.subschema_for::<Vec<LayerSpec>>(),
+        false => generator.subschema_for::<Vec<LayerItem>>(),
+    }
 }
 
 /// Reads a list and unfolds its groups.

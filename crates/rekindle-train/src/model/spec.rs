@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use super::layer_list::{self, LayerItem};
+use super::layer_list;
 use crate::short_form::{self, Pair};
 
 /// One layer of a sequential model, before its input's shape is known.
@@ -131,7 +131,7 @@ pub enum LayerSpec {
     Residual {
         /// The layers of `f`.
         #[serde(deserialize_with = "layer_list::unfolded")]
-        #[schemars(with = "Vec<LayerItem>", length(min = 1))]
+        #[schemars(schema_with = "layer_list::schema", length(min = 1))]
         layers: Vec<LayerSpec>,
     },
 }
@@ -248,7 +248,7 @@ fn padding_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// A whole model: what it takes and its layers in order, groups already repeated.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
     /// Shape of one sample, and whether it holds numbers or token ids.
@@ -258,7 +258,7 @@ pub struct ModelSpec {
 }
 
 /// Shape of one sample, without the batch dimension.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SampleShape {
     /// Whether the values are numbers or token ids.
@@ -306,7 +306,7 @@ impl fmt::Display for SampleShape {
 }
 
 /// What the values of an activation are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ElementKind {
     /// Floating-point numbers; gradients flow.

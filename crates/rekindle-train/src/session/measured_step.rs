@@ -30,13 +30,13 @@ pub struct MeasuredStep {
 #[serde(deny_unknown_fields)]
 struct Profile {
     terms: Terms,
-    way: Way,
+    way: StepKind,
 }
 
 /// How the step runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Way {
+pub(super) enum StepKind {
     /// Modules, stage by stage.
     Modules {
         /// What each stage's graph holds.
@@ -49,7 +49,7 @@ pub(super) enum Way {
     Recorded(StepProfile),
 }
 
-impl Way {
+impl StepKind {
     pub(super) fn of_modules(measured: &Measured, beside_buffers: Beside) -> Self {
         Self::Modules {
             holds: measured.holds.clone(),
@@ -60,7 +60,7 @@ impl Way {
 }
 
 impl MeasuredStep {
-    pub(super) fn new(chain: Chain, terms: Terms, way: Way) -> Self {
+    pub(super) fn new(chain: Chain, terms: Terms, way: StepKind) -> Self {
         let profile = Some(Profile { terms, way });
         Self { chain, profile }
     }
@@ -73,7 +73,7 @@ impl MeasuredStep {
             count: rekindle::meter::Count::default(),
             param_count: 0,
         };
-        let way = Way::of_modules(&measured, Beside::default());
+        let way = StepKind::of_modules(&measured, Beside::default());
         Self::new(measured.chain, terms, way)
     }
 
@@ -83,7 +83,7 @@ impl MeasuredStep {
         matches!(
             self.profile,
             Some(Profile {
-                way: Way::Recorded(_),
+                way: StepKind::Recorded(_),
                 ..
             })
         )
@@ -111,7 +111,7 @@ impl MeasuredStep {
             wrong(error.to_string(), place)
         })?;
         if let Some(Profile {
-            way: Way::Modules { holds, .. },
+            way: StepKind::Modules { holds, .. },
             ..
         }) = &profile
             && holds.len() != chain.stages.len()
@@ -159,7 +159,7 @@ impl MeasuredStep {
             )?);
         };
         match way {
-            Way::Modules {
+            StepKind::Modules {
                 holds,
                 backward_call_s,
                 beside_buffers,
@@ -170,7 +170,9 @@ impl MeasuredStep {
                 let beside = *beside_buffers;
                 modules::planned(terms, made, name, request.budget, &measured, beside)
             }
-            Way::Recorded(profile) => recorded::plan_profile(request, profile, &self.chain, terms),
+            StepKind::Recorded(profile) => {
+                recorded::plan_profile(request, profile, &self.chain, terms)
+            }
         }
     }
 
@@ -194,7 +196,7 @@ impl MeasuredStep {
             Some(Profile {
                 terms,
                 way:
-                    Way::Modules {
+                    StepKind::Modules {
                         holds,
                         backward_call_s,
                         beside_buffers,

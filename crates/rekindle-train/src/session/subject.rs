@@ -6,8 +6,8 @@ use burn::tensor::Device;
 use rekindle_plan::{Bytes, PlanError, PlanRequest};
 
 use super::{
-    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, measured_step::Way, modules,
-    prepare::Built, recorded, terms::Terms,
+    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, measured_step::StepKind,
+    modules, prepare::Built, recorded, terms::Terms,
 };
 use crate::{
     ExecutorKind,
@@ -95,7 +95,10 @@ impl Subject {
         let (chain, way) = match &self.kind {
             Kind::Modules(measured) => {
                 let beside = modules::Beside::new(job, &*self.meter, measured);
-                (measured.chain.clone(), Way::of_modules(measured, beside))
+                (
+                    measured.chain.clone(),
+                    StepKind::of_modules(measured, beside),
+                )
             }
             Kind::Recorded { step, labels } => {
                 let step = step.borrow();
@@ -104,7 +107,7 @@ impl Subject {
                 chain.optimizer = step.optimizer_cost();
                 // Counted there.
                 chain.fixed_bytes -= chain.optimizer.state_bytes;
-                (chain, Way::Recorded(step.profile()))
+                (chain, StepKind::Recorded(step.profile()))
             }
         };
         MeasuredStep::new(chain, self.terms(job), way)
@@ -188,6 +191,22 @@ impl Subject {
             Kind::Recorded { .. } => recorded::frontier(request, |request| {
                 self.plan(job, &ScheduleRequest::Plan(request))
             }),
+        }
+    }
+
+    /// The smallest budget that some plan fits.
+    ///
+    /// # Errors
+    ///
+    /// If the step cannot be planned at all.
+    pub fn smallest_budget(&mut self, job: &Job<'_>) -> Result<Bytes, RunError> {
+        let none = ScheduleRequest::Plan(PlanRequest::within(Bytes::ZERO));
+        match self.plan(job, &none) {
+            Ok(planned) => Ok(planned.peak),
+            Err(RunError::Plan(PlanError::Infeasible {
+                smallest_of_all, ..
+            })) => Ok(smallest_of_all),
+            Err(error) => Err(error),
         }
     }
 

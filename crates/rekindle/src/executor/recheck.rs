@@ -20,14 +20,15 @@ use crate::{
 
 /// How closely recomputed outputs are compared with the first ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Recheck {
     /// Not at all.
     Off,
-    /// Ranks and shapes of all tensors.
+    /// Shapes.
     #[default]
     Shapes,
-    /// And all values, which must also be finite.
+    /// Shapes and values, which must also be finite.
     Values,
 }
 

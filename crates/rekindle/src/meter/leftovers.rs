@@ -48,9 +48,9 @@ fn kind(phase: Option<Phase>) -> u8 {
 
 /// Memory that every step leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Leftover {
-    /// The phase that allocates it; `None` for what runs outside of phases: data is loaded, models are evaluated, files are
-    /// written, and whatever else the program does.
+    /// The phase that allocates it; `null` outside of phases: data, evaluations, files.
     pub phase: Option<Phase>,
     /// Bytes that each step adds.
     pub step_bytes: Bytes,

@@ -105,14 +105,15 @@ impl fmt::Display for FailedAllocation {
 
 /// What a meter reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryReading {
-    /// Bytes in live buffers.
+    /// Bytes in live buffers at the end.
     pub in_use_bytes: Bytes,
-    /// The most bytes in live buffers during the interval.
+    /// The most bytes in live buffers.
     pub peak_in_use_bytes: Bytes,
-    /// Bytes taken from the device by the pools; `None` where buffers come straight from the system.
+    /// Bytes that the pools had taken from the device at the end; `null` where buffers come straight from the system.
     pub reserved_bytes: Option<Bytes>,
-    /// The most bytes taken from the device by the pools during the interval.
+    /// The most bytes that the pools had taken from the device; `null` where buffers come straight from the system.
     pub peak_reserved_bytes: Option<Bytes>,
 }
 
@@ -150,6 +151,7 @@ impl PeakMemory {
 
 /// Which bytes a budget bounds. On the processor the two are one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Count {
     /// What the device loses: the pools' reserved bytes and the driver's context.

@@ -8,6 +8,7 @@ use super::{MemoryReading, Meter};
 
 /// A part of a training step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// The last step's gradients go.
@@ -38,10 +39,11 @@ impl Phase {
 
 /// Memory at the end of a phase, its peaks during the phase, and the phase's time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseReading {
     /// The phase.
     pub phase: Phase,
-    /// Wall-clock seconds, queued work included.
+    /// Time of the phase, queued work included.
     pub seconds_s: f64,
     /// The memory.
     #[serde(flatten)]

@@ -41,7 +41,7 @@ const WORTHWHILE: f64 = 0.01;
 
 /// How a stage's graph is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Strategy {
     Default,
     Balanced,
 }
@@ -84,13 +84,13 @@ impl<O: Optimizer> Profiler<'_, O> {
             ..
         } = Parameters::of(&(subject.copy)());
         let (untracked, value_bytes) = self.untracked(subject, input);
-        let default = self.tracked(subject, input, grad_bytes, Way::Default);
+        let default = self.tracked(subject, input, grad_bytes, Strategy::Default);
         // A layer that says it can and cannot makes burn panic: then it has no alternative.
         let balanced = (subject.copy)().has_balanced();
         let balanced = balanced
             .then(|| {
                 quiet::catch_only(balanced::MISMATCH, || {
-                    self.tracked(subject, input, grad_bytes, Way::Balanced)
+                    self.tracked(subject, input, grad_bytes, Strategy::Balanced)
                 })
             })
             .flatten();
@@ -175,7 +175,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         subject: &Subject<'_, L>,
         input: &A,
         grad_bytes: u64,
-        way: Way,
+        way: Strategy,
     ) -> TrackedRuns
     where
         A: Activation,
@@ -196,8 +196,8 @@ impl<O: Optimizer> Profiler<'_, O> {
             let nodes = node_counter();
             let run = released.len();
             let (output, mut cost) = measure(meter, run, || match way {
-                Way::Default => layer.forward(start.clone()),
-                Way::Balanced => balanced::run(&layer, start.clone()),
+                Strategy::Default => layer.forward(start.clone()),
+                Strategy::Balanced => balanced::run(&layer, start.clone()),
             });
             let nodes = node_counter() - nodes;
             cost.kept += nodes * TABLE_BYTES_PER_NODE;

@@ -1,7 +1,8 @@
-//! Ways to run a model of one size: plain, in equal segments, under a plan.
+//! Whether a model of one size fits: plain, in equal segments, under a plan.
 
 use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
 use rekindle_train::session::{MeasuredStep, Planned, RunError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -13,10 +14,10 @@ const MOST_STAGES: usize = 200;
 /// Segment counts that are tried of so long a chain.
 const SEGMENT_COUNTS: usize = 24;
 
-/// How a model is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// A kind of schedule that a model is run with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum ScheduleKind {
     /// Nothing recomputed.
     Plain,
     /// Segments of equal length.
@@ -25,7 +26,7 @@ pub enum Way {
     Plan,
 }
 
-impl Way {
+impl ScheduleKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Plain, Self::Segments, Self::Plan];
 
@@ -146,14 +147,20 @@ mod tests {
         let step = MeasuredStep::counted(equal(16, 1, 0), 1);
         let plain = step.plan(&PlanRequest::default()).expect("no budget");
         let budget = Bytes(plain.peak.0 - 60);
-        let found = Way::Plan.fits(&step, budget, 2.0).expect("planned");
+        let found = ScheduleKind::Plan
+            .fits(&step, budget, 2.0)
+            .expect("planned");
         let ratio = found.map(|plan| plan.step.0 / plan.plain_step.0);
         let ratio = ratio.expect("recomputes within two plain steps");
         assert!(ratio > 1.0, "{ratio}");
-        let fits = |slowdown| Way::Plan.fits(&step, budget, slowdown).expect("planned");
+        let fits = |slowdown| {
+            ScheduleKind::Plan
+                .fits(&step, budget, slowdown)
+                .expect("planned")
+        };
         assert!(fits(ratio - 0.01).is_none() && fits(ratio).is_some());
         assert!(
-            Way::Plain
+            ScheduleKind::Plain
                 .fits(&step, budget, 2.0)
                 .expect("planned")
                 .is_none()

@@ -1,0 +1,23 @@
+//! `rekindle child`: what another process of this program asks for.
+
+use crate::{
+    child::Task,
+    commands::{plan_elsewhere, profile, train},
+    failure::Outcome,
+};
+
+/// Does it, and answers on standard output.
+pub fn run(task: Task<'_>) -> Outcome {
+    match task {
+        Task::Train(args) => train::run(*args),
+        Task::Profile(args) => profile::run(&args),
+        Task::SmallestBudget(args) => profile::smallest_budget(&args),
+        Task::PlanGraph(request, graph) => plan_elsewhere::graph(&request, &graph),
+        Task::PlanModules {
+            request,
+            chain,
+            holds,
+            backward_call_s,
+        } => plan_elsewhere::modules(&request, &chain, holds.into_owned(), backward_call_s),
+    }
+}
