@@ -36,7 +36,6 @@ pub struct TrainSettings {
     /// Chunks of rows in which the last layer, a `linear` or an `unembedding`, and cross entropy run together, so that the logits never exist
     /// whole: a number, `auto` for chunks whose logits are no larger than the layer's weight, or `whole` for none. Chunks
     /// round sums in another order.
-    #[serde(deserialize_with = "number_or_word")]
     #[schemars(schema_with = "loss_chunks_schema")]
     pub loss_chunks: LossChunks,
     /// How parameters are updated: a table, or its `type` alone.
@@ -175,18 +174,20 @@ impl fmt::Display for LossChunks {
     }
 }
 
-fn number_or_word<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LossChunks, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Form {
-        Count(usize),
-        Word(String),
+impl<'de> Deserialize<'de> for LossChunks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Count(usize),
+            Word(String),
+        }
+        let text = match Form::deserialize(deserializer)? {
+            Form::Count(count) => count.to_string(),
+            Form::Word(word) => word,
+        };
+        text.parse().map_err(D::Error::custom)
     }
-    let text = match Form::deserialize(deserializer)? {
-        Form::Count(count) => count.to_string(),
-        Form::Word(word) => word,
-    };
-    text.parse().map_err(D::Error::custom)
 }
 
 /// What is minimised.
