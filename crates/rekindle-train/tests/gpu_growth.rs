@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use burn::tensor::{Device, Tensor};
 use rekindle::Dtype;
-use rekindle_plan::PlanRequest;
+use rekindle_plan::{Bytes, PlanRequest};
 use rekindle_train::{
     data::{
         open as open_data,
@@ -33,10 +33,13 @@ struct Hoarder {
     device: Option<Device>,
     kept: Vec<Tensor<2>>,
     told: Vec<MemoryGrowth>,
+    /// In use after each step.
+    in_use: Vec<Bytes>,
 }
 
 impl Observer for Hoarder {
-    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+    fn stepped(&mut self, _step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+        self.in_use.push(memory.in_use);
         if let Some(device) = &self.device {
             self.kept.push(Tensor::ones([BATCH, WIDTH], device));
         }
@@ -48,7 +51,7 @@ impl Observer for Hoarder {
     }
 }
 
-fn train(info: &DeviceInfo, kept_on: Option<Device>) -> (RunRecord, Vec<MemoryGrowth>) {
+fn train(info: &DeviceInfo, steps: usize, kept_on: Option<Device>) -> (RunRecord, Hoarder) {
     let model = ModelSpec {
         input: SampleShape::float([WIDTH]),
         layers: vec![LayerSpec::Linear {
@@ -69,7 +72,7 @@ fn train(info: &DeviceInfo, kept_on: Option<Device>) -> (RunRecord, Vec<MemoryGr
     let data = open_data(&data, 1).expect("data");
     let settings = TrainSettings {
         update: rekindle::record::Update::After,
-        steps: 40,
+        steps,
         batch: BATCH,
         accumulate: 1,
         seed: 1,
@@ -91,9 +94,10 @@ fn train(info: &DeviceInfo, kept_on: Option<Device>) -> (RunRecord, Vec<MemoryGr
         device: kept_on,
         kept: Vec::new(),
         told: Vec::new(),
+        in_use: Vec::new(),
     };
     let record = run(&job, info.device, &mut hoarder).expect("trains");
-    (record, hoarder.told)
+    (record, hoarder)
 }
 
 #[test]
@@ -105,10 +109,13 @@ fn a_run_tells_that_buffers_of_its_device_are_kept() {
     };
     println!("on {} ({})", info.device, info.name);
     let opened = open(info.device, Dtype::F32).expect("a device that answers");
-    let (record, told) = train(&info, None);
-    assert_eq!((record.growth, told.len()), (None, 0));
+    let (record, seen) = train(&info, 300, None);
+    assert_eq!((record.growth, seen.told.len()), (None, 0));
+    let settled = &seen.in_use[10..];
+    println!("after 300 steps {} in use", settled[0]);
+    assert!(settled.iter().all(|one| *one == settled[0]), "{settled:?}");
 
-    let (record, told) = train(&info, Some(opened.device.without_autodiff()));
+    let (record, Hoarder { told, .. }) = train(&info, 40, Some(opened.device.without_autodiff()));
     let growth = record.growth.expect("growth");
     println!("{growth}");
     assert_eq!(told.last(), Some(&growth));
