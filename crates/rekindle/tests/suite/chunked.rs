@@ -5,10 +5,10 @@ use burn::{
     module::Module,
     nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, loss::CrossEntropyLossConfig},
     optim::{AdamConfig, GradientsParams},
-    tensor::{Device, Int, Tensor, activation::gelu},
+    tensor::{DType, Device, Int, Tensor, activation::gelu},
 };
 use rekindle::{
-    ChunkedCrossEntropy,
+    ChunkedCrossEntropy, Dtype,
     meter::{HostMeter, Meter},
     record::{RecordError, Step},
 };
@@ -60,7 +60,7 @@ impl Classifier {
         let (weight, bias) = self.projection();
         let logits = burn::tensor::module::linear(self.hidden(words), weight, bias);
         let loss = CrossEntropyLossConfig::new().init(&logits.device());
-        loss.forward(logits, targets)
+        loss.forward(logits.cast(Dtype::F32.float()), targets)
     }
 
     fn chunked(&self, loss: ChunkedCrossEntropy, (words, targets): Batch) -> Tensor<1> {
@@ -111,6 +111,28 @@ fn loss_and_gradients_are_those_of_burn() {
             let chunked = trace(&model, model.chunked(loss, batch.clone()));
             assert_same(&format!("{head:?}, {loss:?}"), &whole, &chunked, ROUNDING);
         }
+    }
+}
+
+/// In half precision logits are rounded once, and gradients where each chunk's is added.
+#[test]
+fn half_types_compute_the_loss_in_f32() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    for dtype in [Dtype::F16, Dtype::Bf16] {
+        let model = dtype.cast(Classifier::new(17, 5, Some(true), &device));
+        let batch = batch(13, 17, &device);
+        let whole = trace(&model, model.whole(batch.clone()));
+        let chunked = ChunkedCrossEntropy::new().with_chunks(3);
+        let chunked = model.chunked(chunked, batch);
+        assert_eq!(chunked.dtype(), DType::F32);
+        let rounding = 4.0 * dtype.epsilon() as f32;
+        assert_same(
+            &format!("{dtype}"),
+            &whole,
+            &trace(&model, chunked),
+            rounding,
+        );
     }
 }
 
