@@ -131,6 +131,25 @@ fn memory_that_another_process_takes_is_survived_or_told() {
     }
 }
 
+#[test]
+fn what_the_driver_gives_is_as_much_after_300_steps_as_after_100() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let summary = standin.path("summary");
+    let settings = [("STUB_CUDA_SUMMARY", summary.to_str().expect("text"))];
+    let peak = |steps: &str| {
+        let _ = fs::remove_file(&summary);
+        let batch = ["--batch", "256", "--segments", "1", "--steps", steps];
+        done(standin.train(&batch, &settings));
+        let said = fs::read_to_string(&summary).expect("a summary");
+        peaks(&said, "device bytes: peak ").max().expect("a peak")
+    };
+    let warm = peak("100");
+    println!("{warm} bytes");
+    assert_eq!(peak("300"), warm);
+}
+
 /// Peaks of all processes in the stand-in's summary.
 fn peaks(summary: &str, what: &str) -> impl Iterator<Item = u64> {
     summary.lines().filter_map(move |line| {
