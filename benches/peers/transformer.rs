@@ -53,7 +53,7 @@ struct Args {
     /// Numbers of segments
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,16")]
     segments: Vec<usize>,
-    /// Budgets in percent of the plain step's predicted peak
+    /// Budgets in percent of the plain step's predicted peak, both beside the driver's context
     #[arg(long, value_delimiter = ',', default_value = "90,70,50,35,25")]
     budgets: Vec<u64>,
     /// Steps of each row, in turn with as many of burn's own
@@ -185,8 +185,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             GraphPlanner::Uniform(Some(k)),
         )
     }));
+    let context = meter.context_bytes();
     plans.extend(args.budgets.iter().map(|&percent| {
-        let budget = Bytes(plain_peak.0 / 100 * percent);
+        let budget = context + Bytes((plain_peak - context).0 / 100 * percent);
         (format!("{percent}%"), Some(budget), GraphPlanner::Auto)
     }));
 

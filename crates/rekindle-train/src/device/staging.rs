@@ -6,7 +6,7 @@
 //! clean-up. 8 MiB more hold the arguments of kernels.
 //!
 //! So where many tensors go to a device one after another, a clean-up now and then bounds what is pinned: [`MOST`] and one
-//! tensor. `docs/cuda.md` states what this comes to, and `tests/cli_cuda.rs` measures it.
+//! tensor. `docs/cuda.md` states what this comes to, and `tests/cli_cuda_memory.rs` measures it.
 
 use burn::tensor::Device;
 

@@ -6,8 +6,9 @@
 //! that (see [`pool_overhead`](crate::device::pool_overhead), which plans count). A schedule whose simulated peak is
 //! within the budget therefore never reserves more than the budget.
 //!
-//! Reading the pools waits for queued work, so it is put off for as long as the sum of what actions may have taken
-//! since the last reading leaves room.
+//! Reading the pools makes operations run that fusion holds back, so it is put off for as long as the sum of what actions
+//! may have taken since the last reading leaves room. It does not wait for the device: pools count a buffer when the
+//! operation is issued.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -77,18 +78,14 @@ impl Room {
     pub fn make(&self, need: Bytes) {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         if bound.saturating_add(need.0) > self.budget {
-            *bound = self.reserved();
+            *bound = self.meter.sample().0;
             if bound.saturating_add(need.0) > self.budget {
                 self.meter.trim();
                 self.trims.fetch_add(1, Relaxed);
-                *bound = self.reserved();
+                *bound = self.meter.sample().0;
             }
         }
         *bound = bound.saturating_add(need.0);
-    }
-
-    fn reserved(&self) -> u64 {
-        self.meter.read().reserved_bytes.unwrap_or_default().0
     }
 }
 
@@ -154,13 +151,12 @@ mod tests {
 
     impl Meter for Pools {
         fn read(&self) -> MemoryReading {
+            unreachable!("it waits for the device");
+        }
+
+        fn sample(&self) -> Bytes {
             self.reads.fetch_add(1, Relaxed);
-            let reserved = if self.trimmed.load(Relaxed) { 20 } else { 60 };
-            MemoryReading {
-                in_use_bytes: Bytes(20),
-                reserved_bytes: Some(Bytes(reserved)),
-                ..MemoryReading::default()
-            }
+            Bytes(if self.trimmed.load(Relaxed) { 20 } else { 60 })
         }
 
         fn start_interval(&self) {}

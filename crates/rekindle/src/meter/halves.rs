@@ -61,8 +61,8 @@ impl Meter for Half {
         self.meter.failure()
     }
 
-    fn sample(&self) {
-        self.meter.sample();
+    fn sample(&self) -> Bytes {
+        self.meter.sample()
     }
 
     fn end_phase(&self, phase: Option<Phase>) {

@@ -83,8 +83,11 @@ pub trait Meter: Send + Sync {
         None
     }
 
-    /// Notes the bytes in use now, where a peak can only be sampled. Must be cheap: it runs after every action.
-    fn sample(&self) {}
+    /// Notes the bytes in use now, where a peak can only be sampled, and tells what the pools have reserved. Does not wait
+    /// for the device: it runs after every action.
+    fn sample(&self) -> Bytes {
+        Bytes::ZERO
+    }
 }
 
 /// An allocation that failed.

@@ -100,11 +100,10 @@ impl Meter for PoolMeter {
     }
 
     fn trim(&self) {
-        self.wait();
-        // What was reserved until now counts.
+        // What was reserved until now counts, and what fusion holds back must run: it holds buffers.
         self.now();
         self.device.memory_cleanup();
-        // The clean-up is queued.
+        // The pools have given up their free buffers; the device has them when its work is done.
         self.wait();
         self.now();
     }
@@ -129,7 +128,8 @@ impl Meter for PoolMeter {
         into.all = usage.map(|usage| (usage.number_allocs, Bytes(usage.bytes_in_use)));
     }
 
-    fn sample(&self) {
-        self.now();
+    fn sample(&self) -> Bytes {
+        let usage = self.now();
+        Bytes(usage.map_or(0, |usage| usage.bytes_reserved))
     }
 }

@@ -1,0 +1,159 @@
+//! CUDA without a GPU: memory, by the count of a stand-in for NVIDIA's driver.
+
+#![cfg(all(feature = "cuda", unix))]
+
+#[path = "support/standin.rs"]
+mod standin;
+
+use std::{
+    fs::{self, File},
+    io::{BufReader, Read},
+    os::unix::fs::FileExt,
+};
+
+use self::standin::{Standin, done, spawned, until};
+
+/// What the stand-in's GPU has, and what a context takes of it.
+const TOTAL: u64 = 256 << 20;
+const CONTEXT: u64 = 64 << 20;
+
+/// The stand-in's table of what processes hold: their number, the size of a place, and the place of this process.
+const PLACES: u64 = 256;
+const PLACE: u64 = 72;
+const OWN_PLACE: u64 = 200;
+
+/// Holds so many bytes of the GPU, as another process would.
+fn take(standin: &Standin, bytes: u64) {
+    let state = File::options().write(true).open(standin.path("state"));
+    let state = state.expect("a table");
+    let write = |bytes: &[u8], at: u64| state.write_all_at(bytes, at).expect("written");
+    write(&bytes.to_le_bytes(), OWN_PLACE * PLACE + 8);
+    write(&std::process::id().to_le_bytes(), OWN_PLACE * PLACE);
+}
+
+/// Holds all of the GPU's memory but this, as another process would.
+fn take_all_but(standin: &Standin, leave: u64) {
+    let state = File::open(standin.path("state")).expect("a table");
+    let number = |at: u64| {
+        let mut bytes = [0; 8];
+        state.read_exact_at(&mut bytes, at).expect("a place");
+        u64::from_le_bytes(bytes)
+    };
+    let places = (0..PLACES).filter(|place| *place != OWN_PLACE);
+    let used: u64 = places.map(|place| number(place * PLACE + 8)).sum();
+    take(standin, TOTAL - leave - used);
+}
+
+/// Parameters of 56 MiB in 14 layers, with Adam: more than what is copied in two batches would pin.
+const LARGE: &str = r#"
+[data]
+type = "synthetic"
+shape = [1024]
+target = { type = "classes", classes = 4 }
+samples = 64
+eval_split = 0.0
+
+[model]
+layers = [
+  { repeat = 14, layers = [{ type = "linear", out = 1024 }, { type = "gelu" }] },
+  { type = "linear", out = 4 },
+]
+
+[train]
+steps = 1
+batch = 32
+optimizer = { type = "adam" }
+learning_rate = 0.001
+"#;
+
+#[test]
+fn little_host_memory_is_pinned_while_a_model_is_made_kept_and_read_again() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    fs::write(standin.path("run.toml"), LARGE).expect("written");
+    let summary = standin.path("summary");
+    let settings = [("STUB_CUDA_SUMMARY", summary.to_str().expect("text"))];
+    // What `docs/cuda.md` states: tensors of 32 MiB between two clean-ups in pages that are a quarter larger here, one more
+    // tensor, and what holds the arguments of kernels.
+    let most = (32 + 4) * 5 / 4 + 8;
+    // The first makes the model and keeps it, with its optimizer's state; the second reads both.
+    for arguments in [&["-o", "run"][..], &["--resume", "run", "--steps", "2"]] {
+        let _ = fs::remove_file(&summary);
+        done(standin.train(arguments, &settings));
+        let said = fs::read_to_string(&summary).expect("a summary");
+        let peaks = peaks(&said, "pinned host bytes: peak ");
+        let peak = peaks.max().expect("a peak");
+        println!("{arguments:?}: {peak} bytes pinned");
+        assert!(peak > 8 << 20, "nothing was copied: {said}");
+        assert!(peak <= most << 20, "{said}");
+    }
+}
+
+#[test]
+fn memory_that_another_process_takes_is_survived_or_told() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let total = TOTAL.to_string();
+    let context = CONTEXT.to_string();
+    let settings = [
+        ("STUB_CUDA_TOTAL", &*total),
+        ("STUB_CUDA_CONTEXT", &*context),
+    ];
+    let arguments = ["--budget", "120MiB", "--count", "reserved"];
+    let run = |leave: u64| {
+        let _ = fs::remove_file(standin.path("state"));
+        let mut child = spawned(&mut standin.train(&arguments, &settings));
+        let mut said = BufReader::new(child.stderr.take().expect("piped"));
+        until(&mut said, "plan `");
+        take_all_but(&standin, leave);
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).expect("text");
+        let code = child.wait().expect("ended").code();
+        (code, rest.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let (code, said) = run(20 << 20);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the device could not allocate"), "{said}");
+    assert!(said.contains("planned again within"), "{said}");
+    let (code, said) = run(1 << 20);
+    assert_eq!(code, Some(4), "{said}");
+    let words = [
+        "out of memory in step 1",
+        "no smaller plan fits",
+        "reserved with the driver's context",
+        "free",
+        "hold the most",
+    ];
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+#[test]
+fn what_the_driver_gives_is_as_much_after_300_steps_as_after_100() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let summary = standin.path("summary");
+    let settings = [("STUB_CUDA_SUMMARY", summary.to_str().expect("text"))];
+    let peak = |steps: &str| {
+        let _ = fs::remove_file(&summary);
+        let batch = ["--batch", "256", "--segments", "1", "--steps", steps];
+        done(standin.train(&batch, &settings));
+        let said = fs::read_to_string(&summary).expect("a summary");
+        peaks(&said, "device bytes: peak ").max().expect("a peak")
+    };
+    let warm = peak("100");
+    println!("{warm} bytes");
+    assert_eq!(peak("300"), warm);
+}
+
+/// Peaks of all processes in the stand-in's summary.
+fn peaks(summary: &str, what: &str) -> impl Iterator<Item = u64> {
+    summary.lines().filter_map(move |line| {
+        let peak = line.strip_prefix(what)?;
+        peak.split(',').next()?.parse().ok()
+    })
+}
