@@ -3,9 +3,9 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use rekindle::{Dtype, executor::Recheck, meter::Count, record::Update};
+use rekindle::{Dtype, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
-use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite};
+use rekindle_train::{ExecutorKind, device::DeviceId, settings::OnNonFinite, update::UpdateChoice};
 use serde::{Deserialize, Serialize};
 
 use rekindle::size::Size;
@@ -97,9 +97,10 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
-    /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is there
+    /// When parameters are updated: after the step; in-backward, each as soon as its gradient is there; or auto (the
+    /// default), after the step unless a budget is not met so
     #[arg(long, value_name = "WHEN")]
-    pub update: Option<Update>,
+    pub update: Option<UpdateChoice>,
 }
 
 impl ReplaceArgs {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rekindle::record::Update;
 use rekindle_plan::{Bytes, Chain, Schedule, Seconds, graph::OperationId};
 use rekindle_train::session::{Order, Planned};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ pub struct PlanFile {
     chain: Vec<StageSizes>,
     pub planner: String,
     pub feasible: bool,
+    /// When its steps update parameters.
+    #[serde(default)]
+    pub update: Update,
     pub budget_bytes: Option<Bytes>,
     pub predicted_peak_bytes: Bytes,
     pub predicted_step_s: Seconds,
@@ -74,6 +78,7 @@ impl PlanFile {
             chain: sizes(&plan.chain),
             planner: plan.planner.clone(),
             feasible: true,
+            update: plan.update,
             budget_bytes: plan.budget,
             predicted_peak_bytes: plan.peak,
             predicted_step_s: plan.step,

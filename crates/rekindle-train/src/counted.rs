@@ -21,11 +21,11 @@ use crate::{
         stages::StagePlan,
     },
     settings::{OptimizerSettings, TrainSettings},
+    update::UpdateChoice,
 };
 use rekindle::{
     dtype::Dtype,
     profile::{Holds, Measured, OutputHold, executor_bytes},
-    record::Update,
 };
 
 /// Seconds of one multiplication with its addition.
@@ -103,8 +103,8 @@ impl Counted<'_> {
             backward_call_s: Seconds(0.0),
         };
         match self.settings.update {
-            Update::After => measured,
-            Update::InBackward => measured.updated_in_backward(),
+            UpdateChoice::Auto | UpdateChoice::After => measured,
+            UpdateChoice::InBackward => measured.updated_in_backward(),
         }
     }
 

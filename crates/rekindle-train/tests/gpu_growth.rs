@@ -68,7 +68,7 @@ fn train(info: &DeviceInfo, kept_on: Option<Device>) -> (RunRecord, Vec<MemoryGr
     };
     let data = open_data(&data, 1).expect("data");
     let settings = TrainSettings {
-        update: rekindle::record::Update::After,
+        update: rekindle_train::update::UpdateChoice::After,
         steps: 40,
         batch: BATCH,
         accumulate: 1,

@@ -14,7 +14,7 @@ use crate::{
     infeasible::Infeasible,
     input, output,
     plan_file::PlanFile,
-    table,
+    summary, table, terminal,
 };
 
 /// Format tag of the document that `--frontier --json` writes.
@@ -129,6 +129,10 @@ fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
         plan.plain_step
     );
     let _ = writeln!(text, "schedule   {}", shape(plan));
+    if let Some(update) = summary::in_backward_line(plan) {
+        let line = format!("update     {update}");
+        let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
+    }
     if args.explain {
         explain(plan, &mut text);
     }

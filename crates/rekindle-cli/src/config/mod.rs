@@ -36,7 +36,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle::{Dtype, meter::Count, record::Update};
+use rekindle::{Dtype, meter::Count};
 use rekindle_train::{
     data::{
         Dataset, Split, TargetKind,
@@ -48,6 +48,7 @@ use rekindle_train::{
         spec::{ElementKind, ModelSpec, SampleShape},
     },
     settings::{OnNonFinite, TrainSettings},
+    update::UpdateChoice,
 };
 use toml::de::DeTable;
 
@@ -97,7 +98,7 @@ pub struct Overrides {
     /// The type of parameters and activations.
     pub dtype: Option<Dtype>,
     /// When parameters are updated.
-    pub update: Option<Update>,
+    pub update: Option<UpdateChoice>,
     /// What happens where a step's loss or gradients are not finite.
     pub on_nonfinite: Option<OnNonFinite>,
     /// Random data of the same shape.

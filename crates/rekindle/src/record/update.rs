@@ -48,6 +48,22 @@ impl FromStr for Update {
 /// does, and with one whose first two dimensions are exchanged there.
 pub(super) type UpdateCosts = Arc<HashMap<ParamId, [OptimizerCost; 2]>>;
 
+/// What the optimizer takes, of a step that can be planned either way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EitherUpdate {
+    pub(super) after: OptimizerCost,
+    pub(super) in_backward: OptimizerCost,
+}
+
+impl EitherUpdate {
+    pub(super) fn of(&self, update: Update) -> OptimizerCost {
+        match update {
+            Update::After => self.after,
+            Update::InBackward => self.in_backward,
+        }
+    }
+}
+
 /// What a parameter is in autodiff: its update is computed without, and becomes a leaf again.
 pub struct Leaf {
     requires_grad: bool,
