@@ -73,8 +73,10 @@ fn an_update_in_backward_changes_the_peak_alone() {
     let after = train(WIDE, &["--planner", "none"]);
     let updating = ["--planner", "none", "--update", "in-backward"];
     let in_backward = train(WIDE, &updating);
-    assert_eq!(after["settings"]["update"], "after");
+    assert_eq!(after["settings"]["update"], "auto");
+    assert_eq!(after["update"], "after");
     assert_eq!(in_backward["settings"]["update"], "in-backward");
+    assert_eq!(in_backward["update"], "in-backward");
     assert_eq!(after["last_loss"], in_backward["last_loss"]);
     let bytes = |record: &Value, key: &str| record[key].as_u64().expect("bytes");
     let gradients = 4 * bytes(&after, "param_count");
@@ -103,6 +105,98 @@ fn an_update_in_backward_changes_the_peak_alone() {
     let output = rekindle(parts.path(), &arguments);
     assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
     assert!(messages(&output).contains("accumulate"));
+}
+
+/// Layers whose gradients take about as much as their activations.
+const BOTH: &str = r#"[data]
+type = "synthetic"
+shape = [384]
+target = { classes = 256 }
+samples = 480
+
+[model]
+layers = [
+  { repeat = 10, layers = [{ type = "linear", out = 384 }, "gelu"] },
+  { type = "linear", out = 256 },
+]
+
+[train]
+steps = 3
+batch = 384
+optimizer = "sgd"
+
+[run]
+device = "cpu"
+"#;
+
+/// The smallest budget that plans with this update meet.
+fn smallest(arguments: &[&str]) -> u64 {
+    let folder = folder(BOTH);
+    let arguments = [&["plan", "run.toml", "--json", "--budget", "1B"], arguments].concat();
+    let output = rekindle(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(3), "{}", messages(&output));
+    let smallest = document(&output)["smallest_budget_bytes"].as_u64();
+    smallest.expect("bytes")
+}
+
+#[test]
+fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
+    let plain = train(BOTH, &[]);
+    // Without a budget there is no reason.
+    assert_eq!(plain["update"], "after");
+    let after = smallest(&["--update", "after"]);
+    let in_backward = smallest(&["--update", "in-backward"]);
+    // The weights' gradients take as much as the weights.
+    let gradients = 4 * plain["param_count"].as_u64().expect("a count");
+    assert!(
+        in_backward + gradients / 2 < after,
+        "{in_backward} instead of {after}"
+    );
+
+    let between = format!("{}B", (in_backward + after) / 2);
+    let same = |record: &Value| assert_eq!(record["last_loss"], plain["last_loss"]);
+    let within = |record: &Value| {
+        let [peak, budget] = ["measured_peak_bytes", "budget_bytes"];
+        assert!(record[peak].as_u64() <= record[budget].as_u64(), "{record}");
+    };
+    let ran = train(BOTH, &["--budget", &between]);
+    assert_eq!(ran["update"], "in-backward");
+    same(&ran);
+    within(&ran);
+
+    // A plan says so, and its file is run as it was made.
+    let folder = folder(BOTH);
+    let said = |arguments: &[&str]| {
+        let output = rekindle(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let plan = ["plan", "run.toml", "--budget", &between, "-o", "plan.json"];
+    let plan = said(&[&plan[..], &["--explain"]].concat());
+    for line in [
+        "in the backward pass: with updates",
+        "update in backward alone",
+    ] {
+        assert!(plan.contains(line), "{plan}");
+    }
+    let ran = said(&["train", "run.toml", "--plan", "plan.json", "--json"]);
+    let ran: Value = serde_json::from_str(&ran).expect("a record");
+    assert_eq!(ran["update"], "in-backward");
+    same(&ran);
+
+    // A run that may have to leave a step out is refused instead.
+    let skip = ["train", "run.toml", "--on-nonfinite", "skip", "--budget"];
+    let skip = rekindle(folder.path(), &[&skip[..], &[&between]].concat());
+    assert_eq!(skip.status.code(), Some(3), "{}", messages(&skip));
+
+    // Where both fit, time decides only where no step need be taken back.
+    let enough = format!("{}B", after + after / 100);
+    for (on_nonfinite, update) in [("stop", "after"), ("continue", "in-backward")] {
+        let ran = train(BOTH, &["--budget", &enough, "--on-nonfinite", on_nonfinite]);
+        assert_eq!(ran["update"], update, "{on_nonfinite}");
+        same(&ran);
+        within(&ran);
+    }
 }
 
 #[test]

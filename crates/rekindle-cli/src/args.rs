@@ -7,11 +7,12 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use rekindle::size::Size;
-use rekindle::{Dtype, executor::Recheck, meter::Count, record::Update};
+use rekindle::{Dtype, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{
     ExecutorKind,
     settings::{LossChunks, OnNonFinite},
+    update::UpdateChoice,
 };
 use schemars::JsonSchema;
 use serde::{
@@ -131,9 +132,10 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
-    /// When parameters are updated: after the step (the default), or in-backward, each as soon as its gradient is complete
+    /// When parameters are updated: after the step; in-backward, each as soon as its gradient is complete; or auto (the
+    /// default), after the step unless a budget is not met so
     #[arg(long, value_name = "WHEN")]
-    pub update: Option<Update>,
+    pub update: Option<UpdateChoice>,
     /// Chunks in which the last layer and the loss run together: a number, auto, or whole for none
     #[arg(long, value_name = "N")]
     pub loss_chunks: Option<LossChunks>,

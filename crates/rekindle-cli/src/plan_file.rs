@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rekindle::record::Update;
 use rekindle_plan::{Bytes, Chain, Schedule, Seconds, graph::OperationId};
 use rekindle_train::session::{Order, Planned};
 use schemars::JsonSchema;
@@ -27,6 +28,9 @@ pub struct PlanFile {
     pub planner: String,
     /// Always `true`.
     pub feasible: bool,
+    /// When its steps update parameters.
+    #[serde(default)]
+    pub update: Update,
     /// The budget; `null` without one.
     pub budget_bytes: Option<Bytes>,
     /// The highest number of bytes at any moment, everything counted.
@@ -86,6 +90,7 @@ impl PlanFile {
             chain: sizes(&plan.chain),
             planner: plan.planner.clone(),
             feasible: true,
+            update: plan.update,
             budget_bytes: plan.budget,
             predicted_peak_bytes: plan.peak,
             predicted_step_s: plan.step,

@@ -90,6 +90,12 @@ impl Progress {
         Self { note, ..self }
     }
 
+    fn note_update(&self, planned: &Planned) {
+        if let Some(update) = crate::summary::in_backward_line(planned) {
+            self.line(&format!("updates {update}"));
+        }
+    }
+
     fn note_peak(&self, planned: &Planned) {
         if let Some(path) = &self.note {
             // Without it the supervisor goes by what it was told itself.
@@ -214,6 +220,7 @@ impl Observer for Progress {
             self.keeping = started.keep(&folder);
         }
         self.line(&crate::summary::plan_line(planned));
+        self.note_update(planned);
         for warning in crate::summary::warnings(planned) {
             self.line(&format!("warning: {warning}"));
         }
@@ -285,6 +292,7 @@ impl Observer for Progress {
             again.step, again.shortage, again.budget, again.before
         ));
         self.line(&crate::summary::plan_line(again.planned));
+        self.note_update(again.planned);
     }
 
     fn nonfinite(&mut self, found: &NonFinite) {

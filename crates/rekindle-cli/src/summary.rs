@@ -49,6 +49,15 @@ pub fn plan_line(planned: &Planned) -> String {
     )
 }
 
+/// That parameters are updated in the backward pass, why, and what that costs, where the planner chose it.
+pub fn in_backward_line(planned: &Planned) -> Option<String> {
+    let because = planned.in_backward_because?;
+    Some(format!(
+        "in the backward pass: {because}. A step that fails after its first update cannot be taken back: the run ends, \
+         and continues from its last snapshot (`--update after` refuses this)"
+    ))
+}
+
 /// What is odd about a plan.
 pub fn warnings(planned: &Planned) -> Vec<String> {
     let recomputes = planned.recomputes();

@@ -1,4 +1,5 @@
-//! How long a plan of a graph takes: residual layers of eight operations, at half of the recorded peak.
+//! How long a plan of a graph takes: residual layers of eight operations, and a transformer of 48
+//! layers, at half of the recorded peak.
 //!
 //! `cargo bench -p rekindle-plan --bench graph`.
 #![expect(
@@ -10,7 +11,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use graph_support::graphs::{Sequence, residual};
+use graph_support::graphs::{Sequence, residual, transformer};
 use rekindle_plan::Bytes;
 use rekindle_plan::graph::{GraphPlanner, GraphRequest, Program, plan_graph, simulate};
 
@@ -23,8 +24,8 @@ fn graphs(criterion: &mut Criterion) {
         .sample_size(10)
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(5));
-    for layers in [4, 40, 400] {
-        let graph = residual(&mut Sequence(3), layers, 8);
+    let residual = |layers| residual(&mut Sequence(3), layers, 8);
+    for graph in [residual(4), residual(40), residual(400), transformer(48).0] {
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
         for (name, planner) in [
             ("optimal", GraphPlanner::Optimal),

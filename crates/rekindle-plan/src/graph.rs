@@ -20,6 +20,7 @@
 //! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, and schedules of the chain as programs |
 //! | `walk.rs` | one walk under a budget: what is evicted, what is made again |
 //! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
+//! | `exact.rs` | small graphs: the optimum |
 //! | `smallest.rs` | the leanest program |
 //! | `spans.rs` | a program told in terms of stages |
 //! | `updates.rs` | updates of parameters inside the backward pass: when each may run |
@@ -60,6 +61,7 @@
 //! ```
 
 mod borders;
+mod exact;
 mod found;
 mod index;
 mod ladder;

@@ -21,12 +21,12 @@ use crate::{
         stages::StagePlan,
     },
     settings::{OptimizerSettings, TrainSettings},
+    update::UpdateChoice,
 };
 use rekindle::{
     ChunkedCrossEntropy,
     dtype::Dtype,
     profile::{Holds, Measured, OutputHold, executor_bytes},
-    record::Update,
 };
 
 /// Seconds of one multiplication with its addition.
@@ -109,8 +109,8 @@ impl Counted<'_> {
             backward_call_s: Seconds(0.0),
         };
         match self.settings.update {
-            Update::After => measured,
-            Update::InBackward => measured.updated_in_backward(),
+            UpdateChoice::Auto | UpdateChoice::After => measured,
+            UpdateChoice::InBackward => measured.updated_in_backward(),
         }
     }
 

@@ -19,7 +19,7 @@ use rekindle::{
     executor::{ActionHook, Executor, Room, TraceEntry, Tracing, needed, needed_by_update},
     meter::{Meter, PhaseReading},
     quiet,
-    record::{Output, RecordError, Step, action},
+    record::{Output, RecordError, Step, Update, action},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -170,6 +170,14 @@ impl Engine {
             largest: Largest::of(&chain),
             traced: false,
             tracker: None,
+        }
+    }
+
+    /// When parameters are updated.
+    pub(super) fn update(&self) -> Update {
+        match self {
+            Self::Recorded { step, .. } => step.borrow().update(),
+            Self::Modules { .. } => Update::After,
         }
     }
 

@@ -51,7 +51,8 @@ pub fn estimate(
         )
     };
     let loss = loss_of_part(settings.accumulate);
-    let estimate = record::estimate_updating(settings.update, make, loss);
+    let estimate =
+        record::estimate_updating(settings.update.fixed().unwrap_or_default(), make, loss);
     match failed {
         Some(error) => Err(error.into()),
         None => Ok(estimate?),

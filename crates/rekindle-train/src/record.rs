@@ -8,7 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ExecutorKind, settings::TrainSettings, timeline::Timeline};
 use crate::model::spec::ModelSpec;
-use rekindle::meter::{Count, Leftover, PhaseReading};
+use rekindle::{
+    meter::{Count, Leftover, PhaseReading},
+    record::Update,
+};
 
 /// Format tag of [`RunRecord`].
 pub const RUN_FORMAT: &str = "rekindle-run/2";
@@ -161,6 +164,9 @@ pub struct RunRecord {
     pub param_count: u64,
     /// What ran the steps.
     pub executor: ExecutorKind,
+    /// When parameters were updated; of a run that was planned again, by its last plan.
+    #[serde(default)]
+    pub update: Update,
     /// How the schedule was found.
     pub planner: String,
     /// First and last stage of each segment; `null` where stages are recomputed in another way.

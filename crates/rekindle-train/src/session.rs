@@ -33,7 +33,7 @@ use super::{
     settings::TrainSettings,
     tracker::TrackedMoment,
     train_error::TrainError,
-    update::UpdateRefused,
+    update::{InBackwardBecause, UpdateChoice, UpdateRefused, Updates},
     weights::WeightsError,
 };
 pub use measured_step::MeasuredStep;
@@ -50,7 +50,7 @@ use rekindle::{
     executor::{Recheck, StepError},
     meter::{Count, PeakMemory},
     profile::Measured,
-    record::{PlanElsewhere, RecordError},
+    record::{PlanElsewhere, RecordError, Update},
 };
 
 /// [`Job::keep_snapshots`], where nothing else is asked for.
@@ -158,6 +158,15 @@ impl<'a> Job<'a> {
     pub fn budget(&self) -> Option<Bytes> {
         self.schedule.budget()
     }
+
+    /// Which updates its plans may have.
+    #[must_use]
+    pub fn updates(&self) -> Updates {
+        match (&self.schedule, self.settings.update) {
+            (ScheduleRequest::Given { update, .. }, UpdateChoice::Auto) => Updates::One(*update),
+            _ => Updates::of(self.settings, self.executor, self.budget().is_some()),
+        }
+    }
 }
 
 /// See [`Job::planner`].
@@ -184,6 +193,8 @@ pub enum ScheduleRequest {
         planner: String,
         /// The budget that it was made for.
         budget: Option<Bytes>,
+        /// When it updates parameters.
+        update: Update,
         /// Whether it belongs to the chain that is measured.
         check: ChainCheck,
     },
@@ -238,6 +249,10 @@ pub struct Planned {
     pub operations: Option<(usize, usize)>,
     /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
     pub levers: Option<Levers>,
+    /// When parameters are updated.
+    pub update: Update,
+    /// Why in the backward pass, where nobody asked for that.
+    pub in_backward_because: Option<InBackwardBecause>,
     /// Its name, as records show it.
     pub planner: String,
     /// The budget, and which bytes it bounds.
@@ -285,6 +300,8 @@ impl Planned {
             source: plan.source.to_string(),
             operations: None,
             levers: None,
+            update: Update::After,
+            in_backward_because: None,
             planner: plan.planner.to_string(),
             order: Order::Schedule(plan.schedule),
             budget,

@@ -6,9 +6,9 @@ use rekindle_plan::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use rekindle::{ChunkedCrossEntropy, dtype::Dtype, record::Update};
+use rekindle::{ChunkedCrossEntropy, dtype::Dtype};
 
-use crate::{model::stage::Stage, short_form};
+use crate::{model::stage::Stage, short_form, update::UpdateChoice};
 
 /// Everything that decides the updates, apart from the model, the data and the schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,9 +47,10 @@ pub struct TrainSettings {
     #[schemars(schema_with = "rate_or_table_schema", extend("x-default" = usual_rates()))]
     pub learning_rate: LearningRate,
     /// When parameters are updated: `after` the backward pass, or `in-backward`, each as soon as its gradient is complete.
-    /// It changes what a step holds, not what it computes.
+    /// `auto` updates in the backward pass where a budget is not met otherwise, and with `on_nonfinite = "continue"` also
+    /// where that is faster. It changes what a step holds, not what it computes.
     #[schemars(schema_with = "update_schema")]
-    pub update: Update,
+    pub update: UpdateChoice,
     /// Bound on the gradients, if any.
     pub clip: Option<Clip>,
     /// Steps between evaluations; the last step is always evaluated.
@@ -74,7 +75,7 @@ impl Default for TrainSettings {
                 rate: optimizer.usual_rate(),
             },
             optimizer,
-            update: Update::default(),
+            update: UpdateChoice::default(),
             clip: None,
             eval_every: None,
             on_nonfinite: OnNonFinite::default(),
@@ -90,7 +91,7 @@ fn loss_chunks_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn update_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "enum": [Update::After, Update::InBackward] })
+    json_schema!({ "type": "string", "enum": [UpdateChoice::Auto, UpdateChoice::After, UpdateChoice::InBackward] })
 }
 
 impl TrainSettings {

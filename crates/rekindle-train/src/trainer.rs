@@ -335,7 +335,7 @@ impl Trainer {
             .settings
             .learning_rate
             .at(self.steps_done, self.settings.steps);
-        let in_backward = self.settings.update == Update::InBackward;
+        let in_backward = self.engine.update() == Update::InBackward;
         let room = match in_backward {
             true => self.check_first_update(),
             false => Ok(()),
@@ -544,7 +544,7 @@ impl Trainer {
         }
         before.end(Phase::ZeroGrad);
         let seed = StepSeed::new(self.settings.seed, run);
-        let mut part = match self.settings.update {
+        let mut part = match self.engine.update() {
             Update::After => self
                 .engine
                 .run(&self.model, batch, seed, count, &self.device)?,

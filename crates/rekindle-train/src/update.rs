@@ -1,5 +1,8 @@
-//! Which trainings can update their parameters in the backward pass.
+//! When a training updates its parameters, and which trainings can do it in the backward pass.
 
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{
@@ -7,6 +10,114 @@ use super::{
     settings::{Clip, OnNonFinite, TrainSettings},
 };
 use rekindle::record::Update;
+use rekindle_plan::{Bytes, Seconds};
+
+/// When a training updates its parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UpdateChoice {
+    /// After the backward pass; in it where a budget is not met otherwise, and where a plan is faster so and nothing is
+    /// lost by it: see [`Updates`].
+    #[default]
+    Auto,
+    /// [`Update::After`].
+    After,
+    /// [`Update::InBackward`].
+    InBackward,
+}
+
+impl UpdateChoice {
+    /// What is asked for, if anything is.
+    #[must_use]
+    pub fn fixed(self) -> Option<Update> {
+        match self {
+            Self::Auto => None,
+            Self::After => Some(Update::After),
+            Self::InBackward => Some(Update::InBackward),
+        }
+    }
+}
+
+impl From<Update> for UpdateChoice {
+    fn from(update: Update) -> Self {
+        match update {
+            Update::After => Self::After,
+            Update::InBackward => Self::InBackward,
+        }
+    }
+}
+
+impl fmt::Display for UpdateChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fixed() {
+            Some(update) => update.fmt(f),
+            None => f.pad("auto"),
+        }
+    }
+}
+
+impl FromStr for UpdateChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => text.parse().map(Update::into).map_err(|_| {
+                format!("unknown update {text:?}; expected auto, after or in-backward")
+            }),
+        }
+    }
+}
+
+/// Which updates the plans of a training may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Updates {
+    /// This one.
+    One(Update),
+    /// After the step, or in the backward pass where the budget is not met otherwise. A step that fails after its first
+    /// update cannot be taken back, so with `on_nonfinite = "stop"` time alone is no reason for it.
+    ToFit,
+    /// As [`ToFit`](Self::ToFit), and where it is faster by more than measurements differ.
+    ToFitOrFaster,
+}
+
+impl Updates {
+    /// Those of a training that plans within a budget, or without one.
+    #[must_use]
+    pub fn of(settings: &TrainSettings, executor: ExecutorKind, budget: bool) -> Self {
+        if let Some(update) = settings.update.fixed() {
+            return Self::One(update);
+        }
+        if !budget || in_backward_refused(settings, executor).is_some() {
+            return Self::One(Update::After);
+        }
+        match settings.on_nonfinite {
+            OnNonFinite::Continue => Self::ToFitOrFaster,
+            OnNonFinite::Stop | OnNonFinite::Skip => Self::ToFit,
+        }
+    }
+}
+
+/// Why a plan updates in the backward pass though nobody asked for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum InBackwardBecause {
+    /// No plan with an update after the step meets the budget: the smallest workable one is this.
+    Fits(Bytes),
+    /// Such a plan meets the budget too, but takes this many seconds.
+    Faster(Seconds),
+}
+
+impl fmt::Display for InBackwardBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fits(smallest) => write!(
+                f,
+                "with updates after the step it takes {smallest} at least"
+            ),
+            Self::Faster(step) => write!(f, "with updates after the step it takes {step}"),
+        }
+    }
+}
 
 /// Why parameters cannot be updated in the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -42,22 +153,31 @@ pub enum UpdateRefused {
 ///
 /// Why it cannot.
 pub fn check_update(settings: &TrainSettings, executor: ExecutorKind) -> Result<(), UpdateRefused> {
-    if settings.update == Update::After {
-        return Ok(());
+    match in_backward_refused(settings, executor) {
+        Some(refused) if settings.update == UpdateChoice::InBackward => Err(refused),
+        _ => Ok(()),
     }
+}
+
+/// Why a training cannot update its parameters in the backward pass, if it cannot.
+#[must_use]
+pub fn in_backward_refused(
+    settings: &TrainSettings,
+    executor: ExecutorKind,
+) -> Option<UpdateRefused> {
     if settings.accumulate > 1 {
-        return Err(UpdateRefused::Accumulate {
+        return Some(UpdateRefused::Accumulate {
             parts: settings.accumulate,
         });
     }
     if matches!(settings.clip, Some(Clip::GlobalNorm { .. })) {
-        return Err(UpdateRefused::GlobalNorm);
+        return Some(UpdateRefused::GlobalNorm);
     }
     if settings.on_nonfinite == OnNonFinite::Skip {
-        return Err(UpdateRefused::Skip);
+        return Some(UpdateRefused::Skip);
     }
     match executor {
-        ExecutorKind::Recorded => Ok(()),
-        ExecutorKind::Modules => Err(UpdateRefused::Modules),
+        ExecutorKind::Recorded => None,
+        ExecutorKind::Modules => Some(UpdateRefused::Modules),
     }
 }

@@ -137,9 +137,8 @@ impl Trial<'_> {
             let seed = StepSeed::new(settings.seed, step as u64);
             let parts = settings.accumulate;
             let rate = settings.learning_rate.at(step, settings.steps);
-            let in_backward = settings.update == Update::InBackward;
             let (loss, gradients) = match engine {
-                Some(engine) if in_backward => {
+                Some(engine) if engine.update() == Update::InBackward => {
                     let update = (rate, &mut optimizer);
                     let part =
                         engine.run_updating(&mut model, batch, seed, update, &self.device)?;
@@ -153,10 +152,7 @@ impl Trial<'_> {
                 None => self.plain(&model, batch, seed),
             };
             values.losses.push(floats(loss));
-            // A step that updates on the way hands out none.
-            if !in_backward {
-                values.gradients.extend(gradients_of(&model, &gradients));
-            }
+            values.gradients.extend(gradients_of(&model, &gradients));
             model = optimizer.step(rate, model, gradients);
             tie(&mut model);
         }
@@ -194,15 +190,20 @@ impl Trial<'_> {
 
 impl Values {
     fn compare(&self, other: &Self, plan: String, planned: &Planned) -> Comparison {
+        // A step that updates on the way hands out none.
+        let gradients = match planned.update {
+            Update::After => &self.gradients[..],
+            Update::InBackward => &[],
+        };
         let identical = self.losses == other.losses
-            && self.gradients == other.gradients
+            && gradients == other.gradients
             && self.state == other.state;
         Comparison {
             plan,
             planner: planned.planner.clone(),
             segments: planned.segments.as_ref().map(Vec::len),
             loss: difference(&self.losses, &other.losses),
-            gradients: difference(&self.gradients, &other.gradients),
+            gradients: difference(gradients, &other.gradients),
             state: difference(&self.state, &other.state),
             identical,
         }

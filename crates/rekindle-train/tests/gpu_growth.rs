@@ -71,7 +71,7 @@ fn train(info: &DeviceInfo, steps: usize, kept_on: Option<Device>) -> (RunRecord
     };
     let data = open_data(&data, 1).expect("data");
     let settings = TrainSettings {
-        update: rekindle::record::Update::After,
+        update: rekindle_train::update::UpdateChoice::After,
         steps,
         batch: BATCH,
         accumulate: 1,

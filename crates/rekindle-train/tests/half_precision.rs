@@ -148,7 +148,7 @@ fn settings(dtype: Dtype) -> TrainSettings {
             weight_decay: 0.0,
         },
         learning_rate: LearningRate::Constant { rate: 1e-2 },
-        update: rekindle::record::Update::After,
+        update: rekindle_train::update::UpdateChoice::After,
         clip: None,
         eval_every: None,
         on_nonfinite: OnNonFinite::Stop,

@@ -125,10 +125,11 @@ use crate::{
     meter::{Count, HostMeter, Meter, PoolMeter},
 };
 pub(crate) use bridge::marking;
+use optimizer::Trial;
 use planned::Measured;
 use planning::{Planning, planned};
 use recording::Recording;
-use update::UpdateCosts;
+use update::{EitherUpdate, UpdateCosts};
 
 pub use bridge::StepResult;
 pub use budget::{Budget, IntoBudget};
@@ -189,10 +190,12 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
 }
 
 /// Measures an optimizer on a model.
-type MeasureOptimizer<M> = Box<dyn Fn(&M, Update, &dyn Meter) -> (OptimizerCost, UpdateCosts)>;
+type MeasureOptimizer<M> =
+    Box<dyn Fn(&M, Update, &dyn Meter, Trial) -> (OptimizerCost, UpdateCosts)>;
 
 struct Options<M> {
     optimizer: Option<MeasureOptimizer<M>>,
+    either: bool,
     meter: Option<Arc<dyn Meter>>,
     input_gradients: bool,
     check: bool,
@@ -206,6 +209,7 @@ impl<M> Default for Options<M> {
     fn default() -> Self {
         Self {
             optimizer: None,
+            either: false,
             meter: None,
             input_gradients: false,
             check: true,
@@ -229,8 +233,8 @@ where
     #[must_use]
     pub fn with_optimizer<O: Optimizer>(mut self, optimizer: &O) -> Self {
         let optimizer = optimizer.for_trial();
-        self.options.optimizer = Some(Box::new(move |model, update, meter| {
-            optimizer::measured(model, &optimizer, update, meter)
+        self.options.optimizer = Some(Box::new(move |model, update, meter, trial| {
+            optimizer::measured(model, &optimizer, (update, trial), meter)
         }));
         self
     }
@@ -266,8 +270,17 @@ where
     /// a step that is given up after the backward. See [`Step::run_updating`] for what happens to a step that fails.
     #[must_use]
     pub fn with_update_in_backward<O: Optimizer>(mut self, optimizer: &O) -> Self {
-        self.recorded.0.update_in_backward();
+        self.recorded.0.set_update(Update::InBackward);
         self.with_optimizer(optimizer)
+    }
+
+    /// As [`with_update_in_backward`](Self::with_update_in_backward), for a step that may also be planned with an update
+    /// after it: [`Step::plan_updating`] says which, [`Step::update`] tells. What the optimizer takes is measured for both,
+    /// large parameters by a part of them, so that measuring stays in a budget that gradients alone would exceed.
+    #[must_use]
+    pub fn with_either_update<O: Optimizer>(mut self, optimizer: &O) -> Self {
+        self.options.either = true;
+        self.with_update_in_backward(optimizer)
     }
 
     /// Reads memory by this meter. Without it: the process's allocator on the CPU backend, the pools on GPUs.
@@ -450,9 +463,16 @@ where
             None => own_meter(&device)?,
         };
         let update = self.recorded.0.update;
-        let optimizer = self.options.optimizer;
-        let optimizer = optimizer.map(|measure| measure(self.model, update, &*meter));
-        let (optimizer, updates) = optimizer.unwrap_or_default();
+        let measure = self.options.optimizer;
+        let cost = |update, trial| {
+            let cost = measure.as_ref();
+            cost.map(|measure| measure(self.model, update, &*meter, trial))
+        };
+        let (optimizer, updates) = cost(update, Trial::Whole).unwrap_or_default();
+        let either = self.options.either.then(|| EitherUpdate {
+            after: cost(Update::After, Trial::Parts).unwrap_or_default().0,
+            in_backward: optimizer,
+        });
         let planning = Planning {
             budget: None,
             wanted: wanted.clone(),
@@ -466,6 +486,7 @@ where
             optimizer,
             update,
             updates,
+            either,
             on_host: meter.read().reserved_bytes.is_none(),
             meter,
             device,

@@ -5,7 +5,7 @@
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
-use rekindle::{profile::Measured, record::Update, size::Size};
+use rekindle::{profile::Measured, size::Size};
 use rekindle_plan::Bytes;
 use rekindle_train::{
     ExecutorKind,
@@ -13,7 +13,7 @@ use rekindle_train::{
     record::RunRecord,
     session::{MeasuredStep, Planned},
     settings::TrainSettings,
-    update::check_update,
+    update::{UpdateChoice, check_update},
 };
 
 use super::train;
@@ -196,10 +196,11 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
 /// Whether parameters are updated after the step, and could be in the backward pass.
 fn could_update_in_backward(settings: &TrainSettings) -> bool {
     let other = TrainSettings {
-        update: Update::InBackward,
+        update: UpdateChoice::InBackward,
         ..settings.clone()
     };
-    settings.update == Update::After && check_update(&other, ExecutorKind::Recorded).is_ok()
+    settings.update != UpdateChoice::InBackward
+        && check_update(&other, ExecutorKind::Recorded).is_ok()
 }
 
 fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {

@@ -15,7 +15,9 @@ use crate::{
     infeasible::Infeasible,
     input, output,
     plan_file::PlanFile,
+    summary,
     table::{self, several},
+    terminal,
 };
 
 /// Format tag of [`Frontier`].
@@ -159,6 +161,10 @@ fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
         plan.plain_step
     );
     let _ = writeln!(text, "schedule   {}", shape(plan));
+    if let Some(update) = summary::in_backward_line(plan) {
+        let line = format!("update     {update}");
+        let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
+    }
     if args.explain {
         explain(plan, &mut text);
     }

@@ -244,6 +244,7 @@ pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequ
             order,
             planner: file.planner.clone(),
             budget: file.budget_bytes,
+            update: file.update,
             check: Box::new(move |chain| {
                 file.check(chain)
                     .map_err(|failure| failure.report.to_string())

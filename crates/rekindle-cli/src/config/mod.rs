@@ -36,7 +36,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle::{Dtype, meter::Count, record::Update};
+use rekindle::{Dtype, meter::Count};
 use rekindle_train::{
     ExecutorKind,
     chunks::check_loss_chunks,
@@ -50,6 +50,7 @@ use rekindle_train::{
         spec::{ElementKind, ModelSpec, SampleShape},
     },
     settings::{LossChunks, OnNonFinite, TrainSettings},
+    update::UpdateChoice,
 };
 use toml::de::DeTable;
 
@@ -95,7 +96,7 @@ pub struct Overrides {
     /// The type of parameters and activations.
     pub dtype: Option<Dtype>,
     /// When parameters are updated.
-    pub update: Option<Update>,
+    pub update: Option<UpdateChoice>,
     /// Whether the loss runs in chunks.
     pub loss_chunks: Option<LossChunks>,
     /// What happens where a step's loss or gradients are not finite.

@@ -178,7 +178,7 @@ fn training_and_run_are_read() {
         }
     );
     assert_eq!(training.eval_every, Some(7));
-    assert_eq!(training.update, Update::InBackward);
+    assert_eq!(training.update, UpdateChoice::InBackward);
     assert_eq!(config.run.budget, Some(Size::Bytes(Bytes(1_500_000_000))));
     assert_eq!(config.run.device.as_deref(), Some("cuda:1"));
 }

@@ -167,7 +167,7 @@ fn after_backward(record: &RunRecord) -> Option<String> {
     let step = record.phases.last()?;
     let in_use = after(step, Phase::Backward)?;
     let parameters = param_bytes(record);
-    let updated = record.settings.update == Update::InBackward;
+    let updated = record.update == Update::InBackward;
     // Else the state appears when the first step ends.
     let state = if step.step == 1 && !updated {
         Bytes::ZERO

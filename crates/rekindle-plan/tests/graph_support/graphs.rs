@@ -400,3 +400,177 @@ pub fn unet(depth: usize, marked: bool) -> Graph {
     }
     builder.graph
 }
+
+/// Which part of a transformer's block an operation of [`transformer`] belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Norm,
+    Projection,
+    /// Scores, softmax, and the weighted sum of values.
+    Attention,
+    Activation,
+    Residual,
+}
+
+/// The training step of a pre-norm transformer: `layers` blocks of 12 heads, 768 wide, on 4,096 tokens of 512 in a row.
+/// Bytes are those of `f32`, in KiB; seconds are microseconds: 50 for a million multiply-adds, 100 for a million bytes that
+/// are read or written. Returns what each forward operation is as well.
+pub fn transformer(layers: u64) -> (Graph, Vec<Kind>) {
+    const WIDTH: u64 = 768;
+    const TOKENS: u64 = 4096;
+    const SCORES: u64 = 12 * 512 * TOKENS;
+    let kib = |values: u64| values * 4 / 1024;
+    let moved = |values: u64| values * 4 / 10_000;
+    let product = |rows: u64, inner: u64, columns: u64| rows * inner * columns / 20_000;
+    let mut builder = Builder::default();
+    let mut kinds = Vec::new();
+    // Each backward: the gradient of which input, from what else is read, its size and time.
+    type Backward = (Option<TensorId>, Vec<TensorId>, u64, u64);
+    type Run<'a> = dyn FnMut(
+            &mut Builder,
+            Kind,
+            &[TensorId],
+            u64,
+            u64,
+            &dyn Fn(TensorId) -> Vec<Backward>,
+        ) -> TensorId
+        + 'a;
+    let mut backward: Vec<(TensorId, Vec<Backward>)> = Vec::new();
+    let mut run = |builder: &mut Builder,
+                   kind: Kind,
+                   inputs: &[TensorId],
+                   values: u64,
+                   time: u64,
+                   back: &dyn Fn(TensorId) -> Vec<Backward>| {
+        let output = builder.operation(inputs, kib(values), time);
+        kinds.push(kind);
+        backward.push((output, back(output)));
+        output
+    };
+    let activation = TOKENS * WIDTH;
+    let mut x = builder.given();
+    let given = x;
+    for _ in 0..layers {
+        let norm = |builder: &mut Builder, run: &mut Run<'_>, x: TensorId| {
+            run(
+                builder,
+                Kind::Norm,
+                &[x],
+                activation,
+                moved(4 * activation),
+                &|_| vec![(Some(x), vec![x], kib(activation), moved(8 * activation))],
+            )
+        };
+        // A product with weights: the gradients of both take as long as it does.
+        let linear = |builder: &mut Builder, run: &mut Run<'_>, x: TensorId, from: u64, to: u64| {
+            let time = product(TOKENS, from, to);
+            run(builder, Kind::Projection, &[x], TOKENS * to, time, &|_| {
+                vec![
+                    (None, vec![x], kib(from * to), time),
+                    (Some(x), vec![], kib(TOKENS * from), time),
+                ]
+            })
+        };
+        // A product of two activations.
+        let matmul = |builder: &mut Builder,
+                      run: &mut Run<'_>,
+                      [a, b]: [TensorId; 2],
+                      [of_a, of_b, values]: [u64; 3]| {
+            let time = product(TOKENS, 512, WIDTH);
+            run(builder, Kind::Attention, &[a, b], values, time, &|_| {
+                vec![
+                    (Some(a), vec![b], kib(of_a), time),
+                    (Some(b), vec![a], kib(of_b), time),
+                ]
+            })
+        };
+        let add = |builder: &mut Builder, run: &mut Run<'_>, a: TensorId, b: TensorId| {
+            run(
+                builder,
+                Kind::Residual,
+                &[a, b],
+                activation,
+                moved(3 * activation),
+                &|_| vec![(Some(a), vec![], 0, 0), (Some(b), vec![], 0, 0)],
+            )
+        };
+        let n = norm(&mut builder, &mut run, x);
+        let [q, k, v] = [(); 3].map(|()| linear(&mut builder, &mut run, n, WIDTH, WIDTH));
+        let scores = matmul(
+            &mut builder,
+            &mut run,
+            [q, k],
+            [activation, activation, SCORES],
+        );
+        let time = moved(6 * SCORES);
+        let shares = run(
+            &mut builder,
+            Kind::Attention,
+            &[scores],
+            SCORES,
+            time,
+            &|shares| vec![(Some(scores), vec![shares], kib(SCORES), time)],
+        );
+        let sum = matmul(
+            &mut builder,
+            &mut run,
+            [shares, v],
+            [SCORES, activation, activation],
+        );
+        let o = linear(&mut builder, &mut run, sum, WIDTH, WIDTH);
+        let r = add(&mut builder, &mut run, o, x);
+        let n = norm(&mut builder, &mut run, r);
+        let f = linear(&mut builder, &mut run, n, WIDTH, 4 * WIDTH);
+        let time = moved(12 * activation);
+        let g = run(
+            &mut builder,
+            Kind::Activation,
+            &[f],
+            4 * activation,
+            time,
+            &|_| vec![(Some(f), vec![f], kib(4 * activation), time)],
+        );
+        let y = linear(&mut builder, &mut run, g, 4 * WIDTH, WIDTH);
+        x = add(&mut builder, &mut run, y, r);
+    }
+    let mut gradients: Vec<Option<TensorId>> = vec![None; builder.graph.tensors.len()];
+    let first = builder.operation(&[x], kib(activation), moved(2 * activation));
+    builder.last().backward = true;
+    gradients[x.index()] = Some(first);
+    for (output, parts) in backward.into_iter().rev() {
+        let Some(arriving) = gradients[output.index()] else {
+            continue;
+        };
+        for (of, read, bytes, time) in parts {
+            if of == Some(given) {
+                continue;
+            }
+            let made = match bytes {
+                // The same gradient goes on.
+                0 => arriving,
+                _ => {
+                    let inputs: Vec<TensorId> = [arriving].into_iter().chain(read).collect();
+                    let made = builder.operation(&inputs, bytes, time);
+                    builder.last().backward = true;
+                    made
+                }
+            };
+            let Some(of) = of else {
+                builder.output(made);
+                continue;
+            };
+            let sum = match gradients[of.index()] {
+                Some(other) => {
+                    let size = builder.graph.tensors[of.index()].bytes.0;
+                    let sum = builder.operation(&[made, other], size, moved(3 * size * 256));
+                    let last = builder.last();
+                    (last.backward, last.in_place) = (true, (bytes > 0).then_some(0));
+                    sum
+                }
+                None => made,
+            };
+            gradients[of.index()] = Some(sum);
+        }
+    }
+    (builder.graph, kinds)
+}

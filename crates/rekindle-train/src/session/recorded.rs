@@ -15,6 +15,7 @@ use crate::{
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
     settings::OnNonFinite,
+    update::{InBackwardBecause, Updates},
 };
 use rekindle::statistics::Statistics;
 use rekindle::{
@@ -60,12 +61,10 @@ impl Built {
         };
         let optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
         let recorded = record(&self.model, &batch, loss)?;
-        let step = match settings.update {
-            // The trainer checks all parts of a batch together.
-            Update::After => recorded.with_optimizer(&optimizer).with_finite_check(false),
-            Update::InBackward => recorded
-                .with_update_in_backward(&optimizer)
-                .with_finite_check(settings.on_nonfinite == OnNonFinite::Stop),
+        let step = match job.updates() {
+            Updates::One(Update::After) => recorded.with_optimizer(&optimizer),
+            Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
+            Updates::ToFit | Updates::ToFitOrFaster => recorded.with_either_update(&optimizer),
         };
         let step = step
             .with_meter(Arc::clone(meter))
@@ -82,6 +81,7 @@ impl Built {
 
 /// Plans as the schedule asks, and leaves the step with this plan.
 pub(super) fn make_plan(
+    job: &Job<'_>,
     asked: &ScheduleRequest,
     step: &mut RecordedStep,
     labels: &[StageLabel],
@@ -118,11 +118,72 @@ pub(super) fn make_plan(
             (wanted, Some(planner.clone()))
         }
     };
-    if let Err(error) = step.plan_again(budget, wanted) {
-        let any = |planner: GraphPlanner| step.plan_again(Some(Bytes(1)), planner).err();
-        return Err(refused(error, asked, any));
+    let chosen = choose(step, job.updates(), budget, &wanted);
+    // The trainer checks all parts of a batch together; updates in the backward pass are checked on the way.
+    let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
+    step.set_finite_check(stops && step.update() == Update::InBackward);
+    match chosen {
+        Ok(because) => Ok(Planned {
+            in_backward_because: because,
+            ..current(step, labels, terms, planner)
+        }),
+        Err(error) => {
+            let any = |planner: GraphPlanner| {
+                let updates = job.updates();
+                choose(step, updates, Some(Bytes(1)), &planner.into()).err()
+            };
+            Err(refused(error, asked, any))
+        }
     }
-    Ok(current(step, labels, terms, planner))
+}
+
+/// A plan that updates in the backward pass takes at most this share of the other's time to be chosen for it: what is
+/// measured twice differs by some percent.
+const FASTER: f64 = 0.97;
+
+/// Leaves the step with the best plan that its updates allow; says why that updates in the backward pass where it need
+/// not. Fails with the smallest budget that any update works with.
+fn choose(
+    step: &mut RecordedStep,
+    updates: Updates,
+    budget: Option<Bytes>,
+    wanted: &Wanted,
+) -> Result<Option<InBackwardBecause>, RecordError> {
+    let mut plan = |update| {
+        step.plan_updating(update, budget, wanted.clone())?;
+        let update_s = step.optimizer_cost().step_s;
+        Ok((step.plan(), step.plan().predicted_time + update_s))
+    };
+    if let Updates::One(update) = updates {
+        return plan(update).map(|_| None);
+    }
+    let (smallest, after) = match plan(Update::After) {
+        Ok(after) => (None, Some(after)),
+        Err(RecordError::Infeasible { smallest, .. }) => (Some(smallest), None),
+        Err(error) => return Err(error),
+    };
+    match (smallest, after) {
+        (Some(after), _) => match plan(Update::InBackward) {
+            Ok(_) => Ok(Some(InBackwardBecause::Fits(after))),
+            Err(RecordError::Infeasible { budget, smallest }) => Err(RecordError::Infeasible {
+                budget,
+                smallest: smallest.min(after),
+            }),
+            Err(error) => Err(error),
+        },
+        (None, Some((after, seconds)))
+            if updates == Updates::ToFitOrFaster && after.repeated > 0 =>
+        {
+            match plan(Update::InBackward) {
+                Ok((_, faster)) if faster.0 < FASTER * seconds.0 => {
+                    Ok(Some(InBackwardBecause::Faster(seconds)))
+                }
+                Ok(_) | Err(RecordError::Infeasible { .. }) => plan(Update::After).map(|_| None),
+                Err(error) => Err(error),
+            }
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The step's present plan; `planner` is its name where it was made before.
@@ -289,6 +350,11 @@ fn planned(
         },
         operations: Some((plan.repeated, plan.operations)),
         levers: staged.levers,
+        update: match staged.levers {
+            Some(_) => Update::InBackward,
+            None => Update::After,
+        },
+        in_backward_because: None,
         planner: planner.unwrap_or_else(|| plan.planner.to_string()),
         chain: staged.chain,
         budget: plan.budget,

@@ -167,7 +167,7 @@ impl Subject {
                 modules::make_plan(job, asked, measured, beside, &terms)
             }
             Kind::Recorded { step, labels } => {
-                recorded::make_plan(asked, &mut step.borrow_mut(), labels, &terms)
+                recorded::make_plan(job, asked, &mut step.borrow_mut(), labels, &terms)
             }
         }
     }

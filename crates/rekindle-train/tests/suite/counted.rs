@@ -163,7 +163,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         loss_chunks: LossChunks::Whole,
         optimizer: case.optimizer,
         learning_rate: LearningRate::Constant { rate: 1e-3 },
-        update: rekindle::record::Update::After,
+        update: rekindle_train::update::UpdateChoice::After,
         clip: None,
         eval_every: None,
         on_nonfinite: OnNonFinite::Stop,

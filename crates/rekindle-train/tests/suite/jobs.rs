@@ -40,7 +40,7 @@ pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> T
         loss_chunks: LossChunks::Whole,
         optimizer,
         learning_rate: LearningRate::Constant { rate: 0.1 },
-        update: rekindle::record::Update::After,
+        update: rekindle_train::update::UpdateChoice::After,
         clip: None,
         eval_every: None,
         on_nonfinite: OnNonFinite::Stop,

@@ -122,7 +122,7 @@ pub fn settings(optimizer: OptimizerSettings) -> TrainSettings {
             warmup_steps: 2,
             final_rate: 0.001,
         },
-        update: rekindle::record::Update::After,
+        update: rekindle_train::update::UpdateChoice::After,
         clip: Some(Clip::GlobalNorm { max: 1.0 }),
         eval_every: Some(2),
         on_nonfinite: OnNonFinite::Stop,

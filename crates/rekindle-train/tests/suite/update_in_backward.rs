@@ -22,7 +22,7 @@ use rekindle_train::{
     record::RunRecord,
     session::{Job, RunError, ScheduleRequest, run},
     settings::{Clip, OnNonFinite, OptimizerSettings, TrainSettings},
-    update::UpdateRefused,
+    update::{UpdateChoice, UpdateRefused},
 };
 
 use crate::{
@@ -416,7 +416,7 @@ fn trainings_lose_the_same_however_they_update() {
                 ..classifier(20, 8, optimizer)
             };
             let in_backward = TrainSettings {
-                update: Update::InBackward,
+                update: UpdateChoice::InBackward,
                 ..after.clone()
             };
             let plain = PlanRequest::default();
@@ -444,7 +444,7 @@ fn what_needs_all_gradients_is_refused() {
         weight_decay: 0.0,
     };
     let settings = TrainSettings {
-        update: Update::InBackward,
+        update: UpdateChoice::InBackward,
         ..classifier(2, 8, sgd)
     };
     let refused = |settings: &TrainSettings, executor| {

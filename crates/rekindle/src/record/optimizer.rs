@@ -33,18 +33,28 @@ impl Optimizer for ModuleOptimizer {
     }
 }
 
+/// How an update after the step is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trial {
+    /// On whole parameters.
+    Whole,
+    /// Of large parameters on some rows, as updates in the backward pass always are.
+    Parts,
+}
+
 /// Measures `optimizer` on the parameters of `model`, which keep their values. The temporary bytes are those above
 /// parameters, gradients and state, one parameter being updated after the other. Of updates in the backward pass, what
 /// each takes comes with it, and all together is state alone.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
     optimizer: &O,
-    update: Update,
+    (update, trial): (Update, Trial),
     meter: &dyn Meter,
 ) -> (OptimizerCost, UpdateCosts) {
     let mut each = Each {
         optimizer,
         update,
+        trial,
         meter,
         known: HashMap::new(),
         sum: OptimizerCost::default(),
@@ -54,12 +64,25 @@ pub(super) fn measured<M: Module, O: Optimizer>(
     (each.sum, each.parameters.into())
 }
 
+/// What is tried with some rows of a parameter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    /// A parameter that nobody else holds.
+    Alone,
+    /// The same with a gradient that lies in memory with its first two dimensions exchanged, as burn's convolutions leave
+    /// it: no operation can take its storage over.
+    Turned,
+    /// A parameter that somebody else holds as well.
+    Shared,
+}
+
 /// Bytes above which a parameter that is tried by itself is stood for by a part of it.
 const LARGE_BYTES: usize = 4 << 20;
 
 struct Each<'a, O> {
     optimizer: &'a O,
     update: Update,
+    trial: Trial,
     meter: &'a dyn Meter,
     known: HashMap<(Shape, DType), [OptimizerCost; 2]>,
     sum: OptimizerCost,
@@ -75,10 +98,11 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         let one = match self.known.get(&key) {
             Some(one) => *one,
             None => {
-                let step = || match self.update {
-                    Update::After => [self.step(param); 2],
-                    Update::InBackward => {
-                        [false, true].map(|turned| self.step_alone(param, turned))
+                let step = || match (self.update, self.trial) {
+                    (Update::After, Trial::Whole) => [self.step(param); 2],
+                    (Update::After, Trial::Parts) => [self.step_alone(param, Tried::Shared); 2],
+                    (Update::InBackward, _) => {
+                        [Tried::Alone, Tried::Turned].map(|tried| self.step_alone(param, tried))
                     }
                 };
                 // The first step of a process makes tables that stay.
@@ -102,12 +126,9 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
 }
 
 impl<O: Optimizer> Each<'_, O> {
-    /// As [`step`](Self::step), of a parameter that nobody else holds and whose state is there. A large one is stood for
-    /// by some of its rows: beside the model there may be no room for another copy of it.
-    ///
-    /// Where `turned`, the gradient lies in memory with its first two dimensions exchanged, as burn's convolutions leave
-    /// it: no operation can take its storage over.
-    fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>, turned: bool) -> OptimizerCost {
+    /// As [`step`](Self::step), of a parameter whose state is there. A large one is stood for by some of its rows: beside
+    /// the model there may be no room for another copy of it.
+    fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>, tried: Tried) -> OptimizerCost {
         let mut shape = param.val().dims();
         let bytes = param.val().shape().num_elements() * param.val().dtype().size();
         let parts = bytes.div_ceil(LARGE_BYTES);
@@ -125,7 +146,7 @@ impl<O: Optimizer> Each<'_, O> {
             Tensor::<D>::zeros(shape, options).without_autodiff()
         };
         let zeros = || zeros_of(shape);
-        let gradient = || match turned && D > 1 {
+        let gradient = || match tried == Tried::Turned && D > 1 {
             true => {
                 let mut turned = shape;
                 turned.swap(0, 1);
@@ -141,14 +162,17 @@ impl<O: Optimizer> Each<'_, O> {
             let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
             gradients.register::<D>(param.id, gradient());
+            let shared = (tried == Tried::Shared).then(|| own.clone());
             self.meter.start_interval();
             let begins = self.meter.read().in_use_bytes;
             let started = Instant::now();
             own = optimizer.step(0.0, own, gradients);
             // Waits for queued work.
             let reading = self.meter.read();
+            drop(shared);
+            let left = self.meter.read().in_use_bytes;
             if first {
-                cost.state_bytes = whole(reading.in_use_bytes - before);
+                cost.state_bytes = whole(left - before);
             } else {
                 cost.step_s = Seconds(started.elapsed().as_secs_f64() * factor);
                 cost.temp_bytes = whole(reading.peak_in_use_bytes - begins);

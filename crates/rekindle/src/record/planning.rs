@@ -22,7 +22,7 @@ use super::{
     planned::{Measured, Planned},
     program::Prepared,
     recording::Recording,
-    update::{Update, UpdateCosts},
+    update::{EitherUpdate, Update, UpdateCosts},
 };
 use crate::{
     executor::Room,
@@ -111,6 +111,8 @@ pub(super) struct Planning {
     /// When parameters are updated, and what the update of each takes.
     pub(super) update: Update,
     pub(super) updates: UpdateCosts,
+    /// What the optimizer takes, where plans may change `update`.
+    pub(super) either: Option<EitherUpdate>,
     /// What will be held while the step runs, and is not there when it is planned.
     pub(super) later: Bytes,
     /// Whether steps have run, after which the optimizer's state is in use.
@@ -142,6 +144,24 @@ impl Planning {
             room,
             ..self.clone()
         }
+    }
+
+    /// The same with parameters updated when `update` says.
+    pub(super) fn with_update(&self, update: Update) -> Result<Self, RecordError> {
+        let optimizer = match self.either {
+            Some(either) => either.of(update),
+            None if self.update == update => self.optimizer,
+            None => {
+                return Err(RecordError::OtherUpdate {
+                    update: self.update,
+                });
+            }
+        };
+        Ok(Self {
+            update,
+            optimizer,
+            ..self.clone()
+        })
     }
 
     /// Whether the bytes that count are those that pools reserve.

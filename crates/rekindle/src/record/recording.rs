@@ -175,9 +175,9 @@ impl Recording {
             .chain(constants)
     }
 
-    /// From now on the step itself updates its parameters.
-    pub(super) fn update_in_backward(&mut self) {
-        self.update = Update::InBackward;
+    /// From now on parameters are updated when `update` says.
+    pub(super) fn set_update(&mut self, update: Update) {
+        self.update = update;
         self.hash = self.hashed();
     }
 

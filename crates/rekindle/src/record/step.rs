@@ -346,17 +346,29 @@ where
         wanted: Wanted,
         without_batch: bool,
     ) -> Result<(), RecordError> {
+        self.plan_by(self.planning.with_budget(budget, wanted), without_batch)
+    }
+
+    fn plan_by(&mut self, planning: Planning, without_batch: bool) -> Result<(), RecordError> {
         let updated = self.state.get_mut().steps > 0;
         let now = |planning: Planning| Planning {
             without_batch,
             updated,
             ..planning
         };
-        let planning = self.planning.with_budget(budget, wanted);
         let state = self.state.get_mut();
-        let measured = state.plans[0].measured.clone();
+        let mut measured = state.plans[0].measured.clone();
         // The old plan takes memory, which the new one is not to count.
         state.plans.clear();
+        // Nobody else holds it now.
+        let updating = |measured: &mut Rc<Measured<_>>, update| {
+            if let Some(measured) = Rc::get_mut(measured)
+                && measured.recording.update != update
+            {
+                measured.recording.set_update(update);
+            }
+        };
+        updating(&mut measured, planning.update);
         match planned(&now(planning.clone()), measured.clone()) {
             Ok(plan) => {
                 state.plans.push(Rc::new(plan));
@@ -364,6 +376,7 @@ where
                 Ok(())
             }
             Err(error) => {
+                updating(&mut measured, self.planning.update);
                 let before = now(self.planning.clone());
                 let before = planned(&before, measured.clone()).or_else(|_| {
                     planned(
@@ -403,6 +416,33 @@ where
             operations: planned.measured.recording.operations.len(),
             repeated: planned.repeated,
         }
+    }
+
+    /// When the step updates its parameters: [`run`](Self::run) is for steps that do it after, and
+    /// [`run_updating`](Self::run_updating) for the others.
+    pub fn update(&self) -> Update {
+        self.planning.update
+    }
+
+    /// As [`plan_again`](Self::plan_again), with parameters updated when `update` says, by a step that was recorded for
+    /// [either](super::Recorded::with_either_update). Plans for batches of other shapes are made again when they come.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan_again`](Self::plan_again); [`RecordError::OtherUpdate`] where the step was recorded for the other.
+    pub fn plan_updating(
+        &mut self,
+        update: Update,
+        budget: Option<Bytes>,
+        wanted: impl Into<Wanted>,
+    ) -> Result<(), RecordError> {
+        let planning = self.planning.with_update(update)?;
+        self.plan_by(planning.with_budget(budget, wanted.into()), true)
+    }
+
+    /// Whether values are checked: see [`with_finite_check`](super::Recorded::with_finite_check).
+    pub fn set_finite_check(&mut self, on: bool) {
+        self.planning.check = on;
     }
 
     /// Into how many slots the planner `optimal` cuts the memory from now on.

@@ -10,6 +10,7 @@ use rekindle_plan::OptimizerCost;
 use serde::{Deserialize, Serialize};
 
 /// When a training step updates its parameters.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Update {
@@ -47,6 +48,22 @@ impl FromStr for Update {
 /// What the update of each parameter takes, where it was measured: with a gradient that lies in memory as the parameter
 /// does, and with one whose first two dimensions are exchanged there.
 pub(super) type UpdateCosts = Arc<HashMap<ParamId, [OptimizerCost; 2]>>;
+
+/// What the optimizer takes, of a step that can be planned either way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EitherUpdate {
+    pub(super) after: OptimizerCost,
+    pub(super) in_backward: OptimizerCost,
+}
+
+impl EitherUpdate {
+    pub(super) fn of(&self, update: Update) -> OptimizerCost {
+        match update {
+            Update::After => self.after,
+            Update::InBackward => self.in_backward,
+        }
+    }
+}
 
 /// What a parameter is in autodiff: its update is computed without, and becomes a leaf again.
 pub struct Leaf {

@@ -31,6 +31,7 @@ mod record_growth;
 mod record_parity;
 mod record_share;
 mod record_size;
+mod record_trace;
 mod tape;
 mod tape_leaks;
 mod tape_memory;

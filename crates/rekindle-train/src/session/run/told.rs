@@ -35,6 +35,7 @@ impl Session<'_> {
             param_count: planned.param_count,
             stages: stages(planned),
             executor: self.job.executor,
+            update: planned.update,
             planner: planned.planner.clone(),
             segments: planned.segments.clone(),
             recomputes: planned.recomputes(),
