@@ -16,7 +16,7 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Distribution, Tensor},
 };
-use rekindle::record::{RecordError, Update};
+use rekindle::record::RecordError;
 use rekindle_plan::{Bytes, PlanRequest};
 use rekindle_train::{
     ExecutorKind,
@@ -28,6 +28,7 @@ use rekindle_train::{
     session::{Job, MemoryNow, Observer, Planned, PlannedAgain, RunError, ScheduleRequest, run},
     settings::TrainSettings,
     shortage::Shortage,
+    update::UpdateChoice,
 };
 
 use crate::{
@@ -252,7 +253,7 @@ fn a_failed_allocation_after_some_updates_goes_back_to_the_snapshot() {
         layers,
     };
     let settings = TrainSettings {
-        update: Update::InBackward,
+        update: UpdateChoice::InBackward,
         ..classifier(STEPS, BATCH, ADAM)
     };
     let folder = tempfile::tempdir().unwrap();
