@@ -9,9 +9,12 @@ use std::{
     fs::{self, File},
     io::{BufReader, Read},
     os::unix::fs::FileExt,
+    process::Command,
 };
 
-use self::standin::{Standin, done, spawned, until};
+use serde_json::Value;
+
+use self::standin::{Standin, done, messages, spawned, until};
 
 /// What the stand-in's GPU has, and what a context takes of it.
 const TOTAL: u64 = 256 << 20;
@@ -156,4 +159,50 @@ fn peaks(summary: &str, what: &str) -> impl Iterator<Item = u64> {
         let peak = line.strip_prefix(what)?;
         peak.split(',').next()?.parse().ok()
     })
+}
+
+#[test]
+fn budgets_shares_and_sizes_are_of_what_is_free() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    const FREE: u64 = 160 << 20;
+    let (total, context) = (TOTAL.to_string(), CONTEXT.to_string());
+    let settings = [
+        ("STUB_CUDA_TOTAL", &*total),
+        ("STUB_CUDA_CONTEXT", &*context),
+    ];
+    // The first makes the table.
+    done(standin.rekindle(&["devices"], &settings));
+    take(&standin, TOTAL - FREE);
+
+    let refused = standin
+        .train(&["--budget", "200MiB", "--count", "reserved"], &settings)
+        .output()
+        .expect("started");
+    let said = messages(&refused);
+    assert_eq!(refused.status.code(), Some(3), "{said}");
+    let own = fs::read_to_string("/proc/self/comm").expect("a name");
+    for words in ["160.0 MiB", own.trim(), &std::process::id().to_string()] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+
+    let share = ["--device", "cuda", "--budget", "80%", "--json"];
+    let plan = standin.rekindle(&[&["plan", "run.toml"], &share[..]].concat(), &settings);
+    assert_eq!(document(plan)["budget_bytes"], FREE / 10 * 8);
+
+    let vary = ["max", "run.toml", "--vary", "batch", "--counted"];
+    let largest = document(standin.rekindle(&[&vary, &share[..]].concat(), &settings));
+    assert_eq!(largest["budget_bytes"], FREE / 10 * 8);
+    let run = largest["run"].as_str().expect("a command");
+    let words: Vec<&str> = run.split(' ').skip(1).collect();
+    done(standin.rekindle(&words, &settings));
+}
+
+/// Runs a command to its end, and reads the document that it writes.
+#[track_caller]
+fn document(mut command: Command) -> Value {
+    let output = command.output().expect("started");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", messages(&output)))
 }
