@@ -199,7 +199,9 @@ fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
     let exits = |depth: u64| {
         let depth = depth.to_string();
         let plan = ["plan", "run.toml", "--device", "cpu", "--batch", "512"];
-        let arguments = [&plan[..], &["--budget", "4MiB", "--depth", &depth]].concat();
+        // What is searched for updates after the step.
+        let budget = ["--budget", "4MiB", "--update", "after"];
+        let arguments = [&plan[..], &budget, &["--depth", &depth]].concat();
         rekindle(folder.path(), &arguments).status.code()
     };
     assert_eq!(exits(plan), Some(0), "{found}");

@@ -181,3 +181,36 @@ pub fn in_backward_refused(
         ExecutorKind::Modules => Some(UpdateRefused::Modules),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_alone_is_a_reason_only_where_no_step_need_be_taken_back() {
+        let updates = |update, on_nonfinite, accumulate, budget| {
+            let settings = TrainSettings {
+                update,
+                on_nonfinite,
+                accumulate,
+                ..TrainSettings::default()
+            };
+            Updates::of(&settings, ExecutorKind::Recorded, budget)
+        };
+        let auto = UpdateChoice::Auto;
+        let after = Updates::One(Update::After);
+        assert_eq!(updates(auto, OnNonFinite::Stop, 1, true), Updates::ToFit);
+        let faster = updates(auto, OnNonFinite::Continue, 1, true);
+        assert_eq!(faster, Updates::ToFitOrFaster);
+        assert_eq!(updates(auto, OnNonFinite::Continue, 1, false), after);
+        assert_eq!(updates(auto, OnNonFinite::Skip, 1, true), after);
+        assert_eq!(updates(auto, OnNonFinite::Stop, 2, true), after);
+        let asked = UpdateChoice::After;
+        assert_eq!(updates(asked, OnNonFinite::Continue, 1, true), after);
+        for text in ["auto", "after", "in-backward"] {
+            let choice: UpdateChoice = text.parse().expect("a choice");
+            assert_eq!(choice.to_string(), text);
+        }
+        assert!("before".parse::<UpdateChoice>().is_err());
+    }
+}
