@@ -119,7 +119,7 @@ fn command(folder: &Path) -> Value {
 /// The moments of a track: all lines but the first, which tells their format.
 fn tracked(path: &str) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("a track");
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line));
+    let lines = text.lines().map(serde_json::from_str::<Value>);
     let mut lines = lines.map(|line| line.expect("a line of JSON"));
     let format = lines.next().expect("a first line");
     assert_eq!(format["format"], "rekindle-track/1");

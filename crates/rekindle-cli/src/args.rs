@@ -74,7 +74,7 @@ pub enum Command {
     /// Count a model's parameters and memory, and say whether it fits, without running it
     Estimate(EstimateArgs),
     /// Train a model within a memory budget, and compare predictions with measurements
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// Measure the memory and time of each stage of a model
     Profile(ProfileArgs),
     /// Find the fastest schedule within a budget, and explain it

@@ -88,7 +88,7 @@ fn main() {
     stop::listen();
     let result = match command {
         Command::Estimate(args) => commands::estimate::run(&args),
-        Command::Train(args) => commands::train::run(args),
+        Command::Train(args) => commands::train::run(*args),
         Command::Profile(args) => commands::profile::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
         Command::Child => task.map_or(Ok(()), |task| commands::child::run(task?.1)),

@@ -110,7 +110,7 @@ impl Started {
         for path in paths.into_iter().flatten() {
             *path = self.directory.join(&*path);
         }
-        Ok(args)
+        Ok(*args)
     }
 }
 

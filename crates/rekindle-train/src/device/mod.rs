@@ -37,7 +37,6 @@ pub fn prepare() {
 
 /// What CUDA is made of: nothing that can be found, where this build has none.
 #[cfg(not(feature = "cuda"))]
-#[must_use]
 pub fn cuda_parts() -> [(&'static str, Result<String, String>); 3] {
     let none = |part| (part, Err("not built in".to_owned()));
     ["driver", "nvrtc", "headers"].map(none)

@@ -79,7 +79,6 @@ pub(super) fn note_context(number: usize, taken: Bytes) -> Bytes {
 }
 
 /// What CUDA is made of on this machine, each part named, with what was found or why not.
-#[must_use]
 pub fn cuda_parts() -> [(&'static str, Result<String, String>); 3] {
     let said = |error: &CudaError| error.to_string();
     let driver = driver_version().map_err(|error| said(&error));

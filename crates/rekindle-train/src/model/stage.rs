@@ -29,6 +29,10 @@ use rekindle::{
 
 /// A layer with parameters.
 #[derive(Module, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "burn has no modules in boxes, and a layer's parameters outweigh it"
+)]
 pub enum Op {
     /// `y = x W + b` on the last dimension.
     Linear(Linear),
@@ -254,12 +258,12 @@ fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Result<Value, Valu
         Value::Float3(tokens) => tokens.flatten(0, 1),
         other => other.into_float2()?,
     };
-    Ok(Value::Deferred(Projection {
+    Ok(Value::Deferred(Box::new(Projection {
         hidden,
         weight,
         bias,
         loss,
-    }))
+    })))
 }
 
 /// Attention of each place to all, or to itself and those before it.

@@ -28,7 +28,7 @@ pub enum Value {
     /// Token ids `[batch, a, b, c]`.
     Tokens4(Tensor<4, Int>),
     /// A model's output before its last layer, and that layer: what the loss computes in chunks.
-    Deferred(Projection),
+    Deferred(Box<Projection>),
 }
 
 /// Rows that the loss projects onto classes, and how.
@@ -331,12 +331,12 @@ impl Activation for Value {
 
     fn map<M: ActivationMapper>(self, mapper: &mut M) -> Self {
         with_tensor!(self, tensor => tensor.map(mapper).into(), projection => {
-            Self::Deferred(Projection {
+            Self::Deferred(Box::new(Projection {
                 hidden: projection.hidden.map(mapper),
                 weight: projection.weight.map(mapper),
                 bias: Activation::map(projection.bias, mapper),
                 loss: projection.loss,
-            })
+            }))
         })
     }
 }
