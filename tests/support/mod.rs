@@ -29,7 +29,11 @@ pub fn rekindle(folder: &Path, arguments: &[&str]) -> Output {
 /// What it said, in one line.
 pub fn messages(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    // Bars stand where the terminal's width breaks a line.
+    let words = text
+        .split_whitespace()
+        .filter(|word| !["│", "|"].contains(word));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The document that it wrote.

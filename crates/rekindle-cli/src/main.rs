@@ -70,6 +70,8 @@ use args::{Cli, Command};
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
 fn main() {
+    // Reading arguments takes memory already.
+    failure::report_exhausted_memory();
     // Before any thread starts.
     rekindle_train::device::prepare();
     let Cli { command, look } = Cli::try_parse().unwrap_or_else(|error| {
@@ -84,7 +86,6 @@ fn main() {
         _ => look,
     });
     failure::report_panics_as_bugs();
-    failure::report_exhausted_memory();
     stop::listen();
     let result = match command {
         Command::Estimate(args) => commands::estimate::run(&args),
