@@ -50,6 +50,10 @@ const WORTH_ANOTHER: Duration = Duration::from_secs(2);
 /// Bytes of memory that each tensor takes besides its numbers, as long as nothing is measured.
 const TENSOR_BYTES: u64 = 256;
 
+/// Tensors are as large as a multiple of this, those of at least so many bytes.
+const ALIGNED: u64 = 256;
+const LARGE: u64 = 16 * 1024;
+
 /// What one operation costs.
 #[derive(Debug, Clone, PartialEq)]
 struct Cost {
@@ -231,9 +235,8 @@ impl Costs {
         let all = self.of(number).output_bytes as f64;
         let numbers = values(recording, operation).max(1) as f64;
         operation.outputs().map(move |output| {
-            let own = recording.tensors.value_bytes(output);
-            let share = own as f64 / numbers;
-            (output, rounded(own, (all * share).ceil() as u64))
+            let share = recording.tensors.value_bytes(output) as f64 / numbers;
+            (output, rounded((all * share).ceil() as u64))
         })
     }
 
@@ -318,17 +321,23 @@ impl Costs {
     }
 }
 
-/// Headers, and what an operation leaves beside its output, differ by some bytes from operation to operation: tensors of
-/// one size count as equally large, a thousandth more than their numbers, so that one may take the place of another.
-fn rounded(numbers: u64, taken: u64) -> Bytes {
-    const ALIGNED: u64 = 256;
-    const LARGE: u64 = 16 * 1024;
-    let usual = (numbers + numbers / 1024).next_multiple_of(ALIGNED) + ALIGNED;
-    Bytes(match taken {
-        ..LARGE => taken,
-        _ if (numbers..=usual).contains(&taken) => usual,
-        _ => taken.next_multiple_of(ALIGNED),
+/// Headers differ by some bytes from operation to operation: tensors of one size count as equally large, so that one
+/// may take the place of another.
+fn rounded(bytes: u64) -> Bytes {
+    Bytes(match bytes {
+        ..LARGE => bytes,
+        _ => bytes.next_multiple_of(ALIGNED),
     })
+}
+
+/// What an output takes, by its numbers and as it was measured. Operations leave a little beside some outputs: those of one
+/// size count as equally large, a thousandth more than their numbers.
+fn alike(numbers: u64, measured: u64) -> u64 {
+    let most = (numbers + numbers / 1024).next_multiple_of(ALIGNED) + ALIGNED;
+    match (numbers..=most).contains(&measured) && numbers >= LARGE {
+        true => most,
+        false => measured,
+    }
 }
 
 /// Bytes of the numbers of all outputs.
@@ -506,7 +515,7 @@ impl Group {
             all.sort_unstable();
             all.get(all.len() / 2).copied().unwrap_or_default()
         };
-        let output_bytes = usual(|look| look.output_bytes);
+        let output_bytes = alike(numbers, usual(|look| look.output_bytes));
         let temp_bytes = looks
             .iter()
             .map(|look| look.temp_bytes)
