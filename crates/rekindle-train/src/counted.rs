@@ -11,13 +11,14 @@
 use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Seconds, Stage};
 
 use crate::{
+    chunks::ChunkedSizes,
     data::TargetKind,
     model::{
         cost::{Counter, ElementBytes, LayerCost, ModelCost},
         kernels::Kernels,
         passes::Passes,
         shape::{LayerShape, ModelShape},
-        spec::{LayerSpec, ModelSpec, SampleShape},
+        spec::{LayerSpec, ModelSpec},
         stages::StagePlan,
     },
     settings::{OptimizerSettings, TrainSettings},
@@ -154,15 +155,16 @@ impl Counted<'_> {
         let Some(shape) = self.shape.layers.last() else {
             return LossCost::default();
         };
-        let of = |sample: &SampleShape| sample.dims.last().copied().unwrap_or(1).max(1);
-        let (width, classes) = (of(&shape.input), of(&shape.output) as u64);
-        let batch = self.settings.micro_batch() as u64;
-        let rows = batch * shape.input.elements() / width as u64;
-        let chunk = rows.min(loss.chunk_tokens(rows as usize, width) as u64);
-        let hidden = rows * width as u64 * self.bytes.float;
-        let weight = width as u64 * classes * self.bytes.float;
-        let logits = chunk * classes * Dtype::F32.bytes();
-        let products = rows * width as u64 * classes;
+        let ChunkedSizes {
+            rows,
+            width,
+            classes,
+            at_once,
+        } = ChunkedSizes::of(loss, shape, self.settings.micro_batch() as u64);
+        let hidden = rows * width * self.bytes.float;
+        let weight = width * classes * self.bytes.float;
+        let logits = at_once * classes * Dtype::F32.bytes();
+        let products = rows * width * classes;
         *last = Stage {
             forward_s: Seconds(0.0),
             backward_s: Seconds(0.0),

@@ -186,6 +186,8 @@ impl Trainer {
         // Its state goes before the model's values and the earlier state come.
         self.optimizer = new(&self.settings);
         self.model = to.restore(self.take_model())?;
+        // What was read is a tensor of its own in each place.
+        tie(&mut self.model);
         self.optimizer = new(&self.settings).restored(to, &self.device)?;
         self.steps_done = to.progress().steps;
         Ok(())

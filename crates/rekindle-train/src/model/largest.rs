@@ -12,8 +12,9 @@ use super::{
     cost::{ElementBytes, product},
     shape::{LayerShape, ModelShape},
     shape_error::LayerPath,
-    spec::{LayerSpec, ModelSpec, SampleShape},
+    spec::{LayerSpec, ModelSpec},
 };
+use crate::chunks::ChunkedSizes;
 use rekindle::ChunkedCrossEntropy;
 
 /// A tensor of a training step.
@@ -124,7 +125,10 @@ impl Search {
         };
         self.consider(shape.param_count.saturating_sub(bias), weight);
         let output = match self.chunked {
-            Some((last, loss)) if path.0 == [last] => self.chunk(loss, shape),
+            Some((last, loss)) if path.0 == [last] => {
+                let sizes = ChunkedSizes::of(loss, shape, self.batch);
+                sizes.at_once.saturating_mul(sizes.classes)
+            }
             _ => shape.output.elements().saturating_mul(self.batch),
         };
         self.consider(output, TensorRole::Output { path, kind });
@@ -144,15 +148,6 @@ impl Search {
         self.consider(largest, TensorRole::Output { path, kind });
     }
 
-    /// Values of one chunk's output.
-    fn chunk(&self, loss: ChunkedCrossEntropy, shape: &LayerShape) -> u64 {
-        let of = |sample: &SampleShape| sample.dims.last().copied().unwrap_or(1).max(1);
-        let (width, classes) = (of(&shape.input), of(&shape.output) as u64);
-        let rows = (shape.input.elements() / width as u64).saturating_mul(self.batch);
-        let chunk = loss.chunk_tokens(usize::try_from(rows).unwrap_or(usize::MAX), width);
-        rows.min(chunk as u64).saturating_mul(classes)
-    }
-
     fn consider(&mut self, numbers: u64, role: TensorRole) {
         let bytes = Bytes(numbers.saturating_mul(self.bytes.float));
         if bytes > self.largest.bytes {
@@ -164,6 +159,7 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::spec::SampleShape;
     use rekindle::dtype::Dtype;
 
     fn linear(out: usize) -> LayerSpec {
