@@ -109,10 +109,11 @@ pub fn take() -> Result<(LookArgs, Task<'static>), Failure> {
         .map_err(Failure::other)?;
     let (look, task): (_, Task<'static>) = serde_json::from_str(&line).map_err(Failure::usage)?;
     error_document::expect(task.answers_in_json());
-    thread::spawn(|| {
+    let watch = thread::Builder::new().spawn(|| {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         std::process::exit(exit::INTERRUPTED);
     });
+    watch.map_err(Failure::other)?;
     Ok((look, task))
 }
 

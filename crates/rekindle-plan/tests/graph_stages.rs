@@ -28,6 +28,33 @@ fn three() -> Builder {
     builder
 }
 
+/// As [`three`], each forward operation with a running statistic of one byte, which is handed out at the step's end.
+fn three_with_statistics() -> Builder {
+    let mut builder = Builder::default();
+    let mut states = vec![builder.given()];
+    let mut statistics = Vec::new();
+    for stage in 0..3 {
+        let state = builder.operation(&states[stage..], 10, 1);
+        builder.last().stage = Some(stage as u32);
+        statistics.push(builder.operation(&[state], 1, 1));
+        builder.last().stage = Some(stage as u32);
+        states.push(state);
+    }
+    let mut gradient = builder.operation(&[states[3]], 10, 1);
+    builder.last().backward = true;
+    for state in states[..3].iter().rev() {
+        gradient = builder.operation(&[gradient, *state], 10, 1);
+        builder.last().backward = true;
+    }
+    builder.output(gradient);
+    for statistic in statistics {
+        let moved = builder.operation(&[statistic], 1, 0);
+        builder.last().backward = true;
+        builder.output(moved);
+    }
+    builder
+}
+
 fn places(graph: &Graph) -> Vec<usize> {
     borders(graph).iter().map(|b| b.operations).collect()
 }
@@ -55,6 +82,20 @@ fn marks_decide_where_there_are_any() {
     graph.operations[2].stage = None;
     graph.operations[1].stage = Some(1);
     assert_eq!(places(&graph), [1, 2]);
+}
+
+/// Batch normalisation's statistics move after the backward: a stage's backward does not last until then.
+#[test]
+fn what_a_step_hands_out_at_its_end_lengthens_no_backward() {
+    let graph = three_with_statistics().graph;
+    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let backward = |stage| -> Vec<u32> { stages.backward(StageId(stage)).map(|id| id.0).collect() };
+    // The last reads what the loss is made from.
+    assert_eq!(backward(2), [6]);
+    assert_eq!(backward(1), [7]);
+    assert_eq!(backward(0), [8, 9, 10, 11, 12]);
+    // Held all along is what the statistics of the second stage and of the loss are made from. The first stage saves its own.
+    assert_eq!(stages.chain().fixed_bytes, Bytes(2));
 }
 
 #[test]

@@ -356,8 +356,20 @@ fn spans(graph: &Graph, index: &Index) -> Vec<Span> {
     spans
 }
 
+/// Whether a backward operation stands apart from the gradients: it reads nothing that the backward makes, and nothing
+/// reads what it makes. So it is with running statistics, which a step hands out at its end.
+fn stands_apart(graph: &Graph, index: &Index, id: OperationId) -> bool {
+    let operation = graph.operation(id);
+    let from_backward = |tensor: &TensorId| {
+        let maker = index.maker(*tensor);
+        maker.is_some_and(|maker| graph.operation(maker).backward)
+    };
+    let read = |tensor: &TensorId| !index.readers(*tensor).is_empty();
+    !operation.inputs.iter().any(from_backward) && !operation.outputs.iter().any(read)
+}
+
 /// The backward operations of each stage: they end with the last one that reads anything made in it or in a later
-/// one.
+/// one. What stands apart belongs to the first stage, which ends last.
 fn backward(
     graph: &Graph,
     index: &Index,
@@ -376,8 +388,10 @@ fn backward(
         let start = end;
         for operation in &graph.operations[range.clone()] {
             for &output in &operation.outputs {
-                if let Some(reader) = index.readers(output).last() {
-                    end = end.max(reader.index() + 1).min(recorded);
+                let mut readers = index.readers(output).iter().rev();
+                let last = readers.find(|reader| !stands_apart(graph, index, **reader));
+                if let Some(last) = last {
+                    end = end.max(last.index() + 1).min(recorded);
                 }
             }
         }
