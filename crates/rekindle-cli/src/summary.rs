@@ -90,6 +90,13 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
     if record.steps == 1 {
         text.push_str("One step ran: its time holds what warms up in the first.\n");
     }
+    if let Some(scale) = record.loss_scale {
+        let skipped = several(record.overflow_steps, "step");
+        let _ = writeln!(
+            text,
+            "{skipped} skipped because gradients overflowed; the loss scale is {scale}."
+        );
+    }
     if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
         let _ = writeln!(
             text,

@@ -97,7 +97,7 @@ impl Counted<'_> {
             fixed_bytes: params
                 + statistics
                 + self.target_bytes()
-                + self.accumulated_bytes(params)
+                + self.settings.accumulated_bytes(params.0 / self.bytes.float)
                 + executor_bytes(stages.len())
                 + Bytes(self.kernels.kept_bytes(&cost.stages)),
             loss,
@@ -112,16 +112,6 @@ impl Counted<'_> {
         match self.settings.update {
             UpdateChoice::Auto | UpdateChoice::After => measured,
             UpdateChoice::InBackward => measured.updated_in_backward(),
-        }
-    }
-
-    /// The sum of gradients that stays while a batch is run in parts, of all gradients' `bytes`.
-    #[must_use]
-    pub fn accumulated_bytes(&self, bytes: Bytes) -> Bytes {
-        if self.settings.accumulate > 1 {
-            bytes
-        } else {
-            Bytes(0)
         }
     }
 
@@ -204,7 +194,7 @@ impl Counted<'_> {
         OptimizerCost {
             step_s: seconds(0, passes * params.0),
             temp_bytes: Bytes(temp * largest),
-            state_bytes: settings.state_bytes(params.0 / self.bytes.float),
+            state_bytes: self.settings.state_bytes(params.0 / self.bytes.float),
         }
     }
 }

@@ -49,7 +49,7 @@ impl RecordedStep {
         if estimate.operations > MOST_OPERATIONS {
             return Ok(None);
         }
-        let state = settings.optimizer.state_bytes(config.shape.param_count());
+        let state = settings.state_bytes(config.shape.param_count());
         let plain = estimate.plain_peak + state;
         let mut budgets = Vec::new();
         for share in SHARES {
