@@ -438,7 +438,11 @@ fn a_run_folder_holds_the_record_and_every_step() {
     // Steps after the snapshot, as a process leaves them that is killed between two snapshots.
     let history = path.join("history.csv");
     let lines = fs::read_to_string(&history).unwrap();
-    fs::write(&history, format!("{lines}4,1.0,0.5,0.1,0.1\n5,1.0,0.")).unwrap();
+    fs::write(
+        &history,
+        format!("{lines}4,1.0,0.5,0.1,0.1,,false\n5,1.0,0."),
+    )
+    .unwrap();
 
     case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
     let lines = fs::read_to_string(&history).unwrap();
@@ -450,7 +454,8 @@ fn a_run_folder_holds_the_record_and_every_step() {
     assert_eq!(lines.len(), 1 + STEPS);
     let alone = case.run(None, go_on).unwrap();
     for (line, step) in lines[1..].iter().zip(&alone.steps) {
-        let numbers: Vec<f64> = line.split(',').map(|cell| cell.parse().unwrap()).collect();
+        let numbers = line.strip_suffix(",,false").unwrap().split(',');
+        let numbers: Vec<f64> = numbers.map(|cell| cell.parse().unwrap()).collect();
         assert_eq!(
             numbers[..4],
             [
