@@ -8,6 +8,7 @@ use comfy_table::Table;
 use rekindle::meter::Count;
 use rekindle_plan::Bytes;
 use rekindle_train::{
+    loss_scale::LossScale,
     record::{PoolRecord, RunRecord},
     session::Planned,
 };
@@ -90,7 +91,7 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
     if record.steps == 1 {
         text.push_str("One step ran: its time holds what warms up in the first.\n");
     }
-    if let Some(scale) = record.loss_scale {
+    if let (Some(scale), LossScale::Dynamic) = (record.loss_scale, record.settings.loss_scale()) {
         let skipped = several(record.overflow_steps, "step");
         let _ = writeln!(
             text,

@@ -183,17 +183,17 @@ impl Counted<'_> {
         };
         // Parameters are updated one after the other.
         let works_on_copy = settings.moments() > 0 || decays || self.settings.clip.is_some();
-        let temp = match self.settings.dtype {
-            Dtype::F32 if works_on_copy => Dtype::F32.bytes(),
-            Dtype::F32 => 0,
-            // The parameter, its gradient and the update in `f32`, then the parameter that comes of them.
-            dtype => 3 * Dtype::F32.bytes() + dtype.bytes(),
+        let copies = match (self.settings.dtype, self.settings.keeps_master_weights()) {
+            (Dtype::F32, _) => u64::from(works_on_copy),
+            // The gradient in `f32`, and without master weights the parameter.
+            (_, true) => 1,
+            (_, false) => 2,
         };
         let largest = largest_weight(&self.model.layers, &self.shape.layers);
         let passes = 3 + 2 * settings.moments();
         OptimizerCost {
             step_s: seconds(0, passes * params.0),
-            temp_bytes: Bytes(temp * largest),
+            temp_bytes: Bytes(copies * Dtype::F32.bytes() * largest),
             state_bytes: self.settings.state_bytes(params.0 / self.bytes.float),
         }
     }

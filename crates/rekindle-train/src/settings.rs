@@ -31,7 +31,8 @@ pub struct TrainSettings {
     #[schemars(extend("enum" = Dtype::ALL), with = "String")]
     pub dtype: Dtype,
     /// Whether the optimizer keeps an `f32` copy of `f16` and `bf16` parameters. Without one, updates below half a unit in a
-    /// parameter's last place are lost. `f32` parameters need none.
+    /// parameter's last place are lost. `f32` parameters need none. Snapshots hold the copy; `weights.safetensors` holds the
+    /// model's own values, in its type.
     pub master_weights: bool,
     /// What the loss is multiplied by before its backward pass, and gradients divided by before their update: a number,
     /// `dynamic`, `none`, or `auto` for `dynamic` with `f16` and `none` with the others. A dynamic scale begins at 65,536, falls

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use rekindle::Dtype;
-use rekindle_plan::{PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
     ExecutorKind,
     data::{
@@ -19,11 +19,11 @@ use rekindle_train::{
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery, read_steps},
     session::{Job, RunError, ScheduleRequest, run},
-    settings::{OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{Clip, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 
 use crate::{
-    jobs::{Steps, classifier},
+    jobs::{Steps, classifier, vectors},
     nonfinite::Look,
     resume::{ADAM, conv_net, data, settings},
 };
@@ -170,7 +170,7 @@ fn a_scale_that_cannot_fall_leaves_the_step_to_on_nonfinite() {
     let ran = |on_nonfinite| {
         let settings = TrainSettings {
             dtype: Dtype::F16,
-            loss: rekindle_train::settings::LossKind::MeanSquaredError,
+            loss: LossKind::MeanSquaredError,
             on_nonfinite,
             ..classifier(FALLS + 3, 2, SGD)
         };
@@ -276,4 +276,81 @@ fn half_types_train_as_f32_does() {
     // Most updates are below half a unit of a weight's last place.
     let off = differs(&of(Dtype::Bf16, false, 1));
     assert!(off > 4.0 * TOLERANCE, "without master weights: {off}");
+}
+
+/// How far a predicted peak may be from the measured one.
+const PREDICTED: f64 = 0.03;
+
+/// A run within a budget that recomputes something, then, as a meter forgets no peak of its process, a plain run.
+fn peaks(model: &ModelSpec, data: &Split, settings: &TrainSettings, budget: Bytes) {
+    let run = |request| {
+        let schedule = ScheduleRequest::Plan(request);
+        let job = Job::new(model, &*data.train, settings, schedule);
+        let record = run(&job, DeviceId::Cpu, &mut ()).unwrap();
+        let off = record.peak_error();
+        assert!(off.abs() < PREDICTED, "{settings:?}: {off}");
+        record
+    };
+    let within = run(PlanRequest::within(budget));
+    let plain = run(PlanRequest {
+        planner: PlannerKind::None,
+        ..PlanRequest::default()
+    });
+    assert!(within.recomputes && within.measured_peak_bytes <= budget);
+    assert!(plain.measured_peak_bytes > budget);
+    assert_eq!(within.last_loss.to_bits(), plain.last_loss.to_bits());
+}
+
+#[test]
+fn peaks_hold_master_weights_and_sums_of_gradients() {
+    own_process!();
+    let mlp = ModelSpec {
+        input: SampleShape::float([128]),
+        layers: (0..8)
+            .flat_map(|_| [linear(128), LayerSpec::Gelu])
+            .chain([linear(8)])
+            .collect(),
+    };
+    let data = vectors(128, 8, 1024);
+    let settings = TrainSettings {
+        dtype: Dtype::Bf16,
+        accumulate: 2,
+        ..classifier(3, 1024, ADAM)
+    };
+    peaks(&mlp, &data, &settings, Bytes(8 << 20));
+}
+
+#[test]
+fn peaks_of_a_transformer_hold_master_weights() {
+    own_process!();
+    const DIM: usize = 64;
+    let norm = || LayerSpec::LayerNorm { epsilon: 1e-5 };
+    let residual = |layers| LayerSpec::Residual { layers };
+    let attention = LayerSpec::Attention {
+        heads: 2,
+        causal: true,
+    };
+    let block = [
+        residual(vec![norm(), attention]),
+        residual(vec![norm(), linear(4 * DIM), LayerSpec::Gelu, linear(DIM)]),
+    ];
+    let ends = [norm(), LayerSpec::Unembedding { vocab: 256 }];
+    let embedded = [
+        LayerSpec::Embedding {
+            vocab: 256,
+            dim: DIM,
+        },
+        LayerSpec::Positions,
+    ];
+    let gpt = ModelSpec {
+        input: SampleShape::tokens([64]),
+        layers: [&embedded[..], &block, &block, &ends].concat(),
+    };
+    let settings = TrainSettings {
+        dtype: Dtype::Bf16,
+        loss_chunks: LossChunks::Auto,
+        clip: Some(Clip::GlobalNorm { max: 1.0 }),
+        ..classifier(3, 16, ADAM)
+    };
+    peaks(&gpt, &text(64), &settings, Bytes(12 << 20));
 }
