@@ -8,6 +8,7 @@ use comfy_table::Table;
 use rekindle::meter::Count;
 use rekindle_plan::Bytes;
 use rekindle_train::{
+    loss_scale::LossScale,
     record::{PoolRecord, RunRecord},
     session::Planned,
 };
@@ -89,6 +90,13 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
     let mut text = format!("{}\n{}\n", saved(record), losses(record));
     if record.steps == 1 {
         text.push_str("One step ran: its time holds what warms up in the first.\n");
+    }
+    if let (Some(scale), LossScale::Dynamic) = (record.loss_scale, record.settings.loss_scale()) {
+        let skipped = several(record.overflow_steps, "step");
+        let _ = writeln!(
+            text,
+            "{skipped} skipped because gradients overflowed; the loss scale is {scale}."
+        );
     }
     if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
         let _ = writeln!(

@@ -456,8 +456,9 @@ pub enum RunError {
     Train(#[from] TrainError),
     /// The loss or a gradient is not finite, and the settings stop there: the state is that before the step.
     #[error(
-        "the loss of step {} is {}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
-         optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage)
+        "the loss of step {} is {}{}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
+         optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage),
+         found.scaled()
     )]
     NonFinite {
         /// What was found.

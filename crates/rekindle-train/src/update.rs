@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::{
     executor_kind::ExecutorKind,
+    loss_scale::LossScale,
     settings::{Clip, OnNonFinite, TrainSettings},
 };
 use rekindle::record::Update;
@@ -142,6 +143,12 @@ pub enum UpdateRefused {
          cannot take the step back: `stop` checks each gradient before its own update, `continue` checks none"
     )]
     Skip,
+    /// A step whose gradients overflow is left out.
+    #[error(
+        "`update = \"in-backward\"` has updated parameters before the last gradient is there, so a dynamic `loss_scale`, the default \
+         of `f16`, cannot skip a step whose gradients overflow: a number or `none` skips no step"
+    )]
+    LossScale,
     /// The executor of modules hands out all gradients.
     #[error("`update = \"in-backward\"` is what recorded steps do: leave `--executor modules` out")]
     Modules,
@@ -175,6 +182,9 @@ pub fn in_backward_refused(
     }
     if settings.on_nonfinite == OnNonFinite::Skip {
         return Some(UpdateRefused::Skip);
+    }
+    if settings.loss_scale() == LossScale::Dynamic {
+        return Some(UpdateRefused::LossScale);
     }
     match executor {
         ExecutorKind::Recorded => None,

@@ -50,7 +50,7 @@ impl RecordedStep {
         if estimate.operations > MOST_OPERATIONS {
             return Ok(None);
         }
-        let state = settings.optimizer.state_bytes(config.shape.param_count());
+        let state = settings.state_bytes(config.shape.param_count());
         let plain = estimate.plain_peak + state;
         let mut budgets = Vec::new();
         let shares = || SHARES.map(|share| Bytes((plain.0 as f64 * share) as u64));

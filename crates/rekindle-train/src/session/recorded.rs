@@ -55,11 +55,8 @@ impl Built {
         // The places of a step's samples, and the sum of gradients of the parts before, which stays while the next part's
         // come.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
-        let accumulated = match settings.accumulate {
-            1 => Bytes::ZERO,
-            _ => Bytes(self.shape.param_count() * settings.dtype.bytes()),
-        };
-        let optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
+        let accumulated = settings.accumulated_bytes(self.shape.param_count());
+        let optimizer = AnyOptimizer::new(settings);
         let recorded = record(&self.model, &batch, loss)?;
         let step = match job.updates() {
             Updates::One(Update::After) => recorded.with_optimizer(&optimizer),

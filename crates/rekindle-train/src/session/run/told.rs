@@ -62,6 +62,8 @@ impl Session<'_> {
             resumed_at: self.resumed_at,
             interrupted,
             nonfinite_steps: self.nonfinite_steps,
+            overflow_steps: self.overflow_steps,
+            loss_scale: self.trainer.loss_scale(),
             replans: self.replans,
             evaluation: progress.evaluation.clone(),
             best_evaluation: progress.best.clone(),
