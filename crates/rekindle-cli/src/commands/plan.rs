@@ -2,7 +2,8 @@
 
 use std::{fmt::Write, path::Path};
 
-use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
+use rekindle::record::Offload;
+use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds, graph::OnDevice};
 use rekindle_train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -161,6 +162,10 @@ fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
         plan.plain_step
     );
     let _ = writeln!(text, "schedule   {}", shape(plan));
+    if let Some(offload) = summary::offload_line(plan) {
+        let line = format!("offload    {offload}");
+        let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
+    }
     if let Some(update) = summary::in_backward_line(plan) {
         let line = format!("update     {update}");
         let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
@@ -305,6 +310,9 @@ fn explain(plan: &Planned, text: &mut String) {
             let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
         }
     }
+    if let Some(offload) = &plan.offload {
+        host_memory(plan, offload, text);
+    }
     let (chain, actions) = (
         &plan.chain,
         match &plan.order {
@@ -351,6 +359,45 @@ fn explain(plan: &Planned, text: &mut String) {
             "With burn's balanced strategy, which keeps less: {}.",
             several(balanced, "stage")
         );
+    }
+}
+
+/// What waits in host memory, and what the plan would be without that.
+fn host_memory(plan: &Planned, offload: &Offload, text: &mut String) {
+    let _ = writeln!(text, "\nHost memory: {}.", summary::link(&offload.link));
+    let Some(on_device) = offload.on_device.filter(|_| offload.tensors > 0) else {
+        let _ = writeln!(text, "  no tensor waits there");
+        return;
+    };
+    for (name, value) in [
+        ("tensors that wait there", offload.tensors.to_string()),
+        (
+            "freed on the device at most",
+            offload.host_peak_bytes.to_string(),
+        ),
+        (
+            "copied there and back",
+            format!("{} and {}", offload.to_host_bytes, offload.to_device_bytes),
+        ),
+        (
+            "copying, of the step's time",
+            offload.transfer_s.to_string(),
+        ),
+        (
+            "with them: peak, step",
+            format!("{}, {}", plan.peak, plan.step),
+        ),
+        (
+            "without: peak, step",
+            match on_device {
+                OnDevice::Fits { peak, time } => format!("{peak}, {time}"),
+                OnDevice::Infeasible { smallest } => {
+                    format!("no plan fits; the smallest budget is {smallest}")
+                }
+            },
+        ),
+    ] {
+        let _ = writeln!(text, "  {name:<34} {value:>12}");
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use rekindle::{
     profile::{Holds, Measured},
-    record::StepProfile,
+    record::{Link, StepProfile},
 };
 
 /// A measured training step, apart from its model.
@@ -87,6 +87,15 @@ impl MeasuredStep {
                 ..
             })
         )
+    }
+
+    /// The link to host memory, where a recorded step was measured with one.
+    #[must_use]
+    pub fn link(&self) -> Option<&Link> {
+        match &self.profile.as_ref()?.way {
+            StepKind::Recorded(profile) => profile.link.as_ref(),
+            StepKind::Modules { .. } => None,
+        }
     }
 
     /// Reads a chain, with its profile where there is one.

@@ -21,7 +21,10 @@ use rekindle::statistics::Statistics;
 use rekindle::{
     meter::Meter,
     profile::{StageLabel, keep_useful, with_reserve},
-    record::{RecordError, StagedPlan, StepPlan, StepProfile, Update, Wanted, record},
+    record::{
+        Offload, RecordError, StagedPlan, StepPlan, StepProfile, Update, Wanted, measured_link,
+        record,
+    },
 };
 
 /// Budgets between the smallest and the plain run's at which a frontier is planned.
@@ -45,9 +48,17 @@ impl Built {
                 ..
             } => Wanted::Schedule(schedule.clone()),
             ScheduleRequest::Given {
-                order: Order::Operations { operations, .. },
+                order:
+                    Order::Operations {
+                        operations,
+                        offloaded,
+                        ..
+                    },
                 ..
-            } => Wanted::Operations(operations.clone()),
+            } => Wanted::Operations {
+                operations: operations.clone(),
+                offloaded: offloaded.clone(),
+            },
         };
         self.evaluate_last(job, device)?;
         let batch = self.first_part(job, device)?;
@@ -66,7 +77,9 @@ impl Built {
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
             Updates::ToFit | Updates::ToFitOrFaster => recorded.with_either_update(&optimizer),
         };
+        let link = job.host.map(|bytes| measured_link(device, bytes));
         let step = step
+            .with_link(link.transpose()?)
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
             .with_comparison(false)
@@ -106,8 +119,12 @@ pub(super) fn make_plan(
                 Order::Schedule(schedule) => Wanted::Schedule(schedule.clone()),
                 Order::Operations {
                     operations,
+                    offloaded,
                     recording,
-                } if *recording == staged.recording => Wanted::Operations(operations.clone()),
+                } if *recording == staged.recording => Wanted::Operations {
+                    operations: operations.clone(),
+                    offloaded: offloaded.clone(),
+                },
                 Order::Operations { .. } => {
                     return Err(RunError::OtherModel(
                         "the plan was made for another model or batch: its operations are not those of this step"
@@ -328,6 +345,7 @@ fn planned(
         Some(schedule) => Order::Schedule(schedule.clone()),
         None => Order::Operations {
             operations: staged.operations.clone(),
+            offloaded: staged.offloaded.clone(),
             recording: staged.recording,
         },
     };
@@ -345,10 +363,22 @@ fn planned(
         count: terms.count,
         source: match &staged.schedule {
             Some(_) => "stages".into(),
-            None if plan.repeated == 0 => "the recorded order".into(),
+            None if plan.repeated == 0 && staged.offloaded.is_empty() => {
+                "the recorded order".into()
+            }
             None => "single operations".into(),
         },
         operations: Some((plan.repeated, plan.operations)),
+        offload: plan.offload.map(|offload| {
+            let parts = terms.micro_batches as u64;
+            Offload {
+                to_host_bytes: Bytes(offload.to_host_bytes.0 * parts),
+                to_device_bytes: Bytes(offload.to_device_bytes.0 * parts),
+                transfer_s: offload.transfer_s * parts as f64,
+                on_device: offload.on_device.map(|other| other.with_time(whole_step)),
+                ..offload
+            }
+        }),
         levers: staged.levers,
         update: match staged.levers {
             Some(_) => Update::InBackward,
