@@ -179,9 +179,9 @@ fn equal_steps_move_all_that_has_no_room_to_a_fast_host() {
         let alone = plan_graph(&graph, &GraphRequest::within(Bytes(bytes)))
             .unwrap()
             .simulated;
-        let on_device = OnDevice::Fits {
+        let on_device = OnDevice {
             peak: alone.peak,
-            time: alone.time,
+            time: Some(alone.time),
         };
         assert_eq!(plan.on_device, Some(on_device));
     }
@@ -239,8 +239,9 @@ fn a_draw_that_cannot_be_made_again_goes_to_the_host() {
     );
     assert_eq!(
         plan.on_device,
-        Some(OnDevice::Infeasible {
-            smallest: Bytes(12)
+        Some(OnDevice {
+            peak: Bytes(12),
+            time: None
         })
     );
     // No room for it on the host.

@@ -356,6 +356,14 @@ where
         Ok(self)
     }
 
+    /// The bytes of the largest tensor that an operation of the step makes: any program of the step has room for it.
+    pub fn largest_tensor(&self) -> Bytes {
+        let recording = &self.recorded.0;
+        let made = recording.operations.iter().flat_map(|one| one.outputs());
+        let bytes = made.map(|tensor| recording.tensors.value_bytes(tensor));
+        Bytes(bytes.max().unwrap_or_default())
+    }
+
     /// Number of operations of the step.
     pub fn operations(&self) -> usize {
         self.recorded.0.operations.len()

@@ -3,7 +3,7 @@
 use std::{fmt::Write, path::Path};
 
 use rekindle::record::Offload;
-use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds, graph::OnDevice};
+use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
 use rekindle_train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{profile, train};
 use crate::{
     args::PlanArgs,
-    config::{self, Overrides, TypedSchedule},
+    config::{self, OffloadChoice, Overrides, TypedSchedule},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
     input, output,
@@ -112,6 +112,11 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    let step = match (args.measure.offload, args.measure.host_budget) {
+        (Some(OffloadChoice::Never), _) => step.with_host(None),
+        (_, Some(size)) => step.with_host(Some(train::of_host(size)?)),
+        _ => step,
+    };
     if args.frontier {
         return frontier_of(args, request.planner, &step.frontier(request)?);
     }
@@ -389,11 +394,9 @@ fn host_memory(plan: &Planned, offload: &Offload, text: &mut String) {
         ),
         (
             "without: peak, step",
-            match on_device {
-                OnDevice::Fits { peak, time } => format!("{peak}, {time}"),
-                OnDevice::Infeasible { smallest } => {
-                    format!("no plan fits; the smallest budget is {smallest}")
-                }
+            match on_device.time {
+                Some(time) => format!("{}, {time}", on_device.peak),
+                None => format!("no plan fits; the smallest budget is {}", on_device.peak),
             },
         ),
     ] {

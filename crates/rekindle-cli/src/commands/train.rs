@@ -313,13 +313,17 @@ pub(super) fn host(
     if on_host || never || args.executor == Some(ExecutorKind::Modules) {
         return Ok(None);
     }
-    let memory = probe(DeviceId::Cpu).ok();
-    let free = memory.as_ref().and_then(|host| host.free_bytes);
-    let total = memory.and_then(|host| host.total_bytes);
-    match asked {
-        Some(size) => size.of(total).map(Some).map_err(Failure::usage),
-        None => Ok(free.map(|free| free - Bytes(free.0 / 8).max(LEFT_TO_HOST))),
+    if let Some(size) = asked {
+        return of_host(size).map(Some);
     }
+    let free = probe(DeviceId::Cpu).ok().and_then(|host| host.free_bytes);
+    Ok(free.map(|free| free - Bytes(free.0 / 8).max(LEFT_TO_HOST)))
+}
+
+/// The bytes of a share of the host's memory.
+pub(super) fn of_host(size: Size) -> Result<Bytes, Failure> {
+    let total = probe(DeviceId::Cpu).ok().and_then(|host| host.total_bytes);
+    size.of(total).map_err(Failure::usage)
 }
 
 /// Host memory that stays free at least.

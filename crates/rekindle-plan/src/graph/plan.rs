@@ -118,55 +118,13 @@ pub struct GraphPlan {
 /// What a plan is without a link to host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(untagged)]
-pub enum OnDevice {
-    /// It takes so much.
-    Fits {
-        /// Its peak.
-        #[serde(rename = "peak_bytes")]
-        peak: Bytes,
-        /// Its time.
-        #[serde(rename = "step_s")]
-        time: Seconds,
-    },
-    /// There is none within the budget.
-    Infeasible {
-        /// The smallest budget found to work.
-        #[serde(rename = "smallest_budget_bytes")]
-        smallest: Bytes,
-    },
-}
-
-impl OnDevice {
-    /// The same with another time, where there is one.
-    #[must_use]
-    pub fn with_time(self, time_of: impl FnOnce(Seconds) -> Seconds) -> OnDevice {
-        match self {
-            OnDevice::Fits { peak, time } => OnDevice::Fits {
-                peak,
-                time: time_of(time),
-            },
-            infeasible => infeasible,
-        }
-    }
-
-    /// The same with another number of bytes, from a peak or from the smallest budget.
-    #[must_use]
-    pub fn with_bytes(
-        self,
-        peak_of: impl FnOnce(Bytes) -> Bytes,
-        smallest_of: impl FnOnce(Bytes) -> Bytes,
-    ) -> OnDevice {
-        match self {
-            OnDevice::Fits { peak, time } => OnDevice::Fits {
-                peak: peak_of(peak),
-                time,
-            },
-            OnDevice::Infeasible { smallest } => OnDevice::Infeasible {
-                smallest: smallest_of(smallest),
-            },
-        }
-    }
+pub struct OnDevice {
+    /// Its peak; where none fits the budget, the smallest one that was found to work.
+    #[serde(rename = "peak_bytes")]
+    pub peak: Bytes,
+    /// Its time; `null` where none fits the budget.
+    #[serde(rename = "step_s")]
+    pub time: Option<Seconds>,
 }
 
 impl GraphPlan {
@@ -282,9 +240,10 @@ pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, Gr
             planning.recorded_within(budget)
         }
         GraphPlanner::Auto | GraphPlanner::Graph => {
-            let on_device = planning.searched(request.planner, budget)?;
+            let staged = planning.optimal()?;
+            let on_device = planning.searched(request.planner, budget, &staged)?;
             match &request.link {
-                Some(link) => planning.linked(link, budget, on_device)?,
+                Some(link) => planning.linked(link, budget, &staged, on_device)?,
                 None => on_device,
             }
         }
@@ -384,9 +343,13 @@ impl<'a> Planning<'a> {
         }
     }
 
-    fn searched(&self, planner: GraphPlanner, budget: Bytes) -> Result<Planned, GraphPlanError> {
-        let staged = self.optimal()?;
-        let found = match self.ladder(&staged).within(budget) {
+    fn searched(
+        &self,
+        planner: GraphPlanner,
+        budget: Bytes,
+        staged: &AllStaged<'_>,
+    ) -> Result<Planned, GraphPlanError> {
+        let found = match self.ladder(staged).within(budget) {
             Ok(found) => found,
             Err(smallest) => return Ok(Err(smallest)),
         };
@@ -407,12 +370,12 @@ impl<'a> Planning<'a> {
         &self,
         link: &Link,
         budget: Bytes,
+        staged: &AllStaged<'_>,
         on_device: Planned,
     ) -> Result<Planned, GraphPlanError> {
         let (graph, tensors) = self.graph.with_all_transfers(link)?;
         let index = Index::new(&graph);
-        let staged = self.optimal()?;
-        let ladder = self.linked_ladder(&graph, &index, &staged, link);
+        let ladder = self.linked_ladder(&graph, &index, staged, link);
         let found = match (ladder.within(budget), &on_device) {
             (Ok(found), Ok(plan)) if found.seconds() >= plan.simulated.time.0 => {
                 return Ok(on_device);
@@ -424,11 +387,14 @@ impl<'a> Planning<'a> {
         let plan = self.moving(&found, &tensors, link)?;
         Ok(Ok(GraphPlan {
             on_device: Some(match on_device {
-                Ok(plan) => OnDevice::Fits {
+                Ok(plan) => OnDevice {
                     peak: plan.simulated.peak,
-                    time: plan.simulated.time,
+                    time: Some(plan.simulated.time),
                 },
-                Err(smallest) => OnDevice::Infeasible { smallest },
+                Err(smallest) => OnDevice {
+                    peak: smallest,
+                    time: None,
+                },
             }),
             ..plan
         }))

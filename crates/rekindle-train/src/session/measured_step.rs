@@ -98,6 +98,23 @@ impl MeasuredStep {
         }
     }
 
+    /// The same, where tensors of a plan may take so many bytes of host memory, or with `None` stay on the device. Nothing
+    /// where the step was measured without a link.
+    #[must_use]
+    pub fn with_host(mut self, host: Option<Bytes>) -> Self {
+        if let Some(Profile {
+            way: StepKind::Recorded(profile),
+            ..
+        }) = &mut self.profile
+        {
+            profile.link = profile
+                .link
+                .zip(host)
+                .map(|(link, host_bytes)| Link { host_bytes, ..link });
+        }
+        self
+    }
+
     /// Reads a chain, with its profile where there is one.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use rekindle_plan::{
     Bytes, Chain, OptimizerCost, Parts, PlanError, PlanRequest, PlannerKind, Seconds,
-    graph::{GraphPlanError, GraphPlanner},
+    graph::{GraphPlanError, GraphPlanner, OnDevice},
 };
 
 use super::{
@@ -72,12 +72,13 @@ impl Built {
         };
         let optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
         let recorded = record(&self.model, &batch, loss)?;
+        let largest = recorded.largest_tensor();
+        let link = job.host.map(|bytes| measured_link(device, bytes, largest));
         let step = match job.updates() {
             Updates::One(Update::After) => recorded.with_optimizer(&optimizer),
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
             Updates::ToFit | Updates::ToFitOrFaster => recorded.with_either_update(&optimizer),
         };
-        let link = job.host.map(|bytes| measured_link(device, bytes));
         let step = step
             .with_link(link.transpose()?)
             .with_meter(Arc::clone(meter))
@@ -116,6 +117,14 @@ pub(super) fn make_plan(
             let staged = step.staged_plan();
             check(&named(staged.chain, &staged.marks, labels)).map_err(RunError::OtherModel)?;
             let wanted = match order {
+                Order::Operations { offloaded, .. }
+                    if !offloaded.is_empty() && job.host.is_none() =>
+                {
+                    return Err(RunError::OtherModel(
+                        "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`"
+                            .into(),
+                    ));
+                }
                 Order::Schedule(schedule) => Wanted::Schedule(schedule.clone()),
                 Order::Operations {
                     operations,
@@ -375,7 +384,10 @@ fn planned(
                 to_host_bytes: Bytes(offload.to_host_bytes.0 * parts),
                 to_device_bytes: Bytes(offload.to_device_bytes.0 * parts),
                 transfer_s: offload.transfer_s * parts as f64,
-                on_device: offload.on_device.map(|other| other.with_time(whole_step)),
+                on_device: offload.on_device.map(|other| OnDevice {
+                    time: other.time.map(whole_step),
+                    ..other
+                }),
                 ..offload
             }
         }),

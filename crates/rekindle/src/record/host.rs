@@ -21,8 +21,8 @@ use super::{RecordError, bridge, bridge::Interpreter, rank::of_rank, tensors::Te
 /// The most bytes that are read at once.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// The bytes of the two tensors whose transfers are timed: hardly more than a latency, and two pieces.
-const TIMED: [usize; 2] = [64 << 10, 2 * PIECE_BYTES];
+/// The bytes of the two tensors whose transfers are timed: hardly more than a latency, and at most two pieces.
+const TIMED: [usize; 2] = [16 << 10, 2 * PIECE_BYTES];
 /// How often each is moved. The first time warms up.
 const ROUNDS: usize = 6;
 
@@ -131,20 +131,19 @@ fn pieces(shape: &[usize], value_bytes: usize) -> impl Iterator<Item = Vec<Range
     })
 }
 
-/// Measures the link between a device and the host's memory, of which copies may take so many bytes.
+/// Measures the link between a device and the host's memory, of which copies may take so many bytes. On the device it
+/// takes no more than `most`, such as the [largest tensor](super::Recorded::largest_tensor) of the step that is planned.
 ///
 /// # Errors
 /// [`RecordError::NoLink`] for a device whose memory is the host's; if the device fails.
-pub fn measured_link(device: &Device, host_bytes: Bytes) -> Result<Link, RecordError> {
+pub fn measured_link(device: &Device, host_bytes: Bytes, most: Bytes) -> Result<Link, RecordError> {
     if device.memory_pool_usage().is_none() {
         return Err(RecordError::NoLink);
     }
-    timed_link(device, host_bytes)
-}
-
-fn timed_link(device: &Device, host_bytes: Bytes) -> Result<Link, RecordError> {
+    let [small, large] = TIMED;
+    let timed = [small, large.min(most.0 as usize).max(4 * small)];
     let mut best = [[f64::INFINITY; 2]; TIMED.len()];
-    for (bytes, best) in TIMED.into_iter().zip(&mut best) {
+    for (bytes, best) in timed.into_iter().zip(&mut best) {
         let values = bytes / DType::F32.size();
         let tensor = Tensor::<1>::zeros([values], (device, DType::F32));
         let tensor = tensor.without_autodiff().into_dispatch();
@@ -173,7 +172,7 @@ fn timed_link(device: &Device, host_bytes: Bytes) -> Result<Link, RecordError> {
         }
     }
     device.memory_cleanup();
-    let rate = |way: usize| rate(TIMED, [best[0][way], best[1][way]]);
+    let rate = |way: usize| rate(timed, [best[0][way], best[1][way]]);
     Ok(Link {
         to_host: rate(0),
         to_device: rate(1),

@@ -10,8 +10,8 @@ use burn::tensor::{DType, Device, DispatchTensor, Shape};
 use rekindle_plan::{
     Bytes, OptimizerCost, Schedule,
     graph::{
-        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Link, OperationId, Program,
-        Simulated, TensorId, plan_graph, simulate, smallest_program,
+        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Link, OnDevice, OperationId,
+        Program, Simulated, TensorId, plan_graph, simulate, smallest_program,
     },
 };
 
@@ -379,9 +379,9 @@ fn planned_once<A>(
         planned.update_bytes += uncounted;
         planned.predicted_peak += uncounted;
         planned.plain_peak += uncounted;
-        if let Some(offload) = &mut planned.offload {
-            let more = |bytes| bytes + uncounted;
-            offload.on_device = on_device.map(|other| other.with_bytes(more, more));
+        let offload = planned.offload.as_mut();
+        if let Some(other) = offload.and_then(|offload| offload.on_device.as_mut()) {
+            other.peak += uncounted;
         }
         if planned.predicted_peak <= budget {
             return Ok(planned);
@@ -417,10 +417,14 @@ pub(super) fn chosen(
     let plan = match wanted.plan(graph, within, slots, elsewhere, link) {
         Ok(plan) if within.is_none_or(|within| updating <= within) => GraphPlan {
             on_device: plan.on_device.map(|other| {
-                other.with_bytes(
-                    |peak| peak.max(updating),
-                    |smallest| with_reserve(smallest.max(updating)),
-                )
+                let peak = other.peak.max(updating);
+                OnDevice {
+                    peak: match other.time {
+                        Some(_) => peak,
+                        None => with_reserve(peak),
+                    },
+                    ..other
+                }
             }),
             ..plan
         },

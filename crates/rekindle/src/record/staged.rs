@@ -114,7 +114,10 @@ impl StagedPlan {
         let stages = self.chain.stages.len();
         match &self.schedule {
             Some(schedule) => schedule.segments(),
-            None if stages > 0 && self.forwards.iter().all(|&count| count == 1) => {
+            None if stages > 0
+                && self.offloaded.is_empty()
+                && self.forwards.iter().all(|&count| count == 1) =>
+            {
                 Some(vec![(StageId(0), StageId(stages - 1))])
             }
             None => None,
