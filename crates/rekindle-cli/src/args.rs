@@ -23,6 +23,7 @@ use serde::{
 use serde_json::Value;
 
 use crate::{
+    config::OffloadChoice,
     device::DeviceChoice,
     failure::Failure,
     started::{self, Started},
@@ -384,6 +385,19 @@ pub struct MeasureArgs {
         value_parser = word::<Count>()
     )]
     pub count: Option<Count>,
+    /// Whether a plan within a budget may keep tensors in host memory between forward and backward: auto (the default, on GPUs)
+    /// or never
+    #[arg(
+        long,
+        value_name = "WHEN",
+        hide_possible_values = true,
+        help_heading = "Schedule",
+        value_parser = word::<OffloadChoice>()
+    )]
+    pub offload: Option<OffloadChoice>,
+    /// The most host memory that such tensors may take (by default what is free less an eighth, and less 1 GiB at least)
+    #[arg(long, value_name = "SIZE", help_heading = "Schedule")]
+    pub host_budget: Option<Size>,
     /// Measure again, instead of using a profile that an earlier command kept (in REKINDLE_CACHE or the user's cache folder)
     #[arg(long)]
     pub fresh: bool,

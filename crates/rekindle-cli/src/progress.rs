@@ -91,6 +91,9 @@ impl Progress {
     }
 
     fn note_update(&self, planned: &Planned) {
+        if let Some(offload) = crate::summary::offload_line(planned) {
+            self.line(&offload);
+        }
         if let Some(update) = crate::summary::in_backward_line(planned) {
             self.line(&format!("updates {update}"));
         }

@@ -6,7 +6,10 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use rekindle::meter::Count;
-use rekindle_plan::Bytes;
+use rekindle_plan::{
+    Bytes,
+    graph::{Link, Rate},
+};
 use rekindle_train::{
     loss_scale::LossScale,
     record::{PoolRecord, RunRecord},
@@ -59,6 +62,31 @@ pub fn in_backward_line(planned: &Planned) -> Option<String> {
     ))
 }
 
+/// What a plan keeps in host memory.
+pub fn offload_line(planned: &Planned) -> Option<String> {
+    let offload = planned.moves()?;
+    Some(format!(
+        "{} wait in host memory, {} there at most; copying them takes {} of the step",
+        several(offload.tensors, "tensor"),
+        offload.host_peak_bytes,
+        offload.transfer_s
+    ))
+}
+
+/// A link to host memory.
+pub fn link(link: &Link) -> String {
+    let rate = |rate: Rate| {
+        let bytes = Bytes(rate.bytes_per_s as u64);
+        format!("{bytes}/s after {}", rate.latency_s)
+    };
+    format!(
+        "{} there, {} back; at most {} may wait there",
+        rate(link.to_host),
+        rate(link.to_device),
+        link.host_bytes
+    )
+}
+
 /// What is odd about a plan.
 pub fn warnings(planned: &Planned) -> Vec<String> {
     let recomputes = planned.recomputes();
@@ -68,7 +96,7 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
             "the plain run would fit the budget as well, with {} of {budget}",
             planned.plain_peak
         )),
-        Some(_) if !recomputes => warnings.push(
+        Some(_) if !recomputes && planned.moves().is_none() => warnings.push(
             "the plain run fits this budget: nothing is recomputed, and a smaller budget would show what can be saved"
                 .into(),
         ),

@@ -10,7 +10,7 @@ use super::{ExecutorKind, settings::TrainSettings, timeline::Timeline};
 use crate::model::spec::ModelSpec;
 use rekindle::{
     meter::{Count, Leftover, PhaseReading},
-    record::Update,
+    record::{Offload, Update},
 };
 
 /// Format tag of [`RunRecord`].
@@ -200,6 +200,9 @@ pub struct RunRecord {
     /// Times of the quickest and of the slowest of these steps; `null` where there is none.
     #[serde(default)]
     pub step_range_s: Option<[Seconds; 2]>,
+    /// What waited in host memory; only where there is a link to it. Of a run that was planned again, by its last plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<Offload>,
     /// The same training without recomputing.
     pub plain: PlainRun,
     /// Loss of the first step; `null` where it is not finite.

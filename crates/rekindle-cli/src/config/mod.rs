@@ -55,7 +55,7 @@ use rekindle_train::{
 };
 use toml::de::DeTable;
 
-pub use self::run::{RunKeys, TypedSchedule};
+pub use self::run::{OffloadChoice, RunKeys, TypedSchedule};
 use self::{
     layers::Layers,
     node::{Node, at},

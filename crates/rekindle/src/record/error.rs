@@ -181,6 +181,9 @@ pub enum RecordError {
         /// What the device said.
         refusal: String,
     },
+    /// There is no host memory beside the device's.
+    #[error("the device's memory is the host's: there is nowhere to move tensors to")]
+    NoLink,
     /// The device ran out of memory or failed.
     #[error("the device failed while the step ran: {0}")]
     Device(String),

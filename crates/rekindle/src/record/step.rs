@@ -18,6 +18,7 @@ use super::{
     bridge::{self, Interpreter, StepResult},
     finite,
     given::{given, shapes, started},
+    host::Host,
     lent::Lent,
     optimizer::Optimizer,
     output::{Done, Output, Seen, SpanReading},
@@ -415,6 +416,7 @@ where
             plain_time: planned.plain_time,
             operations: planned.measured.recording.operations.len(),
             repeated: planned.repeated,
+            offload: planned.offload,
         }
     }
 
@@ -482,7 +484,7 @@ where
     pub fn graph(&self) -> (Graph, Program) {
         let state = self.state.borrow();
         let planned = &state.plans[0];
-        (planned.graph(), planned.prepared.program().clone())
+        (planned.linked(), planned.prepared.program().clone())
     }
 
     /// The plan for this batch, a kept one or a new one, and its peak with what is in use now.
@@ -601,6 +603,7 @@ where
         let recording = &planned.measured.recording;
         let costs = &planned.measured.costs;
         let mut tensors = returned;
+        let mut host = Host::default();
         let room = self.planning.room();
         let make_room = |bytes: Bytes| {
             if let Some(room) = room {
@@ -622,6 +625,13 @@ where
                         let cost = costs.update_cost(one.parameter, true);
                         make_room(cost.temp_bytes + cost.state_bytes);
                         update(one, interpreter)?;
+                    }
+                    Turn::Move(one, ready) => {
+                        make_room(one.bytes());
+                        one.run(interpreter, &mut host)?;
+                        ready.hand_out(interpreter, &mut |tensor, value| {
+                            tensors.insert(tensor, value);
+                        });
                     }
                 }
                 self.planning.check_memory()?;

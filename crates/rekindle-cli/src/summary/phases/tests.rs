@@ -59,6 +59,7 @@ fn record(
         param_count: 10 * MIB / 4,
         executor: rekindle_train::ExecutorKind::Recorded,
         update: rekindle::record::Update::After,
+        offload: None,
         planner: "uniform".into(),
         segments: None,
         recomputes: true,

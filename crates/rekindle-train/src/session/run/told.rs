@@ -36,6 +36,7 @@ impl Session<'_> {
             stages: stages(planned),
             executor: self.job.executor,
             update: planned.update,
+            offload: planned.offload,
             planner: planned.planner.clone(),
             segments: planned.segments.clone(),
             recomputes: planned.recomputes(),
