@@ -12,8 +12,9 @@
 //! by them; statistics get new ones, which nothing looks up.
 //!
 //! Memory: on the host, copies of one parameter's optimizer state, and of one tensor once more while burn aligns it: two
-//! times the largest parameter for SGD with momentum, three times for Adam. No gradient is there when a snapshot is
-//! taken, so this stays below the optimizer's own peak where no parameter is more than a third of the model.
+//! times the largest parameter for SGD with momentum, three times for Adam, each once more with master weights. No gradient
+//! is there when a snapshot is taken, so this stays below the optimizer's own peak where no parameter is more than a third of
+//! the model, with master weights a sixth.
 //! Cost: reading goes over the file twice, so that a damaged one is known before anything is built on it.
 
 use std::{

@@ -195,6 +195,7 @@ pub fn in_backward_refused(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rekindle::dtype::Dtype;
 
     #[test]
     fn time_alone_is_a_reason_only_where_no_step_need_be_taken_back() {
@@ -217,6 +218,12 @@ mod tests {
         assert_eq!(updates(auto, OnNonFinite::Stop, 2, true), after);
         let asked = UpdateChoice::After;
         assert_eq!(updates(asked, OnNonFinite::Continue, 1, true), after);
+        // A step whose scaled gradients overflow is taken back.
+        let half = TrainSettings {
+            dtype: Dtype::F16,
+            ..TrainSettings::default()
+        };
+        assert_eq!(Updates::of(&half, ExecutorKind::Recorded, true), after);
         for text in ["auto", "after", "in-backward"] {
             let choice: UpdateChoice = text.parse().expect("a choice");
             assert_eq!(choice.to_string(), text);
