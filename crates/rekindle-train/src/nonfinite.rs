@@ -26,9 +26,7 @@ impl NonFinite {
     pub(super) fn scaled(&self) -> String {
         match (self.loss_scale, self.lower_scale) {
             (None, _) => String::new(),
-            (Some(scale), None) if scale == 1.0 => {
-                ", with a loss scale of 1, which does not fall further".into()
-            }
+            (Some(1.0), None) => ", with a loss scale of 1, which does not fall further".into(),
             (Some(scale), _) => format!(", with the loss scaled by {scale}"),
         }
     }

@@ -477,7 +477,7 @@ pub enum RunError {
     )]
     NonFinite {
         /// What was found.
-        found: NonFinite,
+        found: Box<NonFinite>,
         /// The epoch of its batch, from 1.
         epoch: usize,
         /// The batch within its epoch, from 1.

@@ -498,7 +498,7 @@ impl Trainer {
             lower_scale,
         };
         match found.handled {
-            OnNonFinite::Stop => Err(TrainError::NonFinite(found)),
+            OnNonFinite::Stop => Err(TrainError::NonFinite(Box::new(found))),
             OnNonFinite::Skip | OnNonFinite::Continue => Ok(Checked {
                 nonfinite: Some(found),
                 squares,
