@@ -114,6 +114,11 @@ pub fn done(mut command: Command) -> String {
 
 /// What a command said, in one line.
 pub fn messages(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    said.split_whitespace().collect::<Vec<_>>().join(" ")
+    one_line(&String::from_utf8_lossy(&output.stderr))
+}
+
+/// Messages without their line breaks, and without what marks that a paragraph goes on.
+pub fn one_line(said: &str) -> String {
+    let words = said.split_whitespace().filter(|word| *word != "|");
+    words.collect::<Vec<_>>().join(" ")
 }

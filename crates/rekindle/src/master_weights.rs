@@ -22,7 +22,7 @@ const INNER: &str = "inner";
 /// An optimizer that keeps an `f32` copy of each `f16` and `bf16` parameter, and computes updates and state in `f32`.
 ///
 /// ```
-/// # use burn::{nn::LinearConfig, optim::{GradientsParams, ModuleOptimizer, SgdConfig}, prelude::*};
+/// # use burn::{nn::LinearConfig, optim::{GradientsParams, ModuleOptimizer, SgdConfig}, prelude::*, tensor::DType};
 /// use rekindle::{Dtype, MasterWeights};
 ///
 /// # let device = Device::flex().autodiff();
