@@ -120,24 +120,11 @@ impl Prepared {
 }
 
 impl UpdateOf<'_> {
-    /// The gradient.
-    pub(super) fn gradient(self, interpreter: &mut dyn Interpreter) -> DispatchTensor {
-        interpreter.hand_out(&self.recording.tensors.last_read(self.gradient))
-    }
-
-    /// The parameter's value and its gradient, which the interpreter does not hold any more: the gradient only where
-    /// nothing else reads it.
-    pub(super) fn take(
-        self,
-        interpreter: &mut dyn Interpreter,
-    ) -> (DispatchTensor, DispatchTensor) {
-        let tensors = &self.recording.tensors;
-        let value = tensors.last_read(self.parameter.tensor);
-        let gradient = self.gradient(interpreter);
+    /// The gradient, which the interpreter does not hold any more where nothing else reads it.
+    pub(super) fn take(self, interpreter: &mut dyn Interpreter) -> DispatchTensor {
+        let gradient = interpreter.hand_out(&self.recording.tensors.last_read(self.gradient));
         self.skip(interpreter);
-        let held = interpreter.hand_out(&value);
-        interpreter.run(OperationIr::Drop(value));
-        (held, gradient)
+        gradient
     }
 
     /// Frees the gradient where nothing else reads it, and updates nothing.
@@ -173,9 +160,17 @@ impl Run<'_> {
                 interpreter.run(OperationIr::Drop(tensors.last_read(tensor)));
             }
         }
-        for &(_, tensor) in self.ready {
-            ready(tensor, interpreter.hand_out(&tensors.last_read(tensor)));
+        for tensor in self.ready() {
+            let last = tensors.last_read(tensor);
+            let value = interpreter.hand_out(&last);
+            interpreter.run(OperationIr::Drop(last));
+            ready(tensor, value);
         }
+    }
+
+    /// What the step hands out after it.
+    pub(super) fn ready(self) -> impl Iterator<Item = usize> {
+        self.ready.iter().map(|(_, tensor)| *tensor)
     }
 
     /// The operation as burn describes it. It frees what it reads once and nobody reads later.
