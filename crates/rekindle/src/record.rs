@@ -85,11 +85,13 @@
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `step.rs` | [`Step`]: runs, and notices a changed step |
 //! | `update.rs`, `lent.rs` | [`Update`]: parameters updated in the backward pass, by a step that the model lends them to |
-//! | `exchange.rs` | gradients summed over [ranks](crate::reduce) while the backward pass runs |
+//! | `agreement.rs` | what [ranks](crate::reduce) that share a step agree on before its first run |
+//! | `exchange.rs` | gradients summed over ranks while the backward pass runs |
 //! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
 
+mod agreement;
 mod bridge;
 mod budget;
 mod error;
@@ -514,7 +516,7 @@ where
         let staging = match shared && on_host {
             true => {
                 let one = updates.values().flatten().map(|cost| cost.temp_bytes).max();
-                exchange::staging(&self.recorded.0, update, one.unwrap_or_default())
+                agreement::staging(&self.recorded.0, update, one.unwrap_or_default())
             }
             false => Bytes::ZERO,
         };
@@ -523,7 +525,8 @@ where
             wanted: wanted.clone(),
             slots: PlanRequest::SLOTS,
             elsewhere: self.options.elsewhere,
-            later: self.options.later + staging,
+            later: self.options.later,
+            staging,
             updated: false,
             without_batch: false,
             count: self.options.count,

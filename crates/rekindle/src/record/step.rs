@@ -17,8 +17,9 @@ use rekindle_plan::{
 
 use super::{
     Budget, IntoBudget, RecordError,
+    agreement::Ranks,
     bridge::{self, Interpreter, StepResult},
-    exchange::{Exchange, Ranks},
+    exchange::Exchange,
     finite,
     given::{given, shapes, started},
     lent::Lent,
@@ -203,7 +204,7 @@ where
         batch: I,
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        let mut exchange = self.ranks.as_ref().map(Ranks::exchange);
+        let mut exchange = self.ranks.as_ref().map(Exchange::new);
         let output = self.run_exchanging(model, batch, watch, exchange.as_mut());
         output.map_err(|error| match &mut exchange {
             Some(exchange) => exchange.abandon(error),
@@ -242,7 +243,7 @@ where
         by: (f64, &mut O),
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        let mut exchange = self.ranks.as_ref().map(Ranks::exchange);
+        let mut exchange = self.ranks.as_ref().map(Exchange::new);
         let output = self.run_updating_exchanging(model, batch, by, watch, exchange.as_mut());
         output.or_else(|(updated, error)| {
             let (updated, source) = match &mut exchange {

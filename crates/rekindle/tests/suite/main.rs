@@ -25,6 +25,7 @@ mod executor;
 mod golden_traces;
 mod memory;
 mod odd_chains;
+mod ranks;
 mod recheck;
 mod record;
 mod record_growth;
