@@ -8,7 +8,7 @@ mod standin;
 use std::{
     fs::{self, File},
     io::BufReader,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::{Child, Command},
 };
@@ -24,11 +24,13 @@ fn compiled(standin: &Standin) -> usize {
     lines.filter(|line| !line.contains(" trial")).count()
 }
 
-/// Where cubecl keeps kernels.
-fn database(standin: &Standin) -> PathBuf {
+/// Where cubecl keeps kernels, for each GPU.
+fn databases(standin: &Standin) -> Vec<PathBuf> {
     let folders = fs::read_dir(standin.path("kept/kernels")).expect("kept");
-    let folder = folders.flatten().next().expect("one GPU");
-    folder.path().join("kernels.db")
+    let folders = folders.flatten();
+    folders
+        .map(|folder| folder.path().join("kernels.db"))
+        .collect()
 }
 
 #[test]
@@ -44,15 +46,33 @@ fn a_second_start_compiles_nothing() {
     assert_eq!(compiled(&standin), 0, "{said}");
     assert!(!said.contains("compiling"), "{said}");
 
-    // Another driver, and another GPU: nothing is taken over.
-    for setting in [
+    // Another driver, another GPU, and another one of the same name: nothing is taken over.
+    let others = [
         ("STUB_NVML_DRIVER", "999.1"),
         ("STUB_CUDA_NAME", "Another GPU"),
-    ] {
+        ("STUB_CUDA_CC", "80"),
+    ];
+    for setting in others {
         done(standin.train(&[], &[setting]));
-        assert_eq!(compiled(&standin), first, "{setting:?}");
+        assert!(compiled(&standin) > 0, "{setting:?}");
     }
+    assert_eq!(databases(&standin).len(), 1 + others.len());
     // The first one's are still there.
+    done(standin.train(&[], &[]));
+    assert_eq!(compiled(&standin), 0);
+}
+
+#[test]
+fn two_starts_at_once_share_an_empty_cache() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let both = [(); 2].map(|()| spawned(&mut standin.train(&[], &[])));
+    for child in both {
+        let ended = child.wait_with_output().expect("ended");
+        assert_eq!(ended.status.code(), Some(0), "{}", messages(&ended));
+    }
+    assert!(compiled(&standin) > 0);
     done(standin.train(&[], &[]));
     assert_eq!(compiled(&standin), 0);
 }
@@ -64,8 +84,10 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
     };
     done(standin.train(&[], &[]));
     let first = compiled(&standin);
-    let database = database(&standin);
-    let whole = fs::read(&database).expect("kept");
+    let [database] = &databases(&standin)[..] else {
+        panic!("one GPU");
+    };
+    let whole = fs::read(database).expect("kept");
     let wal = database.with_extension("db-wal");
     let cut = |path: &Path| {
         if let Ok(file) = File::options().write(true).open(path) {
@@ -82,9 +104,9 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
         }
     };
     let damages: [&dyn Fn(); 3] = [
-        &|| fs::write(&database, vec![0x55; whole.len()]).expect("written"),
-        &|| [&database, &wal].into_iter().for_each(|path| cut(path)),
-        &|| [&database, &wal].into_iter().for_each(|path| flip(path)),
+        &|| fs::write(database, vec![0x55; whole.len()]).expect("written"),
+        &|| [database, &wal].into_iter().for_each(|path| cut(path)),
+        &|| [database, &wal].into_iter().for_each(|path| flip(path)),
     ];
     for damage in damages {
         damage();
@@ -102,7 +124,7 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
     assert!(said.contains("compiled kernels cannot be kept"), "{said}");
     assert_eq!(compiled(&standin), first);
     // And the database may be what cannot be written (not for root, whom nothing is refused).
-    let mode = |mode| fs::set_permissions(&database, fs::Permissions::from_mode(mode));
+    let mode = |mode| fs::set_permissions(database, fs::Permissions::from_mode(mode));
     mode(0o400).expect("changed");
     done(standin.train(&[], &[]));
     mode(0o600).expect("changed");
@@ -195,6 +217,47 @@ fn a_gpu_is_shown_with_what_it_is_used_by_or_why_it_is_not() {
         "free",
     ] {
         assert!(all.contains(words), "{words}: {all}");
+    }
+
+    // CUDA's order decides the numbers; memory is that of the GPU at the address.
+    let two = ("STUB_CUDA_DEVICES", "2");
+    let addresses = |order: &str| {
+        let all = devices(&[two, ("CUDA_DEVICE_ORDER", order)]);
+        let numbers = ["cuda:0", "cuda:1"].map(|number| {
+            let line = all.lines().find(|line| line.contains(number));
+            let (_, address) = line.expect("a GPU").split_once("PCI ").expect("an address");
+            address[..12].to_owned()
+        });
+        numbers
+    };
+    let by_address = ["0000:10:00.0", "0000:11:00.0"].map(str::to_owned);
+    assert_eq!(addresses("PCI_BUS_ID"), by_address);
+    let [first, second] = by_address;
+    assert_eq!(addresses("FASTEST_FIRST"), [second, first]);
+
+    // PyTorch's wheels bring the runtime's headers, without those of tensor cores and barriers.
+    let include = all.lines().find_map(|line| {
+        let (_, headers) = line.split_once("headers: ")?;
+        headers.split_once(", ")
+    });
+    let (_, include) = include.expect("a folder");
+    let part = standin.path("part");
+    fs::create_dir_all(part.join("include")).expect("made");
+    for header in fs::read_dir(include).expect("headers").flatten() {
+        let name = header.file_name();
+        if name != "crt" && name != "cccl" {
+            symlink(header.path(), part.join("include").join(name)).expect("linked");
+        }
+    }
+    let lacking = devices(&[("CUDA_PATH", part.to_str().expect("text"))]);
+    let lacking = lacking.split_whitespace().collect::<Vec<_>>().join(" ");
+    for package in [
+        "cuda-crt-13",
+        "cuda-cccl-13",
+        "nvidia-cuda-crt",
+        "nvidia-cuda-cccl",
+    ] {
+        assert!(lacking.contains(package), "{package}: {lacking}");
     }
 
     // Without headers no GPU can be used: the processor is, and one line says why.

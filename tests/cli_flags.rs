@@ -107,6 +107,100 @@ fn an_update_in_backward_changes_the_peak_alone() {
     assert!(messages(&output).contains("accumulate"));
 }
 
+/// Gradients of the last weight are up to half the scale of the loss times an activation: more than `f16` has, at first.
+const HALF: &str = r#"[data]
+type = "synthetic"
+shape = [8]
+target = { classes = 4 }
+samples = 64
+
+[model]
+layers = [{ type = "linear", out = 32 }, "layer_norm", "relu", { type = "linear", out = 4 }]
+
+[train]
+steps = 6
+batch = 2
+dtype = "f16"
+
+[run]
+device = "cpu"
+"#;
+
+#[test]
+fn a_half_type_has_master_weights_and_a_scaled_loss() {
+    let run = folder(HALF);
+    let output = rekindle(run.path(), &["train", "run.toml", "-o", "run", "--json"]);
+    let (said, record) = (messages(&output), document(&output));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let skipped = record["overflow_steps"].as_u64().expect("a number");
+    assert!((1..6).contains(&skipped), "{record}");
+    let scale = 65536 >> skipped;
+    assert_eq!(record["loss_scale"], f64::from(scale));
+    assert!(
+        said.contains(&format!("skipped, and the scale falls to {scale}")),
+        "{said}"
+    );
+    let history = fs::read_to_string(run.path().join("run/history.csv")).expect("a history");
+    let marked = history.lines().filter(|line| line.ends_with(",true"));
+    assert_eq!(marked.count() as u64, skipped);
+    let output = rekindle(run.path(), &["train", "run.toml"]);
+    let closing = String::from_utf8_lossy(&output.stdout);
+    let steps = if skipped == 1 { "step" } else { "steps" };
+    assert!(
+        closing.contains(&format!(
+            "{skipped} {steps} skipped because gradients overflowed; the loss scale is {scale}."
+        )),
+        "{closing}"
+    );
+
+    // Numbers of 4 bytes: two moments, and the copy of each parameter.
+    let state = |arguments: &[&str]| {
+        let arguments = [&["estimate", "run.toml", "--json"], arguments].concat();
+        let estimate = document(&rekindle(run.path(), &arguments));
+        let bytes = estimate["plain"]["peak"]["optimizer_bytes"].as_u64();
+        bytes.expect("bytes") / estimate["param_count"].as_u64().expect("a number")
+    };
+    assert_eq!(state(&[]), 12);
+    assert_eq!(state(&["--no-master-weights"]), 8);
+    assert_eq!(state(&["--dtype", "f32"]), 8);
+
+    let off = train(HALF, &["--loss-scale", "none", "--no-master-weights"]);
+    assert_eq!(off["settings"]["loss_scale"], "none");
+    assert_eq!(off["settings"]["master_weights"], false);
+    assert_eq!(
+        (&off["loss_scale"], &off["overflow_steps"]),
+        (&Value::Null, &json!(0))
+    );
+    assert_eq!(train(HALF, &["--dtype", "bf16"])["loss_scale"], Value::Null);
+    let fixed = ["--loss-scale", "256", "--update", "in-backward"];
+    assert_eq!(train(HALF, &fixed)["loss_scale"], 256.0);
+
+    let refused = |arguments: &[&str], expected: &str| {
+        let output = rekindle(run.path(), &[&["train", "run.toml"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+        assert!(
+            messages(&output).contains(expected),
+            "{}",
+            messages(&output)
+        );
+    };
+    refused(&["--update", "in-backward"], "`loss_scale`");
+    refused(&["--loss-scale", "0"], "a number above 0");
+    let wrong = folder(&HALF.replace("batch = 2", "batch = 2\nloss_scale = \"dynamc\""));
+    let output = rekindle(wrong.path(), &["train", "run.toml"]);
+    assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+    assert!(
+        messages(&output).contains("did you mean `dynamic`?"),
+        "{}",
+        messages(&output)
+    );
+    let message = |flag: &[&str]| {
+        let resume = ["train", "--resume", "run", "--steps", "8"];
+        messages(&rekindle(run.path(), &[&resume, flag].concat()))
+    };
+    assert!(message(&["--no-master-weights"]).contains("master_weights"));
+}
+
 /// Layers whose gradients take about as much as their activations.
 const BOTH: &str = r#"[data]
 type = "synthetic"

@@ -11,6 +11,7 @@ use rekindle::{Dtype, executor::Recheck, meter::Count};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{
     ExecutorKind,
+    loss_scale::LossScale,
     settings::{LossChunks, OnNonFinite},
     update::UpdateChoice,
 };
@@ -22,6 +23,7 @@ use serde::{
 use serde_json::Value;
 
 use crate::{
+    config::OffloadChoice,
     device::DeviceChoice,
     failure::Failure,
     started::{self, Started},
@@ -132,6 +134,14 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
+    /// With f16 and bf16, keep no f32 copy of the parameters in the optimizer: 4 bytes less for each, and small updates are
+    /// lost
+    #[arg(long)]
+    pub no_master_weights: bool,
+    /// What the loss is multiplied by before its backward pass: a number; dynamic; none; or auto (the default), dynamic with
+    /// f16 and none with the others
+    #[arg(long, value_name = "SCALE")]
+    pub loss_scale: Option<LossScale>,
     /// When parameters are updated: after the step; in-backward, each as soon as its gradient is complete; or auto (the
     /// default), after the step unless a budget is not met so
     #[arg(long, value_name = "WHEN")]
@@ -157,6 +167,8 @@ impl ReplaceArgs {
                 None => self.data.or(other.data),
             },
             dtype: self.dtype.or(other.dtype),
+            no_master_weights: self.no_master_weights || other.no_master_weights,
+            loss_scale: self.loss_scale.or(other.loss_scale),
             update: self.update.or(other.update),
             loss_chunks: self.loss_chunks.or(other.loss_chunks),
         }
@@ -373,6 +385,19 @@ pub struct MeasureArgs {
         value_parser = word::<Count>()
     )]
     pub count: Option<Count>,
+    /// Whether a plan within a budget may keep tensors in host memory between forward and backward: auto (the default, on GPUs)
+    /// or never
+    #[arg(
+        long,
+        value_name = "WHEN",
+        hide_possible_values = true,
+        help_heading = "Schedule",
+        value_parser = word::<OffloadChoice>()
+    )]
+    pub offload: Option<OffloadChoice>,
+    /// The most host memory that such tensors may take (by default what is free less an eighth, and less 1 GiB at least)
+    #[arg(long, value_name = "SIZE", help_heading = "Schedule")]
+    pub host_budget: Option<Size>,
     /// Measure again, instead of using a profile that an earlier command kept (in REKINDLE_CACHE or the user's cache folder)
     #[arg(long)]
     pub fresh: bool,

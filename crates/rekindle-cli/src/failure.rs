@@ -198,8 +198,9 @@ fn advised(smallest: Bytes) -> String {
 }
 
 /// What to do where a loss or gradient is not finite.
-const FINITE: &str = "try a smaller learning rate or `clip`; `--on-nonfinite skip` leaves such updates out, unless each is made in the \
-                      backward pass; what was saved is from before";
+const FINITE: &str = "try a smaller learning rate or `clip`, and with `f16` `--loss-scale dynamic` or `--dtype bf16`; \
+                      `--on-nonfinite skip` leaves such updates out, unless each is made in the backward pass; what was saved is from \
+                      before";
 
 /// What to do where a step failed after it had updated some parameters.
 const PARTLY: &str = "`--resume RUN_DIR` continues from the last snapshot; with `--update after` a step that fails leaves nothing";

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use rekindle::record::Update;
-use rekindle_plan::{Bytes, Chain, Schedule, Seconds, graph::OperationId};
+use rekindle::record::{Offload, Update};
+use rekindle_plan::{
+    Bytes, Chain, Schedule, Seconds,
+    graph::{OperationId, TensorId},
+};
 use rekindle_train::session::{Order, Planned};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -43,6 +46,9 @@ pub struct PlanFile {
     /// passes over stages; a `forward` that comes again recomputes some of a stage's operations.
     #[schemars(with = "Vec<String>")]
     schedule: Vec<rekindle_plan::Action>,
+    /// What waits in host memory; only where there is a link to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    offload: Option<Offload>,
     /// Only in plans of single operations of a recorded step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     operations: Option<Operations>,
@@ -54,8 +60,12 @@ pub struct PlanFile {
 struct Operations {
     /// Identifies the recorded step, in hexadecimal: another model, batch or loss has another.
     recording: String,
-    /// The operations to run, in order, as places in the recorded step.
+    /// The operations to run, in order, as places in the recorded step. Behind its n operations stand the transfers: n + 2k
+    /// copies the tensor number k of `offloaded` to the host, n + 2k + 1 fetches it.
     order: Vec<OperationId>,
+    /// The tensors that go to host memory, as places in the recorded step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    offloaded: Vec<TensorId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -76,12 +86,14 @@ impl PlanFile {
             Order::Schedule(schedule) => (schedule.actions().to_vec(), None),
             Order::Operations {
                 operations,
+                offloaded,
                 recording,
             } => (
                 plan.actions.clone(),
                 Some(Operations {
                     recording: format!("{recording:016x}"),
                     order: operations.clone(),
+                    offloaded: offloaded.clone(),
                 }),
             ),
         };
@@ -96,6 +108,7 @@ impl PlanFile {
             predicted_step_s: plan.step,
             segments: plan.segments.clone(),
             schedule,
+            offload: plan.offload,
             operations,
         }
     }
@@ -114,6 +127,7 @@ impl PlanFile {
         let order = match &file.operations {
             Some(operations) => Order::Operations {
                 operations: operations.order.clone(),
+                offloaded: operations.offloaded.clone(),
                 recording: u64::from_str_radix(&operations.recording, 16)
                     .map_err(|error| wrong(format!("`recording`: {error}")))?,
             },

@@ -91,6 +91,9 @@ impl Progress {
     }
 
     fn note_update(&self, planned: &Planned) {
+        if let Some(offload) = crate::summary::offload_line(planned) {
+            self.line(&offload);
+        }
         if let Some(update) = crate::summary::in_backward_line(planned) {
             self.line(&format!("updates {update}"));
         }
@@ -242,8 +245,10 @@ impl Observer for Progress {
             .accuracy
             .map(|share| format!(" acc {:.0}%", 100.0 * share))
             .unwrap_or_default();
+        let scale = step.loss_scale.map(|scale| format!(" scale {scale}"));
+        let scale = scale.unwrap_or_default();
         let message = format!(
-            "loss {:.4}{accuracy} {:.0}/s mem {} peak {}",
+            "loss {:.4}{accuracy}{scale} {:.0}/s mem {} peak {}",
             step.loss,
             self.batch as f64 / step.step_s.0.max(1e-9),
             memory.counted,
@@ -301,9 +306,10 @@ impl Observer for Progress {
         if self.nonfinite > 3 && !self.nonfinite.is_power_of_two() {
             return;
         }
-        let handled = match found.handled {
-            OnNonFinite::Skip => "nothing is updated",
-            OnNonFinite::Stop | OnNonFinite::Continue => "updated anyway",
+        let handled = match (found.lower_scale, found.handled) {
+            (Some(lower), _) => format!("skipped, and the scale falls to {lower}"),
+            (None, OnNonFinite::Skip) => "nothing is updated".into(),
+            (None, OnNonFinite::Stop | OnNonFinite::Continue) => "updated anyway".into(),
         };
         let so_far = match self.nonfinite {
             1 => String::new(),

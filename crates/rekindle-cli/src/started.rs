@@ -159,6 +159,8 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
             device: typed.measure.device.or(before.measure.device),
             executor: typed.measure.executor.or(before.measure.executor),
             count: typed.measure.count.or(before.measure.count),
+            offload: typed.measure.offload.or(before.measure.offload),
+            host_budget: typed.measure.host_budget.or(before.measure.host_budget),
             fresh: typed.measure.fresh,
         },
         verify: typed.verify.or(before.verify),

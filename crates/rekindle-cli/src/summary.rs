@@ -6,8 +6,12 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use rekindle::meter::Count;
-use rekindle_plan::Bytes;
+use rekindle_plan::{
+    Bytes,
+    graph::{Link, Rate},
+};
 use rekindle_train::{
+    loss_scale::LossScale,
     record::{PoolRecord, RunRecord},
     session::Planned,
 };
@@ -58,6 +62,31 @@ pub fn in_backward_line(planned: &Planned) -> Option<String> {
     ))
 }
 
+/// What a plan keeps in host memory.
+pub fn offload_line(planned: &Planned) -> Option<String> {
+    let offload = planned.moves()?;
+    Some(format!(
+        "{} wait in host memory, {} there at most; copying them takes {} of the step",
+        several(offload.tensors, "tensor"),
+        offload.host_peak_bytes,
+        offload.transfer_s
+    ))
+}
+
+/// A link to host memory.
+pub fn link(link: &Link) -> String {
+    let rate = |rate: Rate| {
+        let bytes = Bytes(rate.bytes_per_s as u64);
+        format!("{bytes}/s after {}", rate.latency_s)
+    };
+    format!(
+        "{} there, {} back; at most {} may wait there",
+        rate(link.to_host),
+        rate(link.to_device),
+        link.host_bytes
+    )
+}
+
 /// What is odd about a plan.
 pub fn warnings(planned: &Planned) -> Vec<String> {
     let recomputes = planned.recomputes();
@@ -67,7 +96,7 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
             "the plain run would fit the budget as well, with {} of {budget}",
             planned.plain_peak
         )),
-        Some(_) if !recomputes => warnings.push(
+        Some(_) if !recomputes && planned.moves().is_none() => warnings.push(
             "the plain run fits this budget: nothing is recomputed, and a smaller budget would show what can be saved"
                 .into(),
         ),
@@ -89,6 +118,13 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
     let mut text = format!("{}\n{}\n", saved(record), losses(record));
     if record.steps == 1 {
         text.push_str("One step ran: its time holds what warms up in the first.\n");
+    }
+    if let (Some(scale), LossScale::Dynamic) = (record.loss_scale, record.settings.loss_scale()) {
+        let skipped = several(record.overflow_steps, "step");
+        let _ = writeln!(
+            text,
+            "{skipped} skipped because gradients overflowed; the loss scale is {scale}."
+        );
     }
     if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
         let _ = writeln!(

@@ -22,6 +22,11 @@ impl Bytes {
     /// The most that can be counted.
     pub const MAX: Bytes = Bytes(u64::MAX);
 
+    /// Whether there are none.
+    pub fn is_zero(&self) -> bool {
+        *self == Bytes::ZERO
+    }
+
     /// The sum, or `None` where it does not fit in 64 bits.
     pub fn checked_add(self, other: Bytes) -> Option<Bytes> {
         self.0.checked_add(other.0).map(Bytes)

@@ -24,6 +24,7 @@
 //! | `smallest.rs` | the leanest program |
 //! | `spans.rs` | a program told in terms of stages |
 //! | `updates.rs` | updates of parameters inside the backward pass: when each may run |
+//! | `link.rs` | [`Link`]: host memory as a second place for tensors, and what it costs to use it |
 //! | `validate.rs`, `index.rs`, `found.rs` | the rules of a graph; who makes and reads what; a program with its cost |
 //!
 //! # Example
@@ -33,7 +34,7 @@
 //! use rekindle_plan::{Bytes, Seconds};
 //!
 //! // Three layers, and a backward that reads their inputs: 0 is given, 1 to 3 are activations, 4 to 6 gradients.
-//! let tensor = |id| Tensor { bytes: Bytes(100), given: id == 0, output: id == 6 };
+//! let tensor = |id| Tensor { bytes: Bytes(100), given: id == 0, output: id == 6, ..Tensor::default() };
 //! let operation = |inputs: &[u32], output, backward| Operation {
 //!     inputs: inputs.iter().map(|&id| TensorId(id)).collect(),
 //!     outputs: vec![TensorId(output)],
@@ -65,6 +66,7 @@ mod exact;
 mod found;
 mod index;
 mod ladder;
+mod link;
 mod plan;
 mod program;
 mod search;
@@ -78,6 +80,7 @@ mod validate;
 mod walk;
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -85,8 +88,9 @@ use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
 pub use borders::{Border, borders};
+pub use link::{Link, Rate, Transfer};
 pub use plan::{
-    GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, plan_graph, smallest_program,
+    GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OnDevice, plan_graph, smallest_program,
 };
 pub use program::{Program, ProgramError};
 pub use simulator::{Moment, Simulated, simulate, simulate_watched};
@@ -99,6 +103,7 @@ pub use validate::GraphError;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct TensorId(pub u32);
 
@@ -156,6 +161,9 @@ pub struct Tensor {
     pub given: bool,
     /// Must be there after the last operation.
     pub output: bool,
+    /// Of a tensor that lies in the host's memory, what it takes there; see [`Graph::with_transfers`].
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub host_bytes: Bytes,
 }
 
 /// An operation of a [`Graph`].
@@ -187,6 +195,10 @@ pub struct Operation {
     /// are made and nothing needs the old value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates: Option<TensorId>,
+    /// Whether it moves a tensor to the host's memory or back. Transfers stand behind all other operations of a graph, and
+    /// a fetch makes a tensor that another operation makes too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
 }
 
 impl Default for Operation {
@@ -203,6 +215,7 @@ impl Default for Operation {
             stage: None,
             backward: false,
             updates: None,
+            transfer: None,
         }
     }
 }
@@ -234,9 +247,22 @@ impl Graph {
         (0..self.tensors.len() as u32).map(TensorId)
     }
 
-    /// How many operations there are that are no updates: all updates are behind them.
+    /// How many operations there are that are neither updates nor transfers, which are behind them.
     pub fn recorded_operations(&self) -> usize {
-        self.operations.partition_point(|o| o.updates.is_none())
+        let recorded = |o: &Operation| o.updates.is_none() && o.transfer.is_none();
+        self.operations.partition_point(recorded)
+    }
+
+    /// The numbers of all operations but transfers, in recorded order.
+    pub(crate) fn computing(&self) -> impl Iterator<Item = OperationId> + use<> {
+        (0..self.updates().end as u32).map(OperationId)
+    }
+
+    /// The places of the updates in [`operations`](Self::operations).
+    pub fn updates(&self) -> Range<usize> {
+        let start = self.recorded_operations();
+        let updates = self.operations[start..].partition_point(|o| o.updates.is_some());
+        start..start + updates
     }
 
     /// The tensors that must be there after the last operation.

@@ -14,7 +14,7 @@ use rekindle_plan::{Bytes, Graph};
 /// The times of plans at budgets from the smallest to the recorded peak, in recorded times.
 fn times(graph: &Graph, budgets: u64) -> Vec<f64> {
     graph.validate().unwrap();
-    let (_, least) = smallest_program(graph).unwrap();
+    let least = smallest_program(graph, None).unwrap().simulated;
     let recorded = simulate(graph, &Program::recorded(graph).unwrap());
     let budgets =
         (0..=budgets).map(|part| least.peak.0 + (recorded.peak.0 - least.peak.0) * part / budgets);

@@ -97,7 +97,7 @@ impl Counted<'_> {
             fixed_bytes: params
                 + statistics
                 + self.target_bytes()
-                + self.accumulated_bytes(params)
+                + self.settings.accumulated_bytes(params.0 / self.bytes.float)
                 + executor_bytes(stages.len())
                 + Bytes(self.kernels.kept_bytes(&cost.stages)),
             loss,
@@ -112,16 +112,6 @@ impl Counted<'_> {
         match self.settings.update {
             UpdateChoice::Auto | UpdateChoice::After => measured,
             UpdateChoice::InBackward => measured.updated_in_backward(),
-        }
-    }
-
-    /// The sum of gradients that stays while a batch is run in parts, of all gradients' `bytes`.
-    #[must_use]
-    pub fn accumulated_bytes(&self, bytes: Bytes) -> Bytes {
-        if self.settings.accumulate > 1 {
-            bytes
-        } else {
-            Bytes(0)
         }
     }
 
@@ -193,18 +183,18 @@ impl Counted<'_> {
         };
         // Parameters are updated one after the other.
         let works_on_copy = settings.moments() > 0 || decays || self.settings.clip.is_some();
-        let temp = match self.settings.dtype {
-            Dtype::F32 if works_on_copy => Dtype::F32.bytes(),
-            Dtype::F32 => 0,
-            // The parameter, its gradient and the update in `f32`, then the parameter that comes of them.
-            dtype => 3 * Dtype::F32.bytes() + dtype.bytes(),
+        let copies = match (self.settings.dtype, self.settings.keeps_master_weights()) {
+            (Dtype::F32, _) => u64::from(works_on_copy),
+            // The gradient in `f32`, and without master weights the parameter.
+            (_, true) => 1,
+            (_, false) => 2,
         };
         let largest = largest_weight(&self.model.layers, &self.shape.layers);
         let passes = 3 + 2 * settings.moments();
         OptimizerCost {
             step_s: seconds(0, passes * params.0),
-            temp_bytes: Bytes(temp * largest),
-            state_bytes: settings.state_bytes(params.0 / self.bytes.float),
+            temp_bytes: Bytes(copies * Dtype::F32.bytes() * largest),
+            state_bytes: self.settings.state_bytes(params.0 / self.bytes.float),
         }
     }
 }

@@ -29,16 +29,20 @@ use rekindle_plan::{
     planner,
 };
 
+/// A batch, or a part of one, as a step takes it: the scale of its loss is last, where there is one.
+pub(super) type StepBatch = (Value, TargetTensor, Option<Tensor<1>>);
+
 /// The loss of a part of a batch, and what is counted beside it.
-type LossOfPart = Box<dyn Fn(&Sequential<Stage>, (Value, TargetTensor)) -> (Tensor<1>, Correct)>;
+type LossOfPart = Box<dyn Fn(&Sequential<Stage>, StepBatch) -> (Tensor<1>, Correct)>;
 
 /// A recorded step of a model that is built from a description.
-pub(super) type RecordedStep =
-    Step<Sequential<Stage>, (Value, TargetTensor), (Tensor<1>, Correct), LossOfPart>;
+pub(super) type RecordedStep = Step<Sequential<Stage>, StepBatch, (Tensor<1>, Correct), LossOfPart>;
 
 /// Forward and loss of one of `parts` equal parts of a batch.
 pub(super) fn loss_of_part(parts: usize) -> LossOfPart {
-    Box::new(move |model, (input, targets)| loss(model.forward(input), &targets, parts))
+    Box::new(move |model, (input, targets, scale)| {
+        loss(model.forward(input), &targets, scale, parts)
+    })
 }
 
 /// Runs a recorded step; `run` is told of every span that is done where it watches the step.
@@ -50,7 +54,7 @@ fn run_recorded(
     run: impl FnOnce(
         &RecordedStep,
         &mut dyn FnMut(&Span),
-    ) -> Result<Output<Correct, (Value, TargetTensor)>, RecordError>,
+    ) -> Result<Output<Correct, StepBatch>, RecordError>,
 ) -> Result<Part, TrainError> {
     device.seed(seed.before());
     let mut actions = Vec::new();
@@ -79,18 +83,28 @@ fn run_recorded(
     })
 }
 
-/// Losses of the parts add up to that of the whole batch's mean.
-fn loss(output: Value, targets: &TargetTensor, parts: usize) -> (Tensor<1>, Correct) {
+/// The loss, scaled. Losses of the parts add up to that of the whole batch's mean.
+pub(super) fn loss(
+    output: Value,
+    targets: &TargetTensor,
+    scale: Option<Tensor<1>>,
+    parts: usize,
+) -> (Tensor<1>, Correct) {
     let (loss, correct) = targets.compared(output);
     let loss = match parts {
         1 => loss,
         _ => loss / parts as f64,
+    };
+    let loss = match scale {
+        Some(scale) => loss * scale,
+        None => loss,
     };
     (loss, correct)
 }
 
 /// What a part of a batch gives.
 pub(super) struct Part {
+    /// Scaled, as the gradients are.
     pub(super) loss: Tensor<1>,
     pub(super) correct: Correct,
     pub(super) gradients: GradientsParams,
@@ -185,15 +199,18 @@ impl Engine {
     pub(super) fn run(
         &self,
         model: &Sequential<Stage>,
-        (input, targets): (Value, TargetTensor),
+        (input, targets, scale): StepBatch,
         seed: StepSeed,
         parts: usize,
         device: &Device,
     ) -> Result<Part, TrainError> {
         match self {
             Self::Modules { executor, .. } => {
-                let step =
-                    || executor.step(model, input, seed, |output| loss(output, &targets, parts));
+                let step = || {
+                    executor.step(model, input, seed, |output| {
+                        loss(output, &targets, scale.clone(), parts)
+                    })
+                };
                 let output = quiet::catch(step).map_err(TrainError::Device)??;
                 Ok(Part {
                     loss: output.loss,
@@ -211,7 +228,7 @@ impl Engine {
             } => {
                 let watched = *traced || tracker.is_some();
                 run_recorded(step, tracker.as_deref(), seed, device, |step, watch| {
-                    let batch = (input, targets);
+                    let batch = (input, targets, scale);
                     match watched {
                         true => step.run_watched(model, batch, watch),
                         false => step.run(model, batch),
@@ -225,7 +242,7 @@ impl Engine {
     pub(super) fn run_updating(
         &self,
         model: &mut Sequential<Stage>,
-        batch: (Value, TargetTensor),
+        batch: StepBatch,
         seed: StepSeed,
         (rate, optimizer): (f64, &mut AnyOptimizer),
         device: &Device,

@@ -4,7 +4,8 @@ use burn::tensor::{DType, Device, Int, Tensor};
 
 use super::{
     chunks::check_loss_chunks, engine::loss_of_part, executor_kind::ExecutorKind,
-    loss::TargetTensor, session::RunError, settings::TrainSettings, update::check_update,
+    loss::TargetTensor, loss_scale::LossScale, session::RunError, settings::TrainSettings,
+    update::check_update,
 };
 use crate::{
     data::TargetKind,
@@ -45,10 +46,10 @@ pub fn estimate(
         });
         settings.defer_projection(&mut stages);
         let input = input(&model.input, batch, settings, device);
-        (
-            Sequential::new(stages),
-            (input, targets(target, batch, &model.input, device)),
-        )
+        let targets = targets(target, batch, &model.input, device);
+        let scaled = settings.loss_scale() != LossScale::None;
+        let scale = scaled.then(|| Tensor::empty([1], device));
+        (Sequential::new(stages), (input, targets, scale))
     };
     let loss = loss_of_part(settings.accumulate);
     let estimate =

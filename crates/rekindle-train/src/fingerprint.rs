@@ -6,7 +6,10 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::settings::{Clip, LearningRate, LossChunks, LossKind, OptimizerSettings, TrainSettings};
+use super::{
+    loss_scale::LossScale,
+    settings::{Clip, LearningRate, LossChunks, LossKind, OptimizerSettings, TrainSettings},
+};
 use crate::{
     data::{Dataset, Identity, TargetKind},
     model::spec::{ModelSpec, SampleShape},
@@ -21,6 +24,12 @@ struct Fields<'a> {
     accumulate: Option<usize>,
     seed: u64,
     dtype: Dtype,
+    /// Only where there are such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    master_weights: Option<bool>,
+    /// Only where the loss is scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_scale: Option<LossScale>,
     loss: LossKind,
     /// Only where the loss runs in chunks, which rounds its sums in another way.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,6 +71,8 @@ pub(super) fn fingerprint(
         accumulate: (settings.accumulate > 1).then_some(settings.accumulate),
         seed: settings.seed,
         dtype: settings.dtype,
+        master_weights: settings.keeps_master_weights().then_some(true),
+        loss_scale: Some(settings.loss_scale()).filter(|scale| *scale != LossScale::None),
         loss: settings.loss,
         loss_chunks: (settings.loss_chunks != LossChunks::Whole).then_some(settings.loss_chunks),
         optimizer: settings.optimizer,

@@ -4,8 +4,8 @@
 //! is not finite are the tensors read one by one: finite numbers may have a sum that is too large.
 //!
 //! Cost: one pass over the gradients and one read a step, but where gradients are clipped by their common norm, which is
-//! such a number as well. Memory: some numbers; where a sum is not finite, a copy of one
-//! tensor on the host.
+//! such a number as well. Memory: some numbers, and of a half type a copy of one tensor in `f32`; where a sum is not finite,
+//! a copy of one tensor on the host.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -119,7 +119,8 @@ impl ModuleVisitor for Visit<'_> {
         };
         match &mut self.look {
             Look::Sum(sum) => {
-                let one = tensor.sum().cast(FloatDType::F32);
+                // A sum of finite halves may be too large for them.
+                let one = tensor.cast(FloatDType::F32).sum();
                 **sum = Some(match sum.take() {
                     Some(sum) => sum + one,
                     None => one,
@@ -136,7 +137,7 @@ impl ModuleVisitor for Visit<'_> {
 }
 
 fn has_only_finite<const D: usize>(tensor: Tensor<D>) -> Result<bool, TrainError> {
-    if read(tensor.clone().sum().cast(FloatDType::F32))?.is_finite() {
+    if read(tensor.clone().cast(FloatDType::F32).sum())?.is_finite() {
         return Ok(true);
     }
     let data = tensor.try_into_data();

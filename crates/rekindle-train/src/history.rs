@@ -55,7 +55,7 @@ fn read_optional(cells: &mut Split<'_, char>) -> Option<Option<f64>> {
 }
 
 impl Row for StepRecord {
-    const COLUMNS: &'static str = "step,loss,accuracy,learning_rate,step_s\n";
+    const COLUMNS: &'static str = "step,loss,accuracy,learning_rate,step_s,loss_scale,skipped\n";
 
     fn step(&self) -> usize {
         self.step
@@ -64,7 +64,9 @@ impl Row for StepRecord {
     fn write(&self, to: &mut String) {
         let _ = write!(to, "{},{:?},", self.step, self.loss);
         optional(self.accuracy, to);
-        let _ = write!(to, ",{:?},{:?}", self.learning_rate, self.step_s.0);
+        let _ = write!(to, ",{:?},{:?},", self.learning_rate, self.step_s.0);
+        optional(self.loss_scale, to);
+        let _ = write!(to, ",{}", self.skipped);
     }
 
     fn read(line: &str) -> Option<Self> {
@@ -75,6 +77,8 @@ impl Row for StepRecord {
             accuracy: read_optional(&mut cells)?,
             learning_rate: cells.next()?.parse().ok()?,
             step_s: Seconds(cells.next()?.parse().ok()?),
+            loss_scale: read_optional(&mut cells)?,
+            skipped: cells.next()?.parse().ok()?,
         };
         cells.next().is_none().then_some(row)
     }
@@ -287,6 +291,8 @@ mod tests {
             accuracy: step.is_multiple_of(2).then_some(1.0 / 3.0),
             learning_rate: 1e-300,
             step_s: Seconds(f64::MIN_POSITIVE),
+            loss_scale: step.is_multiple_of(3).then_some(65536.0),
+            skipped: step.is_multiple_of(2),
         }
     }
 

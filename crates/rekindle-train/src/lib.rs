@@ -11,6 +11,7 @@
 //! | [`profiles`] | measured chains, kept from one process to the next |
 //! | [`settings`] | what a run is told: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
+//! | [`loss_scale`] | gradients of `f16` that would vanish |
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
 //! | [`record`] | what a run leaves behind: the JSON document of a run |
 //! | [`run_dir`], [`replace`] | a run's folder: lock, history, snapshots, weights |
@@ -38,6 +39,7 @@ mod history;
 mod learning_rate;
 mod lock;
 pub mod loss;
+pub mod loss_scale;
 pub mod model;
 mod nonfinite;
 pub mod optimizer;

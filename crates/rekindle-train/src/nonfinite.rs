@@ -15,18 +15,33 @@ pub struct NonFinite {
     pub gradient: Option<(usize, String)>,
     /// What was done.
     pub handled: OnNonFinite,
+    /// What the loss was multiplied by before its backward pass, where it is scaled.
+    pub loss_scale: Option<f64>,
+    /// The smaller scale of the next step, where the scale may be the reason: then the step was skipped.
+    pub lower_scale: Option<f64>,
+}
+
+impl NonFinite {
+    /// The scale of the loss in words, after a comma.
+    pub(super) fn scaled(&self) -> String {
+        match (self.loss_scale, self.lower_scale) {
+            (None, _) => String::new(),
+            (Some(1.0), None) => ", with a loss scale of 1, which does not fall further".into(),
+            (Some(scale), _) => format!(", with the loss scaled by {scale}"),
+        }
+    }
 }
 
 impl fmt::Display for NonFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, loss, .. } = self;
         write!(f, "step {step}: the loss is {loss}")?;
-        match &self.gradient {
-            Some((_, path)) => write!(
+        if let Some((_, path)) = &self.gradient {
+            write!(
                 f,
                 ", and the first gradient that is not finite is that of `{path}`"
-            ),
-            None => Ok(()),
+            )?;
         }
+        f.write_str(&self.scaled())
     }
 }

@@ -1,9 +1,11 @@
 //! burn's optimizers, chosen at run time, and clipping of all gradients together.
 //!
 //! Parameters are updated one after the other, each in `f32` whatever its type is: gradient, clipping, state and the
-//! updated value are `f32`, and only the value that stays is rounded. The module [`dtype`](rekindle::dtype) says why.
+//! updated value are `f32`, and only the value that stays is rounded; [`MasterWeights`] keep it in `f32` as well.
 //! Where parameters are `f32` the update is that of burn's [`ModuleOptimizer`](burn::optim::ModuleOptimizer), bit for
 //! bit.
+//!
+//! A gradient is first divided by the [scale of the loss](super::loss_scale), then clipped.
 //!
 //! Memory: for smaller types, copies of one parameter and of its gradient while it is updated.
 
@@ -17,29 +19,35 @@ use burn::{
     grad_clipping::{GradientClipping, GradientClippingConfig},
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{
-        AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, SgdConfig, StateSink,
-        decay::WeightDecayConfig, momentum::MomentumConfig,
+        AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams,
+        Optimizer as BurnOptimizer, SgdConfig, StateSink, decay::WeightDecayConfig,
+        momentum::MomentumConfig,
     },
     tensor::{Device, Tensor},
 };
 
 use super::{
     finite,
+    loss_scale::LossScaler,
     run_dir_error::RunDirError,
-    settings::{Clip, OptimizerSettings},
+    settings::{Clip, OptimizerSettings, TrainSettings},
     snapshot::{Snapshot, SnapshotWriter},
 };
 use rekindle::{
+    MasterWeights,
     dtype::Dtype,
     record::{Leaf, Optimizer},
     sequential::Sequential,
 };
 
-/// Updates models as [`OptimizerSettings`] and [`Clip`] say.
+/// Updates models as [`TrainSettings`] say.
 pub struct AnyOptimizer {
     optimizer: Arc<dyn DynOptimizer>,
+    /// Whether it keeps parameters in `f32` itself.
+    keeps_master_weights: bool,
     clip_each: Option<GradientClipping>,
     global_norm: Option<f64>,
+    scaler: LossScaler,
     states: HashMap<ParamId, DynState>,
 }
 
@@ -48,39 +56,53 @@ impl Optimizer for AnyOptimizer {
         Self {
             optimizer: self.optimizer.clone(),
             clip_each: self.clip_each.clone(),
-            global_norm: self.global_norm,
+            scaler: self.scaler.clone(),
             states: HashMap::new(),
+            ..*self
         }
     }
 
-    fn step<M: Module>(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
+    fn step<M: Module>(&mut self, rate: f64, model: M, mut gradients: GradientsParams) -> M {
         let squares = self.sum_of_squares(&model, &gradients);
         // A device that failed says so where the updated values are read.
         let squares = squares.and_then(|sum| finite::read(sum).ok());
-        let mut gradients = self.clipped(&model, gradients, squares);
-        self.update(rate, model, &mut gradients)
+        let factor = self.factor(squares);
+        self.update(rate, model, &mut gradients, factor)
     }
 }
 
 impl AnyOptimizer {
     /// An optimizer without state yet.
     #[must_use]
-    pub fn new(settings: OptimizerSettings, clip: Option<Clip>) -> Self {
-        let clip_each = match clip {
+    pub fn new(settings: &TrainSettings) -> Self {
+        let clip_each = match settings.clip {
             Some(Clip::Value { max }) => Some(GradientClippingConfig::Value(max as f32).init()),
             Some(Clip::Norm { max }) => Some(GradientClippingConfig::Norm(max as f32).init()),
             Some(Clip::GlobalNorm { .. }) | None => None,
         };
-        let global_norm = match clip {
+        let global_norm = match settings.clip {
             Some(Clip::GlobalNorm { max }) => Some(max),
             _ => None,
         };
+        let keeps_master_weights = settings.keeps_master_weights();
         Self {
-            optimizer: optimizer(settings),
+            optimizer: optimizer(settings.optimizer, keeps_master_weights),
+            keeps_master_weights,
             clip_each,
             global_norm,
+            scaler: LossScaler::new(settings),
             states: HashMap::new(),
         }
+    }
+
+    /// The scale of the loss.
+    pub(super) fn scaler(&self) -> &LossScaler {
+        &self.scaler
+    }
+
+    /// The scale of the loss, to be told what became of a step.
+    pub(super) fn scaler_mut(&mut self) -> &mut LossScaler {
+        &mut self.scaler
     }
 
     /// Updates the model one layer after the other: the same update, with less memory alive at once where work is
@@ -89,15 +111,15 @@ impl AnyOptimizer {
         &mut self,
         rate: f64,
         model: Sequential<L>,
-        gradients: GradientsParams,
+        mut gradients: GradientsParams,
         squares: Option<f64>,
         mut before_each: impl FnMut(usize),
     ) -> Sequential<L> {
-        let mut gradients = self.clipped(&model, gradients, squares);
+        let factor = self.factor(squares);
         let mut updated = Vec::with_capacity(model.len());
         for (place, layer) in model.into_layers().into_iter().enumerate() {
             before_each(place);
-            updated.push(self.update(rate, layer, &mut gradients));
+            updated.push(self.update(rate, layer, &mut gradients, factor));
         }
         Sequential::new(updated)
     }
@@ -112,30 +134,43 @@ impl AnyOptimizer {
         sum_of_squares(model, gradients)
     }
 
-    /// The gradients, scaled where their common norm is bounded.
-    fn clipped<M: Module>(
-        &self,
-        model: &M,
-        gradients: GradientsParams,
-        squares: Option<f64>,
-    ) -> GradientsParams {
-        match (self.global_norm, squares) {
-            (Some(max), Some(squares)) => clip_global_norm(model, gradients, max, squares.sqrt()),
-            _ => gradients,
-        }
+    /// What each gradient is multiplied by, where the loss is scaled or the common norm is bounded: `1 / scale`, and
+    /// `max / norm` where the norm, without the scale, exceeds `max` (Pascanu et al. 2013, algorithm 1). A norm that is not
+    /// finite bounds nothing, so that the loss shows it.
+    fn factor(&self, squares: Option<f64>) -> Option<f64> {
+        let scale = self.scaler.scale();
+        let unscaled = 1.0 / scale.unwrap_or(1.0);
+        let Some((max, squares)) = self.global_norm.zip(squares) else {
+            return scale.map(|_| unscaled);
+        };
+        let norm = squares.sqrt() * unscaled;
+        Some(match norm > max && norm.is_finite() {
+            true => unscaled * (max / norm),
+            false => unscaled,
+        })
     }
 
     /// Updates the parameters of `module` that have a gradient, which is taken.
-    fn update<M: Module>(&mut self, rate: f64, module: M, gradients: &mut GradientsParams) -> M {
+    fn update<M: Module>(
+        &mut self,
+        rate: f64,
+        module: M,
+        gradients: &mut GradientsParams,
+        factor: Option<f64>,
+    ) -> M {
         struct Update<'a> {
             optimizer: &'a mut AnyOptimizer,
             gradients: &'a mut GradientsParams,
             rate: f64,
+            factor: Option<f64>,
         }
         impl ModuleMapper for Update<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
                 match self.gradients.remove::<D>(param.id) {
-                    Some(gradient) => self.optimizer.update_one(self.rate, param, gradient),
+                    Some(gradient) => {
+                        let Self { rate, factor, .. } = *self;
+                        self.optimizer.update_one(rate, param, gradient, factor)
+                    }
                     None => param,
                 }
             }
@@ -144,6 +179,7 @@ impl AnyOptimizer {
             optimizer: self,
             gradients,
             rate,
+            factor,
         })
     }
 
@@ -153,16 +189,23 @@ impl AnyOptimizer {
         rate: f64,
         param: Param<Tensor<D>>,
         gradient: Tensor<D>,
+        factor: Option<f64>,
     ) -> Param<Tensor<D>> {
         let (id, parameter, mapper) = param.consume();
         let leaf = Leaf::of(&parameter);
         let dtype = parameter.dtype();
 
         let mut gradient = gradient.cast(Dtype::F32.float());
+        if let Some(factor) = factor {
+            gradient = gradient * factor;
+        }
         if let Some(clip) = &self.clip_each {
             gradient = clip.clip_gradient(gradient);
         }
-        let parameter = parameter.inner().cast(Dtype::F32.float());
+        let mut parameter = parameter.inner();
+        if !self.keeps_master_weights {
+            parameter = parameter.cast(Dtype::F32.float());
+        }
         let state = self.states.remove(&id);
         let (updated, state) = self.optimizer.step_dyn(
             D,
@@ -192,7 +235,8 @@ impl AnyOptimizer {
 
     /// Writes the state of every parameter.
     pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        to.optimizer(&*self.optimizer, &self.states)
+        to.optimizer(&*self.optimizer, &self.states)?;
+        self.scaler.save(to)
     }
 
     /// Goes on with the state that an optimizer of the same settings has written.
@@ -202,12 +246,23 @@ impl AnyOptimizer {
         device: &Device,
     ) -> Result<Self, RunDirError> {
         let states = from.optimizer(&*self.optimizer, device)?;
-        Ok(Self { states, ..self })
+        let scaler = self.scaler.restored(from)?;
+        Ok(Self {
+            states,
+            scaler,
+            ..self
+        })
     }
 }
 
-/// burn's optimizer of these settings.
-fn optimizer(settings: OptimizerSettings) -> Arc<dyn DynOptimizer> {
+/// burn's optimizer of these settings, with [`MasterWeights`] or without.
+fn optimizer(settings: OptimizerSettings, keeps_master_weights: bool) -> Arc<dyn DynOptimizer> {
+    fn of(optimizer: impl BurnOptimizer, keeps_master_weights: bool) -> Arc<dyn DynOptimizer> {
+        match keeps_master_weights {
+            true => Arc::new(MasterWeights::new(optimizer)),
+            false => Arc::new(optimizer),
+        }
+    }
     let penalty = |decay: f64| (decay > 0.0).then(|| WeightDecayConfig::new(decay as f32));
     match settings {
         OptimizerSettings::Sgd {
@@ -223,7 +278,7 @@ fn optimizer(settings: OptimizerSettings) -> Arc<dyn DynOptimizer> {
             let config = SgdConfig::new()
                 .with_momentum(momentum)
                 .with_weight_decay(penalty(weight_decay));
-            Arc::new(config.build())
+            of(config.build(), keeps_master_weights)
         }
         OptimizerSettings::Adam {
             betas: [beta_1, beta_2],
@@ -235,7 +290,7 @@ fn optimizer(settings: OptimizerSettings) -> Arc<dyn DynOptimizer> {
                 .with_beta_2(beta_2 as f32)
                 .with_epsilon(epsilon as f32)
                 .with_weight_decay(penalty(weight_decay));
-            Arc::new(config.build())
+            of(config.build(), keeps_master_weights)
         }
         OptimizerSettings::AdamW {
             betas: [beta_1, beta_2],
@@ -247,7 +302,7 @@ fn optimizer(settings: OptimizerSettings) -> Arc<dyn DynOptimizer> {
                 .with_beta_2(beta_2 as f32)
                 .with_epsilon(epsilon as f32)
                 .with_weight_decay(weight_decay as f32);
-            Arc::new(config.build())
+            of(config.build(), keeps_master_weights)
         }
     }
 }
@@ -283,41 +338,6 @@ fn sum_of_squares<M: Module>(model: &M, gradients: &GradientsParams) -> Option<T
     squared.sum
 }
 
-/// Scales all gradients by `max / norm` where their common L2 norm exceeds `max` (Pascanu et al. 2013, algorithm 1).
-///
-/// A gradient that is not finite leaves them as they are, so that the loss shows it.
-fn clip_global_norm<M: Module>(
-    model: &M,
-    gradients: GradientsParams,
-    max: f64,
-    norm: f64,
-) -> GradientsParams {
-    /// Moves rather than changes in place, so that a parameter used twice is scaled once.
-    struct Scale {
-        from: GradientsParams,
-        to: GradientsParams,
-        factor: f64,
-    }
-    impl ModuleVisitor for Scale {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.from.remove::<D>(param.id) {
-                self.to.register::<D>(param.id, gradient * self.factor);
-            }
-        }
-    }
-
-    if norm <= max || !norm.is_finite() {
-        return gradients;
-    }
-    let mut scale = Scale {
-        from: gradients,
-        to: GradientsParams::new(),
-        factor: max / norm,
-    };
-    model.visit(&mut scale);
-    scale.to
-}
-
 #[cfg(test)]
 mod tests {
     use burn::{
@@ -327,6 +347,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::loss_scale::LossScale;
 
     const RATE: f64 = 0.1;
     const STEPS: usize = 3;
@@ -380,7 +401,11 @@ mod tests {
                 .init(),
         ];
         for (settings, mut burns) in [sgd, adam, adam_w].into_iter().zip(burns) {
-            let mut ours = AnyOptimizer::new(settings, Some(Clip::Norm { max: 0.5 }));
+            let mut ours = AnyOptimizer::new(&TrainSettings {
+                optimizer: settings,
+                clip: Some(Clip::Norm { max: 0.5 }),
+                ..TrainSettings::default()
+            });
             burns = burns.with_grad_clipping(GradientClipping::Norm(0.5));
             let mut one = LinearConfig::new(5, 7).init(&device);
             let first = values(&one);
@@ -393,6 +418,97 @@ mod tests {
             }
             assert_ne!(values(&one), first, "{settings:?}");
             assert!(one.weight.is_require_grad());
+        }
+    }
+
+    fn sgd(dtype: Dtype) -> TrainSettings {
+        TrainSettings {
+            dtype,
+            optimizer: OptimizerSettings::Sgd {
+                momentum: 0.0,
+                weight_decay: 0.0,
+            },
+            ..TrainSettings::default()
+        }
+    }
+
+    /// Steps of `weight`, a single number in the settings' type, along the gradient of `loss`, scaled.
+    fn steps(
+        settings: &TrainSettings,
+        (rate, count): (f64, usize),
+        weight: f32,
+        loss: impl Fn(Tensor<1>) -> Tensor<1>,
+    ) -> f32 {
+        let device = Device::flex().autodiff();
+        let mut optimizer = AnyOptimizer::new(settings);
+        let tensor = Tensor::from_data([weight], (&device, settings.dtype.float().into()));
+        let mut param = Param::from_tensor(tensor);
+        for _ in 0..count {
+            let mut loss = loss(param.val()).cast(Dtype::F32.float());
+            if let Some(scale) = optimizer.scaler().tensor(&device) {
+                loss = loss * scale;
+            }
+            let gradients = GradientsParams::from_grads(loss.backward(), &param);
+            param = optimizer.step(rate, param, gradients);
+        }
+        param.val().into_data().iter::<f32>().next().expect("one")
+    }
+
+    /// The loss is the weight, so that its gradient is 1: `n` updates of 2^-13 come to `1 - n 2^-13`, of which none is half
+    /// as large as the distance of numbers below 1, 2^-8 in `bf16` and 2^-11 in `f16`.
+    #[test]
+    fn updates_below_the_last_place_add_up_in_master_weights() {
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            for (master_weights, expected) in [(true, 1.0 - 512.0 / 8192.0), (false, 1.0)] {
+                let settings = TrainSettings {
+                    master_weights,
+                    loss_scale: LossScale::None,
+                    ..sgd(dtype)
+                };
+                let weight = steps(&settings, (1.0 / 8192.0, 512), 1.0, |weight| weight);
+                assert_eq!(weight, expected, "{dtype}, {master_weights}");
+            }
+        }
+    }
+
+    /// Of `w x` with `x` = 2^-13, weighted by 2^-13, the gradient by `w` is 2^-26: `f16` has no number between 0 and 2^-24.
+    #[test]
+    fn a_gradient_too_small_for_f16_takes_a_scaled_loss() {
+        let small = 1.0 / 8192.0;
+        let of = |loss_scale| {
+            let settings = TrainSettings {
+                loss_scale,
+                ..sgd(Dtype::F16)
+            };
+            steps(&settings, (1024.0, 1), 0.0, |weight| {
+                (weight * small).cast(Dtype::F32.float()) * small
+            })
+        };
+        let exact = -1024.0 * 2.0_f32.powi(-26);
+        assert_eq!(of(LossScale::None), 0.0);
+        assert_eq!(of(LossScale::Auto), exact);
+        assert_eq!(of(LossScale::Fixed(1024.0)), exact);
+    }
+
+    /// Gradients 3 and 4 have the norm 5, however the loss is scaled.
+    #[test]
+    fn gradients_are_clipped_without_the_scale() {
+        let device = Device::flex().autodiff();
+        for clip in [Clip::GlobalNorm { max: 1.0 }, Clip::Norm { max: 1.0 }] {
+            let settings = TrainSettings {
+                clip: Some(clip),
+                loss_scale: LossScale::Fixed(1024.0),
+                ..sgd(Dtype::F32)
+            };
+            let param = Param::from_tensor(Tensor::<1>::zeros([2], &device));
+            let mut gradients = GradientsParams::new();
+            let scaled = [3.0 * 1024.0, 4.0 * 1024.0];
+            gradients.register(param.id, Tensor::<1>::from_data(scaled, &Device::flex()));
+            let param = AnyOptimizer::new(&settings).step(1.0, param, gradients);
+            let found: Vec<f32> = param.val().into_data().iter::<f32>().collect();
+            for (found, exact) in found.iter().zip([-0.6, -0.8]) {
+                assert!((found - exact).abs() < 1e-6, "{clip:?}: {found}");
+            }
         }
     }
 }

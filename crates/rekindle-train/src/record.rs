@@ -10,7 +10,7 @@ use super::{ExecutorKind, settings::TrainSettings, timeline::Timeline};
 use crate::model::spec::ModelSpec;
 use rekindle::{
     meter::{Count, Leftover, PhaseReading},
-    record::Update,
+    record::{Offload, Update},
 };
 
 /// Format tag of [`RunRecord`].
@@ -30,6 +30,10 @@ pub struct StepRecord {
     pub learning_rate: f64,
     /// Wall-clock seconds of the whole step, from fetching the batch to the updated parameters.
     pub step_s: Seconds,
+    /// What the loss was multiplied by before its backward pass; `None` where it is not scaled.
+    pub loss_scale: Option<f64>,
+    /// Whether the step updated nothing: its loss or gradients were not finite.
+    pub skipped: bool,
 }
 
 /// Memory of one step, phase by phase.
@@ -196,6 +200,9 @@ pub struct RunRecord {
     /// Times of the quickest and of the slowest of these steps; `null` where there is none.
     #[serde(default)]
     pub step_range_s: Option<[Seconds; 2]>,
+    /// What waited in host memory; only where there is a link to it. Of a run that was planned again, by its last plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<Offload>,
     /// The same training without recomputing.
     pub plain: PlainRun,
     /// Loss of the first step; `null` where it is not finite.
@@ -218,6 +225,12 @@ pub struct RunRecord {
     /// became of them.
     #[serde(default)]
     pub nonfinite_steps: usize,
+    /// Further steps since then that were skipped because gradients overflowed with the loss scaled; the scale fell.
+    #[serde(default)]
+    pub overflow_steps: usize,
+    /// The scale of the loss after the last step; `null` where it is not scaled.
+    #[serde(default)]
+    pub loss_scale: Option<f64>,
     /// Number of plans made anew since then, because memory ran short.
     #[serde(default)]
     pub replans: usize,
@@ -297,6 +310,8 @@ mod tests {
             accuracy: None,
             learning_rate: 0.5,
             step_s: Seconds(0.25),
+            loss_scale: None,
+            skipped: false,
         };
         let text = serde_json::to_string(&step).expect("JSON");
         let read: StepRecord = serde_json::from_str(&text).expect("what was written");

@@ -20,7 +20,7 @@ use std::{
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, Plan, PlanError, PlanRequest, Schedule, Seconds, StageId,
     Violation,
-    graph::{Levers, OperationId},
+    graph::{Levers, OperationId, TensorId},
     simulate,
 };
 use thiserror::Error;
@@ -50,7 +50,7 @@ use rekindle::{
     executor::{Recheck, StepError},
     meter::{Count, PeakMemory},
     profile::Measured,
-    record::{PlanElsewhere, RecordError, Update},
+    record::{Offload, PlanElsewhere, RecordError, Update},
 };
 
 /// [`Job::keep_snapshots`], where nothing else is asked for.
@@ -92,6 +92,9 @@ pub struct Job<'a> {
     pub track: bool,
     /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
     pub free: Option<Bytes>,
+    /// The most bytes of the host's memory in which a plan's tensors may wait: `None` keeps them on the device. For recorded
+    /// steps on GPUs.
+    pub host: Option<Bytes>,
     /// All bytes of the device, where that is known.
     pub total: Option<Bytes>,
     /// The most that one buffer of the device may take, where that is limited: a model with a larger tensor is not run.
@@ -132,6 +135,7 @@ impl<'a> Job<'a> {
             recheck: Recheck::default(),
             track: false,
             free: None,
+            host: None,
             total: None,
             largest_buffer: None,
             run_dir: None,
@@ -207,8 +211,10 @@ pub enum Order {
     Schedule(Schedule),
     /// Operations of a recorded step.
     Operations {
-        /// Their places in the recording.
+        /// Their places in the recording, and behind these the transfers of `offloaded`.
         operations: Vec<OperationId>,
+        /// The tensors that go to the host.
+        offloaded: Vec<TensorId>,
         /// The [recording's](rekindle::record::StagedPlan::recording).
         recording: u64,
     },
@@ -247,6 +253,8 @@ pub struct Planned {
     pub source: String,
     /// Operations that run again in a recorded step, and how many there are.
     pub operations: Option<(usize, usize)>,
+    /// What goes to the host's memory, where there is a link to it.
+    pub offload: Option<Offload>,
     /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
     pub levers: Option<Levers>,
     /// When parameters are updated.
@@ -299,6 +307,7 @@ impl Planned {
             param_count: 0,
             source: plan.source.to_string(),
             operations: None,
+            offload: None,
             levers: None,
             update: Update::After,
             in_backward_because: None,
@@ -322,6 +331,12 @@ impl Planned {
             )
         };
         self.actions.iter().filter(balanced).count()
+    }
+
+    /// What waits in host memory, where anything does.
+    #[must_use]
+    pub fn moves(&self) -> Option<&Offload> {
+        self.offload.as_ref().filter(|offload| offload.tensors > 0)
     }
 
     /// Whether anything runs again.
@@ -456,12 +471,13 @@ pub enum RunError {
     Train(#[from] TrainError),
     /// The loss or a gradient is not finite, and the settings stop there: the state is that before the step.
     #[error(
-        "the loss of step {} is {}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
-         optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage)
+        "the loss of step {} is {}{}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
+         optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage),
+         found.scaled()
     )]
     NonFinite {
         /// What was found.
-        found: NonFinite,
+        found: Box<NonFinite>,
         /// The epoch of its batch, from 1.
         epoch: usize,
         /// The batch within its epoch, from 1.

@@ -4,11 +4,11 @@ use std::{fmt, str::FromStr};
 
 use rekindle_plan::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use rekindle::{ChunkedCrossEntropy, dtype::Dtype};
 
-use crate::{model::stage::Stage, short_form, update::UpdateChoice};
+use crate::{loss_scale::LossScale, model::stage::Stage, short_form, update::UpdateChoice};
 
 /// Everything that decides the updates, apart from the model, the data and the schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +30,15 @@ pub struct TrainSettings {
     /// The type of parameters and activations: `f32`, `f16` or `bf16`.
     #[schemars(extend("enum" = Dtype::ALL), with = "String")]
     pub dtype: Dtype,
+    /// Whether the optimizer keeps an `f32` copy of `f16` and `bf16` parameters. Without one, updates below half a unit in a
+    /// parameter's last place are lost. `f32` parameters need none. Snapshots hold the copy; `weights.safetensors` holds the
+    /// model's own values, in its type.
+    pub master_weights: bool,
+    /// What the loss is multiplied by before its backward pass, and gradients divided by before their update: a number,
+    /// `dynamic`, `none`, or `auto` for `dynamic` with `f16` and `none` with the others. A dynamic scale begins at 65,536, falls
+    /// by half where a gradient overflows, whose step is skipped, and doubles after 2,000 steps without that.
+    #[schemars(schema_with = "LossScale::schema")]
+    pub loss_scale: LossScale,
     /// What is minimised.
     #[schemars(extend("x-default" = "what fits the data's targets"))]
     pub loss: LossKind,
@@ -69,6 +78,8 @@ impl Default for TrainSettings {
             accumulate: 1,
             seed: 0,
             dtype: Dtype::default(),
+            master_weights: true,
+            loss_scale: LossScale::default(),
             loss: LossKind::CrossEntropy,
             loss_chunks: LossChunks::default(),
             learning_rate: LearningRate::Constant {
@@ -99,6 +110,39 @@ impl TrainSettings {
     pub(super) fn defer_projection(&self, stages: &mut [Stage]) {
         if let (Some(loss), Some(last)) = (self.loss_chunks.cross_entropy(), stages.last_mut()) {
             last.defer_projection(loss);
+        }
+    }
+
+    /// Whether the optimizer keeps a copy of the parameters.
+    #[must_use]
+    pub fn keeps_master_weights(&self) -> bool {
+        self.master_weights && self.dtype != Dtype::F32
+    }
+
+    /// How the loss is scaled; never [`LossScale::Auto`].
+    #[must_use]
+    pub fn loss_scale(&self) -> LossScale {
+        match (self.loss_scale, self.dtype) {
+            (LossScale::Auto, Dtype::F16) => LossScale::Dynamic,
+            (LossScale::Auto, Dtype::F32 | Dtype::Bf16) => LossScale::None,
+            (chosen, _) => chosen,
+        }
+    }
+
+    /// Bytes of the optimizer's state, which appear in the first step, for so many parameters. All of it is `f32`.
+    #[must_use]
+    pub fn state_bytes(&self, param_count: u64) -> Bytes {
+        let each = self.optimizer.moments() + u64::from(self.keeps_master_weights());
+        let numbers = each.saturating_mul(param_count);
+        Bytes(numbers.saturating_mul(Dtype::F32.bytes()))
+    }
+
+    /// Bytes of the sum of gradients, which is `f32`, that stays while a batch is run in parts.
+    #[must_use]
+    pub fn accumulated_bytes(&self, param_count: u64) -> Bytes {
+        match self.accumulate {
+            0 | 1 => Bytes::ZERO,
+            _ => Bytes(param_count.saturating_mul(Dtype::F32.bytes())),
         }
     }
 
@@ -177,17 +221,7 @@ impl fmt::Display for LossChunks {
 
 impl<'de> Deserialize<'de> for LossChunks {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Count(usize),
-            Word(String),
-        }
-        let text = match Form::deserialize(deserializer)? {
-            Form::Count(count) => count.to_string(),
-            Form::Word(word) => word,
-        };
-        text.parse().map_err(D::Error::custom)
+        short_form::number_or_word(deserializer)
     }
 }
 
@@ -387,12 +421,5 @@ impl OptimizerSettings {
             Self::Sgd { momentum, .. } => u64::from(*momentum > 0.0),
             Self::Adam { .. } | Self::AdamW { .. } => 2,
         }
-    }
-
-    /// Bytes of state that appear in the first step for so many parameters, whose type it does not have.
-    #[must_use]
-    pub fn state_bytes(&self, param_count: u64) -> Bytes {
-        let numbers = self.moments().saturating_mul(param_count);
-        Bytes(numbers.saturating_mul(Dtype::F32.bytes()))
     }
 }

@@ -11,7 +11,7 @@
 //! `x-default` says in words from which other keys a default follows, `x-expected` what is accepted where the schema
 //! alone reads badly.
 
-use std::{fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData, str::FromStr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
@@ -22,6 +22,23 @@ use serde::{
     },
 };
 use serde_json::{Map, Value, json};
+
+/// Reads a number or a word as the command line does.
+pub(crate) fn number_or_word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Number(serde_json::Number),
+        Word(String),
+    }
+    let text = match Form::deserialize(deserializer)? {
+        Form::Number(number) => number.to_string(),
+        Form::Word(word) => word,
+    };
+    text.parse().map_err(D::Error::custom)
+}
 
 /// One number for both directions, or one for each.
 #[derive(Deserialize)]

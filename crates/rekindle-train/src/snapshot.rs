@@ -5,14 +5,16 @@
 //! fingerprint, steps done, first and last loss, last and best evaluation
 //! count, then an id and a tensor for each parameter and statistic, in the model's order
 //! count, then an id, a rank, named tensors and named scalars for each parameter that has optimizer state
+//! where the loss scale is dynamic: the scale, and steps since it changed
 //! "end\n", CRC-32 of everything before
 //! ```
 //! Between the marks all is bincode, at full precision. Ids of parameters survive, since the optimizer finds its state
 //! by them; statistics get new ones, which nothing looks up.
 //!
 //! Memory: on the host, copies of one parameter's optimizer state, and of one tensor once more while burn aligns it: two
-//! times the largest parameter for SGD with momentum, three times for Adam. No gradient is there when a snapshot is
-//! taken, so this stays below the optimizer's own peak where no parameter is more than a third of the model.
+//! times the largest parameter for SGD with momentum, three times for Adam, each once more with master weights. No gradient
+//! is there when a snapshot is taken, so this stays below the optimizer's own peak where no parameter is more than a third of
+//! the model, with master weights a sixth.
 //! Cost: reading goes over the file twice, so that a damaged one is known before anything is built on it.
 
 use std::{
@@ -136,7 +138,7 @@ pub(super) struct SnapshotWriter<'a> {
 }
 
 impl SnapshotWriter<'_> {
-    fn put<T: Serialize + ?Sized>(&mut self, value: &T) -> io::Result<()> {
+    pub(super) fn put<T: Serialize + ?Sized>(&mut self, value: &T) -> io::Result<()> {
         match encode_into_std_write(value, self, config::standard()) {
             Ok(_) => Ok(()),
             Err(EncodeError::Io { inner, .. }) => Err(inner),
@@ -275,7 +277,7 @@ impl Snapshot {
     }
 
     /// The next value. Lengths in it that are far beyond the file's are refused before memory is taken for them.
-    fn take<T: DeserializeOwned>(&mut self) -> Result<T, RunDirError> {
+    pub(super) fn take<T: DeserializeOwned>(&mut self) -> Result<T, RunDirError> {
         let from = &mut self.input;
         let most = self.bytes.saturating_mul(MOST_PER_BYTE);
         // To bincode limits are constants.
@@ -298,7 +300,7 @@ impl Snapshot {
         }
     }
 
-    fn malformed(&self, reason: String) -> RunDirError {
+    pub(super) fn malformed(&self, reason: String) -> RunDirError {
         RunDirError::Malformed {
             path: self.path.clone(),
             reason,
@@ -512,11 +514,14 @@ pub fn fuzz_snapshot(path: &Path, body: &[u8]) -> Result<(), RunDirError> {
     let device = Device::flex().autodiff();
     let mut snapshot = Snapshot::open(path)?;
     snapshot.restore(burn::nn::LinearConfig::new(3, 2).init(&device))?;
-    let optimizer = super::settings::OptimizerSettings::Sgd {
-        momentum: 0.9,
-        weight_decay: 0.0,
+    let settings = super::settings::TrainSettings {
+        optimizer: super::settings::OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+        ..Default::default()
     };
-    let optimizer = super::optimizer::AnyOptimizer::new(optimizer, None);
+    let optimizer = super::optimizer::AnyOptimizer::new(&settings);
     optimizer.restored(&mut snapshot, &device).map(drop)
 }
 
@@ -538,8 +543,8 @@ mod tests {
         mutated::{edited, edits},
         *,
     };
-    use crate::{optimizer::AnyOptimizer, settings::OptimizerSettings};
-    use rekindle::record::Optimizer as _;
+    use crate::{optimizer::AnyOptimizer, settings::TrainSettings};
+    use rekindle::{dtype::Dtype, record::Optimizer as _};
 
     fn encoded<T: Serialize>(value: T) -> Vec<u8> {
         encode_to_vec(value, config::standard()).unwrap()
@@ -560,13 +565,12 @@ mod tests {
         }
     }
 
+    /// Adam, with all else that a snapshot may hold.
     fn adam() -> AnyOptimizer {
-        let settings = OptimizerSettings::Adam {
-            betas: [0.9, 0.999],
-            epsilon: 1e-8,
-            weight_decay: 0.0,
-        };
-        AnyOptimizer::new(settings, None)
+        AnyOptimizer::new(&TrainSettings {
+            dtype: Dtype::F16,
+            ..TrainSettings::default()
+        })
     }
 
     /// Opens a snapshot and restores all that is in it.
@@ -582,8 +586,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
         let device = Device::flex().autodiff();
-        let model: Linear = LinearConfig::new(3, 2).init(&device);
-        let loss = model.forward(Tensor::<2>::ones([1, 3], &device)).sum();
+        let model: Linear = Dtype::F16.cast(LinearConfig::new(3, 2).init(&device));
+        let input = Tensor::<2>::ones([1, 3], (&device, burn::tensor::DType::F16));
+        let loss = model.forward(input).sum();
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         let mut optimizer = adam();
         let model = optimizer.step(0.1, model, gradients);

@@ -38,7 +38,7 @@ pub enum TrainError {
     Recorded(#[from] RecordError),
     /// The loss or a gradient is not finite, and the settings stop there.
     #[error("{0}")]
-    NonFinite(NonFinite),
+    NonFinite(Box<NonFinite>),
     /// Parameters cannot be updated when the settings say.
     #[error(transparent)]
     Update(#[from] UpdateRefused),

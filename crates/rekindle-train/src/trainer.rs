@@ -7,8 +7,8 @@ use std::{
 };
 
 use burn::{
-    module::Module,
-    optim::{GradientsAccumulator, GradientsParams},
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
     tensor::{Device, Int, Tensor},
 };
 use rekindle_plan::{Action, Bytes, Seconds};
@@ -140,7 +140,7 @@ impl Trainer {
             });
         }
         Ok(Self {
-            optimizer: AnyOptimizer::new(settings.optimizer, settings.clip),
+            optimizer: AnyOptimizer::new(&settings),
             statistics: Statistics::of(&model),
             engine,
             model,
@@ -182,13 +182,12 @@ impl Trainer {
 
     /// Goes back to a snapshot of the same run.
     pub(super) fn go_back(&mut self, to: &mut Snapshot) -> Result<(), RunDirError> {
-        let new = |settings: &TrainSettings| AnyOptimizer::new(settings.optimizer, settings.clip);
         // Its state goes before the model's values and the earlier state come.
-        self.optimizer = new(&self.settings);
+        self.optimizer = AnyOptimizer::new(&self.settings);
         self.model = to.restore(self.take_model())?;
         // What was read is a tensor of its own in each place.
         tie(&mut self.model);
-        self.optimizer = new(&self.settings).restored(to, &self.device)?;
+        self.optimizer = AnyOptimizer::new(&self.settings).restored(to, &self.device)?;
         self.steps_done = to.progress().steps;
         Ok(())
     }
@@ -291,6 +290,11 @@ impl Trainer {
         self.model.valid()
     }
 
+    /// What the next step's loss is multiplied by, where it is scaled.
+    pub(super) fn loss_scale(&self) -> Option<f64> {
+        self.optimizer.scaler().scale()
+    }
+
     /// What runs the steps.
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
@@ -372,17 +376,21 @@ impl Trainer {
             }
         };
         let gradients = std::mem::take(&mut parts.gradients);
-        match &nonfinite {
-            Some(found) if found.handled == OnNonFinite::Skip => {
-                drop(gradients);
-                self.model = before.put_back(self.take_model());
+        let loss_scale = self.loss_scale();
+        let left_out = |found: &&NonFinite| found.handled == OnNonFinite::Skip;
+        let skipped = nonfinite.as_ref().filter(left_out);
+        if let Some(found) = skipped {
+            drop(gradients);
+            self.model = before.put_back(self.take_model());
+            if found.lower_scale.is_some() {
+                self.optimizer.scaler_mut().overflowed();
             }
-            _ => {
-                drop(before);
-                if !in_backward {
-                    self.update(rate, gradients, squares);
-                }
+        } else {
+            drop(before);
+            if !in_backward {
+                self.update(rate, gradients, squares);
             }
+            self.optimizer.scaler_mut().updated();
         }
         after.end(Phase::Optimizer);
         let moments = self.tracker.take().map_or(Vec::new(), |tracker| {
@@ -417,6 +425,8 @@ impl Trainer {
             accuracy: correct.map(|correct: i64| correct as f64 / predictions as f64),
             learning_rate: rate,
             step_s: Seconds(started.elapsed().as_secs_f64()),
+            loss_scale,
+            skipped: skipped.is_some(),
         };
         Ok(StepReport {
             record,
@@ -435,14 +445,17 @@ impl Trainer {
         rate: f64,
     ) -> Result<Parts, TrainError> {
         let count = parts.len();
-        let mut sum = GradientsAccumulator::new();
+        let scale = self.loss_scale().unwrap_or(1.0);
         let mut all = Parts::default();
         for (part, batch) in parts.enumerate() {
             all.predictions += batch.targets.len();
             let run = self.steps_done * count + part;
             let part = self.run_part(batch, run as u64, count, rate)?;
-            sum.accumulate(&self.model, part.gradients);
-            all.loss += finite::read(part.loss)?;
+            match count {
+                1 => all.gradients = part.gradients,
+                _ => accumulate(&self.model, &mut all.gradients, part.gradients),
+            }
+            all.loss += finite::read(part.loss)? / scale;
             if let Some(right) = part.correct {
                 *all.correct.get_or_insert(0) += self::count(right)?;
             }
@@ -454,7 +467,6 @@ impl Trainer {
             all.phases = part.phases;
             all.trace = part.trace;
         }
-        all.gradients = sum.grads();
         Ok(all)
     }
 
@@ -472,14 +484,21 @@ impl Trainer {
                 squares,
             });
         }
+        let scaler = self.optimizer.scaler();
+        let lower_scale = scaler.lower().filter(|_| parts.loss.is_finite());
         let found = NonFinite {
             step: self.steps_done + 1,
             loss: parts.loss,
             gradient,
-            handled: self.settings.on_nonfinite,
+            handled: match lower_scale {
+                Some(_) => OnNonFinite::Skip,
+                None => self.settings.on_nonfinite,
+            },
+            loss_scale: scaler.scale(),
+            lower_scale,
         };
         match found.handled {
-            OnNonFinite::Stop => Err(TrainError::NonFinite(found)),
+            OnNonFinite::Stop => Err(TrainError::NonFinite(Box::new(found))),
             OnNonFinite::Skip | OnNonFinite::Continue => Ok(Checked {
                 nonfinite: Some(found),
                 squares,
@@ -540,7 +559,9 @@ impl Trainer {
     ) -> Result<Part, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         self.engine.make_room(batch.bytes(self.settings.dtype));
-        let batch = to_device(batch, self.settings.dtype, &self.device)?;
+        let (input, targets) = to_device(batch, self.settings.dtype, &self.device)?;
+        let scale = self.optimizer.scaler().tensor(&self.device);
+        let batch = (input, targets, scale);
         if let Some(tracker) = &self.tracker {
             tracker.batch();
         }
@@ -638,6 +659,28 @@ impl Trainer {
             accuracy: correct.map(|correct: i64| correct as f64 / predictions.max(1) as f64),
         })
     }
+}
+
+/// Adds a part's gradients to a sum in `f32`: halves would lose what is small beside the sum, and overflow sooner.
+fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: GradientsParams) {
+    struct Add<'a> {
+        sum: &'a mut GradientsParams,
+        part: GradientsParams,
+    }
+    impl ModuleVisitor for Add<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // Taken, so that a parameter that is used twice is added once.
+            if let Some(gradient) = self.part.remove::<D>(param.id) {
+                let gradient = gradient.cast(Dtype::F32.float());
+                let sum = match self.sum.remove::<D>(param.id) {
+                    Some(sum) => sum + gradient,
+                    None => gradient,
+                };
+                self.sum.register::<D>(param.id, sum);
+            }
+        }
+    }
+    model.visit(&mut Add { sum, part });
 }
 
 /// Moves a batch to the device, its inputs in the model's type.

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::{
     executor_kind::ExecutorKind,
+    loss_scale::LossScale,
     settings::{Clip, OnNonFinite, TrainSettings},
 };
 use rekindle::record::Update;
@@ -142,6 +143,12 @@ pub enum UpdateRefused {
          cannot take the step back: `stop` checks each gradient before its own update, `continue` checks none"
     )]
     Skip,
+    /// A step whose gradients overflow is left out.
+    #[error(
+        "`update = \"in-backward\"` has updated parameters before the last gradient is there, so a dynamic `loss_scale`, the default \
+         of `f16`, cannot skip a step whose gradients overflow: a number or `none` skips no step"
+    )]
+    LossScale,
     /// The executor of modules hands out all gradients.
     #[error("`update = \"in-backward\"` is what recorded steps do: leave `--executor modules` out")]
     Modules,
@@ -176,6 +183,9 @@ pub fn in_backward_refused(
     if settings.on_nonfinite == OnNonFinite::Skip {
         return Some(UpdateRefused::Skip);
     }
+    if settings.loss_scale() == LossScale::Dynamic {
+        return Some(UpdateRefused::LossScale);
+    }
     match executor {
         ExecutorKind::Recorded => None,
         ExecutorKind::Modules => Some(UpdateRefused::Modules),
@@ -185,6 +195,7 @@ pub fn in_backward_refused(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rekindle::dtype::Dtype;
 
     #[test]
     fn time_alone_is_a_reason_only_where_no_step_need_be_taken_back() {
@@ -207,6 +218,12 @@ mod tests {
         assert_eq!(updates(auto, OnNonFinite::Stop, 2, true), after);
         let asked = UpdateChoice::After;
         assert_eq!(updates(asked, OnNonFinite::Continue, 1, true), after);
+        // A step whose scaled gradients overflow is taken back.
+        let half = TrainSettings {
+            dtype: Dtype::F16,
+            ..TrainSettings::default()
+        };
+        assert_eq!(Updates::of(&half, ExecutorKind::Recorded, true), after);
         for text in ["auto", "after", "in-backward"] {
             let choice: UpdateChoice = text.parse().expect("a choice");
             assert_eq!(choice.to_string(), text);

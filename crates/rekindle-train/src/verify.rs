@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::{
     ExecutorKind,
-    engine::Engine,
-    loss::TargetTensor,
+    engine::{Engine, StepBatch, loss},
+    finite,
     optimizer::AnyOptimizer,
     session::{
         Job, Planned, RunError, ScheduleRequest, other_executor, prepare::Built, subject::Subject,
@@ -24,9 +24,7 @@ use super::{
 use crate::{
     data::Shuffled,
     device::{DeviceId, OpenDevice, open},
-    model::{
-        shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, tie::tie, value::Value,
-    },
+    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, tie::tie},
 };
 use rekindle::{
     layer::Layer,
@@ -128,12 +126,13 @@ impl Trial<'_> {
         } = self.job;
         let mut model = self.model.valid().train();
         tie(&mut model);
-        let mut optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
+        let mut optimizer = AnyOptimizer::new(settings);
         let mut values = Values::default();
         for step in 0..settings.steps {
             let samples = self.batches.step(step);
             let batch = train.batch(&samples[..settings.micro_batch()]);
-            let batch = to_device(batch, settings.dtype, &self.device)?;
+            let (input, targets) = to_device(batch, settings.dtype, &self.device)?;
+            let batch = (input, targets, optimizer.scaler().tensor(&self.device));
             let seed = StepSeed::new(settings.seed, step as u64);
             let parts = settings.accumulate;
             let rate = settings.learning_rate.at(step, settings.steps);
@@ -152,8 +151,14 @@ impl Trial<'_> {
                 None => self.plain(&model, batch, seed),
             };
             values.losses.push(floats(loss));
+            let overflows = finite::first_gradient(&model, &gradients)?.is_some();
+            if overflows && optimizer.scaler().lower().is_some() {
+                optimizer.scaler_mut().overflowed();
+                continue;
+            }
             values.gradients.extend(gradients_of(&model, &gradients));
             model = optimizer.step(rate, model, gradients);
+            optimizer.scaler_mut().updated();
             tie(&mut model);
         }
         values.state = state_of(&model);
@@ -164,7 +169,7 @@ impl Trial<'_> {
     fn plain(
         &self,
         model: &Sequential<Stage>,
-        (input, targets): (Value, TargetTensor),
+        (input, targets, scale): StepBatch,
         seed: StepSeed,
     ) -> (Tensor<1>, GradientsParams) {
         let by_stage = self.job.executor == ExecutorKind::Modules;
@@ -178,11 +183,7 @@ impl Trial<'_> {
             }
             value = layer.forward(value);
         }
-        let (loss, _) = targets.compared(value);
-        let loss = match self.job.settings.accumulate {
-            1 => loss,
-            parts => loss / parts as f64,
-        };
+        let (loss, _) = loss(value, &targets, scale, self.job.settings.accumulate);
         let gradients = GradientsParams::from_grads(loss.backward(), model);
         (loss.inner(), gradients)
     }

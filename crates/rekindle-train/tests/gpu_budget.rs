@@ -5,7 +5,6 @@
 
 use std::ops::ControlFlow;
 
-use rekindle::Dtype;
 use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
 use rekindle_train::{
     data::{
@@ -16,7 +15,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{RunRecord, StepRecord},
     session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
-    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
 };
 
 const WIDTH: usize = 256;
@@ -112,20 +111,15 @@ fn train(
     let settings = TrainSettings {
         steps,
         batch: 512,
-        accumulate: 1,
         seed: 1,
-        dtype: Dtype::F32,
         loss: LossKind::MeanSquaredError,
-        loss_chunks: LossChunks::Whole,
         optimizer: OptimizerSettings::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,
         },
         learning_rate: LearningRate::Constant { rate: 1e-2 },
         update: rekindle_train::update::UpdateChoice::After,
-        clip: None,
-        eval_every: None,
-        on_nonfinite: OnNonFinite::Stop,
+        ..TrainSettings::default()
     };
     let request = ScheduleRequest::Plan(PlanRequest {
         planner: PlannerKind::Auto,

@@ -16,7 +16,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{MemoryGrowth, RunRecord, StepRecord},
     session::{Job, MemoryNow, Observer, ScheduleRequest, run},
-    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
 };
 
 const WIDTH: usize = 64;
@@ -74,19 +74,14 @@ fn train(info: &DeviceInfo, steps: usize, kept_on: Option<Device>) -> (RunRecord
         update: rekindle_train::update::UpdateChoice::After,
         steps,
         batch: BATCH,
-        accumulate: 1,
         seed: 1,
-        dtype: Dtype::F32,
         loss: LossKind::MeanSquaredError,
-        loss_chunks: LossChunks::Whole,
         optimizer: OptimizerSettings::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,
         },
         learning_rate: LearningRate::Constant { rate: 1e-2 },
-        clip: None,
-        eval_every: None,
-        on_nonfinite: OnNonFinite::Stop,
+        ..TrainSettings::default()
     };
     let request = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job::new(&model, &*data.train, &settings, request).on(info);

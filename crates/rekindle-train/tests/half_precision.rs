@@ -32,9 +32,7 @@ use rekindle_train::{
     profiles::ProfileStore,
     record::StepRecord,
     session::{Job, MemoryNow, Observer, ScheduleRequest, measure, run},
-    settings::{
-        Clip, LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
-    },
+    settings::{Clip, LearningRate, OptimizerSettings, TrainSettings},
     verify::{Verification, usual_segments, verify},
 };
 
@@ -137,11 +135,8 @@ fn settings(dtype: Dtype) -> TrainSettings {
     TrainSettings {
         steps: 3,
         batch: 4,
-        accumulate: 1,
         seed: 11,
         dtype,
-        loss: LossKind::CrossEntropy,
-        loss_chunks: LossChunks::Whole,
         optimizer: OptimizerSettings::Adam {
             betas: [0.9, 0.999],
             epsilon: 1e-8,
@@ -149,9 +144,7 @@ fn settings(dtype: Dtype) -> TrainSettings {
         },
         learning_rate: LearningRate::Constant { rate: 1e-2 },
         update: rekindle_train::update::UpdateChoice::After,
-        clip: None,
-        eval_every: None,
-        on_nonfinite: OnNonFinite::Stop,
+        ..TrainSettings::default()
     }
 }
 
@@ -298,9 +291,10 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
     let folder = tempfile::tempdir().unwrap();
     let model = wide(WIDTH as usize);
     let data = data(&model);
-    let profile = |dtype| -> Chain {
+    let profile = |dtype, master_weights| -> Chain {
         let settings = TrainSettings {
             batch: BATCH as usize,
+            master_weights,
             ..settings(dtype)
         };
         let job = Job {
@@ -316,8 +310,13 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
             .measured_step(&job)
             .chain
     };
-    for (dtype, width) in [(Dtype::F32, 4), (Dtype::F16, 2), (Dtype::Bf16, 2)] {
-        let chain = profile(dtype);
+    for (dtype, master_weights, width, numbers) in [
+        (Dtype::F32, true, 4, 2),
+        (Dtype::F16, true, 2, 3),
+        (Dtype::Bf16, true, 2, 3),
+        (Dtype::Bf16, false, 2, 2),
+    ] {
+        let chain = profile(dtype, master_weights);
         let (activation, weights) = (width * BATCH * WIDTH, width * (WIDTH * WIDTH + WIDTH));
         assert_eq!(chain.input_bytes.0, activation, "{dtype}");
         let near = |bytes: u64| (activation..activation + TABLES).contains(&bytes);
@@ -327,12 +326,12 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
         }
         assert_eq!(chain.stages[0].param_bytes.0, weights, "{dtype}");
         assert_eq!(chain.stages[0].grad_bytes.0, weights, "{dtype}");
-        // Adam's two moments are f32 always.
+        // Adam's two moments are f32 always, and so is a copy of the parameters.
         let parameters = WIDTH * WIDTH + WIDTH + CLASSES as u64 * (WIDTH + 1);
         let state = chain.optimizer.state_bytes.0;
-        let moments = 2 * 4 * parameters;
+        let exact = numbers * 4 * parameters;
         assert!(
-            (moments..moments + 4 * TABLES).contains(&state),
+            (exact..exact + 4 * TABLES).contains(&state),
             "{dtype}: {state}"
         );
     }

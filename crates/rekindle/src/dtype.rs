@@ -3,13 +3,12 @@
 //! | kept in the [`Dtype`] | always in `f32` |
 //! |---|---|
 //! | parameters, running statistics | the loss, and the output that it is computed from |
-//! | activations, and what a graph saves of them | the optimizer's state and each update, before it is rounded |
-//! | gradients, between backwards and until the update | targets |
+//! | activations, and what a graph saves of them | the optimizer's state, each update, and the optimizer's own copy of the parameters ([`MasterWeights`](crate::MasterWeights)) |
+//! | gradients, until the update | sums of gradients of several backwards, targets |
 //!
-//! An optimizer has to work in `f32`: the square of a gradient below 2e-4 is 0 in `f16`, and so is Adam's epsilon. What
-//! is left out of mixed-precision training (Micikevicius et al. 2018, arXiv 1710.03740) is its `f32` copy of the
-//! parameters, which would take back what smaller ones save: an update below half a unit in a parameter's last place
-//! is lost.
+//! An optimizer has to work in `f32`: the square of a gradient below 2e-4 is 0 in `f16`, and so is Adam's epsilon. Gradients
+//! of `f16` below 6e-8 vanish: a loss is multiplied by a scale before its backward, and gradients are divided by it (Micikevicius
+//! et al. 2018, arXiv 1710.03740). `rekindle-train` does both.
 //!
 //! burn's tensors carry their type at run time, so all types share one backend, and a model is drawn in `f32` and then
 //! rounded: a seed starts the same model in each.
@@ -31,7 +30,7 @@ pub enum Dtype {
     /// 32 bits.
     #[default]
     F32,
-    /// 16 bits: up to 65,504, with 11 significant bits; gradients below 6e-8 vanish.
+    /// 16 bits: up to 65,504, with 11 significant bits; gradients below 6e-8 vanish where the loss is not scaled.
     F16,
     /// 16 bits: the range of `f32`, with 8 significant bits.
     Bf16,

@@ -18,6 +18,7 @@
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`dtype`] | f32, f16 and bf16 |
+//! | [`master_weights`] | optimizers of half types that keep parameters in f32 |
 //! | [`size`] | sizes as people write them |
 //! | `cubecl` | settings of GPU backends, with their features |
 //!
@@ -41,6 +42,7 @@ mod known_gradient;
 pub mod layer;
 #[cfg(feature = "learner")]
 pub mod learner;
+pub mod master_weights;
 pub mod meter;
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -61,6 +63,7 @@ pub use dtype::Dtype;
 pub use executor::{Executor, StepOutput, checkpoint_sequential};
 pub use graph::free_dead_nodes;
 pub use layer::Layer;
+pub use master_weights::MasterWeights;
 pub use record::{estimate, record};
 pub use rekindle_alloc as alloc;
 pub use rekindle_plan as plan;

@@ -81,6 +81,7 @@
 //! | `planning.rs`, `planned.rs` | from a recording to a plan that is ready to run |
 //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, to be planned elsewhere |
 //! | `program.rs` | a program, ready to run |
+//! | `host.rs` | tensors that wait in the host's memory, and [`measured_link`] |
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `step.rs` | [`Step`]: runs, and notices a changed step |
@@ -99,6 +100,7 @@ mod estimate;
 mod exchange;
 mod finite;
 mod given;
+mod host;
 mod kept;
 mod layout;
 mod lent;
@@ -140,15 +142,17 @@ pub use bridge::StepResult;
 pub use budget::{Budget, IntoBudget};
 pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
+pub use host::measured_link;
 pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
 pub(crate) use output::Put;
 pub use output::{Output, SpanReading};
 pub use planning::{PlanElsewhere, Wanted};
 pub use profile::StepProfile;
+pub use rekindle_plan::graph::Link;
 pub use staged::{StagedPlan, action};
 pub use step::Step;
-pub use step_plan::StepPlan;
+pub use step_plan::{Offload, StepPlan};
 pub use update::{Leaf, Update};
 
 /// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
@@ -207,6 +211,7 @@ struct Options<M> {
     compare: bool,
     count: Count,
     elsewhere: Option<PlanElsewhere>,
+    link: Option<Link>,
     later: Bytes,
     reducer: Option<Arc<dyn Reducer>>,
 }
@@ -222,6 +227,7 @@ impl<M> Default for Options<M> {
             compare: true,
             count: Count::default(),
             elsewhere: None,
+            link: None,
             later: Bytes::ZERO,
             reducer: None,
         }
@@ -328,6 +334,15 @@ where
         self
     }
 
+    /// Lets plans move tensors to the host's memory between forward and backward, over a link that
+    /// [`measured_link`] has measured, where that is faster than recomputing them or nothing else fits. Copies are beside
+    /// the budget, which bounds the device; [`Link::host_bytes`] bounds them.
+    #[must_use]
+    pub fn with_link(mut self, link: Option<Link>) -> Self {
+        self.options.link = link;
+        self
+    }
+
     /// Counts bytes that will be held while the step runs and are not there when it is planned, such as the sum of
     /// gradients where a batch runs in parts.
     #[must_use]
@@ -362,6 +377,14 @@ where
         let taken = bridge::take(self.model, self.batch, true, &self.step)?;
         self.recorded = Recording::new(taken, self.recorded.0.update);
         Ok(self)
+    }
+
+    /// The bytes of the largest tensor that an operation of the step makes: any program of the step has room for it.
+    pub fn largest_tensor(&self) -> Bytes {
+        let recording = &self.recorded.0;
+        let made = recording.operations.iter().flat_map(|one| one.outputs());
+        let bytes = made.map(|tensor| recording.tensors.value_bytes(tensor));
+        Bytes(bytes.max().unwrap_or_default())
     }
 
     /// Number of operations of the step.
@@ -525,6 +548,7 @@ where
             wanted: wanted.clone(),
             slots: PlanRequest::SLOTS,
             elsewhere: self.options.elsewhere,
+            link: self.options.link,
             later: self.options.later,
             staging,
             updated: false,

@@ -29,7 +29,8 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         planner: args.planner,
     });
     let request = request(&config.run, &device)?;
-    let limit = match (request.as_ref().and_then(|request| request.budget), &device) {
+    let budget = request.as_ref().and_then(|request| request.budget);
+    let limit = match (budget, &device) {
         (Some(bytes), _) => Some(Limit {
             of: Limit::BUDGET.into(),
             bytes,
@@ -51,7 +52,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         _ => Wanted::Plan(&find),
     };
     let (estimate, impossible) = Estimate::new(&config, kernels, &wanted, limit)?;
-    let estimate = estimate.with_recorded(RecordedStep::new(&config)?);
+    let estimate = estimate.with_recorded(RecordedStep::new(&config, budget)?);
     if args.json {
         output::json(&estimate)?;
     } else {

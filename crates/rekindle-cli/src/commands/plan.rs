@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
+use rekindle::record::Offload;
 use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
 use rekindle_train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
 use schemars::JsonSchema;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use super::{profile, train};
 use crate::{
     args::PlanArgs,
-    config::{self, Overrides, TypedSchedule},
+    config::{self, OffloadChoice, Overrides, TypedSchedule},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
     input, output,
@@ -111,6 +112,11 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    let step = match (args.measure.offload, args.measure.host_budget) {
+        (Some(OffloadChoice::Never), _) => step.with_host(None),
+        (_, Some(size)) => step.with_host(Some(train::of_host(size)?)),
+        _ => step,
+    };
     if args.frontier {
         return frontier_of(args, request.planner, &step.frontier(request)?);
     }
@@ -161,6 +167,10 @@ fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
         plan.plain_step
     );
     let _ = writeln!(text, "schedule   {}", shape(plan));
+    if let Some(offload) = summary::offload_line(plan) {
+        let line = format!("offload    {offload}");
+        let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
+    }
     if let Some(update) = summary::in_backward_line(plan) {
         let line = format!("update     {update}");
         let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
@@ -305,6 +315,9 @@ fn explain(plan: &Planned, text: &mut String) {
             let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
         }
     }
+    if let Some(offload) = &plan.offload {
+        host_memory(plan, offload, text);
+    }
     let (chain, actions) = (
         &plan.chain,
         match &plan.order {
@@ -351,6 +364,43 @@ fn explain(plan: &Planned, text: &mut String) {
             "With burn's balanced strategy, which keeps less: {}.",
             several(balanced, "stage")
         );
+    }
+}
+
+/// What waits in host memory, and what the plan would be without that.
+fn host_memory(plan: &Planned, offload: &Offload, text: &mut String) {
+    let _ = writeln!(text, "\nHost memory: {}.", summary::link(&offload.link));
+    let Some(on_device) = offload.on_device.filter(|_| offload.tensors > 0) else {
+        let _ = writeln!(text, "  no tensor waits there");
+        return;
+    };
+    for (name, value) in [
+        ("tensors that wait there", offload.tensors.to_string()),
+        (
+            "freed on the device at most",
+            offload.host_peak_bytes.to_string(),
+        ),
+        (
+            "copied there and back",
+            format!("{} and {}", offload.to_host_bytes, offload.to_device_bytes),
+        ),
+        (
+            "copying, of the step's time",
+            offload.transfer_s.to_string(),
+        ),
+        (
+            "with them: peak, step",
+            format!("{}, {}", plan.peak, plan.step),
+        ),
+        (
+            "without: peak, step",
+            match on_device.time {
+                Some(time) => format!("{}, {time}", on_device.peak),
+                None => format!("no plan fits; the smallest budget is {}", on_device.peak),
+            },
+        ),
+    ] {
+        let _ = writeln!(text, "  {name:<34} {value:>12}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use rekindle::profile::{Holds, Measured};
 use rekindle_plan::{
     Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Seconds, Source,
-    graph::{Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId},
+    graph::{Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId, TensorId},
 };
 use rekindle_train::session::Planners;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -46,8 +46,14 @@ fn give<P: Serialize>(answer: &Answer<P>) -> Outcome {
     output::text(&serde_json::to_string(answer).map_err(Failure::other)?)
 }
 
-/// Of a recorded step: the planner, the actions on stages if it is one of stages, and the operations in order.
-type GraphAnswer = (GraphPlanner, Option<Vec<Action>>, Vec<OperationId>);
+/// Of a recorded step: the planner, the actions on stages if it is one of stages, the operations in order, and the tensors
+/// that go to the host.
+type GraphAnswer = (
+    GraphPlanner,
+    Option<Vec<Action>>,
+    Vec<OperationId>,
+    Vec<TensorId>,
+);
 
 /// Plans a recorded step, and answers.
 pub fn graph(request: &GraphRequest, graph: &Graph) -> Outcome {
@@ -56,6 +62,7 @@ pub fn graph(request: &GraphRequest, graph: &Graph) -> Outcome {
             plan.planner,
             plan.schedule.map(|schedule| schedule.actions().to_vec()),
             plan.program.operations().to_vec(),
+            plan.offloaded,
         )),
         Err(GraphPlanError::Infeasible { smallest, .. }) => Answer::Infeasible {
             smallest,
@@ -71,8 +78,9 @@ fn graph_elsewhere(
 ) -> Option<Result<GraphPlan, GraphPlanError>> {
     let budget = request.budget?;
     match answer::<GraphAnswer>(&Task::PlanGraph(*request, Cow::Borrowed(graph)))? {
-        Answer::Plan((planner, schedule, operations)) => {
-            let plan = GraphPlan::of_operations(graph, operations).ok()?;
+        Answer::Plan((planner, schedule, operations, offloaded)) => {
+            let link = request.link.as_ref();
+            let plan = GraphPlan::of_operations(graph, link, operations, offloaded).ok()?;
             let schedule = schedule.map(|actions| {
                 let stages = actions.iter().filter_map(|action| action.stage());
                 let stages = stages.map(|stage| stage.0 + 1).max().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle_plan::{Bytes, Chain, PlanRequest};
+use rekindle_plan::{Bytes, Chain, PlanRequest, graph::Link};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{self, Job, ScheduleRequest, Subject},
@@ -14,7 +14,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     progress::Progress,
-    table,
+    summary, table,
 };
 
 /// Measures, and writes the chain.
@@ -28,7 +28,7 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     if args.json {
         output::text(&format!("{text}\n"))
     } else {
-        output::text(&table(&step.chain))
+        output::text(&format!("{}{}", table(&step.chain), link(step.link())))
     }
 }
 
@@ -74,6 +74,7 @@ pub fn measured<T>(
         eval: data.eval.as_deref(),
         executor: args.executor.unwrap_or_default(),
         planner: (device.device == DeviceId::Cpu).then_some(PLANNERS),
+        host: train::host(args, &config.run, device)?,
         profiles: profiles(args.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
@@ -83,6 +84,14 @@ pub fn measured<T>(
     let subject = session::measure(&job, device.device, &mut progress);
     progress.finish()?;
     then(&job, subject?)
+}
+
+/// The link to host memory, where there is one.
+fn link(link: Option<&Link>) -> String {
+    match link {
+        Some(link) => format!("Link to host memory: {}.\n", summary::link(link)),
+        None => String::new(),
+    }
 }
 
 fn table(chain: &Chain) -> String {

@@ -6,7 +6,7 @@ use rekindle::{executor::Recheck, size::Size};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
     ExecutorKind, RunDirError,
-    device::{DeviceId, DeviceInfo},
+    device::{DeviceId, DeviceInfo, probe},
     record::{PlainRun, RunRecord},
     run_dir::RunDir,
     session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
@@ -17,7 +17,7 @@ use crate::{
     args::{ConfigArgs, MeasureArgs, TrainArgs},
     cache::profiles,
     child::{Children, Task},
-    config::{self, Config, Overrides, RunKeys, TypedSchedule},
+    config::{self, Config, OffloadChoice, Overrides, RunKeys, TypedSchedule},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
@@ -75,6 +75,10 @@ pub fn run(args: TrainArgs) -> Outcome {
         plain_elsewhere: on_cpu.then_some(&plain),
         track: args.track.is_some(),
         count: config.count(args.measure.count),
+        host: match config.run.budget.is_some() || config.run.plan.is_some() {
+            true => host(&args.measure, &config.run, &device)?,
+            false => None,
+        },
         recheck: verify.unwrap_or_default(),
         planner: on_cpu.then_some(plan_elsewhere::PLANNERS),
         executor,
@@ -289,6 +293,41 @@ pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure
         _ => Ok(bytes),
     }
 }
+
+/// The most host memory that tensors of a plan may take; `None` where they stay on the device.
+pub(super) fn host(
+    args: &MeasureArgs,
+    run: &RunKeys,
+    device: &DeviceInfo,
+) -> Result<Option<Bytes>, Failure> {
+    let asked = args.host_budget.or(run.host_budget);
+    let on_host = device.device == DeviceId::Cpu;
+    if on_host && asked.is_some() {
+        return Err(Failure::with_help(
+            exit::USAGE,
+            "`host-budget` is for GPUs: the processor's tensors are in host memory already",
+            "leave it out, or name a GPU with `--device`",
+        ));
+    }
+    let never = args.offload.or(run.offload) == Some(OffloadChoice::Never);
+    if on_host || never || args.executor == Some(ExecutorKind::Modules) {
+        return Ok(None);
+    }
+    if let Some(size) = asked {
+        return of_host(size).map(Some);
+    }
+    let free = probe(DeviceId::Cpu).ok().and_then(|host| host.free_bytes);
+    Ok(free.map(|free| free - Bytes(free.0 / 8).max(LEFT_TO_HOST)))
+}
+
+/// The bytes of a share of the host's memory.
+pub(super) fn of_host(size: Size) -> Result<Bytes, Failure> {
+    let total = probe(DeviceId::Cpu).ok().and_then(|host| host.total_bytes);
+    size.of(total).map_err(Failure::usage)
+}
+
+/// Host memory that stays free at least.
+const LEFT_TO_HOST: Bytes = Bytes(1 << 30);
 
 fn too_much(bytes: Bytes, all: Bytes, device: &DeviceInfo) -> String {
     let DeviceId::Cuda(number) = device.device else {

@@ -67,6 +67,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         count: config.count(args.measure.count),
         executor: args.measure.executor.unwrap_or_default(),
         profiles: profiles(args.measure.fresh),
+        host: train::host(&args.measure, &config.run, &device)?,
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);

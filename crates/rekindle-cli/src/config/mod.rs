@@ -44,6 +44,7 @@ use rekindle_train::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
     },
+    loss_scale::LossScale,
     model::{
         shape::ModelShape,
         shape_error::ShapeError,
@@ -54,7 +55,7 @@ use rekindle_train::{
 };
 use toml::de::DeTable;
 
-pub use self::run::{RunKeys, TypedSchedule};
+pub use self::run::{OffloadChoice, RunKeys, TypedSchedule};
 use self::{
     layers::Layers,
     node::{Node, at},
@@ -95,6 +96,10 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// The type of parameters and activations.
     pub dtype: Option<Dtype>,
+    /// Whether the optimizer keeps no copy of the parameters.
+    pub no_master_weights: bool,
+    /// What the loss is multiplied by.
+    pub loss_scale: Option<LossScale>,
     /// When parameters are updated.
     pub update: Option<UpdateChoice>,
     /// Whether the loss runs in chunks.
@@ -112,6 +117,8 @@ impl From<&ReplaceArgs> for Overrides {
         Self {
             batch: args.batch,
             dtype: args.dtype,
+            no_master_weights: args.no_master_weights,
+            loss_scale: args.loss_scale,
             update: args.update,
             loss_chunks: args.loss_chunks,
             depth: args.depth,
@@ -301,6 +308,8 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     training.steps = size("steps", overrides.steps, training.steps)?;
     training.seed = overrides.seed.unwrap_or(training.seed);
     training.dtype = overrides.dtype.unwrap_or(training.dtype);
+    training.master_weights &= !overrides.no_master_weights;
+    training.loss_scale = overrides.loss_scale.unwrap_or(training.loss_scale);
     training.update = overrides.update.unwrap_or(training.update);
     training.loss_chunks = overrides.loss_chunks.unwrap_or(training.loss_chunks);
     training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);

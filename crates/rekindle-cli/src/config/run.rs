@@ -10,7 +10,7 @@ use rekindle::{executor::Recheck, meter::Count, size::Size};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
 use crate::device::DeviceChoice;
@@ -35,6 +35,15 @@ pub struct RunKeys {
     /// Which bytes the budget bounds.
     #[schemars(extend("default" = Count::default()))]
     pub count: Option<Count>,
+    /// Whether a plan within a budget may move tensors to the host's memory between forward and backward: on a GPU, where
+    /// that is faster than recomputing them or nothing else fits.
+    #[schemars(extend("default" = OffloadChoice::default()))]
+    pub offload: Option<OffloadChoice>,
+    /// The most memory of the host that such tensors may take: a size, or a share of the host's memory. Without it, what is
+    /// free there less an eighth, and less 1 GiB at least.
+    #[serde(deserialize_with = "typed")]
+    #[schemars(schema_with = "size_schema")]
+    pub host_budget: Option<Size>,
     /// How closely recomputed outputs are compared with the first ones.
     #[schemars(extend("default" = Recheck::default()))]
     pub verify: Option<Recheck>,
@@ -49,6 +58,17 @@ pub struct RunKeys {
     /// `wgpu:N`.
     #[schemars(schema_with = "device_schema", extend("default" = DeviceChoice::default().to_string()))]
     pub device: Option<String>,
+}
+
+/// Whether plans may move tensors to host memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OffloadChoice {
+    /// On GPUs, where a plan is faster so or nothing else fits.
+    #[default]
+    Auto,
+    /// Tensors stay on the device.
+    Never,
 }
 
 /// The schedule as it was typed. At most one of `segments`, `budget` and `plan` is there, and no planner beside `plan`.

@@ -47,7 +47,8 @@ impl Breakdown {
         let parts = simulation.at_peak;
         let parameters: Bytes = chain.stages.iter().map(|stage| stage.param_bytes).sum();
         let targets = counted.target_bytes();
-        let summed = counted.accumulated_bytes(chain.grad_bytes());
+        let trained = counted.shape.param_count();
+        let summed = counted.settings.accumulated_bytes(trained);
         Ok(Self {
             parameters_bytes: parameters,
             gradients_bytes: parts.parameter_gradients + summed,

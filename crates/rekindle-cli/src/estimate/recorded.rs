@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{config::Config, failure::Failure, terminal};
 
-/// Budgets that are planned for, in parts of the plain step's peak.
+/// Budgets that are planned for where none was asked for, in parts of the plain step's peak.
 const SHARES: [f64; 2] = [0.75, 0.5];
 /// Planning for more operations would take minutes.
 const MOST_OPERATIONS: usize = 60_000;
@@ -41,19 +41,21 @@ struct BudgetCost {
 }
 
 impl RecordedStep {
-    /// Records the step of a config on no device. Nothing where it has too many operations to plan in seconds.
-    pub fn new(config: &Config) -> Result<Option<Self>, Failure> {
+    /// Records the step of a config on no device, and plans it for the budget that was `asked` for, or for some.
+    /// Nothing where it has too many operations to plan in seconds.
+    pub fn new(config: &Config, asked: Option<Bytes>) -> Result<Option<Self>, Failure> {
         let settings = &config.training;
         let target = config.data.source.target();
         let estimate = train::estimate(&config.model, settings, target)?;
         if estimate.operations > MOST_OPERATIONS {
             return Ok(None);
         }
-        let state = settings.optimizer.state_bytes(config.shape.param_count());
+        let state = settings.state_bytes(config.shape.param_count());
         let plain = estimate.plain_peak + state;
         let mut budgets = Vec::new();
-        for share in SHARES {
-            let budget = Bytes((plain.0 as f64 * share) as u64);
+        let shares = || SHARES.map(|share| Bytes((plain.0 as f64 * share) as u64));
+        let wanted = asked.map_or_else(|| shares().to_vec(), |budget| vec![budget]);
+        for budget in wanted {
             let within = Bytes(budget.0.saturating_sub(state.0));
             if let Some((_, work_ratio)) = estimate.within(within)? {
                 budgets.push(BudgetCost {

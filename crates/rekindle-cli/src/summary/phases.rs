@@ -88,7 +88,7 @@ fn param_bytes(record: &RunRecord) -> Bytes {
 }
 
 fn state_bytes(record: &RunRecord) -> Bytes {
-    record.settings.optimizer.state_bytes(record.param_count)
+    record.settings.state_bytes(record.param_count)
 }
 
 fn numbered(record: &RunRecord, number: usize) -> Option<&PhasedStep> {

@@ -1,14 +1,11 @@
 //! Records made up of runs made up, and what their views say.
 
-use rekindle::{
-    Dtype,
-    meter::{Count, MemoryReading, Phase, PhaseReading},
-};
+use rekindle::meter::{Count, MemoryReading, Phase, PhaseReading};
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     model::spec::{ModelSpec, SampleShape},
     record::{PeakInUse, PhasedStep, PlainRun, RUN_FORMAT, RunRecord},
-    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, OptimizerSettings, TrainSettings},
 };
 
 use crate::plot::{frontier, theme::Size};
@@ -58,26 +55,20 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         settings: TrainSettings {
             steps: 2,
             batch: 64,
-            accumulate: 1,
-            seed: 0,
-            dtype: Dtype::F32,
-            loss: LossKind::CrossEntropy,
-            loss_chunks: LossChunks::Whole,
             optimizer: OptimizerSettings::Sgd {
                 momentum: 0.0,
                 weight_decay: 0.0,
             },
             learning_rate: LearningRate::Constant { rate: 0.1 },
             update: rekindle_train::update::UpdateChoice::After,
-            clip: None,
-            eval_every: None,
-            on_nonfinite: OnNonFinite::Stop,
+            ..TrainSettings::default()
         },
         param_count: 0,
         stages: Vec::new(),
         timeline: None,
         executor: rekindle_train::ExecutorKind::Recorded,
         update: rekindle::record::Update::After,
+        offload: None,
         planner: segments.map_or("optimal", |_| "uniform").into(),
         segments: segments.map(|count| vec![[0, 0]; count]),
         recomputes: true,
@@ -102,6 +93,8 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         resumed_at: None,
         interrupted: false,
         nonfinite_steps: 0,
+        overflow_steps: 0,
+        loss_scale: None,
         replans: 0,
         growth: None,
         evaluation: None,

@@ -4,7 +4,7 @@
 //! are held, and any storage may be let go of where an operation lacks room. The estimate of what is left is the time of
 //! all operations that must still run once: the makers of what is wanted and not held, of what they read and is not
 //! held, and so on. It never exceeds the truth and falls by no more than a run takes, so the first final state is the
-//! best (Hart, Nilsson & Raphael 1968, IEEE Trans. SSC 4(2)).
+//! best (Hart, Nilsson & Raphael 1968, IEEE Trans. SSC 4(2)). What has a copy on the host needs its maker or its fetch.
 //!
 //! Two tensors share a storage if they are views of one tensor: a tensor that is made again drops its old views, which
 //! a program need not do. Cost: up to the number of states that is allowed, times the operations.
@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::index::Index;
-use super::{Graph, OperationId, TensorId};
+use super::{Graph, OperationId, TensorId, Transfer};
 
 /// As many tensors as a state has bits.
 const MOST_TENSORS: usize = u64::BITS as usize;
@@ -26,8 +26,11 @@ pub(super) struct Problem {
     steps: Vec<Step>,
     /// The members and the bytes of each storage.
     storages: Vec<(Set, u64)>,
+    /// The copies on the host, and the bytes of each there.
+    copies: Vec<(Set, u64)>,
     wanted: Set,
     room: u64,
+    host_room: u64,
 }
 
 struct Step {
@@ -43,6 +46,7 @@ struct Step {
     seconds: f64,
     /// Its bit where it runs once.
     draw: Set,
+    transfer: Option<Transfer>,
 }
 
 /// What is held, and which draws were made.
@@ -55,9 +59,13 @@ struct Visited {
 }
 
 impl Problem {
-    /// All operations of a graph, from nothing to its outputs, in so many bytes above the fixed ones; `None` where there
-    /// are too many tensors or operations, or updates.
-    pub(super) fn of(graph: &Graph, index: &Index, room: u64) -> Option<Problem> {
+    /// All operations of a graph, from nothing to its outputs, in so many bytes above the fixed ones, and so many on the
+    /// host; `None` where there are too many tensors or operations, or updates.
+    pub(super) fn of(
+        graph: &Graph,
+        index: &Index,
+        (room, host_room): (u64, u64),
+    ) -> Option<Problem> {
         let mut numbers: HashMap<TensorId, usize> = HashMap::new();
         let mut storages: Vec<(Set, u64)> = Vec::new();
         let mut storage_of: HashMap<TensorId, usize> = HashMap::new();
@@ -114,13 +122,20 @@ impl Problem {
                 in_place,
                 seconds: operation.seconds.0,
                 draw: if operation.repeatable { 0 } else { 1 << place },
+                transfer: operation.transfer,
             });
         }
+        let on_host = |(tensor, number): (&TensorId, &usize)| {
+            let bytes = graph.tensor(*tensor).host_bytes.0;
+            (bytes > 0).then_some((1 << *number, bytes))
+        };
         Some(Problem {
             steps,
             storages,
+            copies: numbers.iter().filter_map(on_host).collect(),
             wanted: set(&graph.outputs().collect::<Vec<_>>()),
             room,
+            host_room,
         })
     }
 
@@ -167,14 +182,18 @@ impl Problem {
                 // Times are no less than zero, whose bits are in their order.
                 open.push(Reverse(((seconds + left).to_bits(), next)));
             };
-            let mut lacks_room = false;
+            let [mut lacks_room, mut lacks_host_room] = [false; 2];
             for step in &self.steps {
                 if !self.can_run(step, state) {
                     continue;
                 }
                 let kept = state.0 & !step.replaced;
                 let after = (kept | step.outputs, state.1 | step.draw);
-                let needed = self.bytes(kept) + step.new_bytes + step.temp_bytes;
+                if bytes(&self.copies, after.0) > self.host_room {
+                    lacks_host_room = true;
+                    continue;
+                }
+                let needed = bytes(&self.storages, kept) + step.new_bytes + step.temp_bytes;
                 if needed <= self.room {
                     reach(after, Some(step));
                     continue;
@@ -183,10 +202,15 @@ impl Problem {
                 let Some((input, storage)) = step.in_place else {
                     continue;
                 };
-                let (members, bytes) = self.storages[storage];
+                let (members, taken) = self.storages[storage];
                 // Nobody but it may hold the storage.
-                if (members & !input) & step.inputs == 0 && needed - bytes <= self.room {
+                if (members & !input) & step.inputs == 0 && needed - taken <= self.room {
                     reach((after.0 & !members, after.1), Some(step));
+                }
+            }
+            if lacks_host_room {
+                for (copy, _) in self.copies.iter().filter(|(copy, _)| state.0 & copy != 0) {
+                    reach((state.0 & !copy, state.1), None);
                 }
             }
             if lacks_room {
@@ -204,14 +228,6 @@ impl Problem {
         step.inputs & !held == 0 && step.outputs & !held != 0 && step.draw & drawn == 0
     }
 
-    fn bytes(&self, held: Set) -> u64 {
-        let storages = self.storages.iter();
-        storages
-            .filter(|(members, _)| held & members != 0)
-            .map(|(_, bytes)| bytes)
-            .sum()
-    }
-
     /// The seconds of what must still run; `None` where something that is wanted can no longer be made.
     fn left(&self, (held, drawn): State) -> Option<f64> {
         let mut missing = self.wanted & !held;
@@ -220,6 +236,20 @@ impl Problem {
         while missing & !made != 0 {
             let next: Set = 1 << (missing & !made).trailing_zeros();
             let maker = self.steps.iter().find(|step| step.outputs & next != 0)?;
+            let fetch = self.steps.iter().rev().find(|step| {
+                let there = step.outputs & next != 0 && step.inputs & !held == 0;
+                there && step.transfer == Some(Transfer::Fetch)
+            });
+            if let Some(fetch) = fetch {
+                made |= next;
+                seconds += match (maker.draw & drawn, maker.outputs == next) {
+                    (0, true) => fetch.seconds.min(maker.seconds),
+                    // Its maker may run for another output too.
+                    (0, false) => 0.0,
+                    _ => fetch.seconds,
+                };
+                continue;
+            }
             if maker.draw & drawn != 0 {
                 return None;
             }
@@ -229,6 +259,15 @@ impl Problem {
         }
         Some(seconds)
     }
+}
+
+/// The bytes of those of some storages of which anything is held.
+fn bytes(storages: &[(Set, u64)], held: Set) -> u64 {
+    let storages = storages.iter();
+    storages
+        .filter(|(members, _)| held & members != 0)
+        .map(|(_, bytes)| bytes)
+        .sum()
 }
 
 /// The runs that led to a state.

@@ -1,6 +1,6 @@
 //! Who makes, reads and shares the storage of each tensor of a graph. Cost: O(operations and their tensors).
 
-use super::{Graph, OperationId, TensorId};
+use super::{Graph, OperationId, TensorId, Transfer};
 
 /// What the planners look up about a graph that breaks no rule.
 pub(crate) struct Index {
@@ -11,6 +11,17 @@ pub(crate) struct Index {
     /// `readers[ends[t - 1]..ends[t]]` are the operations that read t, each once, in recorded order.
     readers: Vec<OperationId>,
     ends: Vec<usize>,
+    /// How a tensor goes to the host, where it can; empty for graphs without transfers.
+    moves: Vec<Option<Moves>>,
+}
+
+/// How a tensor goes to the host and comes back.
+#[derive(Clone, Copy)]
+pub(crate) struct Moves {
+    pub(crate) offload: OperationId,
+    pub(crate) fetch: OperationId,
+    /// The tensor on the host.
+    pub(crate) copy: TensorId,
 }
 
 impl Index {
@@ -19,7 +30,20 @@ impl Index {
         let mut maker = vec![None; tensors];
         let mut root: Vec<TensorId> = graph.tensor_ids().collect();
         let mut pairs: Vec<(TensorId, OperationId)> = Vec::new();
+        let mut moves: Vec<Option<Moves>> = Vec::new();
         for (id, operation) in graph.operation_ids().zip(&graph.operations) {
+            if let Some(transfer) = operation.transfer {
+                // An offload is followed by its fetch.
+                if transfer == Transfer::Offload {
+                    moves.resize(tensors, None);
+                    moves[operation.inputs[0].index()] = Some(Moves {
+                        offload: id,
+                        fetch: OperationId(id.0 + 1),
+                        copy: operation.outputs[0],
+                    });
+                }
+                continue;
+            }
             for &output in &operation.outputs {
                 maker[output.index()] = Some(id);
                 if operation.view {
@@ -44,10 +68,21 @@ impl Index {
             root,
             readers: pairs.into_iter().map(|(_, reader)| reader).collect(),
             ends,
+            moves,
         }
     }
 
-    /// The operation that makes a tensor; `None` for a given one.
+    /// Whether any tensor can go to the host.
+    pub(crate) fn has_moves(&self) -> bool {
+        !self.moves.is_empty()
+    }
+
+    /// How a tensor goes to the host, where it can.
+    pub(crate) fn moves(&self, tensor: TensorId) -> Option<Moves> {
+        *self.moves.get(tensor.index())?
+    }
+
+    /// The operation that computes a tensor; `None` for a given one, and for copies on the host.
     pub(crate) fn maker(&self, tensor: TensorId) -> Option<OperationId> {
         self.maker[tensor.index()]
     }
@@ -57,7 +92,7 @@ impl Index {
         self.root[tensor.index()]
     }
 
-    /// The operations that read a tensor, each once, in recorded order.
+    /// The operations that compute with a tensor, each once, in recorded order.
     pub(crate) fn readers(&self, tensor: TensorId) -> &[OperationId] {
         let index = tensor.index();
         let start = if index == 0 { 0 } else { self.ends[index - 1] };

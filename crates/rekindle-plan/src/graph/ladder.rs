@@ -34,6 +34,8 @@ pub(crate) struct Ladder<'a> {
     pub(crate) recorded: &'a Found,
     /// Programs over stages.
     pub(crate) staged: &'a AllStaged<'a>,
+    /// The most bytes of copies on the host.
+    pub(crate) host_room: Bytes,
 }
 
 impl Ladder<'_> {
@@ -74,7 +76,7 @@ impl Ladder<'_> {
             .map(|found| Found::of(&even, &found.program))
             .collect();
         let outlines: Vec<&Found> = outlines.iter().collect();
-        match smallest(&even, self.index, &outlines) {
+        match smallest(&even, self.index, self.host_room, &outlines) {
             Some(found) => Found::of(self.graph, &found.program),
             None => self.recorded.clone(),
         }
@@ -94,6 +96,8 @@ impl Ladder<'_> {
             .collect();
         let outlines = [self.recorded].into_iter().chain(from).chain(&staged);
         let outlines: Vec<&Found> = outlines.collect();
-        Search::new(self.graph, self.index, effort).within(budget, &outlines)
+        Search::new(self.graph, self.index, effort)
+            .with_host(self.host_room)
+            .within(budget, &outlines)
     }
 }

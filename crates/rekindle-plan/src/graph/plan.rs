@@ -8,12 +8,14 @@ use super::borders::{Border, borders_of};
 use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
+use super::link::{self, Link};
 use super::staged::AllStaged;
 use super::stages::{Crossing, Stages};
-use super::{Graph, GraphError, OperationId, Program, ProgramError, Simulated};
+use super::{Graph, GraphError, OperationId, Program, ProgramError, Simulated, TensorId};
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
 use crate::schedule::Schedule;
+use crate::seconds::Seconds;
 
 /// The planners of graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -61,7 +63,7 @@ impl fmt::Display for GraphPlanner {
 }
 
 /// What to plan for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraphRequest {
     /// The most bytes at any moment, everything counted; `None` for no limit.
     pub budget: Option<Bytes>,
@@ -69,6 +71,9 @@ pub struct GraphRequest {
     pub planner: GraphPlanner,
     /// Into how many slots `optimal` cuts the memory; as [`PlanRequest::slots`](crate::PlanRequest::slots).
     pub slots: usize,
+    /// The link to host memory, for the planners `graph` and `auto`; `None` where tensors stay on the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
 }
 
 impl GraphRequest {
@@ -87,6 +92,7 @@ impl Default for GraphRequest {
             budget: None,
             planner: GraphPlanner::Auto,
             slots: crate::PlanRequest::SLOTS,
+            link: None,
         }
     }
 }
@@ -102,6 +108,23 @@ pub struct GraphPlan {
     pub planner: GraphPlanner,
     /// The schedule over stages that the program comes from, where it comes from one.
     pub schedule: Option<Schedule>,
+    /// The tensors that go to the host. The program is one of the graph
+    /// [with transfers](Graph::with_transfers) of these.
+    pub offloaded: Vec<TensorId>,
+    /// Where tensors go to the host, what the same planner finds without.
+    pub on_device: Option<OnDevice>,
+}
+
+/// What a plan is without a link to host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OnDevice {
+    /// Its peak; where none fits the budget, the smallest one that was found to work.
+    #[serde(rename = "peak_bytes")]
+    pub peak: Bytes,
+    /// Its time; `null` where none fits the budget.
+    #[serde(rename = "step_s")]
+    pub time: Option<Seconds>,
 }
 
 impl GraphPlan {
@@ -125,18 +148,32 @@ impl GraphPlan {
         Ok(finish(GraphPlanner::Auto, found, Some(schedule)))
     }
 
-    /// The plan that runs these operations.
+    /// The plan that runs these operations of the graph [with transfers](Graph::with_transfers) of `offloaded`.
     ///
     /// # Errors
-    /// The graph breaks a rule, or the operations do.
+    /// The graph breaks a rule, or the operations do; tensors go to the host, but there is no link.
     pub fn of_operations(
         graph: &Graph,
+        link: Option<&Link>,
         operations: Vec<OperationId>,
+        offloaded: Vec<TensorId>,
     ) -> Result<GraphPlan, GraphPlanError> {
-        graph.validate()?;
-        let program = Program::new(graph, operations)?;
-        let found = Found::of(graph, &program);
-        Ok(finish(GraphPlanner::Graph, found, None))
+        let linked = graph.linked(&offloaded, link)?;
+        linked.validate()?;
+        let program = Program::new(&linked, operations)?;
+        let found = Found::of(&linked, &program);
+        if let Some(link) = link
+            && found.simulated.host_peak > link.host_bytes
+        {
+            return Err(GraphPlanError::Host {
+                takes: found.simulated.host_peak,
+                host: link.host_bytes,
+            });
+        }
+        Ok(GraphPlan {
+            offloaded,
+            ..finish(GraphPlanner::Graph, found, None)
+        })
     }
 }
 
@@ -164,6 +201,14 @@ pub enum GraphPlanError {
         /// What there is.
         of_graph: usize,
     },
+    /// A program holds more on the host than it may.
+    #[error("the plan holds {takes} in host memory, where it may hold {host}")]
+    Host {
+        /// What it holds.
+        takes: Bytes,
+        /// What it may.
+        host: Bytes,
+    },
     /// The graph breaks a rule.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -179,7 +224,8 @@ pub enum GraphPlanError {
 ///
 /// All planners but `none`, `graph` and `auto` plan over the stages between [`borders`](super::borders()), and return
 /// their fastest program that fits; `sqrt` without a budget returns its leanest. `graph` improves on the programs of
-/// `optimal`, so it is never slower. No plan exceeds the budget.
+/// `optimal`, so it is never slower. With a link, `graph` and `auto` move tensors to the host where that is faster than
+/// recomputing, or where nothing else fits. No plan exceeds the budget.
 ///
 /// # Errors
 /// [`GraphPlanError::Infeasible`] with the smallest budget that the planner found to work, and other errors for a
@@ -193,7 +239,14 @@ pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, Gr
         GraphPlanner::Auto | GraphPlanner::Graph if planning.recorded.peak() <= budget => {
             planning.recorded_within(budget)
         }
-        GraphPlanner::Auto | GraphPlanner::Graph => planning.searched(request.planner, budget)?,
+        GraphPlanner::Auto | GraphPlanner::Graph => {
+            let staged = planning.optimal()?;
+            let on_device = planning.searched(request.planner, budget, &staged)?;
+            match &request.link {
+                Some(link) => planning.linked(link, budget, &staged, on_device)?,
+                None => on_device,
+            }
+        }
         staged => planning.staged(staged, budget, request.budget.is_none())?,
     };
     found.map_err(|smallest| GraphPlanError::Infeasible {
@@ -203,16 +256,24 @@ pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, Gr
     })
 }
 
-/// The leanest program that was found, and what it costs.
+/// The plan of the leanest program that was found; with a link, tensors may go to the host.
 ///
 /// # Errors
 /// The graph breaks a rule.
-pub fn smallest_program(graph: &Graph) -> Result<(Program, Simulated), GraphPlanError> {
+pub fn smallest_program(graph: &Graph, link: Option<&Link>) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
     let planning = Planning::new(graph, crate::PlanRequest::SLOTS)?;
     let staged = planning.optimal()?;
-    let found = planning.ladder(&staged).smallest();
-    Ok((found.program, found.simulated))
+    let Some(link) = link else {
+        let found = planning.ladder(&staged).smallest();
+        return Ok(finish(GraphPlanner::Graph, found, None));
+    };
+    let (linked, tensors) = graph.with_all_transfers(link)?;
+    let index = Index::new(&linked);
+    let found = planning
+        .linked_ladder(&linked, &index, &staged, link)
+        .smallest();
+    planning.moving(&found, &tensors, link)
 }
 
 /// What all planners start from.
@@ -282,9 +343,13 @@ impl<'a> Planning<'a> {
         }
     }
 
-    fn searched(&self, planner: GraphPlanner, budget: Bytes) -> Result<Planned, GraphPlanError> {
-        let staged = self.optimal()?;
-        let found = match self.ladder(&staged).within(budget) {
+    fn searched(
+        &self,
+        planner: GraphPlanner,
+        budget: Bytes,
+        staged: &AllStaged<'_>,
+    ) -> Result<Planned, GraphPlanError> {
+        let found = match self.ladder(staged).within(budget) {
             Ok(found) => found,
             Err(smallest) => return Ok(Err(smallest)),
         };
@@ -300,12 +365,76 @@ impl<'a> Planning<'a> {
         }))
     }
 
+    /// The better of a plan that keeps everything on the device and one that may move tensors to the host.
+    fn linked(
+        &self,
+        link: &Link,
+        budget: Bytes,
+        staged: &AllStaged<'_>,
+        on_device: Planned,
+    ) -> Result<Planned, GraphPlanError> {
+        let (graph, tensors) = self.graph.with_all_transfers(link)?;
+        let index = Index::new(&graph);
+        let ladder = self.linked_ladder(&graph, &index, staged, link);
+        let found = match (ladder.within(budget), &on_device) {
+            (Ok(found), Ok(plan)) if found.seconds() >= plan.simulated.time.0 => {
+                return Ok(on_device);
+            }
+            (Ok(found), _) => found,
+            (Err(_), Ok(_)) => return Ok(on_device),
+            (Err(smallest), Err(other)) => return Ok(Err(smallest.min(*other))),
+        };
+        let plan = self.moving(&found, &tensors, link)?;
+        Ok(Ok(GraphPlan {
+            on_device: Some(match on_device {
+                Ok(plan) => OnDevice {
+                    peak: plan.simulated.peak,
+                    time: Some(plan.simulated.time),
+                },
+                Err(smallest) => OnDevice {
+                    peak: smallest,
+                    time: None,
+                },
+            }),
+            ..plan
+        }))
+    }
+
+    /// The plan of a program of the graph with transfers of `tensors`.
+    fn moving(
+        &self,
+        found: &Found,
+        tensors: &[TensorId],
+        link: &Link,
+    ) -> Result<GraphPlan, GraphPlanError> {
+        let operations = found.program.operations();
+        let plain = self.graph.operations.len();
+        let (offloaded, operations) = link::used(operations, tensors, plain);
+        GraphPlan::of_operations(self.graph, Some(link), operations, offloaded)
+    }
+
+    fn linked_ladder<'s>(
+        &'s self,
+        graph: &'s Graph,
+        index: &'s Index,
+        staged: &'s AllStaged<'s>,
+        link: &Link,
+    ) -> Ladder<'s> {
+        Ladder {
+            graph,
+            index,
+            host_room: link.host_bytes,
+            ..self.ladder(staged)
+        }
+    }
+
     fn ladder<'s>(&'s self, staged: &'s AllStaged<'s>) -> Ladder<'s> {
         Ladder {
             graph: self.graph,
             index: &self.index,
             recorded: &self.recorded,
             staged,
+            host_room: Bytes::ZERO,
         }
     }
 }
@@ -316,5 +445,7 @@ fn finish(planner: GraphPlanner, found: Found, schedule: Option<Schedule>) -> Gr
         simulated: found.simulated,
         planner,
         schedule,
+        offloaded: Vec::new(),
+        on_device: None,
     }
 }

@@ -149,7 +149,7 @@ impl Program {
     /// # Errors
     /// The graph's order is wrong; [`Graph::validate`] says more.
     pub fn recorded(graph: &Graph) -> Result<Program, ProgramError> {
-        Program::settled(graph, graph.operation_ids().collect())
+        Program::settled(graph, graph.computing().collect())
     }
 
     /// As [`new`](Self::new), with every update moved to where it can run first.

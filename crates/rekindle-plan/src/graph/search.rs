@@ -85,6 +85,8 @@ pub(crate) struct Search<'a> {
     graph: &'a Graph,
     index: &'a Index,
     effort: Effort,
+    /// The most bytes of copies on the host.
+    host_room: Bytes,
     random: Random,
 }
 
@@ -94,8 +96,14 @@ impl<'a> Search<'a> {
             graph,
             index,
             effort,
+            host_room: Bytes::ZERO,
             random: Random(0x9E37_79B9_7F4A_7C15),
         }
+    }
+
+    /// With so much room for copies on the host.
+    pub(crate) fn with_host(self, host_room: Bytes) -> Search<'a> {
+        Search { host_room, ..self }
     }
 
     /// The best program found within a budget.
@@ -111,7 +119,7 @@ impl<'a> Search<'a> {
             }
             for scoring in SCORINGS {
                 let tried = Keys {
-                    outline: outline.program.operations().to_vec(),
+                    outline: self.outline(outline),
                     scoring,
                     bias: Vec::new(),
                 };
@@ -124,7 +132,7 @@ impl<'a> Search<'a> {
             }
         }
         let fallback = Keys {
-            outline: settled(self.graph, self.graph.operation_ids().collect()),
+            outline: settled(self.graph, self.graph.computing().collect()),
             scoring: SCORINGS[0].clone(),
             bias: Vec::new(),
         };
@@ -154,7 +162,7 @@ impl<'a> Search<'a> {
         for outline in outlines {
             for scoring in SCORINGS {
                 let keys = Keys {
-                    outline: outline.program.operations().to_vec(),
+                    outline: self.outline(outline),
                     scoring,
                     bias: Vec::new(),
                 };
@@ -166,13 +174,20 @@ impl<'a> Search<'a> {
         None
     }
 
+    /// The operations of a program without its transfers, which walks choose.
+    fn outline(&self, found: &Found) -> Vec<OperationId> {
+        let operations = found.program.operations().iter().copied();
+        let computing = |id: &OperationId| self.graph.operation(*id).transfer.is_none();
+        operations.filter(computing).collect()
+    }
+
     /// The fastest program of a small graph.
     fn exact(&self, budget: Bytes) -> Option<Found> {
-        if self.graph.operations.len() > MOST_OPERATIONS {
+        if self.graph.recorded_operations() > MOST_OPERATIONS {
             return None;
         }
         let room = budget.checked_sub(self.graph.fixed_bytes)?.0;
-        let problem = Problem::of(self.graph, self.index, room)?;
+        let problem = Problem::of(self.graph, self.index, (room, self.host_room.0))?;
         let runs = problem.solve(MOST_STATES)?;
         let found = Found::of(self.graph, &Program::new(self.graph, runs).ok()?);
         debug_assert!(
@@ -191,6 +206,7 @@ impl<'a> Search<'a> {
             graph: self.graph,
             index: self.index,
             room,
+            host_room: self.host_room.0,
             scoring: &keys.scoring,
             bias: &keys.bias,
         };
@@ -200,12 +216,12 @@ impl<'a> Search<'a> {
         debug_assert!(program.is_ok(), "the walk broke a rule: {program:?}");
         let found = Found::of(self.graph, &program.ok()?);
         // A walk may read a parameter after the place that the outline has for its update, which then comes later.
-        let updates = self.graph.recorded_operations() < self.graph.operations.len();
+        let fits = found.peak() <= budget && found.simulated.host_peak <= self.host_room;
         debug_assert!(
-            updates || found.peak() <= budget,
+            fits || !self.graph.updates().is_empty(),
             "the walk miscounted its bytes"
         );
-        (found.peak() <= budget).then_some(found)
+        fits.then_some(found)
     }
 
     fn changed(&mut self, keys: &Keys, best: Option<&Found>) -> Keys {
@@ -213,7 +229,7 @@ impl<'a> Search<'a> {
         if let Some(best) = best
             && self.random.below(4) == 0
         {
-            keys.outline = best.program.operations().to_vec();
+            keys.outline = self.outline(best);
         }
         match self.random.below(4) {
             0 => {

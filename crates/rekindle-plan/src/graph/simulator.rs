@@ -3,13 +3,13 @@
 //! The peak of a step is what was resident before it, plus the new storages of its outputs, plus its temporary bytes.
 //! A view makes no storage; nor does an operation whose first output takes over the storage of an input
 //! ([`Operation::in_place`](super::Operation::in_place)). After the step the dead tensors are released, and a storage
-//! is freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]. Cost: O(steps and their tensors).
+//! is freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]; copies on the host are counted apart. Cost: O(steps and their tensors).
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, Operation, Program, TensorId};
+use super::{Graph, Operation, Program, Tensor, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 use crate::simulator::Parts;
@@ -23,8 +23,16 @@ pub struct Simulated {
     pub peak_step: usize,
     /// The time of all steps, one after the other.
     pub time: Seconds,
-    /// How many steps run an operation that has run before.
+    /// How many steps run an operation that has run before, transfers apart.
     pub repeated: usize,
+    /// The most bytes that copies take on the host at any moment.
+    pub host_peak: Bytes,
+    /// Bytes that go to the host.
+    pub offloaded: Bytes,
+    /// Bytes that come back from it.
+    pub fetched: Bytes,
+    /// Of the time, that of transfers.
+    pub transfer_time: Seconds,
     /// Held after each step, everything included.
     pub resident: Vec<Bytes>,
     /// The most held during each step, everything included.
@@ -48,6 +56,8 @@ type Part = fn(&mut Parts) -> &mut Bytes;
 #[derive(Clone, Copy)]
 struct Storage {
     bytes: Bytes,
+    /// What it takes of the host's memory.
+    host_bytes: Bytes,
     /// Live tensors in it.
     live: usize,
     part: Part,
@@ -60,7 +70,8 @@ struct Memory<'a> {
     of: Vec<Option<usize>>,
     storages: Vec<Storage>,
     resident: Bytes,
-    /// The same, part by part.
+    on_host: Bytes,
+    /// What is resident, part by part.
     parts: Parts,
     /// Whether the backward pass has begun.
     backward: bool,
@@ -73,23 +84,25 @@ const GIVEN: usize = 0;
 
 impl<'a> Memory<'a> {
     fn new(graph: &'a Graph) -> Memory<'a> {
-        let given = |tensor: &super::Tensor| tensor.given.then_some(GIVEN);
+        let given = |tensor: &Tensor| tensor.given.then_some(GIVEN);
         Memory {
             graph,
             of: graph.tensors.iter().map(given).collect(),
             // One more than can ever be released.
             storages: vec![Storage {
                 bytes: Bytes::ZERO,
+                host_bytes: Bytes::ZERO,
                 live: usize::MAX / 2,
                 part: |parts| &mut parts.fixed,
             }],
             resident: graph.fixed_bytes,
+            on_host: Bytes::ZERO,
             parts: Parts {
                 fixed: graph.fixed_bytes,
                 ..Parts::default()
             },
             backward: false,
-            updating: graph.operations[graph.recorded_operations()..]
+            updating: graph.operations[graph.updates()]
                 .iter()
                 .flat_map(|update| update.inputs.iter().copied())
                 .collect(),
@@ -118,10 +131,16 @@ impl<'a> Memory<'a> {
 
     fn release(&mut self, tensor: TensorId) {
         if let Some(storage) = self.of[tensor.index()].take() {
-            let Storage { bytes, live, part } = &mut self.storages[storage];
+            let Storage {
+                bytes,
+                host_bytes,
+                live,
+                part,
+            } = &mut self.storages[storage];
             *live -= 1;
             if *live == 0 {
                 self.resident -= *bytes;
+                self.on_host -= *host_bytes;
                 *part(&mut self.parts) -= *bytes;
             }
         }
@@ -143,7 +162,7 @@ impl<'a> Memory<'a> {
     }
 
     fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
-        self.backward |= operation.backward;
+        self.backward |= operation.backward && operation.transfer.is_none();
         if operation.view {
             let base = operation
                 .inputs
@@ -157,7 +176,9 @@ impl<'a> Memory<'a> {
         let mut taken = self.taken_over(operation, frees);
         for &output in &operation.outputs {
             let part = self.part(operation, output);
-            let bytes = self.graph.tensor(output).bytes;
+            let Tensor {
+                bytes, host_bytes, ..
+            } = *self.graph.tensor(output);
             let storage = match taken.take() {
                 Some(storage) => {
                     let before = std::mem::replace(&mut self.storages[storage].part, part);
@@ -166,8 +187,10 @@ impl<'a> Memory<'a> {
                 }
                 None => {
                     self.resident += bytes;
+                    self.on_host += host_bytes;
                     self.storages.push(Storage {
                         bytes,
+                        host_bytes,
                         live: 0,
                         part,
                     });
@@ -231,6 +254,10 @@ pub fn simulate_watched(
         peak_step: 0,
         time: Seconds::ZERO,
         repeated: 0,
+        host_peak: Bytes::ZERO,
+        offloaded: Bytes::ZERO,
+        fetched: Bytes::ZERO,
+        transfer_time: Seconds::ZERO,
         resident: Vec::with_capacity(program.len()),
         peaks: Vec::with_capacity(program.len()),
     };
@@ -243,6 +270,7 @@ pub fn simulate_watched(
             temporary: operation.temp_bytes,
             ..memory.parts
         };
+        run.host_peak = run.host_peak.max(memory.on_host);
         for &tensor in frees {
             memory.release(tensor);
         }
@@ -251,7 +279,19 @@ pub fn simulate_watched(
             run.peak_step = step;
         }
         run.time += operation.seconds;
-        run.repeated += usize::from(std::mem::replace(&mut ran[id.index()], true));
+        let again = std::mem::replace(&mut ran[id.index()], true);
+        match operation.transfer {
+            None => run.repeated += usize::from(again),
+            Some(transfer) => {
+                run.transfer_time += operation.seconds;
+                let moved = match transfer {
+                    Transfer::Offload => (&mut run.offloaded, &operation.inputs),
+                    Transfer::Fetch => (&mut run.fetched, &operation.outputs),
+                };
+                let bytes = moved.1.iter().map(|tensor| graph.tensor(*tensor).bytes);
+                *moved.0 += bytes.sum();
+            }
+        }
         run.resident.push(memory.resident);
         run.peaks.push(peak);
         watch(

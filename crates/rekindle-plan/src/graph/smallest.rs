@@ -19,7 +19,12 @@ const MOST_DESCENTS: usize = 8;
 const DESCENT: f64 = 0.002;
 
 /// The leanest program found; the fastest of those with its peak is for a search with that peak as the budget.
-pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Option<Found> {
+pub(crate) fn smallest(
+    graph: &Graph,
+    index: &Index,
+    host_room: Bytes,
+    outlines: &[&Found],
+) -> Option<Found> {
     let mut best = outlines
         .iter()
         .min_by(|a, b| a.peak().cmp(&b.peak()))
@@ -27,7 +32,7 @@ pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Opt
         .clone();
     let floor = floor(graph, index);
     let mut low = floor;
-    let mut halving = Search::new(graph, index, Effort::WHOLE);
+    let mut halving = Search::new(graph, index, Effort::WHOLE).with_host(host_room);
     for _ in 0..HALVINGS {
         if low >= best.peak() {
             break;
@@ -50,7 +55,8 @@ pub(crate) fn smallest(graph: &Graph, index: &Index, outlines: &[&Found]) -> Opt
                 work: Effort::WHOLE.work / MOST_DESCENTS,
                 ..Effort::WHOLE
             },
-        );
+        )
+        .with_host(host_room);
         match search.within(best.peak() - less, &with(outlines, &best)) {
             Some(found) => best = found,
             None => break,
@@ -70,7 +76,8 @@ fn floor(graph: &Graph, index: &Index) -> Bytes {
     let mut most = distinct(graph, index, graph.outputs());
     let mut wanted: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.output).collect();
     for operation in graph.operations.iter().rev() {
-        if !operation.outputs.iter().any(|t| wanted[t.index()]) {
+        // No tensor needs to go to the host.
+        if operation.transfer.is_some() || !operation.outputs.iter().any(|t| wanted[t.index()]) {
             continue;
         }
         for input in &operation.inputs {

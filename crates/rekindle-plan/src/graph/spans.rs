@@ -36,7 +36,8 @@ pub struct Span {
 }
 
 impl Stages {
-    /// The spans of a program, in order: together they are all its steps. An update belongs to the span that it runs in.
+    /// The spans of a program, in order: together they are all its steps. An update or a transfer belongs to the span that
+    /// it runs in. `graph` may be the one that was cut, [with transfers](Graph::with_transfers).
     ///
     /// # Panics
     /// If the program was made for another graph than the one that was cut.
@@ -51,12 +52,13 @@ impl Stages {
                 places[id.index()] = (stage, true);
             }
         }
+        let recorded = graph.recorded_operations();
         let mut ran = vec![false; graph.operations.len()];
         let mut after_loss = false;
         let mut spans: Vec<Span> = Vec::new();
         for (step, id) in program.operations().iter().enumerate() {
             if let Some(last) = spans.last_mut()
-                && graph.operation(*id).updates.is_some()
+                && id.index() >= recorded
             {
                 last.steps.end = step + 1;
                 continue;

@@ -27,9 +27,8 @@ impl Levers {
     /// # Errors
     /// The graph's order is wrong.
     pub fn of(graph: &Graph, program: &Program) -> Result<Option<Levers>, ProgramError> {
-        let recorded = graph.recorded_operations();
         let mut after = graph.clone();
-        let updates = after.operations.split_off(recorded);
+        let updates: Vec<Operation> = after.operations.drain(graph.updates()).collect();
         let mut updating = Bytes::ZERO;
         for update in &updates {
             updating = updating.max(update.temp_bytes);
@@ -44,8 +43,12 @@ impl Levers {
             return Ok(None);
         }
         let plain = Program::recorded(&after)?;
-        let operations = program.operations().iter().copied();
-        let operations = operations.filter(|id| id.index() < recorded);
+        let operations = program.operations().iter();
+        let operations = operations.filter_map(|id| match id.index() {
+            place if place < graph.updates().start => Some(*id),
+            place if place < graph.updates().end => None,
+            _ => Some(OperationId(id.0 - updates.len() as u32)),
+        });
         let same = Program::new(&after, operations.collect())?;
         let with_update = |program: &Program| {
             let run = simulate(&after, program);
@@ -64,7 +67,7 @@ impl Levers {
 /// The operations with each update behind the last step that makes what it reads and the last that reads what it
 /// replaces. An update that must come later than where it was reads what was made for it before.
 pub(super) fn settled(graph: &Graph, operations: Vec<OperationId>) -> Vec<OperationId> {
-    if graph.recorded_operations() == graph.operations.len() {
+    if graph.updates().is_empty() {
         return operations;
     }
     let roots = roots(graph);
@@ -117,7 +120,7 @@ pub(super) struct Replaced {
 
 impl Replaced {
     pub(super) fn new(graph: &Graph) -> Replaced {
-        let updates = graph.recorded_operations() < graph.operations.len();
+        let updates = !graph.updates().is_empty();
         let (roots, tensors) = match updates {
             true => (roots(graph), graph.tensors.len()),
             false => (Vec::new(), 0),

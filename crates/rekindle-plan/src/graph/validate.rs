@@ -1,6 +1,6 @@
 //! The rules of a [`Graph`], checked once before anything is planned.
 
-use super::{Graph, OperationId, TensorId};
+use super::{Graph, Operation, OperationId, TensorId, Transfer};
 
 /// Why a graph makes no sense.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -67,6 +67,14 @@ pub enum GraphError {
         /// The operation.
         operation: OperationId,
     },
+    /// A transfer of what has no storage that an operation makes.
+    #[error(
+        "tensor {tensor} cannot be moved to the host: no operation of the step makes a storage for it"
+    )]
+    NotTransferable {
+        /// The tensor.
+        tensor: TensorId,
+    },
     /// All sizes together do not fit in 62 bits.
     #[error("the sizes of all tensors add up to more than 4 EiB")]
     TooLarge,
@@ -86,8 +94,9 @@ impl Graph {
             .map(|tensor| u128::from(tensor.bytes.0))
             .sum::<u128>();
         let mut backward = false;
-        let updates = self.operations.iter().filter(|o| o.updates.is_some());
-        let recorded = self.operations.len() - updates.count();
+        let others = |o: &&Operation| o.updates.is_some() || o.transfer.is_some();
+        let others = self.operations.iter().filter(others).count();
+        let recorded = self.operations.len() - others;
         for (id, operation) in self.operation_ids().zip(&self.operations) {
             total += u128::from(operation.temp_bytes.0);
             for &tensor in operation.inputs.iter().chain(&operation.outputs) {
@@ -106,7 +115,8 @@ impl Graph {
                 });
             }
             for &tensor in &operation.outputs {
-                if std::mem::replace(&mut there[tensor.index()], true) {
+                let again = operation.transfer == Some(Transfer::Fetch);
+                if std::mem::replace(&mut there[tensor.index()], true) && !again {
                     return Err(GraphError::MadeTwice {
                         operation: id,
                         tensor,
@@ -126,15 +136,17 @@ impl Graph {
                     seconds: operation.seconds.0,
                 });
             }
-            if backward && !operation.backward {
-                return Err(GraphError::ForwardAfterBackward { operation: id });
+            if operation.transfer.is_none() {
+                if backward && !operation.backward {
+                    return Err(GraphError::ForwardAfterBackward { operation: id });
+                }
+                backward = operation.backward;
             }
-            backward = operation.backward;
             let given = |tensor: TensorId| {
                 let tensor = self.tensors.get(tensor.index());
                 tensor.is_some_and(|tensor| tensor.given)
             };
-            let update = id.index() >= recorded;
+            let update = id.index() >= recorded && operation.transfer.is_none();
             if operation.updates.is_some_and(|tensor| !given(tensor))
                 || operation.updates.is_some() != update
             {

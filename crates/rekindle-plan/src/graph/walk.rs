@@ -21,9 +21,11 @@
 //! What can never be made again (random draws, and what was made from lost ones) is not evicted while anything may
 //! still want it.
 //!
-//! `score.rs` has the scores, `room.rs` the storages and their eviction, `places.rs` the next uses.
+//! `score.rs` has the scores, `room.rs` the storages and their eviction, `host.rs` what goes to the host instead of being
+//! dropped, `places.rs` the next uses.
 //! Cost: O(log n) per run and eviction, times the size of the evicted neighbourhood, which is bounded.
 
+mod host;
 mod places;
 mod room;
 mod score;
@@ -32,6 +34,7 @@ use std::collections::BinaryHeap;
 
 use super::index::Index;
 use super::{Graph, OperationId, TensorId};
+use host::Host;
 use places::Places;
 use room::{Entry, Storage};
 pub(crate) use score::Scoring;
@@ -52,6 +55,8 @@ pub(crate) struct Task<'a> {
     pub(crate) index: &'a Index,
     /// The most bytes above the graph's fixed ones.
     pub(crate) room: u64,
+    /// The most bytes of copies on the host.
+    pub(crate) host_room: u64,
     pub(crate) scoring: &'a Scoring,
     /// A factor on the score of each tensor's storage, by its first tensor; empty for none.
     pub(crate) bias: &'a [f64],
@@ -63,7 +68,8 @@ impl Task<'_> {
     pub(crate) fn walk(&self, outline: &[OperationId]) -> (Option<Vec<OperationId>>, usize) {
         let mut walk = Walk::new(self, outline);
         let ended = walk.follow(outline);
-        (ended.map(|()| walk.runs), walk.work)
+        let work = walk.work;
+        (ended.map(|()| walk.into_runs()), work)
     }
 }
 
@@ -85,6 +91,7 @@ struct Walk<'a> {
     pins: Vec<u32>,
     queue: BinaryHeap<Entry>,
     runs: Vec<OperationId>,
+    host: Host,
     work: usize,
     most_work: usize,
     /// Marks of the current traversal, by operation.
@@ -115,6 +122,7 @@ impl<'a> Walk<'a> {
             storages: vec![Storage {
                 bytes: 0,
                 tensors: Vec::new(),
+                born: 0,
                 alive: true,
             }],
             of: graph.tensors.iter().map(given).collect(),
@@ -123,6 +131,7 @@ impl<'a> Walk<'a> {
             pins: vec![0; graph.tensors.len()],
             queue: BinaryHeap::new(),
             runs: Vec::with_capacity(outline.len()),
+            host: Host::default(),
             work: 0,
             most_work: MOST_WORK * outline.len().max(16),
             seen: vec![0; graph.operations.len()],
@@ -147,7 +156,10 @@ impl<'a> Walk<'a> {
         }
         for tensor in graph.outputs() {
             if !self.live(tensor) {
-                let maker = self.index.maker(tensor)?;
+                let maker = match self.fetch_of(tensor) {
+                    Some(fetch) => fetch,
+                    None => self.index.maker(tensor)?,
+                };
                 self.demand(maker)?;
             }
         }
@@ -189,7 +201,10 @@ impl<'a> Walk<'a> {
                 .iter()
                 .find(|&&input| !self.live(input));
             if let Some(&input) = missing {
-                let maker = self.index.maker(input)?;
+                let maker = match self.fetch_of(input) {
+                    Some(fetch) => fetch,
+                    None => self.index.maker(input)?,
+                };
                 if self.ran[maker.index()] && !self.graph.operation(maker).repeatable {
                     return None;
                 }
@@ -236,7 +251,9 @@ impl<'a> Walk<'a> {
         self.ran[id.index()] = true;
         self.unpin(id);
         if let Some(storage) = taken {
-            for tensor in std::mem::take(&mut self.storages[storage as usize].tensors) {
+            let storage = &mut self.storages[storage as usize];
+            storage.born = self.runs.len() - 1;
+            for tensor in std::mem::take(&mut storage.tensors) {
                 self.of[tensor.index()] = NONE;
             }
         }
@@ -252,6 +269,7 @@ impl<'a> Walk<'a> {
             }
         }
         self.requeue(operation);
+        self.note_held();
         Some(())
     }
 }

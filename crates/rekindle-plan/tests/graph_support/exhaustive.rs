@@ -31,6 +31,12 @@ impl State {
         self.storages.iter().map(|(_, bytes)| bytes).sum()
     }
 
+    fn host_bytes(&self, graph: &Graph) -> u64 {
+        let held = self.storages.iter().flat_map(|(tensors, _)| tensors);
+        let copies = held.map(|tensor| graph.tensors[*tensor as usize].host_bytes.0);
+        copies.sum()
+    }
+
     fn storage(&self, tensor: u32) -> Option<(BTreeSet<u32>, u64)> {
         self.storages
             .iter()
@@ -118,6 +124,11 @@ impl State {
 
 /// The least whole seconds within a budget; `None` where nothing fits. Seconds must be whole.
 pub fn least_time(graph: &Graph, budget: u64) -> Option<u64> {
+    least_time_with_host(graph, budget, u64::MAX)
+}
+
+/// As [`least_time`], with so many bytes of copies on the host at most.
+pub fn least_time_with_host(graph: &Graph, budget: u64, host: u64) -> Option<u64> {
     let room = budget.checked_sub(graph.fixed_bytes.0)?;
     let start = State {
         storages: BTreeSet::new(),
@@ -143,7 +154,7 @@ pub fn least_time(graph: &Graph, budget: u64) -> Option<u64> {
                 continue;
             }
             for next in state.run(graph, number, room) {
-                if !done.contains(&next) {
+                if !done.contains(&next) && next.host_bytes(graph) <= host {
                     queue.push(Reverse((seconds + operation.seconds.0 as u64, next)));
                 }
             }

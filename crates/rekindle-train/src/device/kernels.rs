@@ -1,11 +1,12 @@
 //! Compiled kernels and autotune's choices, kept from one process to the next.
 //!
-//! cubecl keeps both in a database. Its keys hold cubecl's version, the program's build, the compute capability and the
-//! device's number, but neither the driver, nor NVRTC, nor which GPU has that number. So each of these has a folder
-//! of its own:
+//! cubecl keeps both in a database. Keys of kernels hold cubecl's version, the program's build, the compute capability and
+//! the device's number, but neither the driver, nor NVRTC, nor which GPU has that number; keys of choices not even the
+//! compute capability, and a kernel that was chosen with tensor cores panics without. So each of these has a folder of its
+//! own, which processes on it share: cubecl's database is made for several at once.
 //!
 //! ```text
-//! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-driver-580-159-04-1f2e3d4c/
+//! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-compute-9-0-driver-580-159-04-nvrtc-1f2e3d4c/
 //!   kernels.db, kernels.db-wal    cubecl's
 //!   seal                          names, lengths and CRC-32 of these two, when they were last at rest
 //!   lock                          locked by every process that uses them

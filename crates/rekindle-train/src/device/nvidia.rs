@@ -39,7 +39,7 @@ fn info(gpu: &Gpu) -> DeviceInfo {
         largest_buffer_bytes: None,
         detail: format!("compute {major}.{minor}, PCI {}", gpu.pci),
         toolchain: format!(
-            "driver {} nvrtc {}",
+            "compute {major}.{minor} driver {} nvrtc {}",
             nvml_driver().unwrap_or_default(),
             nvrtc().map_or_else(|_| String::new(), |nvrtc| nvrtc.version.to_string())
         ),

@@ -28,7 +28,7 @@ pub struct DeviceInfo {
     pub largest_buffer_bytes: Option<Bytes>,
     /// Compute capability and address, kind of adapter, or number of cores.
     pub detail: String,
-    /// What compiles and loads its kernels: versions of driver and compiler.
+    /// What its kernels are compiled for and by: compute capability, versions of driver and compiler.
     #[serde(skip)]
     pub toolchain: String,
     /// Why it cannot be used; `null` where it can.

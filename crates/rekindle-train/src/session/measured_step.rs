@@ -14,7 +14,7 @@ use super::{
 };
 use rekindle::{
     profile::{Holds, Measured},
-    record::StepProfile,
+    record::{Link, StepProfile},
 };
 
 /// A measured training step, apart from its model.
@@ -87,6 +87,32 @@ impl MeasuredStep {
                 ..
             })
         )
+    }
+
+    /// The link to host memory, where a recorded step was measured with one.
+    #[must_use]
+    pub fn link(&self) -> Option<&Link> {
+        match &self.profile.as_ref()?.way {
+            StepKind::Recorded(profile) => profile.link.as_ref(),
+            StepKind::Modules { .. } => None,
+        }
+    }
+
+    /// The same, where tensors of a plan may take so many bytes of host memory, or with `None` stay on the device. Nothing
+    /// where the step was measured without a link.
+    #[must_use]
+    pub fn with_host(mut self, host: Option<Bytes>) -> Self {
+        if let Some(Profile {
+            way: StepKind::Recorded(profile),
+            ..
+        }) = &mut self.profile
+        {
+            profile.link = profile
+                .link
+                .zip(host)
+                .map(|(link, host_bytes)| Link { host_bytes, ..link });
+        }
+        self
     }
 
     /// Reads a chain, with its profile where there is one.

@@ -10,7 +10,11 @@ use super::{
     Job, Observer, Order, Planned, RunError, ScheduleRequest, prepare::Built, terms::Terms,
 };
 use crate::profiles::StoredProfile;
-use crate::{device::pool_overhead, engine::Engine, optimizer::AnyOptimizer, settings::Clip};
+use crate::{
+    device::pool_overhead,
+    engine::{Engine, loss},
+    optimizer::AnyOptimizer,
+};
 use rekindle::statistics::Statistics;
 use rekindle::{
     executor::{Executor, Recheck, Room},
@@ -67,25 +71,25 @@ impl Built {
         observer: &mut dyn Observer,
     ) -> Result<(Self, StoredProfile), RunError> {
         let held = meter.read().in_use_bytes;
-        let (input, targets) = self.first_part(job, device)?;
+        let (input, targets, scale) = self.first_part(job, device)?;
         let with_batch = meter.read().in_use_bytes;
         let profiler = Profiler {
             device,
             meter,
-            optimizer: &AnyOptimizer::new(job.settings.optimizer, job.settings.clip),
+            optimizer: &AnyOptimizer::new(job.settings),
         };
         let of = self.labels.len();
         let (mut measured, model) = profiler.chain(
             self.model,
             |stage| self.labels[stage].clone(),
             &input,
-            |output| targets.compared(output),
+            |output| loss(output, &targets, scale.clone(), 1),
             |done| observer.profiling(done, of),
         );
         let batch_bytes = with_batch.0.saturating_sub(held.0);
         let target_bytes = batch_bytes.saturating_sub(measured.chain.input_bytes.0);
         measured.chain.fixed_bytes += Bytes(target_bytes);
-        drop((input, targets));
+        drop((input, targets, scale));
         let built = Self { model, ..self };
         built.evaluate_last(job, device)?;
         // What untracked forwards leave in burn's graph goes with the next backward.
@@ -103,10 +107,9 @@ impl Built {
 
 /// Counts in a chain what the job's settings take beside its stages.
 fn count_settings(job: &Job<'_>, meter: &dyn Meter, chain: &mut Chain) {
-    if job.settings.accumulate > 1 {
-        // The sum of the parts before stays while the next part's gradients come.
-        chain.fixed_bytes += chain.grad_bytes();
-    }
+    // The sum of the parts before stays while the next part's gradients come.
+    let trained = chain.grad_bytes().0 / job.settings.dtype.bytes();
+    chain.fixed_bytes += job.settings.accumulated_bytes(trained);
     if job.recheck == Recheck::Values {
         for stage in &mut chain.stages {
             let pass = job
@@ -122,10 +125,6 @@ fn count_settings(job: &Job<'_>, meter: &dyn Meter, chain: &mut Chain) {
     }
     if bounds_pools(job, meter) {
         chain.fixed_bytes += beside_buffers(job, meter, chain);
-        if let Some(Clip::GlobalNorm { .. }) = job.settings.clip {
-            // All gradients are scaled before the first is let go of.
-            chain.optimizer.temp_bytes += chain.grad_bytes();
-        }
     }
 }
 
@@ -176,6 +175,8 @@ fn profile_key(job: &Job<'_>, meter: &dyn Meter) -> String {
         "loss": settings.loss,
         "optimizer": settings.optimizer,
         "clip": settings.clip,
+        "master_weights": settings.master_weights,
+        "loss_scale": settings.loss_scale,
         "model": job.model,
     });
     key.to_string()

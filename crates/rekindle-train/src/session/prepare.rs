@@ -8,10 +8,11 @@ use super::{Job, RunError};
 use crate::{
     chunks::check_loss_chunks,
     data::{Shuffled, batch::Batch, in_order},
-    loss::TargetTensor,
+    engine::StepBatch,
+    loss_scale::LossScaler,
     model::{
         build::build, cost::ElementBytes, largest::LargestTensor, shape::ModelShape,
-        spec::ModelSpec, stage::Stage, stages::StagePlan, value::Value,
+        spec::ModelSpec, stage::Stage, stages::StagePlan,
     },
     tracker::Tracker,
     train_error::TrainError,
@@ -65,10 +66,12 @@ impl Built {
         &self,
         job: &Job<'_>,
         device: &Device,
-    ) -> Result<(Value, TargetTensor), TrainError> {
+    ) -> Result<StepBatch, TrainError> {
         let samples = self.batches.step(0);
         let batch = job.train.batch(&samples[..job.settings.micro_batch()]);
-        to_device(batch, job.settings.dtype, device)
+        let (input, targets) = to_device(batch, job.settings.dtype, device)?;
+        let scale = LossScaler::new(job.settings).tensor(device);
+        Ok((input, targets, scale))
     }
 
     /// Runs the last batch of an evaluation: fewer samples may be computed in another way, and by another thread with

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use rekindle_plan::{
     Bytes, Chain, OptimizerCost, Parts, PlanError, PlanRequest, PlannerKind, Seconds,
-    graph::{GraphPlanError, GraphPlanner},
+    graph::{GraphPlanError, GraphPlanner, OnDevice},
 };
 
 use super::{
@@ -21,7 +21,10 @@ use rekindle::statistics::Statistics;
 use rekindle::{
     meter::Meter,
     profile::{StageLabel, keep_useful, with_reserve},
-    record::{RecordError, StagedPlan, StepPlan, StepProfile, Update, Wanted, record},
+    record::{
+        Offload, RecordError, StagedPlan, StepPlan, StepProfile, Update, Wanted, measured_link,
+        record,
+    },
 };
 
 /// Budgets between the smallest and the plain run's at which a frontier is planned.
@@ -45,9 +48,17 @@ impl Built {
                 ..
             } => Wanted::Schedule(schedule.clone()),
             ScheduleRequest::Given {
-                order: Order::Operations { operations, .. },
+                order:
+                    Order::Operations {
+                        operations,
+                        offloaded,
+                        ..
+                    },
                 ..
-            } => Wanted::Operations(operations.clone()),
+            } => Wanted::Operations {
+                operations: operations.clone(),
+                offloaded: offloaded.clone(),
+            },
         };
         self.evaluate_last(job, device)?;
         let batch = self.first_part(job, device)?;
@@ -55,18 +66,18 @@ impl Built {
         // The places of a step's samples, and the sum of gradients of the parts before, which stays while the next part's
         // come.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
-        let accumulated = match settings.accumulate {
-            1 => Bytes::ZERO,
-            _ => Bytes(self.shape.param_count() * settings.dtype.bytes()),
-        };
-        let optimizer = AnyOptimizer::new(settings.optimizer, settings.clip);
+        let accumulated = settings.accumulated_bytes(self.shape.param_count());
+        let optimizer = AnyOptimizer::new(settings);
         let recorded = record(&self.model, &batch, loss)?;
+        let largest = recorded.largest_tensor();
+        let link = job.host.map(|bytes| measured_link(device, bytes, largest));
         let step = match job.updates() {
             Updates::One(Update::After) => recorded.with_optimizer(&optimizer),
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
             Updates::ToFit | Updates::ToFitOrFaster => recorded.with_either_update(&optimizer),
         };
         let step = step
+            .with_link(link.transpose()?)
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
             .with_comparison(false)
@@ -103,11 +114,23 @@ pub(super) fn make_plan(
             let staged = step.staged_plan();
             check(&named(staged.chain, &staged.marks, labels)).map_err(RunError::OtherModel)?;
             let wanted = match order {
+                Order::Operations { offloaded, .. }
+                    if !offloaded.is_empty() && job.host.is_none() =>
+                {
+                    return Err(RunError::OtherModel(
+                        "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`"
+                            .into(),
+                    ));
+                }
                 Order::Schedule(schedule) => Wanted::Schedule(schedule.clone()),
                 Order::Operations {
                     operations,
+                    offloaded,
                     recording,
-                } if *recording == staged.recording => Wanted::Operations(operations.clone()),
+                } if *recording == staged.recording => Wanted::Operations {
+                    operations: operations.clone(),
+                    offloaded: offloaded.clone(),
+                },
                 Order::Operations { .. } => {
                     return Err(RunError::OtherModel(
                         "the plan was made for another model or batch: its operations are not those of this step"
@@ -328,6 +351,7 @@ fn planned(
         Some(schedule) => Order::Schedule(schedule.clone()),
         None => Order::Operations {
             operations: staged.operations.clone(),
+            offloaded: staged.offloaded.clone(),
             recording: staged.recording,
         },
     };
@@ -345,10 +369,25 @@ fn planned(
         count: terms.count,
         source: match &staged.schedule {
             Some(_) => "stages".into(),
-            None if plan.repeated == 0 => "the recorded order".into(),
+            None if plan.repeated == 0 && staged.offloaded.is_empty() => {
+                "the recorded order".into()
+            }
             None => "single operations".into(),
         },
         operations: Some((plan.repeated, plan.operations)),
+        offload: plan.offload.map(|offload| {
+            let parts = terms.micro_batches as u64;
+            Offload {
+                to_host_bytes: Bytes(offload.to_host_bytes.0 * parts),
+                to_device_bytes: Bytes(offload.to_device_bytes.0 * parts),
+                transfer_s: offload.transfer_s * parts as f64,
+                on_device: offload.on_device.map(|other| OnDevice {
+                    time: other.time.map(whole_step),
+                    ..other
+                }),
+                ..offload
+            }
+        }),
         levers: staged.levers,
         update: match staged.levers {
             Some(_) => Update::InBackward,

@@ -59,8 +59,10 @@ pub(super) struct Session<'a> {
     files: Option<RunFiles>,
     /// Names of the model's stages.
     stages: Vec<String>,
-    /// Steps whose loss or gradients were not finite.
+    /// Steps whose loss or gradients were not finite, without those that follow.
     nonfinite_steps: usize,
+    /// Steps whose gradients overflowed with the loss scaled.
+    overflow_steps: usize,
     subject: Subject,
     /// What the last plan was made for, where that is less than what was asked for.
     within: Option<Bytes>,
@@ -152,6 +154,7 @@ impl<'a> Session<'a> {
             files,
             stages: labels.into_iter().map(|label| label.name).collect(),
             nonfinite_steps: 0,
+            overflow_steps: 0,
             subject,
             within: None,
             replans: 0,
@@ -190,7 +193,10 @@ impl<'a> Session<'a> {
             }
             let memory = self.memory_now();
             if let Some(found) = &report.nonfinite {
-                self.nonfinite_steps += 1;
+                match found.lower_scale {
+                    Some(_) => self.overflow_steps += 1,
+                    None => self.nonfinite_steps += 1,
+                }
                 observer.nonfinite(found);
             }
             interrupted = observer.stepped(&report.record, memory).is_break();

@@ -1,7 +1,6 @@
 //! The chain counted from shapes against the measured one.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use rekindle::Dtype;
 use rekindle_plan::{Bytes, Plan, PlanRequest, PlannerKind, Seconds, planner};
 use rekindle_train::{
     ExecutorKind,
@@ -17,7 +16,7 @@ use rekindle_train::{
         spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
     },
     session::{Job, ScheduleRequest, measure},
-    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, OptimizerSettings, TrainSettings},
 };
 
 /// Share of a step's measured peak, fixed bytes apart, by which the count may miss it.
@@ -156,17 +155,10 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
     let settings = TrainSettings {
         steps: 1,
         batch: 256,
-        accumulate: 1,
-        seed: 0,
-        dtype: Dtype::F32,
-        loss: LossKind::CrossEntropy,
-        loss_chunks: LossChunks::Whole,
         optimizer: case.optimizer,
         learning_rate: LearningRate::Constant { rate: 1e-3 },
         update: rekindle_train::update::UpdateChoice::After,
-        clip: None,
-        eval_every: None,
-        on_nonfinite: OnNonFinite::Stop,
+        ..TrainSettings::default()
     };
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {

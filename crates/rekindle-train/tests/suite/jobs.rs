@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use rekindle::Dtype;
 use rekindle_train::{
     data::{
         Split, open,
@@ -10,7 +9,7 @@ use rekindle_train::{
     },
     record::StepRecord,
     session::{MemoryNow, Observer},
-    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, OptimizerSettings, TrainSettings},
 };
 
 /// So many random vectors of `width` numbers, with classes.
@@ -33,17 +32,11 @@ pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> T
     TrainSettings {
         steps,
         batch,
-        accumulate: 1,
         seed: 5,
-        dtype: Dtype::F32,
-        loss: LossKind::CrossEntropy,
-        loss_chunks: LossChunks::Whole,
         optimizer,
         learning_rate: LearningRate::Constant { rate: 0.1 },
         update: rekindle_train::update::UpdateChoice::After,
-        clip: None,
-        eval_every: None,
-        on_nonfinite: OnNonFinite::Stop,
+        ..TrainSettings::default()
     }
 }
 

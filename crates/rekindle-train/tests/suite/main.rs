@@ -30,6 +30,7 @@ mod leaks;
 mod leftovers;
 mod measured_step;
 mod memory_growth;
+mod mixed_precision;
 mod nonfinite;
 mod resume;
 mod shortage;

@@ -59,17 +59,29 @@ impl Dataset for Poisoned<'_> {
 }
 
 /// Looks at the snapshot that lies in the folder while each step is done: that of the step before.
-struct Look<'a> {
+pub struct Look<'a> {
     folder: &'a Path,
-    losses: Vec<f64>,
-    snapshots: Vec<Option<Tensors>>,
-    found: Vec<NonFinite>,
+    pub steps: Vec<StepRecord>,
+    pub snapshots: Vec<Option<Tensors>>,
+    pub found: Vec<NonFinite>,
     withheld: Vec<usize>,
+}
+
+impl<'a> Look<'a> {
+    pub fn new(folder: &'a Path) -> Self {
+        Self {
+            folder,
+            steps: Vec::new(),
+            snapshots: Vec::new(),
+            found: Vec::new(),
+            withheld: Vec::new(),
+        }
+    }
 }
 
 impl Observer for Look<'_> {
     fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        self.losses.push(step.loss);
+        self.steps.push(step.clone());
         let mut files = std::fs::read_dir(self.folder).unwrap().flatten();
         let there = files.any(|file| file.file_name().to_string_lossy().starts_with("snapshot-"));
         self.snapshots.push(there.then(|| tensors(self.folder)));
@@ -118,13 +130,7 @@ fn train<'a>(
         snapshot_every: SnapshotEvery::Steps(1),
         ..Job::new(&model, &poisoned, &settings, schedule)
     };
-    let mut look = Look {
-        folder,
-        losses: Vec::new(),
-        snapshots: Vec::new(),
-        found: Vec::new(),
-        withheld: Vec::new(),
-    };
+    let mut look = Look::new(folder);
     let record = run(&job, DeviceId::Cpu, &mut look);
     (record, look)
 }
@@ -141,7 +147,13 @@ fn a_skipped_step_changes_nothing_but_its_number() {
             let record = record.unwrap();
             let case = format!("{executor} in {accumulate} parts");
             assert_eq!((record.steps, record.nonfinite_steps), (STEPS, 1), "{case}");
-            assert!(look.losses[BAD - 1].is_nan());
+            assert!(look.steps[BAD - 1].loss.is_nan());
+            let skipped = look.steps.iter().map(|step| step.skipped);
+            assert!(
+                skipped
+                    .enumerate()
+                    .all(|(place, skipped)| skipped == (place == BAD - 1))
+            );
             assert!(record.last_loss.is_finite());
             let [found] = &look.found[..] else {
                 panic!("{case}: {:?}", look.found);

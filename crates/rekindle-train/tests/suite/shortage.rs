@@ -16,7 +16,7 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Distribution, Tensor},
 };
-use rekindle::record::RecordError;
+use rekindle::{Dtype, record::RecordError};
 use rekindle_plan::{Bytes, PlanRequest};
 use rekindle_train::{
     ExecutorKind,
@@ -243,6 +243,16 @@ fn a_failed_allocation_of_modules_is_survived_bit_for_bit() {
 #[test]
 fn a_failed_allocation_after_some_updates_goes_back_to_the_snapshot() {
     own_process!();
+    goes_back(Dtype::F32);
+}
+
+#[test]
+fn master_weights_go_back_to_the_snapshot() {
+    own_process!();
+    goes_back(Dtype::Bf16);
+}
+
+fn goes_back(dtype: Dtype) {
     const WIDE: usize = 1024;
     let linear = |out| LayerSpec::Linear { out, bias: true };
     let block = || [linear(WIDE), LayerSpec::Tanh, linear(WIDTH)];
@@ -254,6 +264,7 @@ fn a_failed_allocation_after_some_updates_goes_back_to_the_snapshot() {
     };
     let settings = TrainSettings {
         update: UpdateChoice::InBackward,
+        dtype,
         ..classifier(STEPS, BATCH, ADAM)
     };
     let folder = tempfile::tempdir().unwrap();

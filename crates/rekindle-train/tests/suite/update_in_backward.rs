@@ -11,13 +11,14 @@ use burn::{
     tensor::{Device, Distribution, Int, Tensor, activation},
 };
 use rekindle::{
-    Activation,
+    Activation, Dtype,
     record::{RecordError, Update},
 };
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
 use rekindle_train::{
     ExecutorKind,
     device::DeviceId,
+    loss_scale::LossScale,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
     session::{Job, RunError, ScheduleRequest, run},
@@ -410,9 +411,20 @@ fn trainings_lose_the_same_however_they_update() {
         weight_decay: 1e-3,
     };
     for optimizer in [adam, momentum] {
-        for clip in [None, Some(Clip::Norm { max: 0.1 })] {
+        for (clip, dtype, loss_scale) in [
+            (None, Dtype::F32, LossScale::Auto),
+            (Some(Clip::Norm { max: 0.1 }), Dtype::F32, LossScale::Auto),
+            (None, Dtype::Bf16, LossScale::Auto),
+            (
+                Some(Clip::Norm { max: 0.1 }),
+                Dtype::F16,
+                LossScale::Fixed(64.0),
+            ),
+        ] {
             let after = TrainSettings {
                 clip,
+                dtype,
+                loss_scale,
                 ..classifier(20, 8, optimizer)
             };
             let in_backward = TrainSettings {
@@ -430,7 +442,7 @@ fn trainings_lose_the_same_however_they_update() {
             for request in [plain, segments] {
                 let (ran, losses) = train(&in_backward, ExecutorKind::Recorded, request);
                 ran.expect("trains");
-                assert_eq!(losses, expected, "{optimizer:?}, {clip:?}");
+                assert_eq!(losses, expected, "{optimizer:?}, {clip:?}, {dtype}");
             }
         }
     }
@@ -467,11 +479,16 @@ fn what_needs_all_gradients_is_refused() {
         on_nonfinite: OnNonFinite::Skip,
         ..settings.clone()
     };
+    let scaled = TrainSettings {
+        dtype: Dtype::F16,
+        ..settings.clone()
+    };
     let recorded = ExecutorKind::Recorded;
     let accumulate = UpdateRefused::Accumulate { parts: 2 };
     assert_eq!(refused(&parts, recorded), accumulate);
     assert_eq!(refused(&clipped, recorded), UpdateRefused::GlobalNorm);
     assert_eq!(refused(&skips, recorded), UpdateRefused::Skip);
+    assert_eq!(refused(&scaled, recorded), UpdateRefused::LossScale);
     let modules = refused(&settings, ExecutorKind::Modules);
     assert_eq!(modules, UpdateRefused::Modules);
 }

@@ -213,13 +213,19 @@ fn completed(recording: &Recording, program: &Prepared) -> Vec<usize> {
     let parameters = Parameters::of(recording);
     let mut order: Vec<usize> = Vec::new();
     for turn in program.turns(recording) {
-        match turn {
-            Turn::Run(run) => order.extend(
-                run.ready()
-                    .flat_map(|tensor| parameters.of_gradient(tensor)),
-            ),
-            Turn::Update(one) => order.extend(parameters.place.get(&one.parameter.tensor)),
-        }
+        let ready = match turn {
+            Turn::Run(run) => run.ready,
+            Turn::Move(_, ready) => ready,
+            Turn::Update(one) => {
+                order.extend(parameters.place.get(&one.parameter.tensor));
+                continue;
+            }
+        };
+        order.extend(
+            ready
+                .tensors()
+                .flat_map(|tensor| parameters.of_gradient(tensor)),
+        );
     }
     // None is left out, whatever the program does.
     let known: HashSet<usize> = order.iter().copied().collect();

@@ -193,6 +193,9 @@ pub enum RecordError {
     /// Ranks that share the step cannot go on together.
     #[error(transparent)]
     Reduce(#[from] ReduceError),
+    /// There is no host memory beside the device's.
+    #[error("the device's memory is the host's: there is nowhere to move tensors to")]
+    NoLink,
     /// The device ran out of memory or failed.
     #[error("the device failed while the step ran: {0}")]
     Device(String),

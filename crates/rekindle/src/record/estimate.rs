@@ -141,7 +141,7 @@ impl Estimate {
         let graph = Costs::from_shapes(recording).graph(recording, fixed);
         let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
         let plain = simulate(&graph, &plain);
-        let (_, smallest) = smallest_program(&graph).map_err(|error| wrong(&error))?;
+        let smallest = smallest_program(&graph, None).map_err(|error| wrong(&error))?;
         let at = recording.operations.iter().nth(plain.peak_step);
         let kinds = recording.operations.kinds().iter();
         let work_of: Vec<f64> = kinds
@@ -159,7 +159,7 @@ impl Estimate {
             peak_at: at.map_or_else(Default::default, |one| {
                 (one.kind.name.clone(), one.backward)
             }),
-            smallest_peak: smallest.peak,
+            smallest_peak: smallest.simulated.peak,
             flops: work.iter().sum(),
             operations: recording.operations.len(),
             layers: layers(recording),

@@ -26,6 +26,7 @@ use rekindle_plan::{
 use super::{
     RecordError,
     bridge::Interpreter,
+    host::Host,
     layout::Alike,
     operation::{may_be_view, nominal_seconds, without_draw},
     operations::Recorded,
@@ -136,11 +137,17 @@ impl Costs {
         while pass < passes {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
+            let mut host = Host::default();
             for (place, turn) in program.turns(recording).enumerate() {
                 let run = match turn {
                     Turn::Run(run) => run,
                     Turn::Update(update) => {
                         update.skip(interpreter.as_mut());
+                        continue;
+                    }
+                    Turn::Move(one, ready) => {
+                        one.run(interpreter.as_mut(), &mut host)?;
+                        ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
                         continue;
                     }
                 };
@@ -195,7 +202,7 @@ impl Costs {
         }
         let one_by_one = program.turns(recording).map(|turn| match turn {
             Turn::Run(run) => costs.of(run.number).seconds,
-            Turn::Update(_) => 0.0,
+            Turn::Update(_) | Turn::Move(..) => 0.0,
         });
         costs.slow(slowdown(in_one_go, one_by_one.sum()));
         Ok(costs)
@@ -245,8 +252,7 @@ impl Costs {
         let mut tensors: Vec<Tensor> = (0..recording.tensors.len())
             .map(|number| Tensor {
                 bytes: Bytes(recording.tensors.value_bytes(number)),
-                given: false,
-                output: false,
+                ..Tensor::default()
             })
             .collect();
         for given in recording.given() {
@@ -283,7 +289,7 @@ impl Costs {
                 repeatable: !draws,
                 stage: one.stage,
                 backward: one.backward,
-                updates: None,
+                ..Operation::default()
             }
         });
         let mut operations: Vec<Operation> = operations.collect();
@@ -404,7 +410,7 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Seconds of the program in one go, as a step runs it: the quicker of two where that is soon done.
+    /// Seconds of the program's operations in one go, as a step runs them: the quicker of two where that is soon done.
     fn pass(
         &self,
         recording: &Recording,
@@ -415,9 +421,19 @@ impl Probe<'_> {
         for _ in 0..2 {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
+            let mut host = Host::default();
+            let mut moving = Duration::ZERO;
             let started = Instant::now();
             for turn in program.turns(recording) {
                 match turn {
+                    Turn::Move(one, ready) => {
+                        let _ = self.device.sync();
+                        let started = Instant::now();
+                        one.run(interpreter.as_mut(), &mut host)?;
+                        let _ = self.device.sync();
+                        moving += started.elapsed();
+                        ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                    }
                     Turn::Run(run) => {
                         interpreter.run(without_draw(run.operation()));
                         run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
@@ -426,7 +442,7 @@ impl Probe<'_> {
                 }
             }
             let _ = self.device.sync();
-            let took = started.elapsed();
+            let took = started.elapsed() - moving;
             quickest = quickest.min(took.as_secs_f64());
             if took > WORTH_ANOTHER / 4 {
                 break;

@@ -1,6 +1,6 @@
 //! A recording that was measured, and a plan of it that is ready to run.
 
-use std::{rc::Rc, time::Duration};
+use std::{borrow::Cow, rc::Rc, time::Duration};
 
 use burn::tensor::{DType, Shape};
 use rekindle_plan::{
@@ -8,7 +8,7 @@ use rekindle_plan::{
     graph::{Graph, GraphPlanner, Span},
 };
 
-use super::{measure::Costs, program::Prepared, recording::Recording};
+use super::{measure::Costs, program::Prepared, recording::Recording, step_plan::Offload};
 use crate::meter::Meter;
 
 /// A recording that was measured.
@@ -42,6 +42,8 @@ pub(super) struct Planned<A> {
     pub(super) predicted_time: Seconds,
     /// Operations that run again.
     pub(super) repeated: usize,
+    /// What goes to the host's memory, where there is a link to it.
+    pub(super) offload: Option<Offload>,
     pub(super) plain_peak: Bytes,
     pub(super) plain_time: Seconds,
 }
@@ -53,6 +55,17 @@ impl<A> Planned<A> {
             costs, recording, ..
         } = &*self.measured;
         costs.graph(recording, self.fixed_bytes)
+    }
+
+    /// The same with transfers of the tensors that go to the host: the program's graph.
+    pub(super) fn linked(&self) -> Graph {
+        let graph = self.graph();
+        let linked = graph.linked(
+            self.prepared.offloaded(),
+            self.offload.as_ref().map(|offload| &offload.link),
+        );
+        // That they can be moved was found when the plan was made.
+        linked.map(Cow::into_owned).unwrap_or(graph)
     }
 
     /// How much more is in use beside the step than when it was planned, the optimizer's state apart.

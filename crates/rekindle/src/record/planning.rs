@@ -10,8 +10,8 @@ use burn::tensor::{DType, Device, DispatchTensor, Shape};
 use rekindle_plan::{
     Bytes, OptimizerCost, Schedule,
     graph::{
-        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId, Program,
-        Simulated, plan_graph, simulate, smallest_program,
+        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Link, OnDevice, OperationId,
+        Program, Simulated, TensorId, plan_graph, simulate, smallest_program,
     },
 };
 
@@ -22,6 +22,7 @@ use super::{
     planned::{Measured, Planned},
     program::Prepared,
     recording::Recording,
+    step_plan::Offload,
     update::{EitherUpdate, Update, UpdateCosts},
 };
 use crate::{
@@ -55,8 +56,13 @@ pub enum Wanted {
     Planner(GraphPlanner),
     /// A schedule over the stages that the plan is told in; see [`StagedPlan`](super::StagedPlan).
     Schedule(Schedule),
-    /// These operations of the recording.
-    Operations(Vec<OperationId>),
+    /// These operations of the recording, with transfers of some of its tensors.
+    Operations {
+        /// The operations, and behind the recording's the [transfers](Graph::with_transfers).
+        operations: Vec<OperationId>,
+        /// The tensors that go to the host.
+        offloaded: Vec<TensorId>,
+    },
 }
 
 impl From<GraphPlanner> for Wanted {
@@ -73,6 +79,7 @@ impl Wanted {
         budget: Option<Bytes>,
         slots: usize,
         elsewhere: Option<PlanElsewhere>,
+        link: Option<Link>,
     ) -> Result<GraphPlan, GraphPlanError> {
         let plan = match self {
             Self::Planner(planner) => {
@@ -80,12 +87,21 @@ impl Wanted {
                     budget,
                     planner: *planner,
                     slots,
+                    link,
                 };
                 let planned = elsewhere.and_then(|plan| plan(graph, &request));
                 return planned.unwrap_or_else(|| plan_graph(graph, &request));
             }
             Self::Schedule(schedule) => GraphPlan::of_schedule(graph, schedule.clone())?,
-            Self::Operations(operations) => GraphPlan::of_operations(graph, operations.clone())?,
+            Self::Operations {
+                operations,
+                offloaded,
+            } => GraphPlan::of_operations(
+                graph,
+                link.as_ref(),
+                operations.clone(),
+                offloaded.clone(),
+            )?,
         };
         match budget {
             Some(budget) if plan.simulated.peak > budget => Err(GraphPlanError::Infeasible {
@@ -105,6 +121,8 @@ pub(super) struct Planning {
     pub(super) wanted: Wanted,
     pub(super) slots: usize,
     pub(super) elsewhere: Option<PlanElsewhere>,
+    /// The link to host memory, where tensors may go there.
+    pub(super) link: Option<Link>,
     pub(super) count: Count,
     pub(super) input_gradients: bool,
     pub(super) optimizer: OptimizerCost,
@@ -219,8 +237,8 @@ impl<A> Measured<A> {
     ) -> Result<Self, RecordError> {
         let meter = &*planning.meter;
         let budget = planning.budget.unwrap_or(Bytes::MAX);
-        let first = first_program(&recording, planning, budget)?;
-        let first = Prepared::new(&recording, first);
+        let (first, offloaded) = first_program(&recording, planning, budget)?;
+        let first = Prepared::new(&recording, first, offloaded);
         let start = || started(&recording, given.clone());
         RecordError::of_device(&recording, meter)?;
         let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress);
@@ -323,7 +341,7 @@ fn planned_once<A>(
             .sum();
         let updating = base + beside + optimizer.state_bytes + gradients + optimizer.temp_bytes;
         let request = (planning.budget, planning.slots, planning.elsewhere);
-        let (plan, plain) = chosen(&graph, updating, &planning.wanted, request)?;
+        let (plan, plain) = chosen(&graph, updating, &planning.wanted, request, planning.link)?;
         let (plain_peak, plain_time) = (plain.peak.max(updating), plain.time);
         drop(plain);
         let GraphPlan {
@@ -331,10 +349,15 @@ fn planned_once<A>(
             simulated,
             planner,
             schedule,
+            offloaded,
+            on_device,
         } = plan;
         let spans = super::staged::stages(&graph).spans(&graph, &program);
         let mut planned = Planned {
-            prepared: Prepared::new(&measured.recording, program),
+            offload: planning
+                .link
+                .map(|link| Offload::new(&simulated, offloaded.len(), on_device, link)),
+            prepared: Prepared::new(&measured.recording, program, offloaded),
             predicted_peak: simulated.peak.max(updating),
             predicted_time: simulated.time,
             repeated: simulated.repeated,
@@ -359,6 +382,10 @@ fn planned_once<A>(
         planned.update_bytes += uncounted;
         planned.predicted_peak += uncounted;
         planned.plain_peak += uncounted;
+        let offload = planned.offload.as_mut();
+        if let Some(other) = offload.and_then(|offload| offload.on_device.as_mut()) {
+            other.peak += uncounted;
+        }
         if planned.predicted_peak <= budget {
             return Ok(planned);
         }
@@ -383,14 +410,27 @@ pub(super) fn chosen(
     updating: Bytes,
     wanted: &Wanted,
     (budget, slots, elsewhere): (Option<Bytes>, usize, Option<PlanElsewhere>),
+    link: Option<Link>,
 ) -> Result<(GraphPlan, Simulated), RecordError> {
     let within = budget.map(without_reserve);
     let infeasible = |smallest: Bytes| RecordError::Infeasible {
         budget: budget.unwrap_or(Bytes::MAX),
         smallest: with_reserve(smallest.max(updating)),
     };
-    let plan = match wanted.plan(graph, within, slots, elsewhere) {
-        Ok(plan) if within.is_none_or(|within| updating <= within) => plan,
+    let plan = match wanted.plan(graph, within, slots, elsewhere, link) {
+        Ok(plan) if within.is_none_or(|within| updating <= within) => GraphPlan {
+            on_device: plan.on_device.map(|other| {
+                let peak = other.peak.max(updating);
+                OnDevice {
+                    peak: match other.time {
+                        Some(_) => peak,
+                        None => with_reserve(peak),
+                    },
+                    ..other
+                }
+            }),
+            ..plan
+        },
         Ok(plan) => return Err(infeasible(plan.simulated.peak)),
         Err(GraphPlanError::Infeasible { smallest, .. }) => return Err(infeasible(smallest)),
         Err(error) => return Err(error.into()),
@@ -423,35 +463,41 @@ fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
     }
 }
 
-/// What is measured: the plan that is wanted whatever memory there is, else the plain order where it surely fits, else the
-/// leanest program.
+/// What is measured, and which tensors it moves to the host: the plan that is wanted whatever memory there is, else the
+/// plain order where it surely fits, else the leanest program.
 fn first_program(
     recording: &Recording,
     planning: &Planning,
     budget: Bytes,
-) -> Result<Program, RecordError> {
+) -> Result<(Program, Vec<TensorId>), RecordError> {
     let costs = Costs::from_shapes(recording).with_updates(planning.updates.clone());
     let mut graph = costs.graph(recording, planning.in_use());
     graph.fixed_bytes += planning.beside_buffers(&graph);
     let elsewhere = planning.elsewhere;
     if planning.wanted != GraphPlanner::Auto.into()
-        && let Ok(plan) = planning
-            .wanted
-            .plan(&graph, None, planning.slots, elsewhere)
-        && plan.simulated.repeated > 0
+        && let Ok(plan) =
+            planning
+                .wanted
+                .plan(&graph, None, planning.slots, elsewhere, planning.link)
+        && plan.simulated.repeated + plan.offloaded.len() > 0
         && plan.simulated.peak + Bytes(SCRATCH_BYTES) <= budget
     {
-        return Ok(plan.program);
+        return Ok((plan.program, plan.offloaded));
     }
     let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
     let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
     let peak = simulate(&graph, &plain).peak;
     if ((peak.0 + SCRATCH_BYTES) as f64) <= budget.0 as f64 * SURELY {
-        return Ok(plain);
+        return Ok((plain, Vec::new()));
     }
     if let Some(leanest) = elsewhere.and_then(|plan| leanest_elsewhere(&graph, plan)) {
-        return Ok(leanest);
+        return Ok((leanest, Vec::new()));
     }
-    let (leanest, _) = smallest_program(&graph).map_err(|error| wrong(&error))?;
-    Ok(leanest)
+    let leanest = smallest_program(&graph, None).map_err(|error| wrong(&error))?;
+    let fits = ((leanest.simulated.peak.0 + SCRATCH_BYTES) as f64) <= budget.0 as f64 * SURELY;
+    let leanest = match planning.link.filter(|_| !fits) {
+        Some(link) => smallest_program(&graph, Some(&link)).map_err(|error| wrong(&error))?,
+        None => leanest,
+    };
+    Ok((leanest.program, leanest.offloaded))
 }

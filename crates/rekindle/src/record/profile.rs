@@ -2,7 +2,7 @@
 
 use rekindle_plan::{
     Bytes,
-    graph::{Graph, GraphPlan, GraphPlanner},
+    graph::{Graph, GraphPlan, GraphPlanner, Link},
 };
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,7 @@ use super::{
     RecordError, StagedPlan, StepPlan,
     planned::Planned,
     planning::{Wanted, chosen},
+    step_plan::Offload,
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -22,6 +23,9 @@ pub struct StepProfile {
     pub update_bytes: Bytes,
     /// Of the fixed bytes, those that no live buffer holds: the driver's context, and what pools add.
     pub beside_buffers_bytes: Bytes,
+    /// The link to host memory, where tensors may go there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
     /// Equal for recordings of equal steps.
     #[serde(with = "hexadecimal")]
     pub recording: u64,
@@ -33,6 +37,7 @@ impl StepProfile {
             graph: planned.graph(),
             update_bytes: planned.update_bytes,
             beside_buffers_bytes: planned.beside,
+            link: planned.offload.map(|offload| offload.link),
             recording: planned.measured.recording.hash,
         }
     }
@@ -55,17 +60,21 @@ impl StepProfile {
             self.update_bytes,
             &wanted,
             (budget, slots, None),
+            self.link,
         )?;
         let GraphPlan {
             program,
             simulated,
             planner,
             schedule,
+            offloaded,
+            on_device,
         } = plan;
+        let tensors = offloaded.len();
         let staged = StagedPlan {
             beside_buffers: self.beside_buffers_bytes,
             recording: self.recording,
-            ..StagedPlan::of_graph(&self.graph, &program, schedule)
+            ..StagedPlan::of_graph(&self.graph, self.link, &program, offloaded, schedule)?
         };
         let plan = StepPlan {
             planner,
@@ -76,6 +85,9 @@ impl StepProfile {
             plain_time: plain.time,
             operations: self.graph.operations.len(),
             repeated: simulated.repeated,
+            offload: self
+                .link
+                .map(|link| Offload::new(&simulated, tensors, on_device, link)),
         };
         Ok((plan, staged))
     }

@@ -14,6 +14,7 @@ use rekindle_plan::graph::{Program, TensorId};
 
 use super::{
     bridge::Interpreter,
+    host::Move,
     operations::Recorded,
     recording::{Parameter, Recording},
 };
@@ -21,6 +22,8 @@ use super::{
 /// A program of a recording.
 pub(super) struct Prepared {
     program: Program,
+    /// The tensors that go to the host, in the order of their transfers in the graph.
+    offloaded: Vec<TensorId>,
     /// Each tensor that is handed out, with the step after which it is: in the order of steps.
     ready: Vec<(usize, usize)>,
 }
@@ -32,6 +35,8 @@ pub(super) enum Turn<'a> {
     Run(Run<'a>),
     /// A parameter is updated.
     Update(UpdateOf<'a>),
+    /// A tensor goes to the host or comes back.
+    Move(Move<'a>, Ready<'a>),
 }
 
 /// The update of a parameter.
@@ -54,34 +59,66 @@ pub(super) struct Run<'a> {
     recording: &'a Recording,
     /// Freed by it or after it. The graph has tensors of its own behind the recording's.
     freed: &'a [TensorId],
-    /// Handed out after it.
+    /// What the step hands out after it.
+    pub(super) ready: Ready<'a>,
+}
+
+/// What is handed out after a step.
+#[derive(Clone, Copy)]
+pub(super) struct Ready<'a> {
+    recording: &'a Recording,
+    /// Steps and tensors.
     ready: &'a [(usize, usize)],
 }
 
 impl Prepared {
-    /// Prepares `program`, which is one of `recording`.
-    pub(super) fn new(recording: &Recording, program: Program) -> Self {
+    /// Prepares `program`, which is one of `recording` with transfers of `offloaded`.
+    pub(super) fn new(recording: &Recording, program: Program, offloaded: Vec<TensorId>) -> Self {
         let given: HashSet<usize> = recording.given().collect();
         let mut wanted: HashSet<usize> = recording
             .outputs()
             .filter(|one| !given.contains(one))
             .collect();
         let mut ready = Vec::with_capacity(wanted.len());
-        let steps = program.operations().iter().enumerate();
-        // Graphs have updates behind the recording's operations.
-        let steps = steps.filter(|(_, one)| one.index() < recording.operations.len());
-        for (step, operation) in steps.rev() {
-            let tensors = recording.operations.get(operation.index()).tensors();
-            let last_here = tensors.filter(|tensor| wanted.remove(tensor));
-            ready.extend(last_here.map(|tensor| (step, tensor)));
+        let others = recording.operations.len() + recording.updated().count();
+        for (step, operation) in program.operations().iter().enumerate().rev() {
+            let mut last_here = |tensor| {
+                if wanted.remove(&tensor) {
+                    ready.push((step, tensor));
+                }
+            };
+            // Graphs have updates and transfers behind the recording's operations.
+            match operation.index() {
+                place if place < recording.operations.len() => {
+                    recording
+                        .operations
+                        .get(place)
+                        .tensors()
+                        .for_each(last_here);
+                }
+                place => {
+                    if let Some((tensor, _)) = moved(place, others, &offloaded) {
+                        last_here(tensor);
+                    }
+                }
+            }
         }
         ready.reverse();
-        Self { program, ready }
+        Self {
+            program,
+            offloaded,
+            ready,
+        }
     }
 
     /// The program.
     pub(super) fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// The tensors that go to the host.
+    pub(super) fn offloaded(&self) -> &[TensorId] {
+        &self.offloaded
     }
 
     /// Its steps in order.
@@ -91,12 +128,25 @@ impl Prepared {
         let updated: Vec<(&Parameter, usize)> = updated
             .filter_map(|parameter| Some((parameter, parameter.gradient?)))
             .collect();
+        let others = recording.operations.len() + updated.len();
         let operations = self.program.operations().iter().enumerate();
         operations.map(move |(step, operation)| {
             let here = later.iter().take_while(|(at, _)| *at == step).count();
             let (ready, rest) = later.split_at(here);
             later = rest;
+            let ready = Ready { recording, ready };
             let (number, freed) = (operation.index(), self.program.frees(step));
+            if let Some((tensor, offload)) = moved(number, others, &self.offloaded) {
+                let mut freed = freed.iter();
+                let one = Move {
+                    tensor,
+                    offload,
+                    // An offload may free the tensor, a fetch its copy.
+                    frees: freed.any(|one| offload == (one.index() == tensor)),
+                    tensors: &recording.tensors,
+                };
+                return Turn::Move(one, ready);
+            }
             match number.checked_sub(recording.operations.len()) {
                 None => Turn::Run(Run {
                     number,
@@ -136,6 +186,33 @@ impl UpdateOf<'_> {
     }
 }
 
+impl<'a> Ready<'a> {
+    /// Which they are.
+    pub(super) fn tensors(self) -> impl Iterator<Item = usize> + 'a {
+        self.ready.iter().map(|(_, tensor)| *tensor)
+    }
+
+    /// Hands them out: the interpreter does not hold them any more.
+    pub(super) fn hand_out(
+        self,
+        interpreter: &mut dyn Interpreter,
+        ready: &mut dyn FnMut(usize, DispatchTensor),
+    ) {
+        for tensor in self.tensors() {
+            let last = self.recording.tensors.last_read(tensor);
+            let value = interpreter.hand_out(&last);
+            interpreter.run(OperationIr::Drop(last));
+            ready(tensor, value);
+        }
+    }
+}
+
+/// The tensor that an operation of a graph moves, and whether to the host; the graph has so many `others` before these.
+fn moved(number: usize, others: usize, offloaded: &[TensorId]) -> Option<(usize, bool)> {
+    let place = number.checked_sub(others)?;
+    Some((offloaded.get(place / 2)?.index(), place % 2 == 0))
+}
+
 impl Run<'_> {
     /// Runs it and frees what it was the last to read. `ready` is told what the step hands out.
     pub(super) fn run(
@@ -160,17 +237,7 @@ impl Run<'_> {
                 interpreter.run(OperationIr::Drop(tensors.last_read(tensor)));
             }
         }
-        for tensor in self.ready() {
-            let last = tensors.last_read(tensor);
-            let value = interpreter.hand_out(&last);
-            interpreter.run(OperationIr::Drop(last));
-            ready(tensor, value);
-        }
-    }
-
-    /// What the step hands out after it.
-    pub(super) fn ready(self) -> impl Iterator<Item = usize> {
-        self.ready.iter().map(|(_, tensor)| *tensor)
+        self.ready.hand_out(interpreter, ready);
     }
 
     /// The operation as burn describes it. It frees what it reads once and nobody reads later.

@@ -3,8 +3,8 @@
 use rekindle_plan::{
     Action, Bytes, Chain, Schedule, StageId,
     graph::{
-        Crossing, Graph, Levers, Moment, OperationId, Program, Span, SpanPass, Stages, borders,
-        held,
+        Crossing, Graph, GraphPlanError, Levers, Link, Moment, OperationId, Program, Span,
+        SpanPass, Stages, TensorId, borders, held,
     },
 };
 
@@ -31,8 +31,11 @@ pub struct StagedPlan {
     pub levers: Option<Levers>,
     /// The schedule over stages that the program comes from, where it comes from one.
     pub schedule: Option<Schedule>,
-    /// The program's operations, by their places in the recording.
+    /// The program's operations, by their places in the recording, and behind these the
+    /// [transfers](Graph::with_transfers).
     pub operations: Vec<OperationId>,
+    /// The tensors that go to the host.
+    pub offloaded: Vec<TensorId>,
     /// Equal for recordings of equal steps.
     pub recording: u64,
 }
@@ -42,7 +45,15 @@ impl StagedPlan {
         let (graph, program) = (&planned.graph(), planned.prepared.program());
         let recording = &planned.measured.recording;
         let stages = stages(graph);
-        let staged = Self::of_stages(graph, &stages, program, planned.schedule.clone());
+        let offloaded = planned.prepared.offloaded().to_vec();
+        let linked = &planned.linked();
+        let staged = Self::of_stages(
+            linked,
+            &stages,
+            program,
+            offloaded,
+            planned.schedule.clone(),
+        );
         Self {
             chain: named(graph, recording, &stages),
             beside_buffers: planned.beside,
@@ -52,14 +63,28 @@ impl StagedPlan {
     }
 
     /// The plan of a graph alone: its stages have no names, and no parameters.
-    pub(super) fn of_graph(graph: &Graph, program: &Program, schedule: Option<Schedule>) -> Self {
-        Self::of_stages(graph, &stages(graph), program, schedule)
+    pub(super) fn of_graph(
+        graph: &Graph,
+        link: Option<Link>,
+        program: &Program,
+        offloaded: Vec<TensorId>,
+        schedule: Option<Schedule>,
+    ) -> Result<Self, GraphPlanError> {
+        let linked = graph.linked(&offloaded, link.as_ref())?;
+        Ok(Self::of_stages(
+            &linked,
+            &stages(graph),
+            program,
+            offloaded,
+            schedule,
+        ))
     }
 
     fn of_stages(
         graph: &Graph,
         stages: &Stages,
         program: &Program,
+        offloaded: Vec<TensorId>,
         schedule: Option<Schedule>,
     ) -> Self {
         let spans = stages.spans(graph, program);
@@ -74,6 +99,7 @@ impl StagedPlan {
             beside_buffers: Bytes::ZERO,
             schedule,
             operations: program.operations().to_vec(),
+            offloaded,
             recording: 0,
         }
     }
@@ -88,7 +114,10 @@ impl StagedPlan {
         let stages = self.chain.stages.len();
         match &self.schedule {
             Some(schedule) => schedule.segments(),
-            None if stages > 0 && self.forwards.iter().all(|&count| count == 1) => {
+            None if stages > 0
+                && self.offloaded.is_empty()
+                && self.forwards.iter().all(|&count| count == 1) =>
+            {
                 Some(vec![(StageId(0), StageId(stages - 1))])
             }
             None => None,

@@ -22,6 +22,7 @@ use super::{
     exchange::Exchange,
     finite,
     given::{given, shapes, started},
+    host::Host,
     lent::Lent,
     optimizer::Optimizer,
     output::{Done, Output, Seen, SpanReading},
@@ -492,6 +493,7 @@ where
             plain_time: planned.plain_time,
             operations: planned.measured.recording.operations.len(),
             repeated: planned.repeated,
+            offload: planned.offload,
         }
     }
 
@@ -559,7 +561,7 @@ where
     pub fn graph(&self) -> (Graph, Program) {
         let state = self.state.borrow();
         let planned = &state.plans[0];
-        (planned.graph(), planned.prepared.program().clone())
+        (planned.linked(), planned.prepared.program().clone())
     }
 
     /// The plan for this batch, a kept one or a new one, and its peak with what is in use now.
@@ -678,6 +680,7 @@ where
         let recording = &planned.measured.recording;
         let costs = &planned.measured.costs;
         let mut tensors = returned;
+        let mut host = Host::default();
         let room = self.planning.room();
         let make_room = |bytes: Bytes| {
             if let Some(room) = room {
@@ -701,14 +704,7 @@ where
                         make_room(costs.taken_by(recording, run.number));
                         let mut ready = Ok(());
                         run.run(interpreter, &mut |tensor, value| {
-                            let kept = match &mut exchange {
-                                Some(exchange) if ready.is_ok() => exchange.offer(tensor, value),
-                                _ => Ok(Some(value)),
-                            };
-                            match kept {
-                                Ok(kept) => tensors.extend(kept.map(|value| (tensor, value))),
-                                Err(error) => ready = Err(error),
-                            }
+                            keep(&mut tensors, &mut exchange, &mut ready, (tensor, value));
                         });
                         ready?;
                     }
@@ -725,6 +721,15 @@ where
                                 }
                             }
                         }
+                    }
+                    Turn::Move(one, ready) => {
+                        make_room(one.bytes());
+                        one.run(interpreter, &mut host)?;
+                        let mut kept = Ok(());
+                        ready.hand_out(interpreter, &mut |tensor, value| {
+                            keep(&mut tensors, &mut exchange, &mut kept, (tensor, value));
+                        });
+                        kept?;
                     }
                 }
                 self.planning.check_memory()?;
@@ -758,6 +763,24 @@ where
 
 /// What a step hands out, by its numbers in the recording.
 type Handed = HashMap<usize, DispatchTensor>;
+
+/// Keeps a tensor that the step hands out, unless it is a gradient that ranks sum. Nothing more is exchanged once that has
+/// failed.
+fn keep(
+    tensors: &mut Handed,
+    exchange: &mut Option<&mut Exchange<'_>>,
+    exchanged: &mut Result<(), RecordError>,
+    (tensor, value): (usize, DispatchTensor),
+) {
+    let kept = match exchange {
+        Some(exchange) if exchanged.is_ok() => exchange.offer(tensor, value),
+        _ => Ok(Some(value)),
+    };
+    match kept {
+        Ok(kept) => tensors.extend(kept.map(|value| (tensor, value))),
+        Err(error) => *exchanged = Err(error),
+    }
+}
 
 /// What makes an update.
 type UpdateHook<'a> =

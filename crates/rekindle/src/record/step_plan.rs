@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use rekindle_plan::{Bytes, Seconds, graph::GraphPlanner};
+use rekindle_plan::{
+    Bytes, Seconds,
+    graph::{GraphPlanner, Link, OnDevice, Simulated},
+};
+use serde::{Deserialize, Serialize};
 
 /// A plan in numbers, as they were when it was made.
 ///
@@ -29,6 +33,48 @@ pub struct StepPlan {
     pub operations: usize,
     /// Operations that run again.
     pub repeated: usize,
+    /// What goes to the host's memory, where there is a link to it.
+    pub offload: Option<Offload>,
+}
+
+/// What a plan does with the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Offload {
+    /// Tensors that wait in host memory between forward and backward.
+    pub tensors: usize,
+    /// The most bytes of them there at any moment, beside the budget.
+    pub host_peak_bytes: Bytes,
+    /// Bytes that a step copies to the host.
+    pub to_host_bytes: Bytes,
+    /// Bytes that a step copies back.
+    pub to_device_bytes: Bytes,
+    /// What the copies take of the step's time: nothing is computed meanwhile.
+    pub transfer_s: Seconds,
+    /// What the same planner finds with every tensor on the device, the peak counted as the plan's; `null` where no tensor
+    /// goes to the host.
+    pub on_device: Option<OnDevice>,
+    /// The link, as it was measured.
+    pub link: Link,
+}
+
+impl Offload {
+    pub(super) fn new(
+        run: &Simulated,
+        tensors: usize,
+        on_device: Option<OnDevice>,
+        link: Link,
+    ) -> Self {
+        Self {
+            tensors,
+            host_peak_bytes: run.host_peak,
+            to_host_bytes: run.offloaded,
+            to_device_bytes: run.fetched,
+            transfer_s: run.transfer_time,
+            on_device,
+            link,
+        }
+    }
 }
 
 impl fmt::Display for StepPlan {
@@ -45,6 +91,17 @@ impl fmt::Display for StepPlan {
             self.predicted_time.0 / self.plain_time.0,
             self.repeated,
             self.operations,
-        )
+        )?;
+        match self.offload {
+            Some(Offload {
+                tensors: tensors @ 1..,
+                host_peak_bytes,
+                ..
+            }) => write!(
+                f,
+                ", {tensors} tensors wait on the host ({host_peak_bytes})"
+            ),
+            _ => Ok(()),
+        }
     }
 }

@@ -23,6 +23,7 @@ mod budget;
 mod chunked;
 mod executor;
 mod golden_traces;
+mod master_weights;
 mod memory;
 mod odd_chains;
 mod ranks;

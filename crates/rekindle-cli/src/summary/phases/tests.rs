@@ -1,9 +1,6 @@
 //! Made-up runs: what is said of each, and what is not.
 
-use rekindle::{
-    Dtype,
-    meter::{Count, Leftover, MemoryReading, Phase, PhaseReading},
-};
+use rekindle::meter::{Count, Leftover, MemoryReading, Phase, PhaseReading};
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
@@ -11,7 +8,7 @@ use rekindle_train::{
         MemoryGrowth, PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord,
         StageRecord,
     },
-    settings::{LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
 };
 
 use super::{sentences, table};
@@ -53,21 +50,16 @@ fn record(
         settings: TrainSettings {
             steps: 300,
             batch: 8,
-            accumulate: 1,
-            seed: 0,
-            dtype: Dtype::F32,
             loss: LossKind::MeanSquaredError,
-            loss_chunks: LossChunks::Whole,
             optimizer,
             learning_rate: LearningRate::Constant { rate: 0.1 },
             update: rekindle_train::update::UpdateChoice::After,
-            clip: None,
-            eval_every: None,
-            on_nonfinite: OnNonFinite::Stop,
+            ..TrainSettings::default()
         },
         param_count: 10 * MIB / 4,
         executor: rekindle_train::ExecutorKind::Recorded,
         update: rekindle::record::Update::After,
+        offload: None,
         planner: "uniform".into(),
         segments: None,
         recomputes: true,
@@ -106,6 +98,8 @@ fn record(
         resumed_at: None,
         interrupted: false,
         nonfinite_steps: 0,
+        overflow_steps: 0,
+        loss_scale: None,
         replans: 0,
         evaluation: None,
         best_evaluation: None,

@@ -14,6 +14,8 @@ use super::{GIVEN, NONE, Walk};
 pub(super) struct Storage {
     pub(super) bytes: u64,
     pub(super) tensors: Vec<TensorId>,
+    /// The number of runs before its present tensors were made.
+    pub(super) born: usize,
     /// False once it was freed.
     pub(super) alive: bool,
 }
@@ -52,6 +54,7 @@ impl Walk<'_> {
         self.storages.push(Storage {
             bytes,
             tensors: Vec::with_capacity(1),
+            born: self.runs.len() - 1,
             alive: true,
         });
         (self.storages.len() - 1) as u32
@@ -133,6 +136,8 @@ impl Walk<'_> {
                     score,
                     storage: entry.storage,
                 });
+            } else if !self.save(entry.storage) {
+                pinned.push(entry);
             } else if overwrite {
                 taken = overwritable;
                 bytes -= self.storages[entry.storage as usize].bytes;

@@ -89,22 +89,10 @@ impl Walk<'_> {
     }
 
     fn score_of(&mut self, tensors: &[TensorId], bytes: u64) -> Option<(Want, f64)> {
-        let mut wanted = NEVER;
-        let mut remade = false;
-        for &tensor in tensors {
-            match self.want(tensor) {
-                Want::At(place) => wanted = wanted.min(place),
-                Want::Remade => remade = true,
-                Want::Never => {}
-            }
-        }
-        let dependents = self.dependents(tensors);
+        let (class, dependents) = self.class(tensors);
         let regain = self.regain_seconds(tensors);
-        let class = match wanted.min(dependents.wanted) {
-            NEVER if remade => Want::Remade,
-            NEVER => Want::Never,
-            place => Want::At(place),
-        };
+        let transfer = self.transfer_seconds(tensors).map(|(seconds, _)| seconds);
+        let regain = regain.into_iter().chain(transfer).reduce(f64::min);
         let distance = match class {
             Want::At(END) => self.length.max(1),
             Want::At(place) => place.saturating_sub(self.now).max(1),
@@ -115,10 +103,31 @@ impl Walk<'_> {
             regain => regain.unwrap_or(0.0),
         };
         let scoring = &self.task.scoring;
-        let cost = regain + scoring.dependents * dependents.seconds + LEAST_SECONDS;
+        let cost = regain + scoring.dependents * dependents + LEAST_SECONDS;
         let score = (bytes as f64).powf(scoring.bytes) * f64::from(distance).powf(scoring.distance)
             / cost.powf(scoring.cost);
         Some((class, score))
+    }
+
+    /// When tensors of one storage are wanted next, or evicted ones that depend on them, and the seconds that making those
+    /// again takes.
+    pub(super) fn class(&mut self, tensors: &[TensorId]) -> (Want, f64) {
+        let mut wanted = NEVER;
+        let mut remade = false;
+        for &tensor in tensors {
+            match self.want(tensor) {
+                Want::At(place) => wanted = wanted.min(place),
+                Want::Remade => remade = true,
+                Want::Never => {}
+            }
+        }
+        let dependents = self.dependents(tensors);
+        let class = match wanted.min(dependents.wanted) {
+            NEVER if remade => Want::Remade,
+            NEVER => Want::Never,
+            place => Want::At(place),
+        };
+        (class, dependents.seconds)
     }
 
     /// Whether the current traversal meets an operation for the first time.
@@ -126,8 +135,8 @@ impl Walk<'_> {
         std::mem::replace(&mut self.seen[id.index()], self.traversal) != self.traversal
     }
 
-    /// The seconds to make tensors again from what else is held now; `None` where that cannot be done.
-    fn regain_seconds(&mut self, tensors: &[TensorId]) -> Option<f64> {
+    /// The seconds to make tensors again from what else is held now, on the device or on the host; `None` where that cannot be done.
+    pub(super) fn regain_seconds(&mut self, tensors: &[TensorId]) -> Option<f64> {
         self.traversal += 1;
         let mut open: Vec<OperationId> = Vec::new();
         for &tensor in tensors {
@@ -148,6 +157,12 @@ impl Walk<'_> {
             self.work += 1;
             for &input in &operation.inputs {
                 if self.live(input) && !tensors.contains(&input) {
+                    continue;
+                }
+                if let Some(moves) = self.copied(input) {
+                    if self.first_visit(moves.fetch) {
+                        seconds += self.graph.operation(moves.fetch).seconds.0;
+                    }
                     continue;
                 }
                 let maker = self.index.maker(input)?;
@@ -184,7 +199,7 @@ impl Walk<'_> {
                 self.work += 1;
                 let mut missing = false;
                 for &output in &self.graph.operation(reader).outputs {
-                    if self.live(output) {
+                    if self.live(output) || self.copied(output).is_some() {
                         continue;
                     }
                     missing = true;

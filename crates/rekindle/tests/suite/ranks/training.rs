@@ -95,7 +95,10 @@ fn shared<T: Task>(rank: InProcess, (model, batches): (&T::Model, &[T::Batch]), 
         .plain()
         .expect("planned");
     if let Some(operations) = way.plan {
-        let wanted = Wanted::Operations(operations.to_vec());
+        let wanted = Wanted::Operations {
+            operations: operations.to_vec(),
+            offloaded: Vec::new(),
+        };
         step.plan_again(None, wanted).expect("planned");
         assert!(step.plan().repeated > 0, "{}", step.plan());
     }

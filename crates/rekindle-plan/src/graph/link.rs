@@ -1,0 +1,177 @@
+//! Host memory as a second place for tensors: what the link costs, and the operations that use it.
+//!
+//! A graph [with transfers](Graph::with_transfers) has two more operations for each tensor that may go to the host, behind
+//! all its others, and one more tensor, its *host copy*, which takes no bytes of the device:
+//!
+//! | operation | reads | makes | seconds |
+//! |---|---|---|---|
+//! | [`Offload`](Transfer::Offload) | the tensor | its host copy | latency to the host + bytes / rate to the host |
+//! | [`Fetch`](Transfer::Fetch) | the host copy | the tensor | latency to the device + bytes / rate to the device |
+//!
+//! So a program says what goes when, as it says what is recomputed: a tensor's device bytes are free after the last use
+//! before its fetch, and the copy's host bytes after its last fetch. A transfer runs alone: its time is added to the
+//! step's.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Graph, GraphError, Operation, OperationId, Tensor, TensorId};
+use crate::bytes::Bytes;
+use crate::seconds::Seconds;
+
+/// How fast one direction of a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// What a transfer takes besides its bytes.
+    pub latency_s: Seconds,
+    /// How many bytes more go in a second.
+    pub bytes_per_s: f64,
+}
+
+impl Rate {
+    /// What so many bytes take.
+    pub fn seconds(&self, bytes: Bytes) -> Seconds {
+        self.latency_s + Seconds(bytes.0 as f64 / self.bytes_per_s)
+    }
+}
+
+/// The link between a device and its host, and how much may be held there.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// From the device.
+    pub to_host: Rate,
+    /// Back.
+    pub to_device: Rate,
+    /// The most bytes of the host that copies take together.
+    pub host_bytes: Bytes,
+    /// What an offload takes of the device besides its tensor, at most; never more than twice the tensor.
+    pub staging_bytes: Bytes,
+}
+
+/// What an operation of a graph does with a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transfer {
+    /// Copies a tensor to the host.
+    Offload,
+    /// Makes a tensor from its copy on the host.
+    Fetch,
+}
+
+impl Graph {
+    /// The graph with transfers of these tensors: the `k`-th one's offload and fetch are the operations `n + 2k` and
+    /// `n + 2k + 1`, where n is the number of operations of `self`.
+    ///
+    /// # Errors
+    /// A tensor is given, a view, made by an update, or none of the graph's; a rate is no number above zero.
+    pub fn with_transfers(&self, tensors: &[TensorId], link: &Link) -> Result<Graph, GraphError> {
+        let mut graph = self.clone();
+        let makers = self.transferable();
+        for &tensor in tensors {
+            let maker = makers.get(tensor.index()).copied().flatten();
+            let maker = maker.ok_or(GraphError::NotTransferable { tensor })?;
+            let bytes = self.tensor(tensor).bytes;
+            let copy = TensorId(graph.tensors.len() as u32);
+            graph.tensors.push(Tensor {
+                host_bytes: bytes,
+                ..Tensor::default()
+            });
+            for rate in [link.to_host, link.to_device] {
+                let seconds = rate.seconds(bytes).0;
+                if !seconds.is_finite() || seconds < 0.0 {
+                    let operation = OperationId(graph.operations.len() as u32);
+                    return Err(GraphError::Time { operation, seconds });
+                }
+            }
+            let transfer = |transfer, input, output, seconds| Operation {
+                inputs: vec![input],
+                outputs: vec![output],
+                seconds,
+                backward: self.operation(maker).backward,
+                transfer: Some(transfer),
+                ..Operation::default()
+            };
+            let offload = transfer(Transfer::Offload, tensor, copy, link.to_host.seconds(bytes));
+            graph.operations.push(Operation {
+                temp_bytes: link.staging_bytes.min(bytes + bytes),
+                ..offload
+            });
+            let seconds = link.to_device.seconds(bytes);
+            let fetch = transfer(Transfer::Fetch, copy, tensor, seconds);
+            graph.operations.push(fetch);
+        }
+        Ok(graph)
+    }
+
+    /// As [`with_transfers`](Self::with_transfers); the graph itself where no tensor goes to the host.
+    ///
+    /// # Errors
+    /// As [`with_transfers`](Self::with_transfers); tensors go to the host, but there is no link.
+    pub fn linked(
+        &self,
+        tensors: &[TensorId],
+        link: Option<&Link>,
+    ) -> Result<Cow<'_, Graph>, GraphError> {
+        match (tensors, link) {
+            ([], _) => Ok(Cow::Borrowed(self)),
+            (tensors, Some(link)) => self.with_transfers(tensors, link).map(Cow::Owned),
+            ([tensor, ..], None) => Err(GraphError::NotTransferable { tensor: *tensor }),
+        }
+    }
+
+    /// The graph with transfers of all tensors that have bytes of their own, and which these are.
+    pub(super) fn with_all_transfers(
+        &self,
+        link: &Link,
+    ) -> Result<(Graph, Vec<TensorId>), GraphError> {
+        let makers = self.transferable();
+        let tensors = self.tensor_ids().filter(|tensor| {
+            makers[tensor.index()].is_some() && self.tensor(*tensor).bytes > Bytes::ZERO
+        });
+        let tensors: Vec<TensorId> = tensors.collect();
+        Ok((self.with_transfers(&tensors, link)?, tensors))
+    }
+
+    /// The operation that makes each tensor which can be transferred.
+    fn transferable(&self) -> Vec<Option<OperationId>> {
+        let mut makers = vec![None; self.tensors.len()];
+        for (id, operation) in self.operation_ids().zip(&self.operations) {
+            if !operation.view && operation.updates.is_none() && operation.transfer.is_none() {
+                for output in &operation.outputs {
+                    makers[output.index()] = Some(id);
+                }
+            }
+        }
+        makers
+    }
+}
+
+/// The tensors that operations transfer, and the operations in a graph with transfers of these alone. `tensors` are those
+/// that the operations' graph has transfers of, behind `plain` other operations.
+pub(super) fn used(
+    operations: &[OperationId],
+    tensors: &[TensorId],
+    plain: usize,
+) -> (Vec<TensorId>, Vec<OperationId>) {
+    let place = |id: &OperationId| Some(id.index().checked_sub(plain)? / 2);
+    let mut places: Vec<usize> = operations.iter().filter_map(place).collect();
+    places.sort_unstable();
+    places.dedup();
+    let renumbered = operations.iter().map(|id| match place(id) {
+        Some(old) => {
+            let new = places.partition_point(|&one| one < old);
+            OperationId(id.0 - 2 * (old - new) as u32)
+        }
+        None => *id,
+    });
+    let renumbered = renumbered.collect();
+    (
+        places.into_iter().map(|place| tensors[place]).collect(),
+        renumbered,
+    )
+}

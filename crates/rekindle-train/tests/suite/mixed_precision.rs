@@ -1,0 +1,356 @@
+//! Half types as they are trained: master weights, dynamic scales of the loss and the steps they skip, sums of gradients in
+//! `f32`, and what all that takes.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::path::Path;
+
+use rekindle::Dtype;
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_train::{
+    ExecutorKind,
+    data::{
+        Dataset, Identity, Split, TargetKind,
+        batch::{Batch, Inputs, Targets},
+        open,
+        settings::{DataSettings, Predict, Source, SyntheticTarget},
+    },
+    device::DeviceId,
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    record::RunRecord,
+    run_dir::{RunDir, SnapshotEvery, read_steps},
+    session::{Job, RunError, ScheduleRequest, run},
+    settings::{Clip, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+};
+
+use crate::{
+    jobs::{Steps, classifier, vectors},
+    nonfinite::Look,
+    resume::{ADAM, conv_net, data, settings},
+};
+
+const SGD: OptimizerSettings = OptimizerSettings::Sgd {
+    momentum: 0.0,
+    weight_decay: 0.0,
+};
+
+fn plain() -> ScheduleRequest {
+    ScheduleRequest::Plan(PlanRequest {
+        planner: PlannerKind::None,
+        ..PlanRequest::default()
+    })
+}
+
+/// Bytes of a dynamic scale in a snapshot, with the mark of its end: an option of 8 bytes, a small count, "end\n".
+const SCALE_BYTES: usize = 1 + 8 + 1 + 4;
+
+#[test]
+fn an_overflow_is_skipped_and_halves_the_scale() {
+    own_process!();
+    for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
+        for accumulate in [1, 2] {
+            let (model, folder) = (conv_net(), tempfile::tempdir().unwrap());
+            let data = data(&model, None);
+            let settings = TrainSettings {
+                steps: 8,
+                // The gradient of a logit is up to half the scale: times an activation above 2 it is too large for `f16`.
+                batch: 2,
+                accumulate,
+                dtype: Dtype::F16,
+                eval_every: None,
+                ..settings(ADAM)
+            };
+            assert_eq!(settings.on_nonfinite, OnNonFinite::Stop);
+            let job = Job {
+                executor,
+                run_dir: Some(RunDir::New(folder.path().to_path_buf())),
+                snapshot_every: SnapshotEvery::Steps(1),
+                ..Job::new(&model, &*data.train, &settings, plain())
+            };
+            let mut look = Look::new(folder.path());
+            let record = run(&job, DeviceId::Cpu, &mut look).unwrap();
+
+            let mut scale = 65536.0;
+            let mut skipped = 0;
+            for step in &look.steps {
+                assert_eq!(step.loss_scale, Some(scale), "{executor}: {step:?}");
+                // The loss of CLASSES classes as it starts, not thousands of times that.
+                assert!(step.loss > 0.0 && step.loss < 10.0, "{step:?}");
+                if step.skipped {
+                    scale /= 2.0;
+                    let found = &look.found[skipped];
+                    assert_eq!((found.step, found.lower_scale), (step.step, Some(scale)));
+                    assert!(found.gradient.is_some());
+                    skipped += 1;
+                }
+            }
+            assert!((1..settings.steps).contains(&skipped), "{skipped} skipped");
+            assert_eq!(
+                (record.overflow_steps, record.nonfinite_steps),
+                (skipped, 0)
+            );
+            assert_eq!(record.loss_scale, Some(scale));
+            assert_eq!(read_steps(folder.path()).unwrap(), look.steps);
+
+            // While step k is done, the snapshot is that of k - 1.
+            for (step, states) in look.steps[1..].iter().zip(look.snapshots[1..].windows(2)) {
+                let [Some(before), Some(after)] = states else {
+                    panic!("step {} has no snapshot", step.step);
+                };
+                assert_eq!(before.model == after.model, step.skipped, "{step:?}");
+                let state = |bytes: &[u8]| bytes[..bytes.len() - SCALE_BYTES].to_vec();
+                let kept = state(&before.optimizer) == state(&after.optimizer);
+                assert_eq!(kept, step.skipped, "{step:?}");
+            }
+        }
+    }
+}
+
+/// Vectors and targets near 1,000: a gradient by a weight is about as large as their product, more than `f16` has.
+struct Large(Split);
+
+impl Dataset for Large {
+    fn len(&self) -> usize {
+        self.0.train.len()
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        self.0.train.sample_shape()
+    }
+
+    fn target(&self) -> TargetKind {
+        self.0.train.target()
+    }
+
+    fn identity(&self) -> Identity {
+        self.0.train.identity()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let mut batch = self.0.train.batch(indices);
+        let large = |values: &mut Vec<f32>| {
+            for value in values {
+                *value += 1000.0;
+            }
+        };
+        if let Inputs::Floats { values, .. } = &mut batch.inputs {
+            large(values);
+        }
+        if let Targets::Values { values, .. } = &mut batch.targets {
+            large(values);
+        }
+        batch
+    }
+}
+
+#[test]
+fn a_scale_that_cannot_fall_leaves_the_step_to_on_nonfinite() {
+    own_process!();
+    const FALLS: usize = 16;
+    let source = Source::Synthetic {
+        shape: vec![4],
+        vocab: None,
+        target: SyntheticTarget::Regression { values: 1 },
+        samples: 8,
+        seed: 3,
+    };
+    let data = Large(
+        open(
+            &DataSettings {
+                source,
+                eval_split: 0.0,
+            },
+            1,
+        )
+        .unwrap(),
+    );
+    let model = ModelSpec {
+        input: SampleShape::float([4]),
+        layers: vec![LayerSpec::Linear { out: 1, bias: true }],
+    };
+    let ran = |on_nonfinite| {
+        let settings = TrainSettings {
+            dtype: Dtype::F16,
+            loss: LossKind::MeanSquaredError,
+            on_nonfinite,
+            ..classifier(FALLS + 3, 2, SGD)
+        };
+        let job = Job::new(&model, &data, &settings, plain());
+        let mut steps = Steps::default();
+        let ran = run(&job, DeviceId::Cpu, &mut steps);
+        (ran, steps.0)
+    };
+    let (stopped, steps) = ran(OnNonFinite::Stop);
+    let falls: Vec<f64> = steps.iter().map(|step| step.loss_scale.unwrap()).collect();
+    let halved: Vec<f64> = (1..=FALLS as i32)
+        .rev()
+        .map(|power| 2.0_f64.powi(power))
+        .collect();
+    assert_eq!(falls, halved);
+    assert!(
+        steps
+            .iter()
+            .all(|step| step.skipped && step.loss.is_finite())
+    );
+    let error = stopped.unwrap_err();
+    assert!(matches!(error, RunError::NonFinite { .. }), "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("loss scale of 1, which does not fall further"),
+        "{said}"
+    );
+
+    let (skipped, _) = ran(OnNonFinite::Skip);
+    let RunRecord {
+        overflow_steps,
+        nonfinite_steps,
+        ..
+    } = skipped.unwrap();
+    assert_eq!((overflow_steps, nonfinite_steps), (FALLS, 3));
+}
+
+/// Text of this repository, of which each byte of a window is predicted from those before it.
+fn text(window: usize) -> Split {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/data");
+    let settings = DataSettings {
+        source: Source::Text {
+            files: vec![folder.join("shakespeare.txt")],
+            window,
+            predict: Predict::Each,
+        },
+        eval_split: 0.0,
+    };
+    open(&settings, 1).unwrap()
+}
+
+fn linear(out: usize) -> LayerSpec {
+    LayerSpec::Linear { out, bias: true }
+}
+
+/// Bytes predicted from the one before.
+fn bigrams() -> ModelSpec {
+    ModelSpec {
+        input: SampleShape::tokens([16]),
+        layers: vec![
+            LayerSpec::Embedding {
+                vocab: 256,
+                dim: 16,
+            },
+            linear(32),
+            LayerSpec::Gelu,
+            linear(256),
+        ],
+    }
+}
+
+fn losses(model: &ModelSpec, data: &Split, settings: &TrainSettings) -> Vec<f64> {
+    let job = Job::new(model, &*data.train, settings, plain());
+    let mut steps = Steps::default();
+    run(&job, DeviceId::Cpu, &mut steps).unwrap();
+    steps.0.iter().map(|step| step.loss).collect()
+}
+
+/// Share of what `f32` learns by which losses may differ: half the distance from 1 to the next number of `bf16`, 2^-8.
+const TOLERANCE: f64 = 1.0 / 256.0;
+
+#[test]
+fn half_types_train_as_f32_does() {
+    own_process!();
+    let (model, data) = (bigrams(), text(16));
+    let of = |dtype, master_weights, accumulate| {
+        let settings = TrainSettings {
+            dtype,
+            master_weights,
+            accumulate,
+            ..classifier(60, 16, SGD)
+        };
+        losses(&model, &data, &settings)
+    };
+    let exact = of(Dtype::F32, true, 1);
+    let (first, last) = (exact[0], exact[59]);
+    assert!(last < first - 1.0, "f32 learns: {first} to {last}");
+    let differs = |losses: &[f64]| (losses[59] - last).abs() / (first - last);
+    for (dtype, accumulate) in [(Dtype::Bf16, 1), (Dtype::Bf16, 4), (Dtype::F16, 1)] {
+        let off = differs(&of(dtype, true, accumulate));
+        assert!(off < TOLERANCE, "{dtype} in {accumulate} parts: {off}");
+    }
+    // Most updates are below half a unit of a weight's last place.
+    let off = differs(&of(Dtype::Bf16, false, 1));
+    assert!(off > 4.0 * TOLERANCE, "without master weights: {off}");
+}
+
+/// How far a predicted peak may be from the measured one.
+const PREDICTED: f64 = 0.03;
+
+/// A run within a budget that recomputes something, then, as a meter forgets no peak of its process, a plain run.
+fn peaks(model: &ModelSpec, data: &Split, settings: &TrainSettings, budget: Bytes) {
+    let run = |request| {
+        let schedule = ScheduleRequest::Plan(request);
+        let job = Job::new(model, &*data.train, settings, schedule);
+        let record = run(&job, DeviceId::Cpu, &mut ()).unwrap();
+        let off = record.peak_error();
+        assert!(off.abs() < PREDICTED, "{settings:?}: {off}");
+        record
+    };
+    let within = run(PlanRequest::within(budget));
+    let plain = run(PlanRequest {
+        planner: PlannerKind::None,
+        ..PlanRequest::default()
+    });
+    assert!(within.recomputes && within.measured_peak_bytes <= budget);
+    assert!(plain.measured_peak_bytes > budget);
+    assert_eq!(within.last_loss.to_bits(), plain.last_loss.to_bits());
+}
+
+#[test]
+fn peaks_hold_master_weights_and_sums_of_gradients() {
+    own_process!();
+    let mlp = ModelSpec {
+        input: SampleShape::float([128]),
+        layers: (0..8)
+            .flat_map(|_| [linear(128), LayerSpec::Gelu])
+            .chain([linear(8)])
+            .collect(),
+    };
+    let data = vectors(128, 8, 1024);
+    let settings = TrainSettings {
+        dtype: Dtype::Bf16,
+        accumulate: 2,
+        ..classifier(3, 1024, ADAM)
+    };
+    peaks(&mlp, &data, &settings, Bytes(8 << 20));
+}
+
+#[test]
+fn peaks_of_a_transformer_hold_master_weights() {
+    own_process!();
+    const DIM: usize = 64;
+    let norm = || LayerSpec::LayerNorm { epsilon: 1e-5 };
+    let residual = |layers| LayerSpec::Residual { layers };
+    let attention = LayerSpec::Attention {
+        heads: 2,
+        causal: true,
+    };
+    let block = [
+        residual(vec![norm(), attention]),
+        residual(vec![norm(), linear(4 * DIM), LayerSpec::Gelu, linear(DIM)]),
+    ];
+    let ends = [norm(), LayerSpec::Unembedding { vocab: 256 }];
+    let embedded = [
+        LayerSpec::Embedding {
+            vocab: 256,
+            dim: DIM,
+        },
+        LayerSpec::Positions,
+    ];
+    let gpt = ModelSpec {
+        input: SampleShape::tokens([64]),
+        layers: [&embedded[..], &block, &block, &ends].concat(),
+    };
+    let settings = TrainSettings {
+        dtype: Dtype::Bf16,
+        loss_chunks: LossChunks::Auto,
+        clip: Some(Clip::GlobalNorm { max: 1.0 }),
+        ..classifier(3, 16, ADAM)
+    };
+    peaks(&gpt, &text(64), &settings, Bytes(12 << 20));
+}
