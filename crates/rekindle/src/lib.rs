@@ -5,6 +5,8 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`record`](mod@record) | any training step: recorded, planned, run inside a budget |
+//! | [`reduce`] | sums over ranks: one training step on many devices |
+//! | `mpi` | ranks that `mpirun` starts, with the feature of that name |
 //! | `learner` | recorded steps in burn-train's learner, with the feature of that name |
 //! | [`activation`], [`layer`], [`sequential`] | what a chain is made of: values, stages, the whole |
 //! | [`executor`] | runs one training step under any schedule |
@@ -42,9 +44,12 @@ pub mod layer;
 pub mod learner;
 pub mod master_weights;
 pub mod meter;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod profile;
 pub mod quiet;
 pub mod record;
+pub mod reduce;
 pub mod seed;
 pub mod sequential;
 pub mod size;

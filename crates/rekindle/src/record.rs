@@ -86,14 +86,18 @@
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `step.rs` | [`Step`]: runs, and notices a changed step |
 //! | `update.rs`, `lent.rs` | [`Update`]: parameters updated in the backward pass, by a step that the model lends them to |
+//! | `agreement.rs` | what [ranks](crate::reduce) that share a step agree on before its first run |
+//! | `exchange.rs` | gradients summed over ranks while the backward pass runs |
 //! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
 
+mod agreement;
 mod bridge;
 mod budget;
 mod error;
 mod estimate;
+mod exchange;
 mod finite;
 mod given;
 mod host;
@@ -125,6 +129,7 @@ use rekindle_plan::{Bytes, OptimizerCost, PlanRequest, graph::GraphPlanner};
 use crate::{
     activation::{Activation, device_of},
     meter::{Count, HostMeter, Meter, PoolMeter},
+    reduce::Reducer,
 };
 pub(crate) use bridge::marking;
 use optimizer::Trial;
@@ -208,6 +213,7 @@ struct Options<M> {
     elsewhere: Option<PlanElsewhere>,
     link: Option<Link>,
     later: Bytes,
+    reducer: Option<Arc<dyn Reducer>>,
 }
 
 impl<M> Default for Options<M> {
@@ -223,6 +229,7 @@ impl<M> Default for Options<M> {
             elsewhere: None,
             link: None,
             later: Bytes::ZERO,
+            reducer: None,
         }
     }
 }
@@ -341,6 +348,22 @@ where
     #[must_use]
     pub fn with_held(mut self, bytes: Bytes) -> Self {
         self.options.later = bytes;
+        self
+    }
+
+    /// Shares the step with other [ranks](crate::reduce), each of which runs it on its part of the batch: loss and
+    /// gradients are the whole batch's, for a loss that is a mean over samples. [`Step::set_share`] says how large this
+    /// rank's part is, if parts are not equal.
+    ///
+    /// All ranks record, plan and run their steps together, each within its own budget; they begin with
+    /// [equal parameters](crate::reduce::broadcast_parameters). While the backward pass runs, complete gradients are summed
+    /// in buckets; on the CPU backend a plan counts what that holds. Each rank's optimizer then makes the same update. A
+    /// step that fails on one rank fails on all, and the next can succeed. Auxiliary output, running statistics and
+    /// [gradients of the batch](Self::with_input_gradients) are the rank's own, and so is the predicted time, which is
+    /// without what the step [waits](Output::waited) for others.
+    #[must_use]
+    pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
+        self.options.reducer = Some(Arc::new(reducer));
         self
     }
 
@@ -473,11 +496,27 @@ where
     }
 
     fn planned_with(
-        self,
+        mut self,
         limit: Option<Bytes>,
         measured_for: Wanted,
         budget: Option<Bytes>,
         wanted: Wanted,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Step<M, I, R, F>, RecordError> {
+        let reducer = self.options.reducer.take();
+        let shared = reducer.is_some();
+        let step = self.planned_alone((limit, measured_for), (budget, wanted), shared, progress);
+        match reducer {
+            Some(reducer) => Step::shared(step, reducer),
+            None => step,
+        }
+    }
+
+    fn planned_alone(
+        self,
+        (limit, measured_for): (Option<Bytes>, Wanted),
+        (budget, wanted): (Option<Bytes>, Wanted),
+        shared: bool,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
         let device = device_of(self.batch, self.model).ok_or(RecordError::Backend)?;
@@ -496,6 +535,14 @@ where
             after: cost(Update::After, Trial::Parts).unwrap_or_default().0,
             in_backward: optimizer,
         });
+        let on_host = meter.read().reserved_bytes.is_none();
+        let staging = match shared && on_host {
+            true => {
+                let one = updates.values().flatten().map(|cost| cost.temp_bytes).max();
+                agreement::staging(&self.recorded.0, update, one.unwrap_or_default())
+            }
+            false => Bytes::ZERO,
+        };
         let planning = Planning {
             budget: None,
             wanted: wanted.clone(),
@@ -503,6 +550,7 @@ where
             elsewhere: self.options.elsewhere,
             link: self.options.link,
             later: self.options.later,
+            staging,
             updated: false,
             without_batch: false,
             count: self.options.count,
@@ -511,7 +559,7 @@ where
             update,
             updates,
             either,
-            on_host: meter.read().reserved_bytes.is_none(),
+            on_host,
             meter,
             device,
             check: self.options.check,

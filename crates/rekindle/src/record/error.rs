@@ -10,6 +10,7 @@ use super::{operation::name_of, recording::Recording, update::Update};
 use crate::{
     device_errors,
     meter::{FailedAllocation, Meter, NotInstalled},
+    reduce::ReduceError,
 };
 
 /// What a panic says where a tensor of another device came into the step.
@@ -181,6 +182,17 @@ pub enum RecordError {
         /// What the device said.
         refusal: String,
     },
+    /// Another rank could not go on, so that none does.
+    #[error("rank {rank} could not go on, and all ranks gave the step up: {message}")]
+    OtherRank {
+        /// The first of those that failed.
+        rank: usize,
+        /// What it says.
+        message: String,
+    },
+    /// Ranks that share the step cannot go on together.
+    #[error(transparent)]
+    Reduce(#[from] ReduceError),
     /// There is no host memory beside the device's.
     #[error("the device's memory is the host's: there is nowhere to move tensors to")]
     NoLink,

@@ -10,7 +10,9 @@ use burn::{
 use rekindle_plan::Bytes;
 
 use super::{
-    RecordError, finite,
+    RecordError,
+    exchange::Shared,
+    finite,
     planned::Measured,
     rank::of_rank,
     recording::{Parameter, Recording},
@@ -38,11 +40,11 @@ pub(super) struct Seen {
 
 /// What a step leaves.
 pub struct Output<A, I> {
-    /// The loss, shape `[1]`, without autodiff.
+    /// The loss, shape `[1]`, without autodiff: the whole batch's where [ranks](crate::reduce) share the step.
     pub loss: Tensor<1>,
-    /// What else the step returned, without autodiff.
+    /// What else the step returned, without autodiff, of this rank's samples.
     pub auxiliary: A,
-    /// Gradients of the parameters, as burn's optimizers take them.
+    /// Gradients of the parameters, as burn's optimizers take them: the whole batch's where ranks share the step.
     pub gradients: GradientsParams,
     /// Gradients of the batch's float tensors, where [`with_input_gradients`](super::Recorded::with_input_gradients) asked for them: zeros where
     /// the loss does not depend on one. Integer and boolean tensors are the batch's own.
@@ -57,11 +59,15 @@ pub struct Output<A, I> {
     /// holds beside the step than when it was planned. Equal to the plan's where nothing was added since. `memory` ends
     /// with the step, so its peak may be lower: the update comes later.
     pub predicted_peak: Bytes,
+    /// How long the step waited for other ranks and the network: what of the exchange its computation did not hide.
+    pub waited: Duration,
 }
 
 /// What a program left.
 pub(super) struct Done {
     pub(super) tensors: HashMap<usize, DispatchTensor>,
+    /// What ranks that share the step have together.
+    pub(super) shared: Option<Shared>,
 }
 
 impl Done {
@@ -113,12 +119,18 @@ impl Done {
             phases: seen.phases,
             spans: seen.spans,
             predicted_peak: seen.predicted_peak,
+            waited: self.shared.map_or(Duration::ZERO, |shared| shared.waited),
         })
     }
 
     fn loss(&self, recording: &Recording) -> Result<Tensor<1>, RecordError> {
-        let loss = self.tensors.get(&recording.loss).cloned();
-        loss.map(Tensor::from_dispatch)
+        let own = self.tensors.get(&recording.loss);
+        let loss = self
+            .shared
+            .as_ref()
+            .map_or(own, |shared| Some(&shared.loss));
+        loss.cloned()
+            .map(Tensor::from_dispatch)
             .ok_or(RecordError::LossElsewhere)
     }
 

@@ -133,6 +133,8 @@ pub(super) struct Planning {
     pub(super) either: Option<EitherUpdate>,
     /// What will be held while the step runs, and is not there when it is planned.
     pub(super) later: Bytes,
+    /// What an exchange between ranks holds while the step runs, and not while the optimizer updates.
+    pub(super) staging: Bytes,
     /// Whether steps have run, after which the optimizer's state is in use.
     pub(super) updated: bool,
     /// Whether the batch, too, is not there.
@@ -330,7 +332,8 @@ fn planned_once<A>(
             false => Bytes::ZERO,
         };
         let base = before + of_plan + planning.later + batch;
-        graph.fixed_bytes = base + measured.own_bytes() + optimizer.state_bytes + beside;
+        graph.fixed_bytes =
+            base + planning.staging + measured.own_bytes() + optimizer.state_bytes + beside;
         let gradients: Bytes = measured
             .recording
             .gradients()

@@ -59,7 +59,8 @@ pub(super) struct Run<'a> {
     recording: &'a Recording,
     /// Freed by it or after it. The graph has tensors of its own behind the recording's.
     freed: &'a [TensorId],
-    ready: Ready<'a>,
+    /// What the step hands out after it.
+    pub(super) ready: Ready<'a>,
 }
 
 /// What is handed out after a step.
@@ -169,24 +170,11 @@ impl Prepared {
 }
 
 impl UpdateOf<'_> {
-    /// The gradient.
-    pub(super) fn gradient(self, interpreter: &mut dyn Interpreter) -> DispatchTensor {
-        interpreter.hand_out(&self.recording.tensors.last_read(self.gradient))
-    }
-
-    /// The parameter's value and its gradient, which the interpreter does not hold any more: the gradient only where
-    /// nothing else reads it.
-    pub(super) fn take(
-        self,
-        interpreter: &mut dyn Interpreter,
-    ) -> (DispatchTensor, DispatchTensor) {
-        let tensors = &self.recording.tensors;
-        let value = tensors.last_read(self.parameter.tensor);
-        let gradient = self.gradient(interpreter);
+    /// The gradient, which the interpreter does not hold any more where nothing else reads it.
+    pub(super) fn take(self, interpreter: &mut dyn Interpreter) -> DispatchTensor {
+        let gradient = interpreter.hand_out(&self.recording.tensors.last_read(self.gradient));
         self.skip(interpreter);
-        let held = interpreter.hand_out(&value);
-        interpreter.run(OperationIr::Drop(value));
-        (held, gradient)
+        gradient
     }
 
     /// Frees the gradient where nothing else reads it, and updates nothing.
@@ -198,16 +186,23 @@ impl UpdateOf<'_> {
     }
 }
 
-impl Ready<'_> {
-    /// Hands them out.
+impl<'a> Ready<'a> {
+    /// Which they are.
+    pub(super) fn tensors(self) -> impl Iterator<Item = usize> + 'a {
+        self.ready.iter().map(|(_, tensor)| *tensor)
+    }
+
+    /// Hands them out: the interpreter does not hold them any more.
     pub(super) fn hand_out(
         self,
         interpreter: &mut dyn Interpreter,
         ready: &mut dyn FnMut(usize, DispatchTensor),
     ) {
-        for &(_, tensor) in self.ready {
+        for tensor in self.tensors() {
             let last = self.recording.tensors.last_read(tensor);
-            ready(tensor, interpreter.hand_out(&last));
+            let value = interpreter.hand_out(&last);
+            interpreter.run(OperationIr::Drop(last));
+            ready(tensor, value);
         }
     }
 }

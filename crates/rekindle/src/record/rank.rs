@@ -4,10 +4,13 @@
 /// optimizers and records know ranks 1 to 8.
 macro_rules! of_rank {
     ($tensor:expr, $rank:ident => $value:expr) => {
-        $crate::record::rank::of_rank!(@ $tensor, $rank => $value; 1, 2, 3, 4, 5, 6, 7, 8)
+        $crate::record::rank::of_rank!(@ burn_backend::TensorMetadata::rank($tensor), $rank => $value)
     };
-    (@ $tensor:expr, $rank:ident => $value:expr; $($number:literal),*) => {
-        match burn_backend::TensorMetadata::rank($tensor) {
+    (@ $number:expr, $rank:ident => $value:expr) => {
+        $crate::record::rank::of_rank!(@ $number, $rank => $value; 1, 2, 3, 4, 5, 6, 7, 8)
+    };
+    (@ $of:expr, $rank:ident => $value:expr; $($number:literal),*) => {
+        match $of {
             $($number => {
                 const $rank: usize = $number;
                 $value

@@ -4,10 +4,12 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use burn::{module::Module, tensor::DispatchTensor};
+use burn_ir::OperationIr;
 use rekindle_plan::{
     Bytes, OptimizerCost,
     graph::{Graph, GraphPlanner, Program, Span, SpanPass},
@@ -15,7 +17,9 @@ use rekindle_plan::{
 
 use super::{
     Budget, IntoBudget, RecordError,
+    agreement::Ranks,
     bridge::{self, Interpreter, StepResult},
+    exchange::Exchange,
     finite,
     given::{given, shapes, started},
     host::Host,
@@ -25,8 +29,8 @@ use super::{
     planned::{Measured, Planned},
     planning::{Planning, Wanted, planned},
     profile::StepProfile,
-    program::{Turn, UpdateOf},
-    recording::Recording,
+    program::Turn,
+    recording::{Parameter, Recording},
     staged::StagedPlan,
     step_plan::StepPlan,
     update::Update,
@@ -37,6 +41,7 @@ use crate::{
     graph::free_dead_nodes,
     meter::{Meter, Phase, PhaseRecorder, halves},
     quiet,
+    reduce::Reducer,
 };
 
 /// Recordings with their plans that are kept, for batches of several shapes.
@@ -55,6 +60,8 @@ const COMPARING: f64 = 0.01;
 pub struct Step<M, I, R: StepResult, F> {
     step: F,
     planning: Planning,
+    /// Those that share the step.
+    ranks: Option<Ranks>,
     state: RefCell<State<R::Auxiliary>>,
     types: std::marker::PhantomData<fn(&M, I)>,
 }
@@ -84,6 +91,7 @@ where
         Self {
             step,
             planning,
+            ranks: None,
             state: RefCell::new(State {
                 plans: vec![Rc::new(first)],
                 steps: 0,
@@ -92,6 +100,29 @@ where
                 grown: None,
             }),
             types: std::marker::PhantomData,
+        }
+    }
+
+    /// A step that ranks share, once they have all planned it.
+    pub(super) fn shared(
+        step: Result<Self, RecordError>,
+        reducer: Arc<dyn Reducer>,
+    ) -> Result<Self, RecordError> {
+        let ranks = match &step {
+            Ok(step) => Ranks::agreed(reducer, Ok(&step.state.borrow().plans[0])),
+            Err(error) => Ranks::agreed::<R::Auxiliary>(reducer, Err(error)),
+        }?;
+        Ok(Self {
+            ranks: Some(ranks),
+            ..step?
+        })
+    }
+
+    /// This rank's samples over those of all ranks, from the next step on: 1 over the number of ranks where this was never
+    /// called. A rank that has no sample says 0, and runs the step on any batch.
+    pub fn set_share(&mut self, share: f64) {
+        if let Some(ranks) = &mut self.ranks {
+            ranks.share = share;
         }
     }
 
@@ -174,19 +205,30 @@ where
         batch: I,
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        let mut exchange = self.ranks.as_ref().map(Exchange::new);
+        let output = self.run_exchanging(model, batch, watch, exchange.as_mut());
+        output.map_err(|error| match &mut exchange {
+            Some(exchange) => exchange.abandon(error),
+            None => error,
+        })
+    }
+
+    fn run_exchanging(
+        &self,
+        model: &M,
+        batch: I,
+        watch: Option<&mut dyn FnMut(&Span)>,
+        exchange: Option<&mut Exchange<'_>>,
+    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         let (planned, predicted_peak) = self.begin(Update::After, model, &batch)?;
         let measured = &planned.measured;
         let recording = &measured.recording;
         let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
             let (mut interpreter, returned) = start(recording, model, &batch)?;
             let interpreter = interpreter.as_mut();
-            self.interpret(
-                &planned,
-                interpreter,
-                returned,
-                readings,
-                &mut |_, _| Ok(()),
-            )
+            let mut update = |_: &Parameter, _, _: &mut dyn Interpreter| Ok(());
+            let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
+            self.interpret(&planned, interpreter, returned, readings, hooks)
         });
         let done = done?;
         if self.planning.check {
@@ -199,27 +241,68 @@ where
         &self,
         model: &mut M,
         batch: I,
-        (rate, optimizer): (f64, &mut O),
+        by: (f64, &mut O),
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        let (planned, predicted_peak) = self.begin(Update::InBackward, model, &batch)?;
+        let mut exchange = self.ranks.as_ref().map(Exchange::new);
+        let output = self.run_updating_exchanging(model, batch, by, watch, exchange.as_mut());
+        output.or_else(|(updated, error)| {
+            let (updated, source) = match &mut exchange {
+                Some(exchange) => {
+                    let error = exchange.abandon(error);
+                    (updated.max(exchange.updated), error)
+                }
+                None => (updated, error),
+            };
+            match updated {
+                0 => Err(source),
+                _ => Err(RecordError::PartlyUpdated {
+                    updated,
+                    of: self.state.borrow().plans[0]
+                        .measured
+                        .recording
+                        .updated()
+                        .count(),
+                    source: Box::new(source),
+                }),
+            }
+        })
+    }
+
+    /// Errors come with the number of parameters that were updated.
+    fn run_updating_exchanging<O: Optimizer>(
+        &self,
+        model: &mut M,
+        batch: I,
+        (rate, optimizer): (f64, &mut O),
+        watch: Option<&mut dyn FnMut(&Span)>,
+        exchange: Option<&mut Exchange<'_>>,
+    ) -> Result<Output<R::Auxiliary, I>, (usize, RecordError)> {
+        let before = |error| (0, error);
+        let (planned, predicted_peak) = self
+            .begin(Update::InBackward, model, &batch)
+            .map_err(before)?;
         let measured = &planned.measured;
         let recording = &measured.recording;
         let started = quiet::catch(|| start(recording, model, &batch));
-        let (mut interpreter, returned) = started.map_err(RecordError::Device)??;
+        let started = started.map_err(RecordError::Device).flatten();
+        let (mut interpreter, returned) = started.map_err(before)?;
         let mut lent = Lent::take(model, recording);
         let check = self.planning.check;
         let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
-            let mut update = |one: UpdateOf<'_>, interpreter: &mut dyn Interpreter| {
+            let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
                 if check {
-                    finite::check_gradient(&one.parameter.path, &one.gradient(interpreter))?;
+                    finite::check_gradient(&one.path, &gradient)?;
                 }
-                let (value, gradient) = one.take(interpreter);
-                lent.update(one.parameter, value, gradient, rate, optimizer);
+                let last = recording.tensors.last_read(one.tensor);
+                let value = interpreter.hand_out(&last);
+                interpreter.run(OperationIr::Drop(last));
+                lent.update(one, value, gradient, rate, optimizer);
                 Ok(())
             };
             let interpreter = interpreter.as_mut();
-            self.interpret(&planned, interpreter, returned, readings, &mut update)
+            let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
+            self.interpret(&planned, interpreter, returned, readings, hooks)
         });
         let done = done.and_then(|done| match check {
             true => done.check(recording).map(|()| done),
@@ -228,15 +311,9 @@ where
         let updated = lent.updated();
         lent.put_back(model, recording, interpreter.as_mut());
         drop(interpreter);
-        match done {
-            Ok(done) => done.finish(measured, model, batch, seen),
-            Err(source) if updated == 0 => Err(source),
-            Err(source) => Err(RecordError::PartlyUpdated {
-                updated,
-                of: recording.updated().count(),
-                source: Box::new(source),
-            }),
-        }
+        let failed = |error| (updated, error);
+        let done = done.map_err(failed)?;
+        done.finish(measured, model, batch, seen).map_err(failed)
     }
 
     /// The plan that runs, and its peak with what is in use now; the step updates its parameters as `update` says.
@@ -598,7 +675,7 @@ where
         interpreter: &mut dyn Interpreter,
         returned: Handed,
         readings: &mut Readings<'_>,
-        update: &mut UpdateHook<'_>,
+        (mut exchange, update): (Option<&mut Exchange<'_>>, &mut UpdateHook<'_>),
     ) -> Result<Done, RecordError> {
         let recording = &planned.measured.recording;
         let costs = &planned.measured.costs;
@@ -610,6 +687,14 @@ where
                 room.make(bytes);
             }
         };
+        let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
+            let cost = costs.update_cost(one, true);
+            make_room(cost.temp_bytes + cost.state_bytes);
+            update(one, gradient, interpreter)
+        };
+        if let Some(exchange) = &mut exchange {
+            exchange.start(recording);
+        }
         let mut turns = planned.prepared.turns(recording);
         for span in &planned.spans {
             readings.begin(span);
@@ -617,36 +702,89 @@ where
                 match turn {
                     Turn::Run(run) => {
                         make_room(costs.taken_by(recording, run.number));
+                        let mut ready = Ok(());
                         run.run(interpreter, &mut |tensor, value| {
-                            tensors.insert(tensor, value);
+                            keep(&mut tensors, &mut exchange, &mut ready, (tensor, value));
                         });
+                        ready?;
                     }
                     Turn::Update(one) => {
-                        let cost = costs.update_cost(one.parameter, true);
-                        make_room(cost.temp_bytes + cost.state_bytes);
-                        update(one, interpreter)?;
+                        let gradient = one.take(interpreter);
+                        match &mut exchange {
+                            None => update(one.parameter, gradient, interpreter)?,
+                            Some(exchange) => {
+                                let summed =
+                                    exchange.offer_update(one.parameter.tensor, gradient)?;
+                                for (place, gradient) in summed {
+                                    update(&recording.parameters[place], gradient, interpreter)?;
+                                    exchange.updated += 1;
+                                }
+                            }
+                        }
                     }
                     Turn::Move(one, ready) => {
                         make_room(one.bytes());
                         one.run(interpreter, &mut host)?;
+                        let mut kept = Ok(());
                         ready.hand_out(interpreter, &mut |tensor, value| {
-                            tensors.insert(tensor, value);
+                            keep(&mut tensors, &mut exchange, &mut kept, (tensor, value));
                         });
+                        kept?;
                     }
                 }
                 self.planning.check_memory()?;
             }
             readings.end(span);
         }
-        Ok(Done { tensors })
+        let Some(exchange) = exchange else {
+            let shared = None;
+            return Ok(Done { tensors, shared });
+        };
+        // What the device has refused is said with the last bucket.
+        RecordError::of_device(recording, &*self.planning.meter)?;
+        let loss = tensors.get(&recording.loss).cloned();
+        exchange.close(loss.ok_or(RecordError::LossElsewhere)?)?;
+        while let Some(summed) = exchange.next()? {
+            for (place, gradient) in summed {
+                let one = &recording.parameters[place];
+                match (self.planning.update, one.gradient) {
+                    (Update::After, Some(number)) => drop(tensors.insert(number, gradient)),
+                    _ => {
+                        update(one, gradient, interpreter)?;
+                        exchange.updated += 1;
+                    }
+                }
+            }
+        }
+        let shared = Some(exchange.finish()?);
+        Ok(Done { tensors, shared })
     }
 }
 
 /// What a step hands out, by its numbers in the recording.
 type Handed = HashMap<usize, DispatchTensor>;
 
+/// Keeps a tensor that the step hands out, unless it is a gradient that ranks sum. Nothing more is exchanged once that has
+/// failed.
+fn keep(
+    tensors: &mut Handed,
+    exchange: &mut Option<&mut Exchange<'_>>,
+    exchanged: &mut Result<(), RecordError>,
+    (tensor, value): (usize, DispatchTensor),
+) {
+    let kept = match exchange {
+        Some(exchange) if exchanged.is_ok() => exchange.offer(tensor, value),
+        _ => Ok(Some(value)),
+    };
+    match kept {
+        Ok(kept) => tensors.extend(kept.map(|value| (tensor, value))),
+        Err(error) => *exchanged = Err(error),
+    }
+}
+
 /// What makes an update.
-type UpdateHook<'a> = dyn FnMut(UpdateOf<'_>, &mut dyn Interpreter) -> Result<(), RecordError> + 'a;
+type UpdateHook<'a> =
+    dyn FnMut(&Parameter, DispatchTensor, &mut dyn Interpreter) -> Result<(), RecordError> + 'a;
 
 /// An interpreter that holds what is there before the step, and what of that the step returns: the batch's tensors, or a
 /// parameter.

@@ -26,6 +26,7 @@ mod golden_traces;
 mod master_weights;
 mod memory;
 mod odd_chains;
+mod ranks;
 mod recheck;
 mod record;
 mod record_growth;

@@ -160,8 +160,12 @@ pub struct Gpt {
 
 impl Gpt {
     pub fn new(device: &Device) -> Self {
+        Self::with_dropout(0.1, device)
+    }
+
+    pub fn with_dropout(dropout: f64, device: &Device) -> Self {
         let body = TransformerEncoderConfig::new(16, 32, 2, 3)
-            .with_dropout(0.1)
+            .with_dropout(dropout)
             .with_norm_first(true);
         Self {
             tokens: EmbeddingConfig::new(40, 16).init(device),

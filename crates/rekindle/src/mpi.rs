@@ -1,0 +1,219 @@
+//! Ranks that `mpirun` starts, one process for each: MPI carries what they exchange. With the feature `mpi`, which builds
+//! against the MPI of the system.
+//!
+//! One thread of ours initialises MPI, makes every call of it, and finalises it: `MPI_THREAD_FUNNELED` is enough. Operations
+//! are handed to that thread and block it, not the training. Values pass through host memory.
+//!
+//! A rank that ends early, by an error, a panic or a signal, has not finalised MPI, or ends with an exit status that is
+//! not 0; `mpirun` then ends all others.
+//!
+//! ```no_run
+//! use rekindle::reduce::Reducer;
+//!
+//! let world = rekindle::mpi::world()?;
+//! println!("rank {} of {}", world.rank(), world.ranks());
+//! # Ok::<(), rekindle::reduce::ReduceError>(())
+//! ```
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use ::mpi::{
+    Count, Threading,
+    collective::SystemOperation,
+    datatype::PartitionMut,
+    environment::initialize_with_threading,
+    topology::SimpleCommunicator,
+    traits::{Communicator, CommunicatorCollectives, Root},
+};
+
+use crate::reduce::{Answer, Pending, ReduceError, Reducer, TIME_LIMIT};
+
+/// Elements that one call sends at most: MPI counts in 32 bits.
+const AT_ONCE: usize = 1 << 28;
+
+/// This process among those that `mpirun` has started. Clones are the same rank; MPI is finalised when the last is
+/// dropped.
+#[derive(Debug, Clone)]
+pub struct Mpi {
+    own: Arc<Own>,
+    limit: Duration,
+}
+
+#[derive(Debug)]
+struct Own {
+    rank: usize,
+    ranks: usize,
+    /// Operations that were begun and are not done.
+    under_way: Arc<AtomicUsize>,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What is handed to the thread that calls MPI.
+enum Job {
+    Reduce(Vec<f32>, Answer<Vec<f32>>),
+    Gather(Vec<u8>, Answer<Vec<Vec<u8>>>),
+    Broadcast(usize, Vec<u8>, Answer<Vec<u8>>),
+}
+
+/// All ranks that `mpirun` has started; a process that was started without it is the only one. Once in a process.
+///
+/// # Errors
+///
+/// If MPI was initialised before.
+pub fn world() -> Result<Mpi, ReduceError> {
+    let (jobs, asked) = channel();
+    let (ready, started) = channel();
+    let under_way = Arc::new(AtomicUsize::new(0));
+    let done = under_way.clone();
+    let thread = thread::spawn(move || {
+        let Some((universe, _)) = initialize_with_threading(Threading::Funneled) else {
+            return;
+        };
+        let world = universe.world();
+        let _ = ready.send((world.rank() as usize, world.size() as usize));
+        serve(&world, &asked, &done);
+        // Dropping the universe finalises MPI.
+    });
+    let twice = "MPI was initialised before in this process";
+    let (rank, ranks) = started
+        .recv()
+        .map_err(|_| ReduceError::Failed(twice.into()))?;
+    Ok(Mpi {
+        own: Arc::new(Own {
+            rank,
+            ranks,
+            under_way,
+            jobs: Some(jobs),
+            thread: Some(thread),
+        }),
+        limit: TIME_LIMIT,
+    })
+}
+
+impl Mpi {
+    /// Waits at most so long for other ranks.
+    #[must_use]
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    fn ask<T>(&self, ask: impl FnOnce(Answer<T>) -> Job) -> Pending<T> {
+        let (answer, pending) = Pending::new(self.limit);
+        self.own.under_way.fetch_add(1, Ordering::SeqCst);
+        // A thread that is gone drops the answer, which `wait` reports.
+        let jobs = self.own.jobs.as_ref();
+        let _ = jobs.map(|jobs| jobs.send(ask(answer)));
+        pending
+    }
+}
+
+impl Reducer for Mpi {
+    fn rank(&self) -> usize {
+        self.own.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.own.ranks
+    }
+
+    fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
+        self.ask(|answer| Job::Reduce(values, answer))
+    }
+
+    fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
+        self.ask(|answer| Job::Gather(bytes, answer))
+    }
+
+    fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        self.ask(|answer| Job::Broadcast(root, bytes, answer))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        // Nobody can finalise beside an operation that other ranks do not come to: the process ends without, and `mpirun`
+        // ends the others.
+        let stuck = self.under_way.load(Ordering::SeqCst) > 0 || thread::panicking();
+        if let Some(thread) = self.thread.take().filter(|_| !stuck) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Answers until nobody asks any more.
+fn serve(world: &SimpleCommunicator, asked: &Receiver<Job>, under_way: &AtomicUsize) {
+    let done = || under_way.fetch_sub(1, Ordering::SeqCst);
+    // Whoever does not wait for an answer wants none.
+    for job in asked {
+        match job {
+            Job::Reduce(values, answer) => {
+                let sums = reduce(world, &values);
+                drop(values);
+                done();
+                let _ = answer.send(Ok(sums));
+            }
+            Job::Gather(bytes, answer) => {
+                let all = gather(world, &bytes);
+                done();
+                let _ = answer.send(Ok(all));
+            }
+            Job::Broadcast(root, bytes, answer) => {
+                let sent = broadcast(world, root, bytes);
+                done();
+                let _ = answer.send(Ok(sent));
+            }
+        }
+    }
+}
+
+fn reduce(world: &SimpleCommunicator, values: &[f32]) -> Vec<f32> {
+    let mut sums = vec![0.0; values.len()];
+    for (own, sums) in values.chunks(AT_ONCE).zip(sums.chunks_mut(AT_ONCE)) {
+        world.all_reduce_into(own, sums, SystemOperation::sum());
+    }
+    sums
+}
+
+/// What is gathered is short: all of it fits one call.
+fn gather(world: &SimpleCommunicator, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut counts: Vec<Count> = vec![0; world.size() as usize];
+    world.all_gather_into(&(bytes.len() as Count), &mut counts);
+    let starts = counts.iter().scan(0, |next, count| {
+        let start = *next;
+        *next += count;
+        Some(start)
+    });
+    let starts: Vec<Count> = starts.collect();
+    let mut all = vec![0; counts.iter().sum::<Count>() as usize];
+    let mut parts = PartitionMut::new(&mut all[..], &counts[..], &starts[..]);
+    world.all_gather_varcount_into(bytes, &mut parts);
+    let mut rest = all.as_slice();
+    let parts = counts.iter().map(|count| {
+        let (own, others) = rest.split_at(*count as usize);
+        rest = others;
+        own.to_vec()
+    });
+    parts.collect()
+}
+
+fn broadcast(world: &SimpleCommunicator, root: usize, mut bytes: Vec<u8>) -> Vec<u8> {
+    let root = world.process_at_rank(root as i32);
+    let mut length = bytes.len() as u64;
+    root.broadcast_into(&mut length);
+    bytes.resize(length as usize, 0);
+    for part in bytes.chunks_mut(AT_ONCE) {
+        root.broadcast_into(part);
+    }
+    bytes
+}

@@ -1,0 +1,305 @@
+//! A step that ranks share: its gradients are summed over them while its backward pass runs.
+//!
+//! Gradients go into *buckets* ([`agreement`](super::agreement)): one operation of the network for many small gradients,
+//! and many operations for a large model, so that the first run while the last gradients are still computed (Li et al.,
+//! "PyTorch Distributed", VLDB 2020, section 3.2). A bucket holds
+//!
+//! ```text
+//! w * gradient, for each of its parameters | w * loss, in the last one | 1 if this rank has failed
+//! ```
+//!
+//! in 32 bits, w being the rank's share of the samples. Every rank reads the same sums, so all check the same values. A
+//! rank that fails (out of memory, a refused kernel) still begins all its buckets: all ranks give the step up together, and
+//! begin the next one together.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
+
+use super::{
+    RecordError,
+    agreement::{Bucket, Parameters, Ranks, failures},
+    rank::of_rank,
+    recording::Recording,
+};
+use crate::reduce::{Pending, ReduceError};
+
+/// A complete gradient that waits for its bucket, times the share, and what it was.
+struct Piece {
+    values: Vec<f32>,
+    like: Like,
+}
+
+/// What a tensor is besides its values.
+#[derive(Clone)]
+struct Like {
+    shape: Shape,
+    dtype: DType,
+    device: Device,
+}
+
+impl Like {
+    /// A tensor's values in 32 bits, in memory of its own.
+    fn take(tensor: DispatchTensor) -> Result<(Self, Vec<f32>), RecordError> {
+        let (like, data) = of_rank!(&tensor, D => {
+            let tensor = Tensor::<D>::from_dispatch(tensor);
+            let like = Self { shape: tensor.shape(), dtype: tensor.dtype(), device: tensor.device() };
+            (like, tensor.try_into_data())
+        });
+        let wrong = |error: &dyn std::fmt::Display| RecordError::Device(error.to_string());
+        let data = data.map_err(|error| wrong(&error))?;
+        let values = data
+            .try_into_vec_as::<f32>()
+            .map_err(|error| wrong(&error))?;
+        Ok((like, values))
+    }
+
+    fn tensor(self, values: Vec<f32>) -> DispatchTensor {
+        let Self {
+            shape,
+            dtype,
+            device,
+        } = self;
+        of_rank!(@ shape.num_dims(), D => {
+            let data = TensorData::new(values, shape).convert_dtype(dtype);
+            Tensor::<D>::from_data(data, (&device, dtype)).into_dispatch()
+        })
+    }
+}
+
+/// The exchange of one step.
+pub(super) struct Exchange<'a> {
+    ranks: &'a Ranks,
+    parameters: Parameters,
+    /// By their parameters' places.
+    pieces: HashMap<usize, Piece>,
+    loss: Option<(Like, f32)>,
+    /// Buckets that were begun.
+    begun: usize,
+    under_way: VecDeque<(Vec<Option<Like>>, Pending<Vec<f32>>)>,
+    /// Parameters that were updated: most on any rank, once the ranks have told each other of a failure.
+    pub(super) updated: usize,
+    /// Whether the ranks have told each other of a failure.
+    settled: bool,
+    waited: Duration,
+}
+
+/// What a step's ranks have together.
+pub(super) struct Shared {
+    /// The whole batch's loss.
+    pub(super) loss: DispatchTensor,
+    /// How long this rank waited for the network and for other ranks.
+    pub(super) waited: Duration,
+}
+
+impl<'a> Exchange<'a> {
+    /// That of a step which these ranks begin now.
+    pub(super) fn new(ranks: &'a Ranks) -> Self {
+        Self {
+            ranks,
+            parameters: Parameters::default(),
+            pieces: HashMap::new(),
+            loss: None,
+            begun: 0,
+            under_way: VecDeque::new(),
+            updated: 0,
+            settled: false,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Which recording runs.
+    pub(super) fn start(&mut self, recording: &Recording) {
+        self.parameters = Parameters::of(recording);
+    }
+
+    /// Takes a tensor that the step hands out, if it is a gradient; what is something else too comes back.
+    pub(super) fn offer(
+        &mut self,
+        tensor: usize,
+        value: DispatchTensor,
+    ) -> Result<Option<DispatchTensor>, RecordError> {
+        let places: Vec<usize> = self.parameters.of_gradient(tensor).collect();
+        let Some((&last, first)) = places.split_last() else {
+            return Ok(Some(value));
+        };
+        for &place in first {
+            self.take(place, value.clone())?;
+        }
+        let other = self
+            .parameters
+            .other_outputs
+            .contains(&tensor)
+            .then(|| value.clone());
+        self.take(last, value)?;
+        Ok(other)
+    }
+
+    /// Takes the gradient of the parameter whose tensor is `parameter`, to update it, and hands out those that are summed:
+    /// places of parameters with their gradients. One bucket stays under way, while the next is filled.
+    pub(super) fn offer_update(
+        &mut self,
+        parameter: usize,
+        gradient: DispatchTensor,
+    ) -> Result<Vec<(usize, DispatchTensor)>, RecordError> {
+        if let Some(&place) = self.parameters.place.get(&parameter) {
+            self.take(place, gradient)?;
+        }
+        match self.under_way.len() {
+            0 | 1 => Ok(Vec::new()),
+            _ => self.next().map(Option::unwrap_or_default),
+        }
+    }
+
+    fn take(&mut self, place: usize, gradient: DispatchTensor) -> Result<(), RecordError> {
+        let (like, mut values) = Like::take(gradient)?;
+        scale(&mut values, self.ranks.share);
+        self.pieces.insert(place, Piece { values, like });
+        // The last waits for the loss, and for all else that can fail.
+        let (all, pieces) = (&self.ranks.buckets, &self.pieces);
+        let ready = |bucket: &Bucket| bucket.0.iter().all(|(place, _)| pieces.contains_key(place));
+        let begun = all[self.begun..all.len() - 1]
+            .iter()
+            .take_while(|bucket| ready(bucket));
+        for _ in 0..begun.count() {
+            self.begin(false);
+        }
+        Ok(())
+    }
+
+    /// Begins the next bucket. Nothing of a rank that has `failed` counts.
+    fn begin(&mut self, failed: bool) {
+        let bucket = &self.ranks.buckets[self.begun];
+        self.begun += 1;
+        let last = self.begun == self.ranks.buckets.len();
+        let mut values = Vec::with_capacity(bucket.elements() + 2);
+        let mut likes = Vec::with_capacity(bucket.0.len());
+        for (place, elements) in &bucket.0 {
+            let piece = self.pieces.remove(place);
+            let end = values.len() + elements;
+            let piece = piece.map(|piece| {
+                values.extend_from_slice(&piece.values);
+                piece.like
+            });
+            values.resize(end, 0.0);
+            likes.push(piece);
+        }
+        let loss = self.loss.as_ref().filter(|_| last);
+        values.extend([
+            loss.map_or(0.0, |(_, loss)| *loss),
+            f32::from(u8::from(failed)),
+        ]);
+        self.under_way
+            .push_back((likes, self.ranks.reducer.all_reduce(values)));
+    }
+
+    /// Begins what is left: the step has run, and this rank has not failed. `next` hands out the rest.
+    pub(super) fn close(&mut self, loss: DispatchTensor) -> Result<(), RecordError> {
+        let (like, mut value) = Like::take(loss)?;
+        scale(&mut value, self.ranks.share);
+        self.loss = Some((like, value.first().copied().unwrap_or_default()));
+        while self.begun < self.ranks.buckets.len() {
+            self.begin(false);
+        }
+        Ok(())
+    }
+
+    /// Waits for the next bucket: places of parameters with their gradients, or `None` after the last.
+    ///
+    /// # Errors
+    ///
+    /// If a rank has failed by then, or the network.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<(usize, DispatchTensor)>>, RecordError> {
+        let Some((likes, values)) = self.wait()? else {
+            return Ok(None);
+        };
+        let Some((values, [loss, failed])) = values.split_last_chunk() else {
+            return Err(RecordError::LossElsewhere);
+        };
+        if *failed > 0.0 {
+            return Err(self.settle(None));
+        }
+        // Only the last bucket has it.
+        if let Some((_, whole)) = self.loss.as_mut().filter(|_| self.under_way.is_empty()) {
+            *whole = *loss;
+        }
+        let bucket = self.bucket_done();
+        let mut rest = values;
+        let mut gradients = Vec::with_capacity(likes.len());
+        for (&(place, elements), like) in bucket.0.iter().zip(likes) {
+            let (own, others) = rest.split_at(elements);
+            rest = others;
+            gradients.extend(like.map(|like| (place, like.tensor(own.to_vec()))));
+        }
+        Ok(Some(gradients))
+    }
+
+    /// The bucket that was waited for last.
+    fn bucket_done(&self) -> &Bucket {
+        &self.ranks.buckets[self.begun - self.under_way.len() - 1]
+    }
+
+    fn wait(&mut self) -> Result<Option<(Vec<Option<Like>>, Vec<f32>)>, RecordError> {
+        let Some((likes, pending)) = self.under_way.pop_front() else {
+            return Ok(None);
+        };
+        let started = Instant::now();
+        let values = pending.wait()?;
+        self.waited += started.elapsed();
+        Ok(Some((likes, values)))
+    }
+
+    /// What the ranks have together, after the last bucket.
+    pub(super) fn finish(&mut self) -> Result<Shared, RecordError> {
+        let (like, loss) = self.loss.take().ok_or(RecordError::LossElsewhere)?;
+        Ok(Shared {
+            loss: like.tensor(vec![loss]),
+            waited: self.waited,
+        })
+    }
+
+    /// Gives the step up on all ranks: begins what is left, and tells why. Returns what this rank's caller is told.
+    pub(super) fn abandon(&mut self, error: RecordError) -> RecordError {
+        let done = self.begun == self.ranks.buckets.len() && self.under_way.is_empty();
+        // A broken network is beyond agreement.
+        if self.settled || done || matches!(error, RecordError::Reduce(_)) {
+            return error;
+        }
+        self.settle(Some(error))
+    }
+
+    /// Ends the exchange of a step that some rank gives up: `own` is why, if it is this one. Returns what this rank's caller
+    /// is told.
+    fn settle(&mut self, own: Option<RecordError>) -> RecordError {
+        self.settled = true;
+        self.pieces.clear();
+        while self.begun < self.ranks.buckets.len() {
+            self.begin(own.is_some());
+        }
+        loop {
+            match self.wait() {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => return own.unwrap_or(error),
+            }
+        }
+        let (updated, error) = failures(&*self.ranks.reducer, self.updated, own);
+        self.updated = updated;
+        let no_reason =
+            || ReduceError::Failed("a rank gave the step up and did not say why".into());
+        error.unwrap_or_else(|| no_reason().into())
+    }
+}
+
+/// Nothing of a rank without samples counts, whatever it computed.
+fn scale(values: &mut [f32], share: f64) {
+    for value in values {
+        *value = match share > 0.0 {
+            true => (f64::from(*value) * share) as f32,
+            false => 0.0,
+        };
+    }
+}

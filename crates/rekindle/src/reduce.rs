@@ -1,0 +1,191 @@
+//! Sums over ranks: what data parallel training needs of a network.
+//!
+//! Each *rank* is a process (or, in [`in_process`], a thread) with a device of its own, a copy of the model and a part of
+//! each batch. With w_r = the samples of rank r over those of all ranks, and a loss that is a mean over samples, loss and
+//! gradient of the whole batch are
+//!
+//! ```text
+//! L = sum_r w_r L_r        dL/dp = sum_r w_r dL_r/dp
+//! ```
+//!
+//! so that one element-wise sum over the ranks is all there is to exchange. A step that was recorded
+//! [with a reducer](crate::record::Recorded::with_reducer) does it while its backward pass runs.
+//!
+//! ```
+//! use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, prelude::*};
+//! use rekindle::reduce::{self, Reducer};
+//!
+//! #[global_allocator]
+//! static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
+//!
+//! fn train(world: impl Reducer + Clone + 'static) -> Result<f32, Box<dyn std::error::Error + Send + Sync>> {
+//!     let device = Device::flex().autodiff();
+//!     let mut model = reduce::broadcast_parameters(&world, LinearConfig::new(4, 1).init(&device))?;
+//!     let samples = reduce::part(6, world.rank(), world.ranks());
+//!     let batch = Tensor::<2>::ones([6, 4], &device).slice([samples]);
+//!     let loss = |layer: &Linear, x: Tensor<2>| layer.forward(x).square().mean();
+//!     let mut optimizer = SgdConfig::new().init();
+//!     let step = rekindle::record(&model, &batch, loss)?.with_reducer(world).plain()?;
+//!     let output = step.run(&model, batch)?;
+//!     model = optimizer.step(0.1, model, output.gradients);
+//! #   let _ = model;
+//!     Ok(output.loss.into_scalar())
+//! }
+//!
+//! // Two ranks as threads; `rekindle::mpi::world()?` has one in each process that `mpirun` starts.
+//! let ranks = reduce::in_process(2, None).into_iter();
+//! let ranks: Vec<_> = ranks.map(|rank| std::thread::spawn(|| train(rank))).collect();
+//! let losses: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect();
+//! assert_eq!(losses[0], losses[1]);
+//! ```
+//!
+//! All ranks call the same functions in the same order, as in MPI. Nothing here depends on burn but
+//! [`broadcast_parameters`].
+
+mod in_process;
+mod parameters;
+
+use std::{
+    ops::Range,
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    time::Duration,
+};
+
+use thiserror::Error;
+
+pub use in_process::{InProcess, Link, in_process};
+pub use parameters::broadcast_parameters;
+
+/// How long ranks wait for each other unless told otherwise: some plan, measure or compile kernels longer than others.
+pub const TIME_LIMIT: Duration = Duration::from_secs(300);
+
+/// One rank among several. Every function begins a collective operation and returns at once; all ranks begin the same
+/// ones in the same order.
+pub trait Reducer: Send + Sync {
+    /// This rank's number, from 0 on.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn ranks(&self) -> usize;
+
+    /// The element-wise sum of the values of all ranks, which give equally many: the same bits on every rank.
+    fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>>;
+
+    /// What each rank gives, by rank, of any lengths.
+    fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>>;
+
+    /// What the rank `root` gives; what others give is dropped.
+    fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>>;
+}
+
+/// The result of a collective operation that is under way. Dropped, the operation goes on and its result is dropped.
+#[derive(Debug)]
+#[must_use = "the result comes by `wait`"]
+pub struct Pending<T> {
+    answer: Receiver<Result<T, ReduceError>>,
+    limit: Duration,
+}
+
+/// Where the result of a collective operation goes.
+pub type Answer<T> = SyncSender<Result<T, ReduceError>>;
+
+impl<T> Pending<T> {
+    /// A result that is to come within `limit`, and where it goes.
+    pub fn new(limit: Duration) -> (Answer<T>, Self) {
+        let (sender, answer) = sync_channel(1);
+        (sender, Self { answer, limit })
+    }
+
+    /// Waits for the result.
+    ///
+    /// # Errors
+    ///
+    /// If another rank has gone, has begun another operation, or does not answer in time.
+    pub fn wait(self) -> Result<T, ReduceError> {
+        match self.answer.recv_timeout(self.limit) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err(ReduceError::TimedOut {
+                seconds: self.limit.as_secs_f64(),
+            }),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(ReduceError::Failed("the connection has ended".into()))
+            }
+        }
+    }
+}
+
+/// Why ranks cannot go on together.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ReduceError {
+    /// Some rank takes too long, or hangs.
+    #[error(
+        "the other ranks have not answered for {seconds} s: one of them hangs, or is so much slower that the time \
+         limit must be longer"
+    )]
+    TimedOut {
+        /// How long this rank has waited.
+        seconds: f64,
+    },
+    /// A rank has ended.
+    #[error("rank {rank} has ended")]
+    Gone {
+        /// The lowest of those that have.
+        rank: usize,
+    },
+    /// Ranks do different things.
+    #[error("{what} of {} differ from rank 0's: start all ranks with the same program and the same input", named(.ranks))]
+    Differ {
+        /// What differs, in the plural.
+        what: String,
+        /// Those that are unlike rank 0.
+        ranks: Vec<usize>,
+    },
+    /// The network failed.
+    #[error("the exchange between ranks failed: {0}")]
+    Failed(String),
+}
+
+/// `rank 2`, `ranks 1 and 3`, `ranks 1, 2 and 3`.
+pub(crate) fn named(ranks: &[usize]) -> String {
+    match ranks {
+        [] => "no rank".into(),
+        [one] => format!("rank {one}"),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(usize::to_string).collect();
+            format!("ranks {} and {last}", first.join(", "))
+        }
+    }
+}
+
+/// A rank's part of `samples`: contiguous, and the sizes of the parts differ by at most one. Parts are in order of rank
+/// and leave nothing out.
+///
+/// ```
+/// use rekindle::reduce::part;
+/// assert_eq!([0..4, 4..7, 7..10], [part(10, 0, 3), part(10, 1, 3), part(10, 2, 3)]);
+/// ```
+#[must_use]
+pub fn part(samples: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let (each, rest) = (samples / ranks, samples % ranks);
+    let start = |rank: usize| rank * each + rank.min(rest);
+    start(rank)..start(rank + 1)
+}
+
+/// Compares what ranks go by. `what` names it in the plural; `own` is this rank's, and short: a hash will do.
+///
+/// # Errors
+///
+/// [`ReduceError::Differ`], on every rank alike, where any is unlike rank 0's.
+pub fn agree(reducer: &dyn Reducer, what: &str, own: &[u8]) -> Result<(), ReduceError> {
+    let all = reducer.all_gather(own.to_vec()).wait()?;
+    let others = (0..all.len()).filter(|&rank| all[rank] != all[0]);
+    let ranks: Vec<usize> = others.collect();
+    match ranks.is_empty() {
+        true => Ok(()),
+        false => Err(ReduceError::Differ {
+            what: what.into(),
+            ranks,
+        }),
+    }
+}

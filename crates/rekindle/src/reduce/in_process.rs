@@ -1,0 +1,331 @@
+//! Ranks that are threads of one process, for tests: sums are taken in order of rank, so they are the same every time.
+//!
+//! One thread, the *hub*, stands for the network: it takes the next operation of every rank, and answers all when it has
+//! them. Operations follow one another. With a [`Link`] it sleeps as long as a ring of such links takes.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{Answer, Pending, ReduceError, Reducer, TIME_LIMIT};
+
+/// A simulated link between neighbouring ranks of a ring.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Of one message.
+    pub latency: Duration,
+    /// Each way.
+    pub bytes_per_second: f64,
+}
+
+impl Link {
+    /// What a ring takes to sum `bytes` over `ranks`: 2 (n - 1) rounds, in each of which every rank sends one n-th of
+    /// the bytes (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
+    #[must_use]
+    pub fn all_reduce(&self, bytes: usize, ranks: usize) -> Duration {
+        let rounds = 2.0 * (ranks as f64 - 1.0);
+        let message = bytes as f64 / ranks as f64 / self.bytes_per_second;
+        Duration::from_secs_f64(rounds * (self.latency.as_secs_f64() + message))
+    }
+}
+
+/// One rank of several in a process; made by [`in_process`].
+#[derive(Debug, Clone)]
+pub struct InProcess {
+    own: Arc<Own>,
+    limit: Duration,
+}
+
+#[derive(Debug)]
+struct Own {
+    rank: usize,
+    ranks: usize,
+    hub: Sender<(usize, Asked)>,
+}
+
+/// `ranks` ranks, each to be moved to a thread. Without a link, operations take no time but the sum's.
+#[must_use]
+pub fn in_process(ranks: usize, link: Option<Link>) -> Vec<InProcess> {
+    let (hub, asked) = channel();
+    let all = (0..ranks).map(|rank| InProcess {
+        own: Arc::new(Own {
+            rank,
+            ranks,
+            hub: hub.clone(),
+        }),
+        limit: TIME_LIMIT,
+    });
+    let all = all.collect();
+    thread::spawn(move || Hub::new(ranks, link).serve(&asked));
+    all
+}
+
+impl InProcess {
+    /// Waits at most so long for other ranks.
+    #[must_use]
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    fn ask<T>(&self, ask: impl FnOnce(Answer<T>) -> Asked) -> Pending<T> {
+        let (answer, pending) = Pending::new(self.limit);
+        // A hub that is gone drops the answer, which `wait` reports.
+        let _ = self.own.hub.send((self.own.rank, ask(answer)));
+        pending
+    }
+}
+
+impl Reducer for InProcess {
+    fn rank(&self) -> usize {
+        self.own.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.own.ranks
+    }
+
+    fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
+        self.ask(|answer| Asked::Reduce(values, answer))
+    }
+
+    fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
+        self.ask(|answer| Asked::Gather(bytes, answer))
+    }
+
+    fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        self.ask(|answer| Asked::Broadcast(root, bytes, answer))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = self.hub.send((self.rank, Asked::Nothing));
+    }
+}
+
+/// What a rank asks the hub for.
+enum Asked {
+    Reduce(Vec<f32>, Answer<Vec<f32>>),
+    Gather(Vec<u8>, Answer<Vec<Vec<u8>>>),
+    Broadcast(usize, Vec<u8>, Answer<Vec<u8>>),
+    /// Nothing more.
+    Nothing,
+}
+
+impl Asked {
+    /// Operations of equal kinds go together.
+    fn kind(&self) -> (u8, usize) {
+        match self {
+            Self::Reduce(values, _) => (0, values.len()),
+            Self::Gather(..) => (1, 0),
+            Self::Broadcast(root, ..) => (2, *root),
+            Self::Nothing => (3, 0),
+        }
+    }
+
+    fn refuse(self, error: ReduceError) {
+        match self {
+            Self::Reduce(_, answer) => drop(answer.send(Err(error))),
+            Self::Gather(_, answer) => drop(answer.send(Err(error))),
+            Self::Broadcast(_, _, answer) => drop(answer.send(Err(error))),
+            Self::Nothing => {}
+        }
+    }
+}
+
+struct Hub {
+    /// What each rank has asked for and was not answered.
+    waiting: Vec<VecDeque<Asked>>,
+    /// Those that have ended.
+    gone: Vec<bool>,
+    link: Option<Link>,
+}
+
+impl Hub {
+    fn new(ranks: usize, link: Option<Link>) -> Self {
+        Self {
+            waiting: (0..ranks).map(|_| VecDeque::new()).collect(),
+            gone: vec![false; ranks],
+            link,
+        }
+    }
+
+    fn serve(mut self, asked: &Receiver<(usize, Asked)>) {
+        while !self.gone.iter().all(|gone| *gone) {
+            let Ok((rank, ask)) = asked.recv() else {
+                return;
+            };
+            match ask {
+                Asked::Nothing => self.gone[rank] = true,
+                ask => self.waiting[rank].push_back(ask),
+            }
+            while self.waiting.iter().all(|queue| !queue.is_empty()) {
+                let round = self.waiting.iter_mut().filter_map(VecDeque::pop_front);
+                let round = round.collect();
+                self.answer(round);
+            }
+            // Who has ended and left nothing behind will never complete an operation.
+            let ended =
+                (0..self.gone.len()).find(|&one| self.gone[one] && self.waiting[one].is_empty());
+            if let Some(rank) = ended {
+                for ask in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
+                    ask.refuse(ReduceError::Gone { rank });
+                }
+            }
+        }
+    }
+
+    fn answer(&self, round: Vec<Asked>) {
+        let kinds: Vec<_> = round.iter().map(Asked::kind).collect();
+        let ranks: Vec<usize> = (0..kinds.len())
+            .filter(|&rank| kinds[rank] != kinds[0])
+            .collect();
+        if !ranks.is_empty() {
+            for ask in round {
+                let (what, ranks) = ("collective operations".into(), ranks.clone());
+                ask.refuse(ReduceError::Differ { what, ranks });
+            }
+            return;
+        }
+        let (mut reduces, mut gathers, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
+        for ask in round {
+            match ask {
+                Asked::Reduce(values, answer) => reduces.push((values, answer)),
+                Asked::Gather(bytes, answer) => gathers.push((bytes, answer)),
+                Asked::Broadcast(root, bytes, answer) => broadcasts.push((root, bytes, answer)),
+                Asked::Nothing => {}
+            }
+        }
+        self.reduce(reduces);
+        let all: Vec<Vec<u8>> = gathers.iter().map(|(bytes, _)| bytes.clone()).collect();
+        for (_, answer) in gathers {
+            // A rank that does not wait for its answer wants none.
+            let _ = answer.send(Ok(all.clone()));
+        }
+        let sent = broadcasts.first().map_or(0, |(root, ..)| *root);
+        let sent = broadcasts.get(sent).map(|(_, bytes, _)| bytes.clone());
+        for (_, _, answer) in broadcasts {
+            let root = || ReduceError::Failed("the broadcast's root is no rank".into());
+            let _ = answer.send(sent.clone().ok_or_else(root));
+        }
+    }
+
+    fn reduce(&self, reduces: Vec<(Vec<f32>, Answer<Vec<f32>>)>) {
+        let ranks = reduces.len();
+        let (values, answers): (Vec<_>, Vec<_>) = reduces.into_iter().unzip();
+        let mut values = values.into_iter();
+        let Some(mut sum) = values.next() else {
+            return;
+        };
+        for more in values {
+            for (sum, more) in sum.iter_mut().zip(more) {
+                *sum += more;
+            }
+        }
+        if let Some(link) = self.link {
+            thread::sleep(link.all_reduce(size_of_val(sum.as_slice()), ranks));
+        }
+        let mut answers = answers.into_iter();
+        let first = answers.next();
+        for answer in answers {
+            let _ = answer.send(Ok(sum.clone()));
+        }
+        if let Some(first) = first {
+            let _ = first.send(Ok(sum));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs each rank on a thread; results by rank.
+    fn each<T: Send>(ranks: Vec<InProcess>, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
+        thread::scope(|scope| {
+            let run = &run;
+            let threads = ranks.into_iter().map(|rank| scope.spawn(move || run(rank)));
+            let threads: Vec<_> = threads.collect();
+            threads
+                .into_iter()
+                .map(|one| one.join().expect("no panic"))
+                .collect()
+        })
+    }
+
+    #[test]
+    fn every_rank_gets_the_sum_and_what_was_given() {
+        for ranks in 1..5 {
+            let sums = each(in_process(ranks, None), |rank| {
+                let own = rank.rank() as f32;
+                // Begun together, they come in order.
+                let first = rank.all_reduce(vec![own, 1.0]);
+                let second = rank.all_reduce(vec![own * own]);
+                let gathered = rank
+                    .all_gather(vec![7; rank.rank()])
+                    .wait()
+                    .expect("gathered");
+                let sent = rank.broadcast(ranks - 1, vec![rank.rank() as u8]).wait();
+                let sums = (
+                    first.wait().expect("summed"),
+                    second.wait().expect("summed"),
+                );
+                (sums, gathered, sent.expect("sent"))
+            });
+            // Sums of the first integers and of their squares.
+            let n = ranks as f32;
+            let (linear, squares) = (n * (n - 1.0) / 2.0, (n - 1.0) * n * (2.0 * n - 1.0) / 6.0);
+            for ((first, second), gathered, sent) in sums {
+                assert_eq!((first, second), (vec![linear, n], vec![squares]));
+                let lengths: Vec<usize> = gathered.iter().map(Vec::len).collect();
+                assert_eq!(lengths, (0..ranks).collect::<Vec<_>>());
+                assert_eq!(sent, [ranks as u8 - 1]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_ends_is_named() {
+        let errors = each(in_process(3, None), |rank| match rank.rank() {
+            1 => None,
+            _ => rank.all_reduce(vec![0.0]).wait().err(),
+        });
+        let gone = Some(ReduceError::Gone { rank: 1 });
+        assert_eq!(errors, [gone.clone(), None, gone]);
+    }
+
+    #[test]
+    fn operations_that_do_not_go_together_are_refused_on_all_ranks() {
+        let errors = each(in_process(3, None), |rank| {
+            let length = if rank.rank() == 2 { 4 } else { 3 };
+            rank.all_reduce(vec![0.0; length])
+                .wait()
+                .expect_err("refused")
+        });
+        for error in errors {
+            assert!(
+                matches!(&error, ReduceError::Differ { ranks, .. } if *ranks == [2]),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_rank_that_hangs_is_not_waited_for() {
+        let mut ranks = in_process(2, None);
+        let _hangs = ranks.pop();
+        let one = ranks
+            .pop()
+            .expect("two")
+            .with_time_limit(Duration::from_millis(20));
+        let error = one.all_reduce(vec![0.0]).wait().expect_err("no answer");
+        assert!(matches!(error, ReduceError::TimedOut { .. }), "{error}");
+    }
+}

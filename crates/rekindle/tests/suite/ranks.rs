@@ -1,0 +1,166 @@
+//! Ranks that share a step, against one device with the whole batch.
+
+mod failures;
+mod network;
+mod training;
+
+use std::{ops::Range, thread};
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig},
+    tensor::{Device, Distribution, Int, Tensor},
+};
+use rekindle::{
+    Activation, Sequential,
+    meter::{MemoryReading, Meter, PeakMemory},
+    reduce::{InProcess, in_process},
+};
+
+use crate::{
+    compare::Trace,
+    models::{Dense, WIDTH, mlp},
+    record_parity::models::Gpt,
+};
+
+/// Something to train.
+trait Task: Sync {
+    type Model: Module + Sync;
+    type Batch: Activation + Sync;
+
+    fn model(device: &Device) -> Self::Model;
+    fn batch(samples: usize, device: &Device) -> Self::Batch;
+    /// Some samples of a batch.
+    fn part(batch: &Self::Batch, samples: Range<usize>) -> Self::Batch;
+    /// The mean over samples.
+    fn loss(model: &Self::Model, batch: Self::Batch) -> Tensor<1>;
+}
+
+struct Mlp;
+
+impl Task for Mlp {
+    type Model = Sequential<Dense>;
+    type Batch = (Tensor<2>, Tensor<2>);
+
+    fn model(device: &Device) -> Self::Model {
+        mlp(5, device)
+    }
+
+    fn batch(samples: usize, device: &Device) -> Self::Batch {
+        let random = || Tensor::random([samples, WIDTH], Distribution::Default, device);
+        (random(), random())
+    }
+
+    fn part((inputs, targets): &Self::Batch, samples: Range<usize>) -> Self::Batch {
+        (
+            inputs.clone().slice([samples.clone()]),
+            targets.clone().slice([samples]),
+        )
+    }
+
+    fn loss(model: &Self::Model, (inputs, targets): Self::Batch) -> Tensor<1> {
+        (model.forward(inputs) - targets).square().mean()
+    }
+}
+
+struct Transformer;
+
+impl Task for Transformer {
+    type Model = Gpt;
+    type Batch = (Tensor<2, Int>, Tensor<2, Int>);
+
+    fn model(device: &Device) -> Gpt {
+        Gpt::with_dropout(0.0, device)
+    }
+
+    fn batch(samples: usize, device: &Device) -> Self::Batch {
+        let words = Distribution::Uniform(0.0, 40.0);
+        let random = || Tensor::random([samples, 12], words, device);
+        (random(), random())
+    }
+
+    fn part((tokens, targets): &Self::Batch, samples: Range<usize>) -> Self::Batch {
+        (
+            tokens.clone().slice([samples.clone()]),
+            targets.clone().slice([samples]),
+        )
+    }
+
+    fn loss(model: &Gpt, (tokens, targets): Self::Batch) -> Tensor<1> {
+        let output = model.forward(tokens).flatten(0, 1);
+        let loss = CrossEntropyLossConfig::new().init(&output.device());
+        loss.forward(output, targets.flatten(0, 1))
+    }
+}
+
+/// Gradients of 4 MiB each: every layer is a bucket.
+struct Wide;
+
+const WIDE: usize = 1024;
+
+impl Task for Wide {
+    type Model = Vec<Linear>;
+    type Batch = Tensor<2>;
+
+    fn model(device: &Device) -> Vec<Linear> {
+        let layer = |_| LinearConfig::new(WIDE, WIDE).with_bias(false).init(device);
+        (0..4).map(layer).collect()
+    }
+
+    fn batch(samples: usize, device: &Device) -> Tensor<2> {
+        Tensor::random([samples, WIDE], Distribution::Default, device)
+    }
+
+    fn part(batch: &Tensor<2>, samples: Range<usize>) -> Tensor<2> {
+        batch.clone().slice([samples])
+    }
+
+    fn loss(model: &Vec<Linear>, input: Tensor<2>) -> Tensor<1> {
+        let output = model.iter().fold(input, |x, layer| layer.forward(x).tanh());
+        output.square().mean()
+    }
+}
+
+/// Reads nothing: ranks of one process cannot tell whose its memory is, and plans then go by the sizes of tensors alone.
+struct Silent;
+
+impl Meter for Silent {
+    fn read(&self) -> MemoryReading {
+        MemoryReading::default()
+    }
+
+    fn start_interval(&self) {}
+
+    fn lifetime_peak(&self) -> PeakMemory {
+        PeakMemory::default()
+    }
+}
+
+/// Runs each rank on a thread; results by rank.
+fn each<T: Send>(ranks: Vec<InProcess>, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let run = &run;
+        let threads = ranks.into_iter().map(|rank| scope.spawn(move || run(rank)));
+        let threads: Vec<_> = threads.collect();
+        let results = threads.into_iter().map(|one| one.join().expect("no panic"));
+        results.collect()
+    })
+}
+
+fn ranks<T: Send>(count: usize, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
+    each(in_process(count, None), run)
+}
+
+/// All float tensors that a module holds.
+fn parameters<M: Module>(model: &M) -> Trace {
+    struct All(Trace);
+    impl ModuleVisitor for All {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let values = param.val().into_data().iter::<f32>().collect();
+            self.0.push((format!("parameter {}", self.0.len()), values));
+        }
+    }
+    let mut all = All(Vec::new());
+    model.visit(&mut all);
+    all.0
+}
