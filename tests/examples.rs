@@ -117,17 +117,22 @@ fn a_killed_rank_ends_the_others() {
     // What is printed is read, or the job would wait for it.
     let rest = thread::spawn(move || lines.count());
     let started = Instant::now();
-    let mut status = None;
-    while status.is_none() || ranks.iter().any(|rank| runs(rank)) {
-        status = job.try_wait().expect("a child");
-        if started.elapsed() > HANGS {
-            job.kill().expect("killed");
-            panic!("the job goes on without one of its ranks: {ranks:?}, {status:?}");
-        }
+    let id = job.id().to_string();
+    let running = || ranks.iter().chain([&id]).any(|process| runs(process));
+    while running() && started.elapsed() < HANGS {
         thread::sleep(Duration::from_millis(20));
     }
+    let hangs = running();
+    if hangs {
+        job.kill().expect("killed");
+    }
+    let status = job.wait().expect("a child");
+    assert!(
+        !hangs,
+        "the job goes on without one of its ranks: {ranks:?}"
+    );
     eprintln!("ended {:?} after a rank", started.elapsed());
-    assert!(status.is_some_and(|status| !status.success()));
+    assert!(!status.success());
     rest.join().expect("read");
 }
 

@@ -70,6 +70,9 @@ impl Like {
     }
 }
 
+/// What the gradients of a bucket are made into again; `None` for one that this rank does not have.
+type Likes = Vec<Option<Like>>;
+
 /// The exchange of one step.
 pub(super) struct Exchange<'a> {
     ranks: &'a Ranks,
@@ -79,7 +82,7 @@ pub(super) struct Exchange<'a> {
     loss: Option<(Like, f32)>,
     /// Buckets that were begun.
     begun: usize,
-    under_way: VecDeque<(Vec<Option<Like>>, Pending<Vec<f32>>)>,
+    under_way: VecDeque<(Likes, Pending<Vec<f32>>)>,
     /// Parameters that were updated: most on any rank, once the ranks have told each other of a failure.
     pub(super) updated: usize,
     /// Whether the ranks have told each other of a failure.
@@ -242,7 +245,7 @@ impl<'a> Exchange<'a> {
         &self.ranks.buckets[self.begun - self.under_way.len() - 1]
     }
 
-    fn wait(&mut self) -> Result<Option<(Vec<Option<Like>>, Vec<f32>)>, RecordError> {
+    fn wait(&mut self) -> Result<Option<(Likes, Vec<f32>)>, RecordError> {
         let Some((likes, pending)) = self.under_way.pop_front() else {
             return Ok(None);
         };

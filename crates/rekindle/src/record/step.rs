@@ -246,7 +246,7 @@ where
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         let mut exchange = self.ranks.as_ref().map(Exchange::new);
         let output = self.run_updating_exchanging(model, batch, by, watch, exchange.as_mut());
-        output.or_else(|(updated, error)| {
+        output.map_err(|(updated, error)| {
             let (updated, source) = match &mut exchange {
                 Some(exchange) => {
                     let error = exchange.abandon(error);
@@ -255,8 +255,8 @@ where
                 None => (updated, error),
             };
             match updated {
-                0 => Err(source),
-                _ => Err(RecordError::PartlyUpdated {
+                0 => source,
+                _ => RecordError::PartlyUpdated {
                     updated,
                     of: self.state.borrow().plans[0]
                         .measured
@@ -264,7 +264,7 @@ where
                         .updated()
                         .count(),
                     source: Box::new(source),
-                }),
+                },
             }
         })
     }
