@@ -108,10 +108,15 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
         &|| [database, &wal].into_iter().for_each(|path| cut(path)),
         &|| [database, &wal].into_iter().for_each(|path| flip(path)),
     ];
+    // What is tuned anew may choose another kernel, so that one more or less is compiled.
+    let compiles_anew = || {
+        let again = compiled(&standin);
+        assert!(again.abs_diff(first) <= first / 10, "{again} of {first}");
+    };
     for damage in damages {
         damage();
         done(standin.train(&[], &[]));
-        assert_eq!(compiled(&standin), first);
+        compiles_anew();
         done(standin.train(&[], &[]));
         assert_eq!(compiled(&standin), 0);
     }
@@ -122,7 +127,7 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
     let refused = file.to_str().expect("text");
     let said = done(standin.train(&[], &[("REKINDLE_CACHE", refused)]));
     assert!(said.contains("compiled kernels cannot be kept"), "{said}");
-    assert_eq!(compiled(&standin), first);
+    compiles_anew();
     // And the database may be what cannot be written (not for root, whom nothing is refused).
     let mode = |mode| fs::set_permissions(database, fs::Permissions::from_mode(mode));
     mode(0o400).expect("changed");
