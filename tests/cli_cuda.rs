@@ -228,12 +228,11 @@ fn a_gpu_is_shown_with_what_it_is_used_by_or_why_it_is_not() {
     let two = ("STUB_CUDA_DEVICES", "2");
     let addresses = |order: &str| {
         let all = devices(&[two, ("CUDA_DEVICE_ORDER", order)]);
-        let numbers = ["cuda:0", "cuda:1"].map(|number| {
+        ["cuda:0", "cuda:1"].map(|number| {
             let line = all.lines().find(|line| line.contains(number));
             let (_, address) = line.expect("a GPU").split_once("PCI ").expect("an address");
             address[..12].to_owned()
-        });
-        numbers
+        })
     };
     let by_address = ["0000:10:00.0", "0000:11:00.0"].map(str::to_owned);
     assert_eq!(addresses("PCI_BUS_ID"), by_address);
