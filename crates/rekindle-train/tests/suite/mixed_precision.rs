@@ -278,24 +278,27 @@ fn half_types_train_as_f32_does() {
     assert!(off > 4.0 * TOLERANCE, "without master weights: {off}");
 }
 
-/// How far a predicted peak may be from the measured one.
+/// How far a predicted peak may be from the measured one: of the plain run, and of a plan, which depends on measured times
+/// and may be predicted too high by more.
 const PREDICTED: f64 = 0.03;
+const PLAN_PREDICTED: f64 = 0.08;
 
 /// A run within a budget that recomputes something, then, as a meter forgets no peak of its process, a plain run.
 fn peaks(model: &ModelSpec, data: &Split, settings: &TrainSettings, budget: Bytes) {
-    let run = |request| {
+    let run = |request, too_high: f64| {
         let schedule = ScheduleRequest::Plan(request);
         let job = Job::new(model, &*data.train, settings, schedule);
         let record = run(&job, DeviceId::Cpu, &mut ()).unwrap();
         let off = record.peak_error();
-        assert!(off.abs() < PREDICTED, "{settings:?}: {off}");
+        assert!(off > -PREDICTED && off < too_high, "{settings:?}: {off}");
         record
     };
-    let within = run(PlanRequest::within(budget));
-    let plain = run(PlanRequest {
+    let within = run(PlanRequest::within(budget), PLAN_PREDICTED);
+    let none = PlanRequest {
         planner: PlannerKind::None,
         ..PlanRequest::default()
-    });
+    };
+    let plain = run(none, PREDICTED);
     assert!(within.recomputes && within.measured_peak_bytes <= budget);
     assert!(plain.measured_peak_bytes > budget);
     assert_eq!(within.last_loss.to_bits(), plain.last_loss.to_bits());
