@@ -88,9 +88,9 @@ use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
 pub use borders::{Border, borders};
-pub use link::{Link, Rate, Transfer};
+pub use link::{Link, OnDevice, Rate, Transfer};
 pub use plan::{
-    GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OnDevice, plan_graph, smallest_program,
+    GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, plan_graph, smallest_program,
 };
 pub use program::{Program, ProgramError};
 pub use simulator::{Moment, Simulated, simulate, simulate_watched};

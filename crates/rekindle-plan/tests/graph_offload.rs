@@ -7,8 +7,8 @@ use graph_support::exhaustive::least_time_with_host;
 use graph_support::graphs::{Sequence, any, equal_steps, training};
 use graph_support::naive::{self, needed_after};
 use rekindle_plan::graph::{
-    GraphPlan, GraphPlanError, GraphRequest, Link, OnDevice, OperationId, Program, ProgramError,
-    Rate, TensorId, Transfer, plan_graph, simulate,
+    GraphError, GraphPlan, GraphPlanError, GraphRequest, Link, OnDevice, Operation, OperationId,
+    Program, ProgramError, Rate, TensorId, Transfer, plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, Graph, Seconds};
 
@@ -298,4 +298,36 @@ fn a_fetch_of_what_is_not_on_the_host_is_refused() {
         "{refused:?}"
     );
     assert!(plan(Some(&link), operations, vec![TensorId(0)]).is_err());
+}
+
+/// A profile is a file, which anybody may have edited.
+#[test]
+fn transfers_without_their_other_half_are_refused() {
+    let graph = equal_steps(4);
+    let made = graph.operations[0].outputs[0];
+    let moving = graph
+        .with_transfers(&[made], &link([0; 2], 1.0, 100))
+        .unwrap();
+    assert_eq!(moving.validate(), Ok(()));
+    let refused = |change: &dyn Fn(&mut Vec<Operation>)| {
+        let mut graph = moving.clone();
+        change(&mut graph.operations);
+        graph.validate().unwrap_err()
+    };
+    let last = moving.operations.len() - 1;
+    let transfer = |place: usize| GraphError::Transfer {
+        operation: OperationId(place as u32),
+    };
+    let no_fetch = refused(&|operations| drop(operations.pop()));
+    assert_eq!(no_fetch, transfer(last - 1));
+    let given = graph.tensor_ids().find(|t| graph.tensor(*t).given).unwrap();
+    let of_given = refused(&|operations| {
+        operations[last - 1].inputs = vec![given];
+        operations[last].outputs = vec![given];
+    });
+    assert_eq!(of_given, GraphError::NotTransferable { tensor: given });
+    let other = refused(&|operations| operations[last].outputs = vec![given]);
+    assert_eq!(other, transfer(last - 1));
+    let amid = refused(&|operations| operations[last - 2].transfer = Some(Transfer::Offload));
+    assert_eq!(amid, transfer(last - 2));
 }

@@ -6,7 +6,7 @@ mod graph_support;
 use graph_support::graphs::{Builder, Sequence, residual, unet};
 use rekindle_plan::graph::{
     Crossing, Graph, GraphPlan, GraphPlanner, GraphRequest, OperationId, Program, SpanPass, Stages,
-    borders, held, plan_graph, simulate,
+    TensorId, borders, held, plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, PlannerKind, StageId, frontier, planner};
 
@@ -18,13 +18,7 @@ fn three() -> Builder {
         let state = builder.operation(&states[states.len() - 1..], 10, 1);
         states.push(state);
     }
-    let mut gradient = builder.operation(&[states[3]], 10, 1);
-    builder.last().backward = true;
-    for state in states[..3].iter().rev() {
-        gradient = builder.operation(&[gradient, *state], 10, 1);
-        builder.last().backward = true;
-    }
-    builder.output(gradient);
+    gradients(&mut builder, &states);
     builder
 }
 
@@ -40,19 +34,24 @@ fn three_with_statistics() -> Builder {
         builder.last().stage = Some(stage as u32);
         states.push(state);
     }
-    let mut gradient = builder.operation(&[states[3]], 10, 1);
-    builder.last().backward = true;
-    for state in states[..3].iter().rev() {
-        gradient = builder.operation(&[gradient, *state], 10, 1);
-        builder.last().backward = true;
-    }
-    builder.output(gradient);
+    gradients(&mut builder, &states);
     for statistic in statistics {
         let moved = builder.operation(&[statistic], 1, 0);
         builder.last().backward = true;
         builder.output(moved);
     }
     builder
+}
+
+/// The loss's gradient, and back to the first of some states.
+fn gradients(builder: &mut Builder, states: &[TensorId]) {
+    let mut gradient = builder.operation(&states[states.len() - 1..], 10, 1);
+    builder.last().backward = true;
+    for state in states[..states.len() - 1].iter().rev() {
+        gradient = builder.operation(&[gradient, *state], 10, 1);
+        builder.last().backward = true;
+    }
+    builder.output(gradient);
 }
 
 fn places(graph: &Graph) -> Vec<usize> {

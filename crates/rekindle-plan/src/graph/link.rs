@@ -53,6 +53,18 @@ pub struct Link {
     pub staging_bytes: Bytes,
 }
 
+/// What a plan is without a link to host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OnDevice {
+    /// Its peak; where none fits the budget, the smallest one that was found to work.
+    #[serde(rename = "peak_bytes")]
+    pub peak: Bytes,
+    /// Its time; `null` where none fits the budget.
+    #[serde(rename = "step_s")]
+    pub time: Option<Seconds>,
+}
+
 /// What an operation of a graph does with a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -138,7 +150,7 @@ impl Graph {
     }
 
     /// The operation that makes each tensor which can be transferred.
-    fn transferable(&self) -> Vec<Option<OperationId>> {
+    pub(super) fn transferable(&self) -> Vec<Option<OperationId>> {
         let mut makers = vec![None; self.tensors.len()];
         for (id, operation) in self.operation_ids().zip(&self.operations) {
             if !operation.view && operation.updates.is_none() && operation.transfer.is_none() {

@@ -8,14 +8,13 @@ use super::borders::{Border, borders_of};
 use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
-use super::link::{self, Link};
+use super::link::{self, Link, OnDevice};
 use super::staged::AllStaged;
 use super::stages::{Crossing, Stages};
 use super::{Graph, GraphError, OperationId, Program, ProgramError, Simulated, TensorId};
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
 use crate::schedule::Schedule;
-use crate::seconds::Seconds;
 
 /// The planners of graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -113,18 +112,6 @@ pub struct GraphPlan {
     pub offloaded: Vec<TensorId>,
     /// Where tensors go to the host, what the same planner finds without.
     pub on_device: Option<OnDevice>,
-}
-
-/// What a plan is without a link to host memory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct OnDevice {
-    /// Its peak; where none fits the budget, the smallest one that was found to work.
-    #[serde(rename = "peak_bytes")]
-    pub peak: Bytes,
-    /// Its time; `null` where none fits the budget.
-    #[serde(rename = "step_s")]
-    pub time: Option<Seconds>,
 }
 
 impl GraphPlan {

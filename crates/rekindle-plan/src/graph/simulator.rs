@@ -3,7 +3,8 @@
 //! The peak of a step is what was resident before it, plus the new storages of its outputs, plus its temporary bytes.
 //! A view makes no storage; nor does an operation whose first output takes over the storage of an input
 //! ([`Operation::in_place`](super::Operation::in_place)). After the step the dead tensors are released, and a storage
-//! is freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]; copies on the host are counted apart. Cost: O(steps and their tensors).
+//! is freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]; copies on the host are counted apart.
+//! Cost: O(steps and their tensors).
 
 use std::collections::HashSet;
 

@@ -28,7 +28,8 @@ impl Levers {
     /// The graph's order is wrong.
     pub fn of(graph: &Graph, program: &Program) -> Result<Option<Levers>, ProgramError> {
         let mut after = graph.clone();
-        let updates: Vec<Operation> = after.operations.drain(graph.updates()).collect();
+        let places = graph.updates();
+        let updates: Vec<Operation> = after.operations.drain(places.clone()).collect();
         let mut updating = Bytes::ZERO;
         for update in &updates {
             updating = updating.max(update.temp_bytes);
@@ -45,8 +46,8 @@ impl Levers {
         let plain = Program::recorded(&after)?;
         let operations = program.operations().iter();
         let operations = operations.filter_map(|id| match id.index() {
-            place if place < graph.updates().start => Some(*id),
-            place if place < graph.updates().end => None,
+            place if place < places.start => Some(*id),
+            place if place < places.end => None,
             _ => Some(OperationId(id.0 - updates.len() as u32)),
         });
         let same = Program::new(&after, operations.collect())?;

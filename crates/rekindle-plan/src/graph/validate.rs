@@ -75,6 +75,14 @@ pub enum GraphError {
         /// The tensor.
         tensor: TensorId,
     },
+    /// A transfer that does not stand behind all other operations beside its other half.
+    #[error(
+        "operation {operation} is a transfer: these stand behind all others, each offload with the fetch of its copy behind it"
+    )]
+    Transfer {
+        /// The transfer.
+        operation: OperationId,
+    },
     /// All sizes together do not fit in 62 bits.
     #[error("the sizes of all tensors add up to more than 4 EiB")]
     TooLarge,
@@ -91,7 +99,7 @@ impl Graph {
         total += self
             .tensors
             .iter()
-            .map(|tensor| u128::from(tensor.bytes.0))
+            .map(|tensor| u128::from(tensor.bytes.0) + u128::from(tensor.host_bytes.0))
             .sum::<u128>();
         let mut backward = false;
         let others = |o: &&Operation| o.updates.is_some() || o.transfer.is_some();
@@ -153,11 +161,42 @@ impl Graph {
                 return Err(GraphError::Update { operation: id });
             }
         }
+        self.check_transfers()?;
         if let Some(tensor) = self.outputs().find(|t| !there[t.index()]) {
             return Err(GraphError::OutputNotMade { tensor });
         }
         if total >= 1 << 62 {
             return Err(GraphError::TooLarge);
+        }
+        Ok(())
+    }
+
+    /// Checks that transfers are as [`with_transfers`](Self::with_transfers) makes them, of tensors that there are.
+    fn check_transfers(&self) -> Result<(), GraphError> {
+        let first = self.operations.iter().position(|o| o.transfer.is_some());
+        let Some(first) = first else {
+            return Ok(());
+        };
+        let makers = self.transferable();
+        for (pair, place) in self.operations[first..].chunks(2).zip((first..).step_by(2)) {
+            let operation = OperationId(place as u32);
+            let wrong = GraphError::Transfer { operation };
+            let [offload, fetch] = pair else {
+                return Err(wrong);
+            };
+            let kinds = (offload.transfer, fetch.transfer);
+            let (&[tensor], &[copy]) = (&offload.inputs[..], &offload.outputs[..]) else {
+                return Err(wrong);
+            };
+            if kinds != (Some(Transfer::Offload), Some(Transfer::Fetch))
+                || fetch.inputs != [copy]
+                || fetch.outputs != [tensor]
+            {
+                return Err(wrong);
+            }
+            if makers[tensor.index()].is_none() {
+                return Err(GraphError::NotTransferable { tensor });
+            }
         }
         Ok(())
     }

@@ -156,11 +156,8 @@ impl<'a> Walk<'a> {
         }
         for tensor in graph.outputs() {
             if !self.live(tensor) {
-                let maker = match self.fetch_of(tensor) {
-                    Some(fetch) => fetch,
-                    None => self.index.maker(tensor)?,
-                };
-                self.demand(maker)?;
+                let source = self.source(tensor)?;
+                self.demand(source)?;
             }
         }
         Some(())
@@ -201,15 +198,12 @@ impl<'a> Walk<'a> {
                 .iter()
                 .find(|&&input| !self.live(input));
             if let Some(&input) = missing {
-                let maker = match self.fetch_of(input) {
-                    Some(fetch) => fetch,
-                    None => self.index.maker(input)?,
-                };
-                if self.ran[maker.index()] && !self.graph.operation(maker).repeatable {
+                let source = self.source(input)?;
+                if self.ran[source.index()] && !self.graph.operation(source).repeatable {
                     return None;
                 }
-                self.pin(maker);
-                pending.push(maker);
+                self.pin(source);
+                pending.push(source);
                 continue;
             }
             self.run(top)?;

@@ -36,14 +36,17 @@ impl Walk<'_> {
         (self.of[moves.copy.index()] != NONE).then_some(moves)
     }
 
-    /// The fetch of a missing tensor, where its copy is the cheaper way to it.
-    pub(super) fn fetch_of(&mut self, tensor: TensorId) -> Option<OperationId> {
-        let moves = self.copied(tensor)?;
-        let fetch = self.graph.operation(moves.fetch).seconds.0;
-        let regain = self.regain_seconds(&[tensor]);
-        regain
-            .is_none_or(|regain| fetch <= regain)
-            .then_some(moves.fetch)
+    /// The operation that gives a missing tensor: its fetch, where a copy is the cheaper way to it, else its maker. `None`
+    /// for a given tensor.
+    pub(super) fn source(&mut self, tensor: TensorId) -> Option<OperationId> {
+        if let Some(moves) = self.copied(tensor) {
+            let fetch = self.graph.operation(moves.fetch).seconds.0;
+            let regain = self.regain_seconds(&[tensor]);
+            if regain.is_none_or(|regain| fetch <= regain) {
+                return Some(moves.fetch);
+            }
+        }
+        self.index.maker(tensor)
     }
 
     /// The seconds to have the storage of tensors again by way of the host, and the tensor whose copy that takes; `None`

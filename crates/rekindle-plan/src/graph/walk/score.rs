@@ -135,7 +135,8 @@ impl Walk<'_> {
         std::mem::replace(&mut self.seen[id.index()], self.traversal) != self.traversal
     }
 
-    /// The seconds to make tensors again from what else is held now, on the device or on the host; `None` where that cannot be done.
+    /// The seconds to make tensors again from what else is held now, on the device or on the host; `None` where that cannot
+    /// be done.
     pub(super) fn regain_seconds(&mut self, tensors: &[TensorId]) -> Option<f64> {
         self.traversal += 1;
         let mut open: Vec<OperationId> = Vec::new();
