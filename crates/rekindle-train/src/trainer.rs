@@ -14,9 +14,10 @@ use burn::{
 use rekindle_plan::{Action, Bytes, Seconds};
 
 use super::{
-    engine::{Engine, Part},
+    engine::{Engine, Part, StepBatch},
     finite,
     loss::TargetTensor,
+    loss_scale::LossScaler,
     nonfinite::NonFinite,
     optimizer::AnyOptimizer,
     record::{EvalRecord, StepRecord},
@@ -559,9 +560,8 @@ impl Trainer {
     ) -> Result<Part, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         self.engine.make_room(batch.bytes(self.settings.dtype));
-        let (input, targets) = to_device(batch, self.settings.dtype, &self.device)?;
-        let scale = self.optimizer.scaler().tensor(&self.device);
-        let batch = (input, targets, scale);
+        let scaler = self.optimizer.scaler();
+        let batch = step_batch(batch, self.settings.dtype, scaler, &self.device)?;
         if let Some(tracker) = &self.tracker {
             tracker.batch();
         }
@@ -681,6 +681,21 @@ fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: GradientsPa
         }
     }
     model.visit(&mut Add { sum, part });
+}
+
+/// Moves a batch to the device as a step takes it.
+///
+/// # Errors
+///
+/// As [`to_device`].
+pub(super) fn step_batch(
+    batch: Batch,
+    dtype: Dtype,
+    scaler: &LossScaler,
+    device: &Device,
+) -> Result<StepBatch, TrainError> {
+    let (input, targets) = to_device(batch, dtype, device)?;
+    Ok((input, targets, scaler.tensor(device)))
 }
 
 /// Moves a batch to the device, its inputs in the model's type.

@@ -19,7 +19,7 @@ use super::{
         Job, Planned, RunError, ScheduleRequest, other_executor, prepare::Built, subject::Subject,
     },
     train_error::TrainError,
-    trainer::to_device,
+    trainer::step_batch,
 };
 use crate::{
     data::Shuffled,
@@ -131,8 +131,7 @@ impl Trial<'_> {
         for step in 0..settings.steps {
             let samples = self.batches.step(step);
             let batch = train.batch(&samples[..settings.micro_batch()]);
-            let (input, targets) = to_device(batch, settings.dtype, &self.device)?;
-            let batch = (input, targets, optimizer.scaler().tensor(&self.device));
+            let batch = step_batch(batch, settings.dtype, optimizer.scaler(), &self.device)?;
             let seed = StepSeed::new(settings.seed, step as u64);
             let parts = settings.accumulate;
             let rate = settings.learning_rate.at(step, settings.steps);
@@ -151,8 +150,8 @@ impl Trial<'_> {
                 None => self.plain(&model, batch, seed),
             };
             values.losses.push(floats(loss));
-            let overflows = finite::first_gradient(&model, &gradients)?.is_some();
-            if overflows && optimizer.scaler().lower().is_some() {
+            let may_fall = optimizer.scaler().lower().is_some();
+            if may_fall && finite::first_gradient(&model, &gradients)?.is_some() {
                 optimizer.scaler_mut().overflowed();
                 continue;
             }

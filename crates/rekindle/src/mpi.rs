@@ -34,7 +34,7 @@ use ::mpi::{
     traits::{Communicator, CommunicatorCollectives, Root},
 };
 
-use crate::reduce::{Answer, Pending, ReduceError, Reducer, TIME_LIMIT};
+use crate::reduce::{Collective, ReduceError, Reducer, TIME_LIMIT};
 
 /// Elements that one call sends at most: MPI counts in 32 bits.
 const AT_ONCE: usize = 1 << 28;
@@ -53,28 +53,21 @@ struct Own {
     ranks: usize,
     /// Operations that were begun and are not done.
     under_way: Arc<AtomicUsize>,
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<Collective>>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// What is handed to the thread that calls MPI.
-enum Job {
-    Reduce(Vec<f32>, Answer<Vec<f32>>),
-    Gather(Vec<u8>, Answer<Vec<Vec<u8>>>),
-    Broadcast(usize, Vec<u8>, Answer<Vec<u8>>),
 }
 
 /// All ranks that `mpirun` has started; a process that was started without it is the only one. Once in a process.
 ///
 /// # Errors
 ///
-/// If MPI was initialised before.
+/// If MPI was initialised before, or the system gives no thread.
 pub fn world() -> Result<Mpi, ReduceError> {
     let (jobs, asked) = channel();
     let (ready, started) = channel();
     let under_way = Arc::new(AtomicUsize::new(0));
     let done = under_way.clone();
-    let thread = thread::spawn(move || {
+    let thread = thread::Builder::new().spawn(move || {
         let Some((universe, _)) = initialize_with_threading(Threading::Funneled) else {
             return;
         };
@@ -83,6 +76,7 @@ pub fn world() -> Result<Mpi, ReduceError> {
         serve(&world, &asked, &done);
         // Dropping the universe finalises MPI.
     });
+    let thread = thread.map_err(|error| ReduceError::Failed(error.to_string()))?;
     let twice = "MPI was initialised before in this process";
     let (rank, ranks) = started
         .recv()
@@ -106,15 +100,6 @@ impl Mpi {
         self.limit = limit;
         self
     }
-
-    fn ask<T>(&self, ask: impl FnOnce(Answer<T>) -> Job) -> Pending<T> {
-        let (answer, pending) = Pending::new(self.limit);
-        self.own.under_way.fetch_add(1, Ordering::SeqCst);
-        // A thread that is gone drops the answer, which `wait` reports.
-        let jobs = self.own.jobs.as_ref();
-        let _ = jobs.map(|jobs| jobs.send(ask(answer)));
-        pending
-    }
 }
 
 impl Reducer for Mpi {
@@ -126,16 +111,15 @@ impl Reducer for Mpi {
         self.own.ranks
     }
 
-    fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
-        self.ask(|answer| Job::Reduce(values, answer))
+    fn time_limit(&self) -> Duration {
+        self.limit
     }
 
-    fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
-        self.ask(|answer| Job::Gather(bytes, answer))
-    }
-
-    fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
-        self.ask(|answer| Job::Broadcast(root, bytes, answer))
+    fn begin(&self, operation: Collective) {
+        self.own.under_way.fetch_add(1, Ordering::SeqCst);
+        // A thread that is gone drops the answer, which `wait` reports.
+        let jobs = self.own.jobs.as_ref();
+        let _ = jobs.map(|jobs| jobs.send(operation));
     }
 }
 
@@ -152,23 +136,23 @@ impl Drop for Own {
 }
 
 /// Answers until nobody asks any more.
-fn serve(world: &SimpleCommunicator, asked: &Receiver<Job>, under_way: &AtomicUsize) {
+fn serve(world: &SimpleCommunicator, asked: &Receiver<Collective>, under_way: &AtomicUsize) {
     let done = || under_way.fetch_sub(1, Ordering::SeqCst);
     // Whoever does not wait for an answer wants none.
     for job in asked {
         match job {
-            Job::Reduce(values, answer) => {
+            Collective::AllReduce(values, answer) => {
                 let sums = reduce(world, &values);
                 drop(values);
                 done();
                 let _ = answer.send(Ok(sums));
             }
-            Job::Gather(bytes, answer) => {
+            Collective::AllGather(bytes, answer) => {
                 let all = gather(world, &bytes);
                 done();
                 let _ = answer.send(Ok(all));
             }
-            Job::Broadcast(root, bytes, answer) => {
+            Collective::Broadcast(root, bytes, answer) => {
                 let sent = broadcast(world, root, bytes);
                 done();
                 let _ = answer.send(Ok(sent));

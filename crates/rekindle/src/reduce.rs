@@ -59,8 +59,7 @@ pub use parameters::broadcast_parameters;
 /// How long ranks wait for each other unless told otherwise: some plan, measure or compile kernels longer than others.
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// One rank among several. Every function begins a collective operation and returns at once; all ranks begin the same
-/// ones in the same order.
+/// One rank among several. All ranks begin the same collective operations in the same order.
 pub trait Reducer: Send + Sync {
     /// This rank's number, from 0 on.
     fn rank(&self) -> usize;
@@ -68,14 +67,43 @@ pub trait Reducer: Send + Sync {
     /// How many ranks there are.
     fn ranks(&self) -> usize;
 
+    /// How long this rank waits for the others.
+    fn time_limit(&self) -> Duration;
+
+    /// Begins an operation and returns at once. Where it cannot be begun, it is dropped, and with it its answer.
+    fn begin(&self, operation: Collective);
+
+    /// Begins an [`AllReduce`](Collective::AllReduce).
+    fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
+        let (answer, pending) = Pending::new(self.time_limit());
+        self.begin(Collective::AllReduce(values, answer));
+        pending
+    }
+
+    /// Begins an [`AllGather`](Collective::AllGather).
+    fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
+        let (answer, pending) = Pending::new(self.time_limit());
+        self.begin(Collective::AllGather(bytes, answer));
+        pending
+    }
+
+    /// Begins a [`Broadcast`](Collective::Broadcast) from the rank `root`.
+    fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        let (answer, pending) = Pending::new(self.time_limit());
+        self.begin(Collective::Broadcast(root, bytes, answer));
+        pending
+    }
+}
+
+/// An operation of all ranks: what this one gives, and where the result goes.
+#[derive(Debug)]
+pub enum Collective {
     /// The element-wise sum of the values of all ranks, which give equally many: the same bits on every rank.
-    fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>>;
-
+    AllReduce(Vec<f32>, Answer<Vec<f32>>),
     /// What each rank gives, by rank, of any lengths.
-    fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>>;
-
-    /// What the rank `root` gives; what others give is dropped.
-    fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>>;
+    AllGather(Vec<u8>, Answer<Vec<Vec<u8>>>),
+    /// What the rank of this number gives; what others give is dropped.
+    Broadcast(usize, Vec<u8>, Answer<Vec<u8>>),
 }
 
 /// The result of a collective operation that is under way. Dropped, the operation goes on and its result is dropped.
@@ -91,7 +119,7 @@ pub type Answer<T> = SyncSender<Result<T, ReduceError>>;
 
 impl<T> Pending<T> {
     /// A result that is to come within `limit`, and where it goes.
-    pub fn new(limit: Duration) -> (Answer<T>, Self) {
+    fn new(limit: Duration) -> (Answer<T>, Self) {
         let (sender, answer) = sync_channel(1);
         (sender, Self { answer, limit })
     }

@@ -53,8 +53,11 @@ impl RecordedStep {
         let state = settings.state_bytes(config.shape.param_count());
         let plain = estimate.plain_peak + state;
         let mut budgets = Vec::new();
-        let shares = || SHARES.map(|share| Bytes((plain.0 as f64 * share) as u64));
-        let wanted = asked.map_or_else(|| shares().to_vec(), |budget| vec![budget]);
+        let share = |share| Bytes((plain.0 as f64 * share) as u64);
+        let wanted = match asked {
+            Some(budget) => vec![budget],
+            None => SHARES.map(share).to_vec(),
+        };
         for budget in wanted {
             let within = Bytes(budget.0.saturating_sub(state.0));
             if let Some((_, work_ratio)) = estimate.within(within)? {

@@ -16,7 +16,7 @@ use crate::{
     },
     tracker::Tracker,
     train_error::TrainError,
-    trainer::to_device,
+    trainer::{step_batch, to_device},
     update::check_update,
 };
 use rekindle::{meter::Meter, profile::StageLabel, sequential::Sequential};
@@ -69,9 +69,8 @@ impl Built {
     ) -> Result<StepBatch, TrainError> {
         let samples = self.batches.step(0);
         let batch = job.train.batch(&samples[..job.settings.micro_batch()]);
-        let (input, targets) = to_device(batch, job.settings.dtype, device)?;
-        let scale = LossScaler::new(job.settings).tensor(device);
-        Ok((input, targets, scale))
+        let scaler = LossScaler::new(job.settings);
+        step_batch(batch, job.settings.dtype, &scaler, device)
     }
 
     /// Runs the last batch of an evaluation: fewer samples may be computed in another way, and by another thread with

@@ -15,7 +15,7 @@ macro_rules! of_rank {
                 const $rank: usize = $number;
                 $value
             })*
-            rank => panic!("a parameter of rank {rank}"),
+            rank => panic!("a tensor of rank {rank}"),
         }
     };
 }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Answer, Pending, ReduceError, Reducer, TIME_LIMIT};
+use super::{Answer, Collective, ReduceError, Reducer, TIME_LIMIT};
 
 /// A simulated link between neighbouring ranks of a ring.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,7 +46,8 @@ pub struct InProcess {
 struct Own {
     rank: usize,
     ranks: usize,
-    hub: Sender<(usize, Asked)>,
+    /// Operations of ranks; `None` from one that has ended.
+    hub: Sender<(usize, Option<Collective>)>,
 }
 
 /// `ranks` ranks, each to be moved to a thread. Without a link, operations take no time but the sum's.
@@ -73,13 +74,6 @@ impl InProcess {
         self.limit = limit;
         self
     }
-
-    fn ask<T>(&self, ask: impl FnOnce(Answer<T>) -> Asked) -> Pending<T> {
-        let (answer, pending) = Pending::new(self.limit);
-        // A hub that is gone drops the answer, which `wait` reports.
-        let _ = self.own.hub.send((self.own.rank, ask(answer)));
-        pending
-    }
 }
 
 impl Reducer for InProcess {
@@ -91,58 +85,44 @@ impl Reducer for InProcess {
         self.own.ranks
     }
 
-    fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
-        self.ask(|answer| Asked::Reduce(values, answer))
+    fn time_limit(&self) -> Duration {
+        self.limit
     }
 
-    fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
-        self.ask(|answer| Asked::Gather(bytes, answer))
-    }
-
-    fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
-        self.ask(|answer| Asked::Broadcast(root, bytes, answer))
+    fn begin(&self, operation: Collective) {
+        // A hub that is gone drops the answer, which `wait` reports.
+        let _ = self.own.hub.send((self.own.rank, Some(operation)));
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        let _ = self.hub.send((self.rank, Asked::Nothing));
+        let _ = self.hub.send((self.rank, None));
     }
 }
 
-/// What a rank asks the hub for.
-enum Asked {
-    Reduce(Vec<f32>, Answer<Vec<f32>>),
-    Gather(Vec<u8>, Answer<Vec<Vec<u8>>>),
-    Broadcast(usize, Vec<u8>, Answer<Vec<u8>>),
-    /// Nothing more.
-    Nothing,
-}
-
-impl Asked {
+impl Collective {
     /// Operations of equal kinds go together.
     fn kind(&self) -> (u8, usize) {
         match self {
-            Self::Reduce(values, _) => (0, values.len()),
-            Self::Gather(..) => (1, 0),
+            Self::AllReduce(values, _) => (0, values.len()),
+            Self::AllGather(..) => (1, 0),
             Self::Broadcast(root, ..) => (2, *root),
-            Self::Nothing => (3, 0),
         }
     }
 
     fn refuse(self, error: ReduceError) {
         match self {
-            Self::Reduce(_, answer) => drop(answer.send(Err(error))),
-            Self::Gather(_, answer) => drop(answer.send(Err(error))),
+            Self::AllReduce(_, answer) => drop(answer.send(Err(error))),
+            Self::AllGather(_, answer) => drop(answer.send(Err(error))),
             Self::Broadcast(_, _, answer) => drop(answer.send(Err(error))),
-            Self::Nothing => {}
         }
     }
 }
 
 struct Hub {
     /// What each rank has asked for and was not answered.
-    waiting: Vec<VecDeque<Asked>>,
+    waiting: Vec<VecDeque<Collective>>,
     /// Those that have ended.
     gone: Vec<bool>,
     link: Option<Link>,
@@ -157,14 +137,14 @@ impl Hub {
         }
     }
 
-    fn serve(mut self, asked: &Receiver<(usize, Asked)>) {
+    fn serve(mut self, asked: &Receiver<(usize, Option<Collective>)>) {
         while !self.gone.iter().all(|gone| *gone) {
             let Ok((rank, ask)) = asked.recv() else {
                 return;
             };
             match ask {
-                Asked::Nothing => self.gone[rank] = true,
-                ask => self.waiting[rank].push_back(ask),
+                None => self.gone[rank] = true,
+                Some(operation) => self.waiting[rank].push_back(operation),
             }
             while self.waiting.iter().all(|queue| !queue.is_empty()) {
                 let round = self.waiting.iter_mut().filter_map(VecDeque::pop_front);
@@ -182,8 +162,8 @@ impl Hub {
         }
     }
 
-    fn answer(&self, round: Vec<Asked>) {
-        let kinds: Vec<_> = round.iter().map(Asked::kind).collect();
+    fn answer(&self, round: Vec<Collective>) {
+        let kinds: Vec<_> = round.iter().map(Collective::kind).collect();
         let ranks: Vec<usize> = (0..kinds.len())
             .filter(|&rank| kinds[rank] != kinds[0])
             .collect();
@@ -197,10 +177,11 @@ impl Hub {
         let (mut reduces, mut gathers, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
         for ask in round {
             match ask {
-                Asked::Reduce(values, answer) => reduces.push((values, answer)),
-                Asked::Gather(bytes, answer) => gathers.push((bytes, answer)),
-                Asked::Broadcast(root, bytes, answer) => broadcasts.push((root, bytes, answer)),
-                Asked::Nothing => {}
+                Collective::AllReduce(values, answer) => reduces.push((values, answer)),
+                Collective::AllGather(bytes, answer) => gathers.push((bytes, answer)),
+                Collective::Broadcast(root, bytes, answer) => {
+                    broadcasts.push((root, bytes, answer))
+                }
             }
         }
         self.reduce(reduces);
