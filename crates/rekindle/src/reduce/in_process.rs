@@ -123,8 +123,8 @@ impl Collective {
 struct Hub {
     /// What each rank has asked for and was not answered.
     waiting: Vec<VecDeque<Collective>>,
-    /// Those that have ended.
-    gone: Vec<bool>,
+    /// Those that have ended, the first one first.
+    gone: Vec<usize>,
     link: Option<Link>,
 }
 
@@ -132,18 +132,18 @@ impl Hub {
     fn new(ranks: usize, link: Option<Link>) -> Self {
         Self {
             waiting: (0..ranks).map(|_| VecDeque::new()).collect(),
-            gone: vec![false; ranks],
+            gone: Vec::new(),
             link,
         }
     }
 
     fn serve(mut self, asked: &Receiver<(usize, Option<Collective>)>) {
-        while !self.gone.iter().all(|gone| *gone) {
+        while self.gone.len() < self.waiting.len() {
             let Ok((rank, ask)) = asked.recv() else {
                 return;
             };
             match ask {
-                None => self.gone[rank] = true,
+                None => self.gone.push(rank),
                 Some(operation) => self.waiting[rank].push_back(operation),
             }
             while self.waiting.iter().all(|queue| !queue.is_empty()) {
@@ -151,10 +151,10 @@ impl Hub {
                 let round = round.collect();
                 self.answer(round);
             }
-            // Who has ended and left nothing behind will never complete an operation.
-            let ended =
-                (0..self.gone.len()).find(|&one| self.gone[one] && self.waiting[one].is_empty());
-            if let Some(rank) = ended {
+            // Who has ended and left nothing behind will never complete an operation. The first of them is the cause: the
+            // others may have ended because they were refused.
+            let ended = self.gone.iter().find(|&&one| self.waiting[one].is_empty());
+            if let Some(&rank) = ended {
                 for ask in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
                     ask.refuse(ReduceError::Gone { rank });
                 }
