@@ -254,6 +254,66 @@ fn budgets_shares_and_sizes_are_of_what_is_free() {
     done(standin.rekindle(&words, &settings));
 }
 
+/// A convolution of 8 channels by windows of 5 x 5: as a matrix, what it reads is 25 times as large as it is, 13 MiB.
+const CONVOLUTION: &str = r#"
+[data]
+type = "synthetic"
+shape = [8, 32, 32]
+target = { type = "regression", values = 8192 }
+samples = 32
+eval_split = 0.0
+
+[model]
+layers = [{ type = "conv2d", out = 8, kernel = 5, padding = "same" }, "flatten"]
+
+[train]
+steps = 2
+batch = 16
+loss = "mean_squared_error"
+learning_rate = 0.001
+"#;
+
+#[test]
+fn a_budget_is_held_while_kernels_are_chosen_or_refused_before() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    fs::write(standin.path("run.toml"), CONVOLUTION).expect("written");
+    let summary = standin.path("summary");
+    let context = CONTEXT.to_string();
+    let settings = [
+        ("STUB_CUDA_CONTEXT", &*context),
+        ("STUB_CUDA_SUMMARY", summary.to_str().expect("text")),
+    ];
+    let small = CONTEXT + (12 << 20);
+    // Exit code, messages, and what the driver gave at most.
+    let train = |budget: u64| {
+        let _ = fs::remove_file(&summary);
+        let budget = format!("{budget}B");
+        let run = ["--budget", &budget, "--count", "reserved"];
+        let output = standin.train(&run, &settings).output().expect("started");
+        let said = fs::read_to_string(&summary).expect("a summary");
+        let peak = peaks(&said, "device bytes: peak ").max().expect("a peak");
+        (output.status.code(), messages(&output), CONTEXT + peak)
+    };
+    let (code, said, peak) = train(small);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("are not chosen yet on this GPU"), "{said}");
+    assert!(peak <= small, "{peak} bytes of {small}");
+
+    let large = CONTEXT + (96 << 20);
+    let (code, said, peak) = train(large);
+    assert_eq!(code, Some(0), "{said}");
+    println!("{peak} bytes of {large} while kernels are chosen");
+    assert!(peak > small, "nothing was chosen: {peak} bytes");
+    assert!(peak <= large, "{peak} bytes of {large}");
+
+    let (code, said, peak) = train(small);
+    println!("{peak} bytes of {small} with kernels that are chosen");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(peak <= small, "{peak} bytes of {small}");
+}
+
 /// Runs a command to its end, and reads the document that it writes.
 #[track_caller]
 fn document(mut command: Command) -> Value {

@@ -164,6 +164,15 @@ impl From<RecordError> for Failure {
                 &error,
                 format!("try `--budget {}`", advised(*smallest)),
             ),
+            RecordError::Choosing { needed, .. } => Self::with_help(
+                exit::NO_PLAN,
+                &error,
+                format!(
+                    "run one step without a budget, or with `--budget {}`: what is chosen is kept, and smaller budgets \
+                     work then",
+                    advised(*needed)
+                ),
+            ),
             RecordError::OutOfMemory(_) | RecordError::OverBudget { .. } => {
                 Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
             }

@@ -5,6 +5,9 @@
 //! compiled kernels and autotune's choices are [kept](keep_kernels_in), which is nowhere unless somebody says so.
 
 use std::{
+    collections::HashSet,
+    fs,
+    io::Write,
     path::PathBuf,
     sync::{Arc, OnceLock},
 };
@@ -19,6 +22,9 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 /// The name of the database of kernels, inside the folder where they are kept.
 pub const DATABASE: &str = "kernels";
 
+/// The file that says for which steps kernels are chosen, beside the database.
+pub const CHOSEN: &str = "chosen";
+
 static KEPT: OnceLock<PathBuf> = OnceLock::new();
 
 /// Keeps compiled kernels and autotune's choices in a folder, from the first use of a GPU in this process on. To be called
@@ -26,6 +32,30 @@ static KEPT: OnceLock<PathBuf> = OnceLock::new();
 /// they are kept.
 pub fn keep_kernels_in(folder: PathBuf) {
     let _ = KEPT.set(folder);
+}
+
+/// The file [`CHOSEN`], where autotune's choices are kept beside it.
+fn chosen_file() -> Option<PathBuf> {
+    let config = &set_up().config;
+    let folder = KEPT.get().filter(|folder| {
+        !config.autotune.disable_cache && config.environment.path.root() == folder.as_path()
+    });
+    folder.map(|folder| folder.join(CHOSEN))
+}
+
+/// Steps, by their hashes, for which kernels were chosen before.
+pub(crate) fn chosen() -> HashSet<u64> {
+    let lines = chosen_file().and_then(|file| fs::read_to_string(file).ok());
+    let lines = lines.unwrap_or_default();
+    let hashes = lines.lines().map(|line| u64::from_str_radix(line, 16));
+    hashes.filter_map(Result::ok).collect()
+}
+
+/// Notes that kernels are chosen for a step. Where that cannot be written, the next process does not know it.
+pub(crate) fn note_chosen(step: u64) {
+    let Some(file) = chosen_file() else { return };
+    let file = fs::File::options().create(true).append(true).open(file);
+    let _ = file.and_then(|mut file| file.write_all(format!("{step:016x}\n").as_bytes()));
 }
 
 /// How the pools serve buffers: each by its exact size. A freed buffer then serves only requests of its own size, and a

@@ -95,6 +95,7 @@
 mod agreement;
 mod bridge;
 mod budget;
+mod choosing;
 mod error;
 mod estimate;
 mod exchange;
@@ -426,9 +427,9 @@ where
             Budget::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
             share @ Budget::OfPlain(_) => share,
         };
-        // A limit that nothing fits has the leanest order measured.
-        let limit = Some(Bytes::ZERO);
-        let mut step = self.measured(limit, GraphPlanner::None.into(), &mut |_, _| {})?;
+        // Where nothing is free, the leanest order is measured.
+        let free = Some(Bytes::ZERO);
+        let mut step = self.measured(None, free, GraphPlanner::None.into(), &mut |_, _| {})?;
         step.plan_share(share, planner, false)?;
         Ok(step)
     }
@@ -477,35 +478,38 @@ where
         budget: Option<Bytes>,
         wanted: Wanted,
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned_with(budget, wanted.clone(), budget, wanted, &mut |_, _| {})
+        let measured = (budget, None, wanted.clone());
+        self.planned_with(measured, (budget, wanted), &mut |_, _| {})
     }
 
-    /// Measures the step for a plan of this kind, within `limit` bytes where it can, and leaves it plain: plans come
-    /// [after](Step::plan_again). `progress` is told how many of how many operations are measured.
+    /// Measures the step for a plan of this kind, within the budget, or what is free where there is none, if it can, and
+    /// leaves it plain: plans come [after](Step::plan_again). `progress` is told how many of how many operations are
+    /// measured.
     ///
     /// # Errors
     ///
-    /// As [`plain`](Self::plain).
+    /// As [`plain`](Self::plain); [`RecordError::Choosing`] if kernels cannot be chosen within the budget.
     pub fn measured(
         self,
-        limit: Option<Bytes>,
+        budget: Option<Bytes>,
+        free: Option<Bytes>,
         wanted: Wanted,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned_with(limit, wanted, None, GraphPlanner::None.into(), progress)
+        let plain = (None, GraphPlanner::None.into());
+        self.planned_with((budget, free, wanted), plain, progress)
     }
 
+    /// Measured within a budget, or what is free, for a plan; then planned for another, perhaps.
     fn planned_with(
         mut self,
-        limit: Option<Bytes>,
-        measured_for: Wanted,
-        budget: Option<Bytes>,
-        wanted: Wanted,
+        measured: (Option<Bytes>, Option<Bytes>, Wanted),
+        planned: (Option<Bytes>, Wanted),
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
         let reducer = self.options.reducer.take();
         let shared = reducer.is_some();
-        let step = self.planned_alone((limit, measured_for), (budget, wanted), shared, progress);
+        let step = self.planned_alone(measured, planned, shared, progress);
         match reducer {
             Some(reducer) => Step::shared(step, reducer),
             None => step,
@@ -514,7 +518,7 @@ where
 
     fn planned_alone(
         self,
-        (limit, measured_for): (Option<Bytes>, Wanted),
+        (measured_within, free, measured_for): (Option<Bytes>, Option<Bytes>, Wanted),
         (budget, wanted): (Option<Bytes>, Wanted),
         shared: bool,
         progress: &mut dyn FnMut(usize, usize),
@@ -545,6 +549,7 @@ where
         };
         let planning = Planning {
             budget: None,
+            free,
             wanted: wanted.clone(),
             slots: PlanRequest::SLOTS,
             elsewhere: self.options.elsewhere,
@@ -566,7 +571,7 @@ where
             compare: self.options.compare,
             room: None,
         };
-        let measuring = planning.with_budget(limit, measured_for);
+        let measuring = planning.with_budget(measured_within, measured_for);
         let given = given::given(&self.recorded.0, self.model, self.batch)?;
         let measured = Measured::new(
             &measuring,

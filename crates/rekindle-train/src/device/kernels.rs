@@ -31,7 +31,7 @@ use std::{
 
 use super::DeviceInfo;
 
-const DATABASE: [&str; 2] = ["kernels.db", "kernels.db-wal"];
+const DATABASE: [&str; 3] = ["kernels.db", "kernels.db-wal", "chosen"];
 const SEAL: &str = "seal";
 const LOCK: &str = "lock";
 

@@ -83,7 +83,7 @@ impl Built {
             .with_comparison(false)
             .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_planner(job.planner.map(|planners| planners.recorded))
-            .measured(job.budget().or(job.free), wanted, &mut |done, of| {
+            .measured(job.budget(), job.free, wanted, &mut |done, of| {
                 observer.measuring(done, of)
             })?;
         Ok(step)

@@ -90,6 +90,17 @@ pub enum RecordError {
         /// What would do.
         smallest: Bytes,
     },
+    /// Kernels are not chosen yet, which may take more than the budget.
+    #[error(
+        "kernels for this step's convolutions are not chosen yet on this GPU: all variants are tried once, which may \
+         take up to {needed}, and the budget is {budget}"
+    )]
+    Choosing {
+        /// What was asked for.
+        budget: Bytes,
+        /// What it may take.
+        needed: Bytes,
+    },
     /// No plan fits a share of the plain step's peak.
     #[error(
         "no plan fits {percent}% of the plain step's peak of {plain}, which is {budget}: the smallest workable budget \

@@ -16,7 +16,7 @@
 
 use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, DispatchTensor};
+use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
 use rekindle_plan::{
     Bytes, OptimizerCost, Seconds,
@@ -30,6 +30,7 @@ use super::{
     layout::Alike,
     operation::{may_be_view, nominal_seconds, without_draw},
     operations::Recorded,
+    planning::Planning,
     program::{Prepared, Run, Turn},
     recording::{Parameter, Recording},
     update::UpdateCosts,
@@ -123,14 +124,14 @@ impl Costs {
         recording: &Recording,
         program: &Prepared,
         start: impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
-        device: &Device,
-        meter: &dyn Meter,
+        planning: &Planning,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
+        let meter = &*planning.meter;
         let alike = Alike::new(recording);
         let storage = storage_bytes(recording);
         let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
-        let probe = Probe { device, meter };
+        let probe = Probe { planning, meter };
         let started = Instant::now();
         let mut passes = LEAST_PASSES;
         let mut pass = 0;
@@ -178,6 +179,7 @@ impl Costs {
                     let first = first.first().map(|&(place, _)| place);
                     group.note(pass, &kept, &taken, first, look);
                 } else {
+                    probe.make_room(group.takes());
                     let seconds = probe.time(interpreter.as_mut(), without_draw(run.operation()));
                     group.seconds.push(seconds);
                 }
@@ -188,9 +190,6 @@ impl Costs {
                 passes = MOST_PASSES;
             }
         }
-        let runs = LEAST_PASSES * program.program().len();
-        let in_one_go = probe.pass(recording, program, &start)?;
-        progress(runs, runs);
         let firsts = alike.first.clone();
         let mut costs = Self::of_groups(recording, alike);
         for ((cost, group), first) in costs.costs.iter_mut().zip(&groups).zip(firsts) {
@@ -200,6 +199,9 @@ impl Costs {
                 *cost = group.cost(&operation.kind.name, values(recording, operation));
             }
         }
+        let runs = LEAST_PASSES * program.program().len();
+        let in_one_go = probe.pass(recording, program, &costs, &start)?;
+        progress(runs, runs);
         let one_by_one = program.turns(recording).map(|turn| match turn {
             Turn::Run(run) => costs.of(run.number).seconds,
             Turn::Update(_) | Turn::Move(..) => 0.0,
@@ -405,18 +407,33 @@ fn slowdown(in_one_go: f64, one_by_one: f64) -> f64 {
 
 /// Measures operations.
 struct Probe<'a> {
-    device: &'a Device,
+    planning: &'a Planning,
     meter: &'a dyn Meter,
 }
 
 impl Probe<'_> {
+    /// Makes room in pools for what an operation takes, where there is a budget.
+    fn make_room(&self, bytes: Bytes) {
+        if let Some(room) = self.planning.new_room() {
+            room.make(bytes);
+        }
+    }
+
     /// Seconds of the program's operations in one go, as a step runs them: the quicker of two where that is soon done.
     fn pass(
         &self,
         recording: &Recording,
         program: &Prepared,
+        costs: &Costs,
         start: &impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
     ) -> Result<f64, RecordError> {
+        let device = &self.planning.device;
+        let room = self.planning.new_room();
+        let make_room = |bytes| {
+            if let Some(room) = &room {
+                room.make(bytes);
+            }
+        };
         let mut quickest = f64::INFINITY;
         for _ in 0..2 {
             let mut interpreter = start()?;
@@ -427,21 +444,23 @@ impl Probe<'_> {
             for turn in program.turns(recording) {
                 match turn {
                     Turn::Move(one, ready) => {
-                        let _ = self.device.sync();
+                        make_room(one.bytes());
+                        let _ = device.sync();
                         let started = Instant::now();
                         one.run(interpreter.as_mut(), &mut host)?;
-                        let _ = self.device.sync();
+                        let _ = device.sync();
                         moving += started.elapsed();
                         ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
                     }
                     Turn::Run(run) => {
+                        make_room(costs.taken_by(recording, run.number));
                         interpreter.run(without_draw(run.operation()));
                         run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
                     }
                     Turn::Update(update) => update.skip(interpreter.as_mut()),
                 }
             }
-            let _ = self.device.sync();
+            let _ = device.sync();
             let took = started.elapsed() - moving;
             quickest = quickest.min(took.as_secs_f64());
             if took > WORTH_ANOTHER / 4 {
@@ -455,7 +474,7 @@ impl Probe<'_> {
         let start = Instant::now();
         interpreter.run(operation);
         // A failure shows where values are read.
-        let _ = self.device.sync();
+        let _ = self.planning.device.sync();
         start.elapsed().as_secs_f64()
     }
 
@@ -495,6 +514,15 @@ struct Look {
 }
 
 impl Group {
+    /// What an operation of the group takes while it runs, as far as it is known.
+    fn takes(&self) -> Bytes {
+        let takes = self
+            .runs
+            .iter()
+            .map(|look| look.output_bytes + look.temp_bytes);
+        Bytes(takes.max().unwrap_or_default())
+    }
+
     /// `over` is the input that could be taken over; `look` says that this is the pass's first run of the group.
     fn note(
         &mut self,

@@ -16,7 +16,7 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError,
+    RecordError, choosing,
     given::started,
     measure::Costs,
     planned::{Measured, Planned},
@@ -118,6 +118,8 @@ impl Wanted {
 #[derive(Clone)]
 pub(super) struct Planning {
     pub(super) budget: Option<Bytes>,
+    /// What the device has free, where there is no budget.
+    pub(super) free: Option<Bytes>,
     pub(super) wanted: Wanted,
     pub(super) slots: usize,
     pub(super) elsewhere: Option<PlanElsewhere>,
@@ -153,17 +155,22 @@ pub(super) struct Planning {
 impl Planning {
     /// The same for another budget.
     pub(super) fn with_budget(&self, budget: Option<Bytes>, wanted: Wanted) -> Self {
-        let pools = budget.filter(|_| self.bounds_pools());
-        let room = pools.map(|budget| {
-            let for_pools = Bytes(budget.0.saturating_sub(self.meter.context_bytes().0));
-            Arc::new(Room::of_bytes(self.meter.clone(), for_pools))
-        });
-        Self {
+        let planning = Self {
             budget,
             wanted,
-            room,
             ..self.clone()
+        };
+        Self {
+            room: planning.new_room().map(Arc::new),
+            ..planning
         }
+    }
+
+    /// What keeps pools within the budget, where it bounds them.
+    pub(super) fn new_room(&self) -> Option<Room> {
+        let budget = self.budget.filter(|_| self.bounds_pools())?;
+        let for_pools = Bytes(budget.0.saturating_sub(self.meter.context_bytes().0));
+        Some(Room::of_bytes(self.meter.clone(), for_pools))
     }
 
     /// The same with parameters updated when `update` says.
@@ -236,15 +243,15 @@ impl<A> Measured<A> {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
         let meter = &*planning.meter;
-        let budget = planning.budget.unwrap_or(Bytes::MAX);
-        let (first, offloaded) = first_program(&recording, planning, budget)?;
+        let (first, offloaded) = first_program(&recording, planning)?;
         let first = Prepared::new(&recording, first, offloaded);
         let start = || started(&recording, given.clone());
         RecordError::of_device(&recording, meter)?;
-        let costs = Costs::measured(&recording, &first, start, &planning.device, meter, progress);
+        let costs = Costs::measured(&recording, &first, start, planning, progress);
         let _ = planning.device.sync();
         RecordError::of_device(&recording, meter)?;
         let costs = costs?.with_updates(planning.updates.clone());
+        choosing::note(&recording);
         drop(given);
         Ok(Self {
             shapes,
@@ -468,11 +475,12 @@ fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
 fn first_program(
     recording: &Recording,
     planning: &Planning,
-    budget: Bytes,
 ) -> Result<(Program, Vec<TensorId>), RecordError> {
+    let budget = planning.budget.or(planning.free).unwrap_or(Bytes::MAX);
     let costs = Costs::from_shapes(recording).with_updates(planning.updates.clone());
     let mut graph = costs.graph(recording, planning.in_use());
     graph.fixed_bytes += planning.beside_buffers(&graph);
+    let choosing = planning.bounds_pools() && choosing::count(recording, &mut graph);
     let elsewhere = planning.elsewhere;
     if planning.wanted != GraphPlanner::Auto.into()
         && let Ok(plan) =
@@ -490,6 +498,7 @@ fn first_program(
     if ((peak.0 + SCRATCH_BYTES) as f64) <= budget.0 as f64 * SURELY {
         return Ok((plain, Vec::new()));
     }
+    let elsewhere = elsewhere.filter(|_| !choosing);
     if let Some(leanest) = elsewhere.and_then(|plan| leanest_elsewhere(&graph, plan)) {
         return Ok((leanest, Vec::new()));
     }
@@ -499,5 +508,11 @@ fn first_program(
         Some(link) => smallest_program(&graph, Some(&link)).map_err(|error| wrong(&error))?,
         None => leanest,
     };
-    Ok((leanest.program, leanest.offloaded))
+    match planning.budget.filter(|_| choosing) {
+        Some(budget) if leanest.simulated.peak > budget => Err(RecordError::Choosing {
+            budget,
+            needed: leanest.simulated.peak,
+        }),
+        _ => Ok((leanest.program, leanest.offloaded)),
+    }
 }
