@@ -238,7 +238,7 @@ mod tests {
     fn configured(file: &str, kept: bool) -> CubeClRuntimeConfig {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cubecl.toml");
-        std::fs::write(&path, file).unwrap();
+        fs::write(&path, file).unwrap();
         with_defaults(
             CubeClRuntimeConfig::from_file_path(&path).unwrap(),
             &Written::from_file_path(&path).unwrap(),
