@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 pub const DATABASE: &str = "kernels";
 
 /// The file that says for which steps kernels are chosen, beside the database.
-pub const CHOSEN: &str = "chosen";
+const CHOSEN: &str = "chosen";
 
 static KEPT: OnceLock<PathBuf> = OnceLock::new();
 
