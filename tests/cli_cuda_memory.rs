@@ -206,6 +206,51 @@ fn what_the_driver_gives_is_as_much_after_300_steps_as_after_100() {
     assert_eq!(peak("300"), warm);
 }
 
+/// Launches of kernels fail from one on, as a poisoned device's do; each process has a device of its own.
+#[test]
+fn a_child_whose_device_is_lost_is_started_again_from_its_snapshot() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    const STEPS: usize = 12;
+    let config = fs::read_to_string(standin.path("run.toml")).expect("a config");
+    let config = config + "[run]\nsnapshot_every = 1\n";
+    fs::write(standin.path("run.toml"), config).expect("written");
+    let summary = standin.path("summary");
+    let path = summary.to_str().expect("text");
+    let steps = STEPS.to_string();
+    let arguments = ["--batch", "256", "--steps", &steps, "-o"];
+    let train = |more: &[&str], settings: &[(&str, &str)]| {
+        standin.train(&[&arguments[..], more].concat(), settings)
+    };
+    // Kernels are tuned in the first run.
+    done(train(&["tuned"], &[]));
+    done(train(&["whole"], &[("STUB_CUDA_SUMMARY", path)]));
+    let said = fs::read_to_string(&summary).expect("a summary");
+    let (_, launches) = said.split_once("launches ").expect("a count");
+    let launches = launches
+        .split(' ')
+        .next()
+        .and_then(|count| count.parse().ok());
+    let launches: u64 = launches.expect("a count");
+
+    let fail = format!("cuLaunchKernel=719@{}", launches - launches / 20);
+    let fails = [("STUB_CUDA_FAIL", &*fail)];
+    let alone = train(&["alone"], &fails).output().expect("started");
+    assert_eq!(alone.status.code(), Some(1), "{}", messages(&alone));
+    let supervised = train(&["run", "--supervise"], &fails).output();
+    let supervised = supervised.expect("started");
+    let said = messages(&supervised);
+    assert_eq!(supervised.status.code(), Some(0), "{said}");
+    for words in [
+        "lost its device: it continues from its last snapshot",
+        "(restart 1 of 5)",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!(losses(&standin.path("run")).len(), STEPS, "{said}");
+}
+
 /// Peaks of all processes in the stand-in's summary.
 fn peaks(summary: &str, what: &str) -> impl Iterator<Item = u64> {
     summary.lines().filter_map(move |line| {

@@ -1,4 +1,4 @@
-//! Runs that are killed, whose files cannot be written, and folders that two runs want.
+//! Runs that are killed, whose files cannot be written, and folders that two runs want; and that each fault has its test.
 #![cfg(unix)]
 
 #[path = "support/history.rs"]
@@ -337,4 +337,59 @@ fn a_run_starts_from_weights_and_goes_on_from_them() {
     fs::write(folder.path().join("no.safetensors"), "no weights").expect("written");
     let wrong = train(&["run.toml", "--weights", "no.safetensors"]);
     assert_eq!(wrong.0, Some(2), "{}", wrong.1);
+}
+
+/// All sources below a folder, with what they are called from the repository's top.
+fn sources(folder: &Path, into: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("text");
+            into.push((path.display().to_string(), text));
+        }
+    }
+}
+
+#[test]
+fn every_test_that_the_table_of_faults_names_is_there() {
+    let top = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let mut files = Vec::new();
+    for folder in ["tests", "crates"] {
+        sources(&Path::new(top).join(folder), &mut files);
+    }
+    let table = fs::read_to_string(Path::new(top).join("docs/faults.md")).expect("a page");
+    let rows = table.lines().filter(|line| line.starts_with("| "));
+    let rows = rows.filter(|row| row.matches(" | ").count() == 3).skip(1);
+    let (mut named, mut row_count) = (0, 0);
+    for row in rows {
+        row_count += 1;
+        let tests = row.rsplit(" | ").next().expect("a column");
+        // `FILE`: `TEST`, `TEST`; `FILE`: all
+        for part in tests.split(';') {
+            let mut names = part.split('`').skip(1).step_by(2);
+            let Some(file) = names.next() else {
+                assert!(part.starts_with("the same test"), "{row}");
+                continue;
+            };
+            let place = format!("/{}", file.replace("::", "/"));
+            let of_file = files.iter().filter(|(path, _)| {
+                path.contains(&format!("{place}.rs")) || path.contains(&format!("{place}/"))
+            });
+            let tests = of_file.flat_map(|(_, text)| text.split("#[test]").skip(1));
+            let tests = tests.filter_map(|text| text.split_once("fn ")?.1.split_once('('));
+            let tests: Vec<&str> = tests.map(|(name, _)| name).collect();
+            assert!(!tests.is_empty(), "`{file}` has no tests: {row}");
+            for name in names {
+                let is_it = |test: &&str| match name.strip_suffix("..") {
+                    Some(start) => test.starts_with(start),
+                    None => *test == name,
+                };
+                assert!(tests.iter().any(is_it), "`{file}`: `{name}`");
+                named += 1;
+            }
+        }
+    }
+    assert!(row_count > 40 && named > row_count, "{row_count} {named}");
 }

@@ -1,12 +1,19 @@
 //! What a command's JSON says where it fails.
 
-use std::{env, sync::OnceLock};
+use std::{
+    env,
+    sync::{OnceLock, atomic::Ordering::Relaxed},
+};
 
 use miette::Report;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{exit, failure::Failure, output};
+use crate::{
+    exit,
+    failure::{Failure, SUPERVISED},
+    output,
+};
 
 /// Format tag of [`ErrorDocument`].
 pub const ERROR_FORMAT: &str = "rekindle-error/1";
@@ -45,6 +52,11 @@ pub fn expect(documents: bool) {
 
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
+    let restarts = matches!(failure.code, exit::OUT_OF_MEMORY | exit::DEVICE_FAILED);
+    if restarts && SUPERVISED.load(Relaxed) {
+        // The supervisor's next process answers, or the supervisor.
+        return;
+    }
     let report = &failure.report;
     write_document(&ErrorDocument {
         format: ERROR_FORMAT.into(),

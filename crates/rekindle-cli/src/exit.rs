@@ -14,5 +14,7 @@ pub const OUT_OF_MEMORY: i32 = 4;
 pub const FILE_REFUSED: i32 = 5;
 /// The loss or a gradient is not finite, and the run stops there.
 pub const NOT_FINITE: i32 = 6;
+/// What a supervised process ends with whose device does no more work for it. Its supervisor keeps that to itself.
+pub const DEVICE_FAILED: i32 = 70;
 /// Interrupted.
 pub const INTERRUPTED: i32 = 130;

@@ -5,7 +5,7 @@ use std::{
     io::Write,
     sync::{
         OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -222,6 +222,9 @@ const FAULT: &str = "the device does no more work for this process: `--resume RU
 const KERNEL: &str = "`rekindle devices` shows which NVRTC and which headers are used: both belong to one CUDA version, which is \
                       no newer than the driver's (docs/cuda.md)";
 
+/// Whether a supervisor waits for this process.
+pub static SUPERVISED: AtomicBool = AtomicBool::new(false);
+
 /// A device's failure, as a message tells of it: exit code, sentence, and what to do.
 fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
     if speaks_of_memory(message) {
@@ -233,7 +236,11 @@ fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
         Some((exit::OTHER, text, KERNEL))
     } else {
         let fault = device_fault(message)?;
-        Some((exit::OTHER, format!("the device failed: {fault}"), FAULT))
+        let code = match SUPERVISED.load(Relaxed) {
+            true => exit::DEVICE_FAILED,
+            false => exit::OTHER,
+        };
+        Some((code, format!("the device failed: {fault}"), FAULT))
     }
 }
 /// What to do where a weight is larger than a buffer may be.

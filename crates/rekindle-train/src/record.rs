@@ -45,28 +45,33 @@ pub struct PhasedStep {
     pub phases: Vec<PhaseReading>,
 }
 
-/// Memory that every step leaves behind, as long as a run goes on. Each of the steps that were looked at left as much.
+/// Memory that every step leaves behind, as long as a run goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryGrowth {
     /// The last of the steps that were examined: three on the CPU, 16 on a GPU.
     pub last_step: usize,
-    /// Bytes that each step adds to the bytes in use in a GPU's pools; `null` on the CPU.
+    /// Bytes that each step adds.
     #[serde(default)]
-    pub device_step_bytes: Option<Bytes>,
-    /// What stays behind by phase, the most first; empty on a GPU, whose buffers are not told apart.
+    pub step_bytes: Bytes,
+    /// What stays behind by phase, the most first. Empty on a GPU where memory has grown from the first steps on and the run has
+    /// no folder, or the simulator errs by as much.
     pub left: Vec<Leftover>,
 }
 
 impl fmt::Display for MemoryGrowth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(bytes) = self.device_step_bytes {
+        let Self {
+            last_step,
+            step_bytes,
+            left,
+        } = self;
+        if left.is_empty() {
             return write!(
                 f,
-                "up to step {} each step leaves {bytes} more of the device's memory in use",
-                self.last_step
+                "up to step {last_step} each step leaves behind {step_bytes} in a phase that is not known"
             );
         }
-        let phases = self.left.iter().map(|left| {
+        let phases = left.iter().map(|left| {
             let where_from = left.phase.map_or(
                 "outside of phases (data, evaluations, files)".into(),
                 |phase| format!("in phase `{}`", phase.name()),
@@ -76,8 +81,7 @@ impl fmt::Display for MemoryGrowth {
         let phases: Vec<String> = phases.collect();
         write!(
             f,
-            "up to step {} each step leaves behind {}",
-            self.last_step,
+            "up to step {last_step} each step leaves behind {}",
             phases.join(", ")
         )
     }

@@ -1,9 +1,10 @@
 //! `rekindle train --supervise`: the training in a process of its own, which is started again where it is lost.
 //!
-//! A process is lost where the system kills it, where a failed allocation aborts it, and where memory ran out and no
-//! smaller plan helped. It continues from its last snapshot, or begins again where it has none yet, within a share of what
-//! its plan took; where no plan fits that, within what it had. The child is in a process group of its own: a signal
-//! comes here, and is handed on. A second one ends this process at once, and with it the child.
+//! A process is lost where the system kills it, where a failed allocation aborts it, where a device does no more work
+//! for it, and where memory ran out and no smaller plan helped. It continues from its last snapshot, or begins again
+//! where it has none yet, within a share of what its plan took; where no plan fits that, within what it had. The child
+//! is in a process group of its own: a signal comes here, and is handed on. A second one ends this process at once, and
+//! with it the child.
 
 use std::{
     env, fs,
@@ -54,7 +55,9 @@ pub fn run(args: &TrainArgs) -> Outcome {
         _ => None,
     };
     let mut again = Again::First;
-    for restart in 1..=RESTARTS + 1 {
+    let mut restart = 0;
+    loop {
+        restart += 1;
         let status = train(args, &supervised, again)?;
         if let (Some(exit::NO_PLAN), Again::Within(tried)) = (status.code(), again) {
             note!("no plan fits {tried}: the training continues within its former budget");
@@ -65,7 +68,18 @@ pub fn run(args: &TrainArgs) -> Outcome {
             std::process::exit(status.code().unwrap_or(exit::OTHER));
         };
         if restart > RESTARTS {
-            break;
+            let code = match status.code() {
+                Some(exit::DEVICE_FAILED) => exit::OTHER,
+                _ => exit::OUT_OF_MEMORY,
+            };
+            return Err(Failure::with_help(
+                code,
+                format!("the training was lost {restart} times"),
+                format!(
+                    "`rekindle train --resume {}` continues from the last snapshot",
+                    folder.display()
+                ),
+            ));
         }
         // The plan of the process that is gone; where it made none, what it was to plan within.
         let took = fs::read_to_string(note.path()).ok();
@@ -91,14 +105,6 @@ pub fn run(args: &TrainArgs) -> Outcome {
         };
         note!("the training {lost}: it {from}, {how} (restart {restart} of {RESTARTS})");
     }
-    Err(Failure::with_help(
-        exit::OUT_OF_MEMORY,
-        format!("the training was lost {} times", RESTARTS + 1),
-        format!(
-            "`rekindle train --resume {}` continues from the last snapshot",
-            folder.display()
-        ),
-    ))
 }
 
 /// How a child is started.
@@ -199,5 +205,9 @@ fn lost(status: ExitStatus) -> Option<String> {
         };
         return Some(format!("{name} (signal {signal})"));
     }
-    (status.code() == Some(exit::OUT_OF_MEMORY)).then(|| "ran out of memory".into())
+    match status.code()? {
+        exit::OUT_OF_MEMORY => Some("ran out of memory".into()),
+        exit::DEVICE_FAILED => Some("lost its device".into()),
+        _ => None,
+    }
 }

@@ -1,6 +1,6 @@
 //! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
-use std::path::Path;
+use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
 use rekindle::{executor::Recheck, size::Size};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
@@ -20,7 +20,7 @@ use crate::{
     config::{self, Config, OffloadChoice, Overrides, RunKeys, TypedSchedule},
     device::DeviceChoice,
     exit,
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, SUPERVISED},
     infeasible::Infeasible,
     output,
     plan_file::PlanFile,
@@ -36,6 +36,7 @@ pub fn run(args: TrainArgs) -> Outcome {
     if args.supervise {
         return supervise::run(&args);
     }
+    SUPERVISED.store(args.supervised.is_some(), Relaxed);
     let args = &started::resolved(args)?;
     let path = args.config.as_deref().unwrap_or(Path::new(""));
     let mut config = config::load(

@@ -178,6 +178,7 @@ impl<'a> Session<'a> {
             let done = self.trainer.steps_done();
             if self.traced == Some(done) {
                 self.trace = report.trace;
+                self.growth.predicted = self.predicted_changes()?;
             }
 
             // The last step seen replaces the one seen before it.

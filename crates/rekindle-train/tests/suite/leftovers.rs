@@ -270,7 +270,7 @@ fn a_run_says_that_its_data_is_kept() {
     // Noticed after the fifth step, and looked for in the three that follow.
     let found = MemoryGrowth {
         last_step: 8,
-        device_step_bytes: None,
+        step_bytes: Bytes(EACH as u64),
         left: vec![left],
     };
     assert_eq!((&growth, told.last()), (&found, Some(&found)));
@@ -281,7 +281,7 @@ fn a_run_says_that_its_data_is_kept() {
     let json = serde_json::to_value(&growth).expect("JSON");
     let documented = serde_json::json!({
         "last_step": 8,
-        "device_step_bytes": null,
+        "step_bytes": EACH,
         "left": [{"phase": null, "step_bytes": EACH}],
     });
     assert_eq!(json, documented);

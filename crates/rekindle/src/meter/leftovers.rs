@@ -6,7 +6,8 @@
 //! still there one step later was left behind by the phase that allocated it. What only one of two steps leaves, such as
 //! a table that grew, is not counted.
 //!
-//! It is the process's own memory that is looked at. Buffers of a GPU's pools are not told apart.
+//! It is the process's own memory that is looked at. Buffers of a GPU's pools are not told apart: there are only
+//! [`PhaseChanges`].
 
 use std::{
     ops::Range,
@@ -16,20 +17,10 @@ use std::{
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{HostMeter, NotInstalled, Phase};
+use super::{HostMeter, NotInstalled, Phase, PhaseChanges, phase};
 
 /// Steps of one look: two that leave something, and one in which they may replace it.
 const STEPS: usize = 3;
-
-/// All that an interval can be.
-const KINDS: [Option<Phase>; 6] = [
-    None,
-    Some(Phase::ZeroGrad),
-    Some(Phase::Forward),
-    Some(Phase::Loss),
-    Some(Phase::Backward),
-    Some(Phase::Optimizer),
-];
 
 /// Whether a look goes on. A tracker counts blocks as well, from one action to the next.
 static LOOKING: AtomicBool = AtomicBool::new(false);
@@ -43,14 +34,15 @@ pub(super) fn end_phase(phase: Option<Phase>) {
 
 /// What the allocator calls a phase.
 fn kind(phase: Option<Phase>) -> u8 {
-    phase.map_or(0, |phase| phase as u8 + 1)
+    phase::kind(phase) as u8
 }
 
 /// Memory that every step leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Leftover {
-    /// The phase that allocates it; `null` outside of phases: data, evaluations, files.
+    /// The phase that allocates it, on a GPU the one that allocates it or should have freed it; `null` outside of phases:
+    /// data, evaluations, files.
     pub phase: Option<Phase>,
     /// Bytes that each step adds.
     pub step_bytes: Bytes,
@@ -114,7 +106,7 @@ impl Leftovers {
         if end.wrapping_sub(start) as usize > rekindle_alloc::INTERVALS {
             return Some(Vec::new());
         }
-        let left = KINDS.map(|phase| {
+        let left = PhaseChanges::KINDS.map(|phase| {
             let kept = |step: Range<u32>| rekindle_alloc::kept(step, kind(phase));
             let step_bytes = Bytes(kept(start..second).min(kept(second..third)) as u64);
             Leftover { phase, step_bytes }

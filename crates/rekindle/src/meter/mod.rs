@@ -21,7 +21,7 @@ pub use census::{Census, Change};
 pub(crate) use halves::halves;
 pub use host::{HostMeter, NotInstalled};
 pub use leftovers::{Leftover, Leftovers};
-pub use phase::{Phase, PhaseReading, PhaseRecorder};
+pub use phase::{Phase, PhaseChanges, PhaseReading, PhaseRecorder};
 pub use pool::PoolMeter;
 
 /// Reads a device's memory.
@@ -71,8 +71,13 @@ pub trait Meter: Send + Sync {
     fn census(&self, _into: &mut Census) {}
 
     /// A phase of a step is over; `None`: what ran since the last phase is no phase's. A [`PhaseRecorder`] says so, for
-    /// [`Leftovers`].
+    /// [`Leftovers`] and [`take_changes`](Self::take_changes).
     fn end_phase(&self, _phase: Option<Phase>) {}
+
+    /// What phases have changed since this was last asked; `None` where [`Leftovers`] tell more.
+    fn take_changes(&self) -> Option<PhaseChanges> {
+        None
+    }
 
     /// Keeps address space for an allocation that fails, where the process's allocator can: the allocation then succeeds,
     /// and [`failure`](Self::failure) tells of it. What had failed is forgotten.

@@ -1,6 +1,9 @@
 //! Memory and time of a training step, phase by phase.
 
-use std::time::Instant;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +37,57 @@ impl Phase {
             Self::Backward => "backward",
             Self::Optimizer => "optimizer",
         }
+    }
+}
+
+/// By how many bytes each phase changed what is in use, and what ran outside of phases.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PhaseChanges([i64; PhaseChanges::KINDS.len()]);
+
+impl PhaseChanges {
+    /// All that an interval can be; `None` is outside of phases.
+    pub const KINDS: [Option<Phase>; 6] = [
+        None,
+        Some(Phase::ZeroGrad),
+        Some(Phase::Forward),
+        Some(Phase::Loss),
+        Some(Phase::Backward),
+        Some(Phase::Optimizer),
+    ];
+
+    /// The bytes that a phase added; negative where it freed more.
+    #[must_use]
+    pub fn of(&self, phase: Option<Phase>) -> i64 {
+        self.0[kind(phase)]
+    }
+
+    /// Counts bytes that a phase added.
+    pub fn add(&mut self, phase: Option<Phase>, bytes: i64) {
+        self.0[kind(phase)] += bytes;
+    }
+}
+
+/// The place of a phase among [`PhaseChanges::KINDS`].
+pub(super) fn kind(phase: Option<Phase>) -> usize {
+    phase.map_or(0, |phase| phase as usize + 1)
+}
+
+/// Adds up what phases change, from what is in use at their ends.
+#[derive(Debug, Default)]
+pub(super) struct ChangeCounter(Mutex<(u64, PhaseChanges)>);
+
+impl ChangeCounter {
+    /// A phase ended with so many bytes in use.
+    pub(super) fn end(&self, phase: Option<Phase>, in_use: u64) {
+        let (before, changes) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(before, in_use);
+        changes.add(phase, in_use as i64 - before as i64);
+    }
+
+    /// The changes so far. What comes counts anew.
+    pub(super) fn take(&self) -> PhaseChanges {
+        let (_, changes) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(changes)
     }
 }
 

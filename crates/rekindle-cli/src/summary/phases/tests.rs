@@ -166,7 +166,7 @@ fn phases_that_leave_memory_behind_are_named() {
     };
     run.growth = Some(MemoryGrowth {
         last_step: 72,
-        device_step_bytes: None,
+        step_bytes: Bytes(1024),
         left: vec![left(Some(Phase::Forward), 1000), left(None, 24)],
     });
     insta::assert_snapshot!(sentences(&run, true).last().expect("a sentence"), @"Memory grows: 31.0 MiB are in use after step 3, 31.3 MiB after step 300, 1.0 KiB more a step (up to step 72 each step leaves behind 1000 B in phase `forward`, 24 B outside of phases (data, evaluations, files)).");

@@ -4,8 +4,10 @@ use rekindle_plan::Bytes;
 
 use super::{
     super::{Planned, RunError},
-    Session,
+    Session, growth,
 };
+use rekindle::meter::PhaseChanges;
+
 use crate::{
     device::DeviceId,
     record::{PeakInUse, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
@@ -80,6 +82,19 @@ impl Session<'_> {
             return Ok(None);
         };
         Ok(Some(self.trainer.engine().timeline(step, &self.trace)?))
+    }
+
+    /// What each phase of a step should change in a device's pools, once a step was traced.
+    pub(super) fn predicted_changes(&self) -> Result<Option<PhaseChanges>, RunError> {
+        if self.meter.read().reserved_bytes.is_none() {
+            return Ok(None);
+        }
+        let (settings, samples) = (self.job.settings, self.batches.step(0));
+        let parts = settings.accumulate.max(1);
+        let batch = self.job.train.batch(&samples[..samples.len() / parts]);
+        let timeline = self.timeline()?;
+        let batch = batch.bytes(settings.dtype);
+        Ok(timeline.and_then(|timeline| growth::predicted(&timeline, parts as i64, batch)))
     }
 
     pub(super) fn predicted_plain(&self) -> PlainRun {
