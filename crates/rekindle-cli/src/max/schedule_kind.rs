@@ -55,7 +55,8 @@ impl ScheduleKind {
         slowdown: f64,
     ) -> Result<Option<(Planned, Update)>, Failure> {
         let chosen = updates.choose(|update| {
-            let fastest = self.fastest(&*step(update)?, budget)?;
+            let step = step(update)?;
+            let fastest = self.fastest(&step, budget)?;
             Ok::<_, Failure>(fastest.map(|plan| Candidate {
                 step: plan.step,
                 recomputes: plan.forwards.iter().any(|&runs| runs > 1),
