@@ -23,6 +23,16 @@ use self::standin::{Standin, done, messages, one_line, spawned, until};
 const TOTAL: u64 = 256 << 20;
 const CONTEXT: u64 = 64 << 20;
 
+/// The processor computes; without fused multiply-adds a kernel of several operations rounds as several kernels do.
+const COMPUTES: [(&str, &str); 3] = [
+    ("STUB_NVRTC", "cpu"),
+    ("STUB_CUDA_CC", "61"),
+    (
+        "STUB_CXX",
+        "g++ -std=c++20 -O1 -w -march=native -fno-strict-aliasing -ffp-contract=off",
+    ),
+];
+
 /// The stand-in's table of what processes hold: their number, the size of a place, and the place of this process.
 const PLACES: u64 = 256;
 const PLACE: u64 = 72;
@@ -150,14 +160,10 @@ fn a_batch_whose_allocation_fails_is_repeated_bit_for_bit() {
     )
     .expect("written");
     let (total, context) = (TOTAL.to_string(), CONTEXT.to_string());
-    // The processor computes; without fused multiply-adds a kernel of several operations rounds as several kernels do.
     let settings = [
-        ("STUB_NVRTC", "cpu"),
-        ("STUB_CUDA_CC", "61"),
-        (
-            "STUB_CXX",
-            "g++ -std=c++20 -O1 -w -march=native -fno-strict-aliasing -ffp-contract=off",
-        ),
+        COMPUTES[0],
+        COMPUTES[1],
+        COMPUTES[2],
         ("STUB_CUDA_TOTAL", &*total),
         ("STUB_CUDA_CONTEXT", &*context),
     ];
@@ -364,6 +370,93 @@ fn a_budget_is_held_while_kernels_are_chosen_or_refused_before() {
     println!("{peak} bytes of {small} with kernels that are chosen");
     assert_eq!(code, Some(0), "{said}");
     assert!(peak <= small, "{peak} bytes of {small}");
+}
+
+/// Random draws, 256 KiB each, which cannot be made again.
+const DRAWS: &str = r#"
+[data]
+type = "synthetic"
+shape = [64]
+target = { type = "regression", values = 64 }
+samples = 4096
+eval_split = 0.0
+
+[model]
+layers = ["layer_norm", { repeat = 12, layers = [{ type = "dropout", p = 0.125 }] }]
+
+[train]
+steps = 3
+batch = 1024
+loss = "mean_squared_error"
+optimizer = { type = "adam" }
+learning_rate = 0.001
+"#;
+
+#[test]
+fn a_budget_that_only_offload_meets_is_held_by_the_drivers_count() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    const SMALL_CONTEXT: u64 = 1 << 20;
+    const DRAW: u64 = 1024 * 64 * 4;
+    fs::write(standin.path("run.toml"), DRAWS).expect("written");
+    let (context, summary) = (SMALL_CONTEXT.to_string(), standin.path("summary"));
+    let settings = [
+        COMPUTES[0],
+        COMPUTES[1],
+        COMPUTES[2],
+        ("STUB_CUDA_CONTEXT", &*context),
+        ("STUB_CUDA_SUMMARY", summary.to_str().expect("text")),
+    ];
+    let smallest = |offload: &str| {
+        let budget = ["--budget", "1MiB", "--count", "reserved"];
+        let offload = ["--device", "cuda", "--offload", offload, "--json"];
+        let plan = [&["plan", "run.toml"], &budget[..], &offload[..]].concat();
+        let refused = document(standin.rekindle(&plan, &settings));
+        let smallest = &refused["smallest_budget_bytes"];
+        smallest.as_u64().unwrap_or_else(|| panic!("{refused}"))
+    };
+    let (without, with) = (smallest("never"), smallest("auto"));
+    println!("{without} bytes without, {with} with");
+    assert!(with + 4 * DRAW < without, "{with} of {without}");
+    let budget = (with + without) / 2;
+
+    let train = |arguments: &[&str]| {
+        let _ = fs::remove_file(&summary);
+        let run = document(standin.train(&[arguments, &["--json"]].concat(), &settings));
+        let said = fs::read_to_string(&summary).expect("a summary");
+        let peak = peaks(&said, "device bytes: peak ").max().expect("a peak");
+        (run, peak + SMALL_CONTEXT)
+    };
+    let within = format!("{budget}B");
+    let bounded = ["--budget", &within, "--count", "reserved", "-o", "within"];
+    let (run, peak) = train(&bounded);
+    let (_, plain_peak) = train(&["--planner", "none", "-o", "plain"]);
+    println!("{peak} bytes within {budget}, plain {plain_peak}");
+    assert!(peak <= budget && budget < plain_peak);
+    assert_eq!(
+        losses(&standin.path("within")),
+        losses(&standin.path("plain"))
+    );
+    let offload = &run["offload"];
+    assert!(offload["tensors"].as_u64() > Some(0), "{offload}");
+
+    // Transfers are told by themselves.
+    let passes = |pass: &str| {
+        let actions = run["timeline"]["actions"].as_array().expect("actions");
+        actions.iter().filter(|one| one["pass"] == pass).count()
+    };
+    assert!(passes("offload") > 0 && passes("fetch") > 0, "{run}");
+    let folder = standin.path("within");
+    let trace = ["report", folder.to_str().expect("text"), "-o", "trace.json"];
+    done(standin.rekindle(&trace, &[]));
+    let trace = fs::read_to_string(standin.path("trace.json")).expect("a trace");
+    let trace: Value = serde_json::from_str(&trace).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("events");
+    for pass in ["offload", "fetch"] {
+        let of_pass = events.iter().filter(|event| event["cat"] == pass);
+        assert_eq!(of_pass.count(), passes(pass), "{pass}");
+    }
 }
 
 /// Runs a command to its end, and reads the document that it writes.

@@ -296,6 +296,35 @@ fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
 }
 
 #[test]
+fn an_estimate_within_a_budget_updates_as_a_training_does() {
+    let estimate = |config: &str, budget: u64, arguments: &[&str]| {
+        let folder = folder(config);
+        let budget = format!("{budget}B");
+        let estimate = ["estimate", "run.toml", "--json", "--budget", &budget];
+        let output = rekindle(folder.path(), &[&estimate[..], arguments].concat());
+        let found = document(&output);
+        let update = found["update"].as_str().expect("a word").to_owned();
+        (output.status.code(), update, found)
+    };
+    let smallest = |update: &str| {
+        let (code, said, refused) = estimate(BOTH, 1, &["--update", update]);
+        assert_eq!((code, &*said), (Some(3), update));
+        let smallest = &refused["advice"]["smallest_budget_bytes"];
+        smallest.as_u64().unwrap_or_else(|| panic!("{refused}"))
+    };
+    let (after, in_backward) = (smallest("after"), smallest("in-backward"));
+    let between = (after + in_backward) / 2;
+    let chosen = |config, budget| {
+        let (code, update, _) = estimate(config, budget, &[]);
+        (code, update)
+    };
+    assert_eq!(chosen(BOTH, between), (Some(0), "in-backward".into()));
+    assert_eq!(chosen(BOTH, after + after / 50), (Some(0), "after".into()));
+    let skips = BOTH.replace("[train]", "[train]\non_nonfinite = \"skip\"");
+    assert_eq!(chosen(&skips, between), (Some(3), "after".into()));
+}
+
+#[test]
 fn an_update_in_backward_is_checked_gradient_by_gradient() {
     let folder = folder(OVERFLOWS);
     let arguments = ["train", "run.toml", "--update", "in-backward", "-o", "run"];

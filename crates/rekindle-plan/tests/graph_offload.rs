@@ -187,6 +187,32 @@ fn equal_steps_move_all_that_has_no_room_to_a_fast_host() {
     }
 }
 
+/// Copies that a walk makes at an earlier moment are on the host from then on, beside those that were there at the time.
+#[test]
+fn copies_never_take_more_of_the_host_than_there_is() {
+    let mut random = Sequence(11);
+    let (mut moving, mut full) = (0, 0);
+    for _ in 0..10 {
+        // Too many operations for the exact search.
+        let graph = training(&mut random, 16);
+        let plain = simulate(&graph, &Program::recorded(&graph).unwrap()).peak.0;
+        for (part, host) in [(2, 6), (2, 12), (3, 9)] {
+            let link = link([0; 2], f64::INFINITY, host);
+            let Ok(plan) = plan_graph(&graph, &request(plain * part / 5, link)) else {
+                continue;
+            };
+            let run = &plan.simulated;
+            assert!(run.host_peak.0 <= host && run.peak.0 <= plain * part / 5);
+            moving += usize::from(!plan.offloaded.is_empty());
+            full += usize::from(run.host_peak.0 + 1 >= host);
+        }
+    }
+    assert!(
+        moving > 5 && full > 2,
+        "{moving} move tensors, {full} fill the host"
+    );
+}
+
 #[test]
 fn without_a_link_or_with_one_too_slow_plans_are_the_same() {
     let mut random = Sequence(3);

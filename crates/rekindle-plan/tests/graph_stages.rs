@@ -5,10 +5,10 @@ mod graph_support;
 
 use graph_support::graphs::{Builder, Sequence, residual, unet};
 use rekindle_plan::graph::{
-    Crossing, Graph, GraphPlan, GraphPlanner, GraphRequest, OperationId, Program, SpanPass, Stages,
-    TensorId, borders, held, plan_graph, simulate,
+    Crossing, Graph, GraphPlan, GraphPlanner, GraphRequest, Link, OperationId, Program, Rate,
+    SpanPass, Stages, TensorId, Transfer, borders, held, plan_graph, simulate,
 };
-use rekindle_plan::{Bytes, PlannerKind, StageId, frontier, planner};
+use rekindle_plan::{Bytes, PlannerKind, Seconds, StageId, frontier, planner};
 
 /// Three forward operations, a loss gradient and three backward operations that read the inputs of the forward.
 fn three() -> Builder {
@@ -221,6 +221,45 @@ fn a_plan_is_told_in_passes_of_stages() {
     let again = &held[4];
     assert_eq!(again.after.graphs, Bytes(10));
     assert_eq!(again.after.gradients, Bytes(10));
+}
+
+/// The first state is on the host from the loss on until its own gradient.
+#[test]
+fn transfers_part_the_passes_that_they_run_in() {
+    let graph = three().graph;
+    let state = graph.operations[0].outputs[0];
+    let rate = Rate {
+        latency_s: Seconds(1.0),
+        bytes_per_s: 10.0,
+    };
+    let link = Link {
+        to_host: rate,
+        to_device: rate,
+        host_bytes: Bytes(100),
+        staging_bytes: Bytes(1),
+    };
+    let linked = graph.with_transfers(&[state], &link).unwrap();
+    let (offload, fetch) = (7, 8);
+    let operations = [0, 1, 2, offload, 3, 4, fetch, 5, 6].map(OperationId);
+    let program = Program::new(&linked, operations.to_vec()).unwrap();
+    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let spans = stages.spans(&linked, &program);
+    let told: Vec<_> = spans
+        .iter()
+        .map(|span| (span.pass, span.stage.0, span.transfer, span.steps.clone()))
+        .collect();
+    use SpanPass::{Backward, Forward, Loss};
+    let expected = [
+        (Forward, 0, None, 0..1),
+        (Forward, 1, None, 1..2),
+        (Loss, 2, None, 2..3),
+        (Loss, 2, Some(Transfer::Offload), 3..4),
+        (Loss, 2, None, 4..5),
+        (Backward, 1, None, 5..6),
+        (Backward, 1, Some(Transfer::Fetch), 6..7),
+        (Backward, 0, None, 7..9),
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! what an action takes and gives back itself.
 
 use rekindle_plan::{
-    Action, Bytes, Chain, OptimizerCost, Parts, Schedule, Seconds, Violation, graph::SpanPass,
+    Action, Bytes, Chain, OptimizerCost, Parts, Schedule, Seconds, Violation,
+    graph::{SpanPass, Transfer},
     simulate_watched,
 };
 use schemars::JsonSchema;
@@ -27,7 +28,7 @@ pub struct Timeline {
 /// One action of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TimedAction {
-    /// The action, as in a plan's `schedule`.
+    /// The action, as in a plan's `schedule`; of a transfer, the action that it runs in.
     #[schemars(with = "String")]
     pub action: Action,
     /// What the action is there for.
@@ -62,6 +63,10 @@ pub enum Pass {
     Backward,
     /// The update of the parameters.
     Optimizer,
+    /// Tensors are copied to the host, within a pass of a stage.
+    Offload,
+    /// Tensors come back from the host, within a pass of a stage.
+    Fetch,
 }
 
 impl Timeline {
@@ -131,11 +136,13 @@ impl Timeline {
         };
         let spans = plan.spans.iter().zip(&plan.held);
         let predicted = spans.map(|(span, held)| {
-            let pass = match span.pass {
-                SpanPass::Forward => Pass::Forward,
-                SpanPass::Recompute => Pass::Recompute,
-                SpanPass::Loss => Pass::Loss,
-                SpanPass::Backward => Pass::Backward,
+            let pass = match (span.transfer, span.pass) {
+                (Some(Transfer::Offload), _) => Pass::Offload,
+                (Some(Transfer::Fetch), _) => Pass::Fetch,
+                (None, SpanPass::Forward) => Pass::Forward,
+                (None, SpanPass::Recompute) => Pass::Recompute,
+                (None, SpanPass::Loss) => Pass::Loss,
+                (None, SpanPass::Backward) => Pass::Backward,
             };
             (pass, live(held.at_peak), live(held.after).total())
         });

@@ -99,6 +99,62 @@ impl Updates {
     }
 }
 
+/// A plan that updates in the backward pass takes at most this share of the other's time to be chosen for it: what is
+/// measured twice differs by some percent.
+const FASTER: f64 = 0.97;
+
+/// A plan with one of the updates.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate<P> {
+    /// The plan.
+    pub plan: P,
+    /// Its step's time.
+    pub step: Seconds,
+    /// Whether it recomputes anything.
+    pub recomputes: bool,
+}
+
+/// What is chosen: the plan, its update, and why that is in the backward pass where it need not be.
+pub type Chosen<P> = (P, Update, Option<InBackwardBecause>);
+
+impl Updates {
+    /// The plan that a training makes. `plan` gives the best one with an update, or where none fits the budget the smallest
+    /// budget that one does; so does this.
+    ///
+    /// # Errors
+    ///
+    /// The first of `plan`.
+    pub fn choose<P, E>(
+        self,
+        mut plan: impl FnMut(Update) -> Result<Result<Candidate<P>, Bytes>, E>,
+    ) -> Result<Result<Chosen<P>, Bytes>, E> {
+        if let Self::One(update) = self {
+            return Ok(plan(update)?.map(|only| (only.plan, update, None)));
+        }
+        let in_backward =
+            |one: Candidate<P>, because| (one.plan, Update::InBackward, Some(because));
+        let after = match plan(Update::After)? {
+            Ok(after) => after,
+            Err(smallest) => {
+                let other = plan(Update::InBackward)?;
+                let other = other.map(|one| in_backward(one, InBackwardBecause::Fits(smallest)));
+                return Ok(other.map_err(|other| other.min(smallest)));
+            }
+        };
+        if self == Self::ToFitOrFaster
+            && after.recomputes
+            && let Ok(other) = plan(Update::InBackward)?
+            && other.step.0 < FASTER * after.step.0
+        {
+            return Ok(Ok(in_backward(
+                other,
+                InBackwardBecause::Faster(after.step),
+            )));
+        }
+        Ok(Ok((after.plan, Update::After, None)))
+    }
+}
+
 /// Why a plan updates in the backward pass though nobody asked for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum InBackwardBecause {

@@ -1,9 +1,13 @@
 //! `rekindle estimate`: what a model is made of, where its memory goes and whether it fits, counted and not run.
 
 use rekindle::profile::Measured;
-use rekindle_plan::{Plan, PlanRequest, Seconds, Source};
-use rekindle_train::device::DeviceInfo;
-use rekindle_train::session::Order;
+use rekindle_plan::{Plan, PlanError, PlanRequest, Seconds, Source};
+use rekindle_train::{
+    ExecutorKind,
+    device::DeviceInfo,
+    session::Order,
+    update::{UpdateChoice, Updates},
+};
 
 use super::train;
 use crate::{
@@ -51,7 +55,15 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         (None, None) => Wanted::Plain,
         _ => Wanted::Plan(&find),
     };
-    let (estimate, impossible) = Estimate::new(&config, kernels, &wanted, limit)?;
+    let updates = Updates::of(&config.training, ExecutorKind::Recorded, budget.is_some());
+    let either = made.is_none() && !matches!(updates, Updates::One(_));
+    let mut found = Estimate::new(&config, kernels, &wanted, limit.clone())?;
+    // By shapes neither update is faster: a training updates in the backward pass to fit.
+    if either && matches!(found.1, Some(PlanError::Infeasible { .. })) {
+        config.training.update = UpdateChoice::InBackward;
+        found = Estimate::new(&config, kernels, &wanted, limit)?;
+    }
+    let (estimate, impossible) = found;
     let estimate = estimate.with_recorded(RecordedStep::new(&config, budget)?);
     if args.json {
         output::json(&estimate)?;

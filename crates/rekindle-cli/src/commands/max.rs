@@ -5,7 +5,7 @@
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
-use rekindle::{profile::Measured, size::Size};
+use rekindle::{record::Update, size::Size};
 use rekindle_plan::Bytes;
 use rekindle_train::{
     ExecutorKind,
@@ -13,7 +13,7 @@ use rekindle_train::{
     record::RunRecord,
     session::{MeasuredStep, Planned},
     settings::TrainSettings,
-    update::{UpdateChoice, check_update},
+    update::{Updates, in_backward_refused},
 };
 
 use super::train;
@@ -96,7 +96,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         measured: false,
         not_measured_because: None,
         largest: Vec::new(),
-        with_update_in_backward: None,
+        with_other_update: None,
         lever: Difference::NothingFits,
         run: None,
         confirmed: None,
@@ -107,17 +107,12 @@ pub fn run(args: &MaxArgs) -> Outcome {
         slowdown: args.slowdown,
     };
     record.largest = search.counted()?;
-    if could_update_in_backward(&config.training) {
-        let first = record
-            .of(ScheduleKind::Plan)
-            .map_or(1, |answer| answer.size);
-        let found = search.largest_counted(
-            ScheduleKind::Plan,
-            first,
-            ROUGH,
-            &Measured::updated_in_backward,
-        )?;
-        record.with_update_in_backward = found.map(|(size, _)| size);
+    let plan = record.of(ScheduleKind::Plan);
+    if let Some(other) = other_update(&config.training, subject.updates(), plan) {
+        let first = plan.map_or(1, |answer| answer.size);
+        let found =
+            search.largest_counted(ScheduleKind::Plan, first, ROUGH, Updates::One(other))?;
+        record.with_other_update = found.map(|(size, _)| size);
     }
     record.not_measured_because = search.reason_not_to_measure(args, &record)?;
     stop::in_order("stopping");
@@ -193,14 +188,22 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
     Ok(())
 }
 
-/// Whether parameters are updated after the step, and could be in the backward pass.
-fn could_update_in_backward(settings: &TrainSettings) -> bool {
-    let other = TrainSettings {
-        update: UpdateChoice::InBackward,
-        ..settings.clone()
-    };
-    settings.update != UpdateChoice::InBackward
-        && check_update(&other, ExecutorKind::Recorded).is_ok()
+/// The update that is worth a comparison with the plan's.
+fn other_update(
+    settings: &TrainSettings,
+    updates: Updates,
+    plan: Option<&Largest>,
+) -> Option<Update> {
+    match updates {
+        Updates::One(Update::After) => {
+            let refused = in_backward_refused(settings, ExecutorKind::Recorded);
+            refused.is_none().then_some(Update::InBackward)
+        }
+        Updates::One(Update::InBackward) => None,
+        Updates::ToFit | Updates::ToFitOrFaster => plan
+            .filter(|plan| plan.update == Update::InBackward)
+            .map(|_| Update::After),
+    }
 }
 
 fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
@@ -220,20 +223,31 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The largest size whose counted stages fit this way, once `changed`.
+    /// The updates of a way: what recomputes as a plan does may choose, the others are for comparison.
+    fn updates(&self, way: ScheduleKind) -> Updates {
+        match (way, self.subject.updates()) {
+            (ScheduleKind::Plan, updates) | (_, updates @ Updates::One(_)) => updates,
+            _ => Updates::One(Update::After),
+        }
+    }
+
+    /// The largest size whose counted stages fit this way.
     fn largest_counted(
         &self,
         way: ScheduleKind,
         first: usize,
         (factor, precision): (f64, f64),
-        changed: &dyn Fn(Measured) -> Measured,
-    ) -> Result<Option<(usize, Planned)>, Failure> {
+        updates: Updates,
+    ) -> Result<Option<(usize, (Planned, Update))>, Failure> {
         let (unit, parts) = (self.subject.unit(), self.subject.micro_batches());
         let mut found = None;
         let limit = self.subject.varied.limit / unit;
         largest(limit, first / unit, factor, precision, |units| {
-            let step = MeasuredStep::counted(changed(self.subject.counted(units * unit)?), parts);
-            let plan = way.fits(&step, self.budget, self.slowdown)?;
+            let step = |update| {
+                let measured = self.subject.counted(units * unit, update)?;
+                Ok(Rc::new(MeasuredStep::counted(measured, parts)))
+            };
+            let plan = way.fits(updates, step, self.budget, self.slowdown)?;
             let fits = plan.is_some();
             found = plan.map(|plan| (units * unit, plan)).or(found.take());
             Ok::<_, Failure>(fits)
@@ -247,7 +261,7 @@ impl Search<'_> {
         for way in ScheduleKind::ALL {
             // Each way reaches at least as far as the one before it.
             let first = all.last().map_or(1, |before| before.size);
-            let found = self.largest_counted(way, first, COUNTED, &|measured| measured)?;
+            let found = self.largest_counted(way, first, COUNTED, self.updates(way))?;
             all.extend(found.map(|(size, plan)| Largest::new(way, size, &plan)));
         }
         Ok(all)
@@ -267,7 +281,7 @@ impl Search<'_> {
         };
         let plain = self
             .subject
-            .counted(answer.size)?
+            .counted(answer.size, answer.update)?
             .plain()
             .map_err(Failure::from)?;
         if plain.peak > MEASURED_BYTES {
@@ -296,8 +310,8 @@ impl Search<'_> {
         for Largest { way, size, .. } in &record.largest {
             let mut found = None;
             largest(limit, size / unit, MEASURED.0, MEASURED.1, |units| {
-                let step = measurer.profiled(units * unit)?;
-                let plan = way.fits(&step, room, self.slowdown)?;
+                let step = |update| measurer.profiled(units * unit, update);
+                let plan = way.fits(self.updates(*way), step, room, self.slowdown)?;
                 let fits = plan.is_some();
                 found = plan
                     .map(|plan| Largest::new(*way, units * unit, &plan))
@@ -316,8 +330,8 @@ struct Measurer<'a> {
     args: &'a MaxArgs,
     device: DeviceId,
     subject: &'a Subject<'a>,
-    /// What was measured, by size.
-    profiled: RefCell<HashMap<usize, Rc<MeasuredStep>>>,
+    /// What was measured, by size and update.
+    profiled: RefCell<HashMap<(usize, Update), Rc<MeasuredStep>>>,
 }
 
 impl Measurer<'_> {
@@ -328,21 +342,24 @@ impl Measurer<'_> {
         }
     }
 
-    /// A size as it is measured.
-    fn profiled(&self, size: usize) -> Result<Rc<MeasuredStep>, Failure> {
-        if let Some(step) = self.profiled.borrow().get(&size) {
+    /// A size as it is measured, with one of the updates.
+    fn profiled(&self, size: usize, update: Update) -> Result<Rc<MeasuredStep>, Failure> {
+        if let Some(step) = self.profiled.borrow().get(&(size, update)) {
             return Ok(Rc::clone(step));
         }
         note!("measuring {} {size}", self.subject.varied.lever.name());
+        let mut config = self.subject.sized(&self.args.config, size);
+        config.replace.update = Some(update.into());
         let answer = self.children.ask(&Task::Profile(ProfileArgs {
-            config: self.subject.sized(&self.args.config, size),
+            config,
             measure: self.measure(),
             output: None,
             json: true,
         }))?;
         let step = MeasuredStep::from_json(&answer).map_err(Failure::other)?;
         let step = Rc::new(step);
-        self.profiled.borrow_mut().insert(size, Rc::clone(&step));
+        let mut profiled = self.profiled.borrow_mut();
+        profiled.insert((size, update), Rc::clone(&step));
         Ok(step)
     }
 

@@ -16,7 +16,7 @@ mod tests;
 
 use std::fmt::Write;
 
-use rekindle::{Dtype, profile::Measured};
+use rekindle::{Dtype, profile::Measured, record::Update};
 use rekindle_plan::{Bytes, Plan, PlanError, PlannerKind};
 use rekindle_train::{
     counted::Counted,
@@ -60,6 +60,9 @@ pub struct Estimate {
     multiply_adds: u64,
     /// Bytes that all stages keep in a plain step, outputs included, the input not.
     saved_bytes: Bytes,
+    /// When parameters are updated: as configured, with `auto` after the step, or in the backward pass where no plan within
+    /// the budget is found otherwise.
+    update: Update,
     /// Whether temporaries are those of a GPU's kernels.
     on_gpu: bool,
     /// The step without recomputing.
@@ -158,6 +161,7 @@ impl Estimate {
             multiply_adds: layers.iter().map(|layer| layer.multiply_adds).sum(),
             saved_bytes: stages.iter().map(|stage| stage.saved_bytes).sum(),
             layers,
+            update: config.training.update.fixed().unwrap_or_default(),
             on_gpu: kernels == Kernels::Device,
             plain: column(&plain, Some(1))?,
             plan,
@@ -183,6 +187,9 @@ impl Estimate {
             breakdown::bars(self, terminal::width(), colours)
         );
         let _ = writeln!(text, "{}", terminal::wrapped(&breakdown::notes(self), ""));
+        if self.update == Update::InBackward {
+            let _ = writeln!(text, "Parameters are updated in the backward pass.");
+        }
         if let Some(recorded) = &self.recorded {
             let _ = writeln!(text, "\n{}", recorded.text());
         }

@@ -1,6 +1,6 @@
 //! What was found: one record that text and JSON are made from.
 
-use rekindle::meter::Count;
+use rekindle::{meter::Count, record::Update};
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::session::Planned;
 use schemars::JsonSchema;
@@ -41,9 +41,10 @@ pub struct MaxRecord {
     pub not_measured_because: Option<String>,
     /// The largest size for each way to run it, where one fits.
     pub largest: Vec<Largest>,
-    /// The largest size with `--update in-backward`, counted from shapes; `null` where none fits, where that update is
-    /// refused, and where it is in use already.
-    pub with_update_in_backward: Option<usize>,
+    /// The largest size under a plan with the other update, counted from shapes: with `in-backward` where the config has
+    /// `after`, and with `after` where the plan needs the other. `null` elsewhere, where none fits, and where that update is
+    /// refused.
+    pub with_other_update: Option<usize>,
     /// What lets a plan reach further than the plain run.
     pub lever: Difference,
     /// The command that trains the largest size under a plan; `null` where none fits.
@@ -59,6 +60,8 @@ pub struct Largest {
     pub way: ScheduleKind,
     /// The size.
     pub size: usize,
+    /// When it updates parameters.
+    pub update: Update,
     /// Segments of its schedule; `null` for nested schedules.
     pub segments: Option<usize>,
     /// Its peak.
@@ -75,12 +78,13 @@ pub struct Largest {
 
 impl Largest {
     /// A size with its plan.
-    pub fn new(way: ScheduleKind, size: usize, plan: &Planned) -> Self {
+    pub fn new(way: ScheduleKind, size: usize, (plan, update): &(Planned, Update)) -> Self {
         let (_, parts) = plan.at_peak;
         let (fixed_bytes, gradient_bytes) = (parts.fixed + parts.input, parts.parameter_gradients);
         Self {
             way,
             size,
+            update: *update,
             segments: plan.segments.as_ref().map(Vec::len),
             predicted_peak_bytes: plan.peak,
             overhead: plan.step.0 / plan.plain_step.0 - 1.0,
@@ -97,6 +101,8 @@ impl Largest {
 pub enum Difference {
     /// Recomputing activations.
     Checkpointing,
+    /// Updating parameters in the backward pass.
+    UpdateInBackward,
     /// Nothing: what must be there anyway takes nearly all.
     None,
     /// Not memory: the largest size that is looked for fits plain.
@@ -128,13 +134,20 @@ impl MaxRecord {
 
     /// Works out what made the difference.
     pub fn judge(&mut self) {
+        let further = |size: usize, than: usize| size as f64 >= DIFFERENCE * than as f64;
         self.lever = match (self.of(ScheduleKind::Plain), self.of(ScheduleKind::Plan)) {
             (_, None) => Difference::NothingFits,
-            (None, Some(_)) => Difference::Checkpointing,
             (Some(plain), _) if plain.size >= self.varied.limit => Difference::Limit,
-            (Some(plain), Some(plan)) => {
-                if plan.size as f64 >= DIFFERENCE * plain.size as f64 {
+            (plain, Some(plan)) => {
+                let plain = plain.map_or(0, |plain| plain.size);
+                let after = match plan.update {
+                    Update::After => plan.size,
+                    Update::InBackward => self.with_other_update.unwrap_or(0),
+                };
+                if further(after, plain) && after > 0 {
                     Difference::Checkpointing
+                } else if further(plan.size, plain) {
+                    Difference::UpdateInBackward
                 } else {
                     Difference::None
                 }
@@ -142,10 +155,12 @@ impl MaxRecord {
         };
     }
 
-    /// Whether an update in the backward would reach further than a plan does.
+    /// Whether an update in the backward pass, which the config rules out, would reach further than a plan does.
     pub fn update_would_help(&self) -> Option<usize> {
-        let reached = self.of(ScheduleKind::Plan).map_or(0, |plan| plan.size);
-        self.with_update_in_backward
+        let plan = self.of(ScheduleKind::Plan);
+        let reached = plan.map_or(0, |plan| plan.size);
+        self.with_other_update
+            .filter(|_| plan.is_none_or(|plan| plan.update == Update::After))
             .filter(|&size| size as f64 >= DIFFERENCE * reached.max(1) as f64)
     }
 }

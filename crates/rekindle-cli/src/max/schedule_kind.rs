@@ -1,7 +1,13 @@
 //! Whether a model of one size fits: plain, in equal segments, under a plan.
 
+use std::rc::Rc;
+
+use rekindle::record::Update;
 use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
-use rekindle_train::session::{MeasuredStep, Planned, RunError};
+use rekindle_train::{
+    session::{MeasuredStep, Planned, RunError},
+    update::{Candidate, Updates},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,13 +45,37 @@ impl ScheduleKind {
         }
     }
 
-    /// The fastest schedule within a budget, if it takes at most `slowdown` plain steps.
+    /// The schedule that a training within a budget makes, if it takes at most `slowdown` plain steps, and when it updates
+    /// parameters. `step` gives a step with either update.
     pub fn fits(
+        self,
+        updates: Updates,
+        step: impl Fn(Update) -> Result<Rc<MeasuredStep>, Failure>,
+        budget: Bytes,
+        slowdown: f64,
+    ) -> Result<Option<(Planned, Update)>, Failure> {
+        let chosen = updates.choose(|update| {
+            let step = step(update)?;
+            let fastest = self.fastest(&step, budget)?;
+            Ok::<_, Failure>(fastest.map(|plan| Candidate {
+                step: plan.step,
+                recomputes: plan.forwards.iter().any(|&runs| runs > 1),
+                plan,
+            }))
+        });
+        let fast = |(plan, _): &(Planned, Update)| plan.step.0 <= slowdown * plan.plain_step.0;
+        Ok(chosen?
+            .ok()
+            .map(|(plan, update, _)| (plan, update))
+            .filter(fast))
+    }
+
+    /// The fastest schedule within a budget, or the smallest budget that one fits.
+    fn fastest(
         self,
         step: &MeasuredStep,
         budget: Bytes,
-        slowdown: f64,
-    ) -> Result<Option<Planned>, Failure> {
+    ) -> Result<Result<Planned, Bytes>, Failure> {
         let stages = step.chain.stages.len();
         let long = stages > MOST_STAGES && !step.is_recorded();
         let (planner, asked) = match self {
@@ -55,7 +85,7 @@ impl ScheduleKind {
             }
             _ => (self.planner(), vec![None]),
         };
-        let mut fastest: Option<Planned> = None;
+        let mut fastest: Result<Planned, Bytes> = Err(Bytes::MAX);
         for segments in asked {
             let request = PlanRequest {
                 planner,
@@ -63,19 +93,17 @@ impl ScheduleKind {
                 segments,
                 ..PlanRequest::default()
             };
-            match step.plan(&request) {
-                Ok(plan)
-                    if fastest
-                        .as_ref()
-                        .is_none_or(|other| plan.step.0 < other.step.0) =>
-                {
-                    fastest = Some(plan);
+            fastest = match (step.plan(&request), fastest) {
+                (Ok(plan), Ok(other)) if plan.step.0 < other.step.0 => Ok(plan),
+                (Ok(plan), Err(_)) => Ok(plan),
+                (Ok(_), other) => other,
+                (Err(RunError::Plan(PlanError::Infeasible { smallest, .. })), other) => {
+                    other.map_err(|other| other.min(smallest))
                 }
-                Ok(_) | Err(RunError::Plan(PlanError::Infeasible { .. })) => {}
-                Err(error) => return Err(error.into()),
-            }
+                (Err(error), _) => return Err(error.into()),
+            };
         }
-        Ok(fastest.filter(|plan| plan.step.0 <= slowdown * plan.plain_step.0))
+        Ok(fastest)
     }
 }
 
@@ -144,27 +172,44 @@ mod tests {
 
     #[test]
     fn a_plan_that_takes_too_long_does_not_fit() {
-        let step = MeasuredStep::counted(equal(16, 1, 0), 1);
+        let step = Rc::new(MeasuredStep::counted(equal(16, 1, 0), 1));
         let plain = step.plan(&PlanRequest::default()).expect("no budget");
         let budget = Bytes(plain.peak.0 - 60);
-        let found = ScheduleKind::Plan
-            .fits(&step, budget, 2.0)
-            .expect("planned");
-        let ratio = found.map(|plan| plan.step.0 / plan.plain_step.0);
-        let ratio = ratio.expect("recomputes within two plain steps");
-        assert!(ratio > 1.0, "{ratio}");
-        let fits = |slowdown| {
-            ScheduleKind::Plan
-                .fits(&step, budget, slowdown)
+        let fits = |way: ScheduleKind, slowdown| {
+            let step = |_| Ok(Rc::clone(&step));
+            let found = way.fits(Updates::One(Update::After), step, budget, slowdown);
+            found
                 .expect("planned")
+                .map(|(plan, _)| plan.step.0 / plan.plain_step.0)
         };
-        assert!(fits(ratio - 0.01).is_none() && fits(ratio).is_some());
-        assert!(
-            ScheduleKind::Plain
-                .fits(&step, budget, 2.0)
-                .expect("planned")
-                .is_none()
-        );
+        let ratio = fits(ScheduleKind::Plan, 2.0).expect("recomputes within two plain steps");
+        assert!(ratio > 1.0, "{ratio}");
+        assert!(fits(ScheduleKind::Plan, ratio - 0.01).is_none());
+        assert!(fits(ScheduleKind::Plan, ratio).is_some());
+        assert!(fits(ScheduleKind::Plain, 2.0).is_none());
+    }
+
+    /// Weights are nearly all: nothing that is recomputed makes room for gradients.
+    #[test]
+    fn a_plan_updates_in_the_backward_pass_where_a_training_would() {
+        let after = equal(100, 100, 0);
+        let fits = |updates, share: f64| {
+            let budget = Bytes((after.plain().expect("a peak").peak.0 as f64 * share) as u64);
+            let step = |update| {
+                let measured = match update {
+                    Update::After => after.clone(),
+                    Update::InBackward => after.clone().updated_in_backward(),
+                };
+                Ok(Rc::new(MeasuredStep::counted(measured, 1)))
+            };
+            let found = ScheduleKind::Plan.fits(updates, step, budget, 2.0);
+            found.expect("planned").map(|(_, update)| update)
+        };
+        let only = Updates::One(Update::After);
+        assert_eq!(fits(only, 0.6), None);
+        assert_eq!(fits(Updates::ToFit, 0.6), Some(Update::InBackward));
+        assert_eq!(fits(Updates::ToFit, 1.2), Some(Update::After));
+        assert_eq!(fits(Updates::ToFit, 0.4), None);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! A config with one of its sizes left open.
 
-use rekindle::profile::Measured;
+use rekindle::{profile::Measured, record::Update};
 use rekindle_plan::Bytes;
 use rekindle_train::{
+    ExecutorKind,
     counted::Counted,
     device::DeviceId,
     model::{cost::ElementBytes, kernels::Kernels, spec::ModelSpec},
     settings::TrainSettings,
+    update::Updates,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -106,10 +108,18 @@ impl<'a> Subject<'a> {
         self.config.training.accumulate.max(1)
     }
 
-    /// The stages of a size, from shapes alone.
-    pub fn counted(&self, size: usize) -> Result<Measured, Failure> {
+    /// Which updates plans may have.
+    pub fn updates(&self) -> Updates {
+        Updates::of(&self.config.training, ExecutorKind::Recorded, true)
+    }
+
+    /// The stages of a size, from shapes alone, with one of the updates.
+    pub fn counted(&self, size: usize, update: Update) -> Result<Measured, Failure> {
         let (model, shape) = self.model(size)?;
-        let settings = self.settings(size);
+        let settings = TrainSettings {
+            update: update.into(),
+            ..self.settings(size)
+        };
         let counted = Counted {
             model: &model,
             shape: &shape,

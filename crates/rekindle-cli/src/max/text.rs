@@ -129,6 +129,13 @@ impl MaxRecord {
                 "Checkpointing makes the difference: plain, not even {name} 1 fits; a plan reaches {}.",
                 plan.size
             ),
+            (Difference::UpdateInBackward, _, Some(plan)) => format!(
+                "Updating weights in the backward pass makes the difference, as each gradient is freed at once: a plan reaches \
+                 {name} {}, with updates after the step {}.",
+                plan.size,
+                self.with_other_update
+                    .map_or("none".into(), |size| format!("about {size}")),
+            ),
             (Difference::Limit, Some(plain), _) => format!(
                 "The limit is {}, not memory: {name} {} fits without checkpointing.",
                 self.varied.limited_by, plain.size

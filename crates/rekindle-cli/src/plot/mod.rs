@@ -32,7 +32,10 @@ pub mod timeline;
 
 use rekindle::meter::Count;
 use rekindle_plan::{Action, Bytes};
-use rekindle_train::record::RunRecord;
+use rekindle_train::{
+    record::RunRecord,
+    timeline::{Pass, TimedAction},
+};
 
 /// The budget in the bytes that a timeline counts. On a GPU it may bound the driver's context and the pools too, which no
 /// meter of live buffers sees.
@@ -51,12 +54,12 @@ fn budget_remark(record: &RunRecord) -> &'static str {
 }
 
 /// An action by its stage's name.
-pub fn what_runs(record: &RunRecord, action: Action) -> String {
+pub fn what_runs(record: &RunRecord, timed: &TimedAction) -> String {
     let name = |stage: usize| {
         let stage = record.stages.get(stage);
         stage.map_or("a stage", |stage| stage.name.as_str())
     };
-    match action {
+    let action = match timed.action {
         Action::Forward(stage) | Action::ForwardKeep(stage) => {
             format!("the forward of {}", name(stage.0))
         }
@@ -66,5 +69,10 @@ pub fn what_runs(record: &RunRecord, action: Action) -> String {
         Action::Loss => "the loss".into(),
         Action::Backward(stage) => format!("the backward of {}", name(stage.0)),
         Action::Optimize => "the update".into(),
+    };
+    match timed.pass {
+        Pass::Offload => format!("an offload in {action}"),
+        Pass::Fetch => format!("a fetch in {action}"),
+        _ => action,
     }
 }

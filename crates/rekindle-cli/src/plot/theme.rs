@@ -51,13 +51,17 @@ pub const LOSS: Ink = ink(0xF0E442, 0xF1E655);
 pub const BACKWARD: Ink = ink(0x994F7F, 0xAE5D92);
 /// The update.
 pub const OPTIMIZER: Ink = ink(0x3F454C, 0xC3C9CF);
+/// Copies to the host.
+pub const OFFLOAD: Ink = ink(0x004D80, 0x0F5F96);
+/// Copies from the host.
+pub const FETCH: Ink = ink(0x9AD2F2, 0x93CDEE);
 
 /// One for each run on one axis, one after the other.
 pub const RUNS: [Ink; 6] = [
     BOUNDARIES, RECOMPUTE, OPTIMIZER, FORWARD, BACKWARD, GRADIENTS,
 ];
 
-const ALL: [Ink; 15] = [
+const ALL: [Ink; 17] = [
     PAPER,
     TEXT,
     SOFT,
@@ -73,6 +77,8 @@ const ALL: [Ink; 15] = [
     LOSS,
     BACKWARD,
     OPTIMIZER,
+    OFFLOAD,
+    FETCH,
 ];
 
 impl Ink {
@@ -192,6 +198,9 @@ mod tests {
             [FORWARD, BACKWARD],
             [BACKWARD, RECOMPUTE],
             [BACKWARD, OPTIMIZER],
+            [FORWARD, OFFLOAD],
+            [BACKWARD, FETCH],
+            [OFFLOAD, FETCH],
         ];
         for [a, b] in neighbours {
             for paper in [|ink: Ink| ink.light, |ink: Ink| ink.dark] {

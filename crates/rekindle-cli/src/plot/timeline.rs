@@ -55,12 +55,14 @@ const KINDS: [Kind; 6] = [
     kind("temporary", theme::TEMPORARY, |parts| parts.temporary),
 ];
 
-const PASSES: [(Pass, &str, Ink); 5] = [
+const PASSES: [(Pass, &str, Ink); 7] = [
     (Pass::Forward, "forward", theme::FORWARD),
     (Pass::Recompute, "recompute", theme::RECOMPUTE),
     (Pass::Loss, "loss", theme::LOSS),
     (Pass::Backward, "backward", theme::BACKWARD),
     (Pass::Optimizer, "optimizer", theme::OPTIMIZER),
+    (Pass::Offload, "offload", theme::OFFLOAD),
+    (Pass::Fetch, "fetch", theme::FETCH),
 ];
 
 /// What an action is there for, in a word.
@@ -161,7 +163,7 @@ impl<'a> Picture<'a> {
                 size: (width, height),
                 text: format!(
                     "{}: predicted {}, measured {}, {}",
-                    super::what_runs(self.record, action.action),
+                    super::what_runs(self.record, action),
                     action.predicted_at_peak.total(),
                     action.measured_peak_bytes,
                     action.duration_s,
@@ -293,7 +295,7 @@ impl<'a> Picture<'a> {
         let mut kinds = vec![Entry::words(format!(
             "predicted, and what makes the peak of {} in {}:",
             parts.total(),
-            super::what_runs(self.record, self.highest.action),
+            super::what_runs(self.record, self.highest),
         ))];
         kinds.extend(KINDS.iter().map(|kind| {
             let text = format!("{} {}", kind.name, (kind.of)(parts));

@@ -134,7 +134,7 @@ fn timeline(record: &RunRecord) -> Result<Markup, Failure> {
                 (picture)
                 @if let Some(highest) = timeline.predicted_peak() {
                     p {
-                        "The prediction is highest in " (plot::what_runs(record, highest.action)) ": "
+                        "The prediction is highest in " (plot::what_runs(record, highest)) ": "
                         (cells::bytes(highest.predicted_at_peak.total())) "; the highest measurement of this step is "
                         (cells::bytes(timeline.measured_peak())) "."
                     }

@@ -87,7 +87,7 @@ pub fn trace(record: &RunRecord, timeline: &Timeline) -> Result<String, Failure>
 
 fn complete(record: &RunRecord, action: &TimedAction) -> Event {
     Event {
-        name: plot::what_runs(record, action.action),
+        name: plot::what_runs(record, action),
         category: Some(plot::timeline::pass_name(action.pass)),
         phase: 'X',
         start_us: microseconds(action.start_s),

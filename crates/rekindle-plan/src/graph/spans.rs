@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::simulator::{Moment, simulate_watched};
 use super::stages::Stages;
-use super::{Graph, Program};
+use super::{Graph, Program, Transfer};
 use crate::action::StageId;
 use crate::simulator::Parts;
 
@@ -24,20 +24,22 @@ pub enum SpanPass {
     Backward,
 }
 
-/// Consecutive steps of a program that belong to one pass of one stage.
+/// Consecutive steps of a program that belong to one pass of one stage, transfers apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// What they are there for.
     pub pass: SpanPass,
     /// The stage; of the loss, the number of stages.
     pub stage: StageId,
+    /// The direction, where they copy tensors between device and host in the middle of this pass.
+    pub transfer: Option<Transfer>,
     /// Their places in the program.
     pub steps: Range<usize>,
 }
 
 impl Stages {
-    /// The spans of a program, in order: together they are all its steps. An update or a transfer belongs to the span that
-    /// it runs in. `graph` may be the one that was cut, [with transfers](Graph::with_transfers).
+    /// The spans of a program, in order: together they are all its steps. An update belongs to the pass that it runs in;
+    /// transfers part it. `graph` may be the one that was cut, [with transfers](Graph::with_transfers).
     ///
     /// # Panics
     /// If the program was made for another graph than the one that was cut.
@@ -56,29 +58,30 @@ impl Stages {
         let mut ran = vec![false; graph.operations.len()];
         let mut after_loss = false;
         let mut spans: Vec<Span> = Vec::new();
+        let mut current = (SpanPass::Forward, StageId(0));
         for (step, id) in program.operations().iter().enumerate() {
-            if let Some(last) = spans.last_mut()
-                && id.index() >= recorded
-            {
-                last.steps.end = step + 1;
-                continue;
+            if id.index() < recorded {
+                let (stage, backward) = places[id.index()];
+                after_loss |= stage == loss;
+                let again = std::mem::replace(&mut ran[id.index()], true);
+                let pass = match (stage == loss, backward) {
+                    (true, _) => SpanPass::Loss,
+                    (_, true) => SpanPass::Backward,
+                    _ if again || after_loss => SpanPass::Recompute,
+                    _ => SpanPass::Forward,
+                };
+                current = (pass, StageId(stage));
             }
-            let (stage, backward) = places[id.index()];
-            after_loss |= stage == loss;
-            let again = std::mem::replace(&mut ran[id.index()], true);
-            let pass = match (stage == loss, backward) {
-                (true, _) => SpanPass::Loss,
-                (_, true) => SpanPass::Backward,
-                _ if again || after_loss => SpanPass::Recompute,
-                _ => SpanPass::Forward,
-            };
+            let (pass, stage) = current;
+            let transfer = graph.operation(*id).transfer;
             match spans.last_mut() {
-                Some(last) if (last.pass, last.stage.0) == (pass, stage) => {
+                Some(last) if (last.pass, last.stage, last.transfer) == (pass, stage, transfer) => {
                     last.steps.end = step + 1;
                 }
                 _ => spans.push(Span {
                     pass,
-                    stage: StageId(stage),
+                    stage,
+                    transfer,
                     steps: step..step + 1,
                 }),
             }

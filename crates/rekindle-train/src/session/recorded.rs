@@ -15,7 +15,7 @@ use crate::{
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
     settings::OnNonFinite,
-    update::{InBackwardBecause, Updates},
+    update::{Candidate, InBackwardBecause, Updates},
 };
 use rekindle::statistics::Statistics;
 use rekindle::{
@@ -160,10 +160,6 @@ pub(super) fn make_plan(
     }
 }
 
-/// A plan that updates in the backward pass takes at most this share of the other's time to be chosen for it: what is
-/// measured twice differs by some percent.
-const FASTER: f64 = 0.97;
-
 /// Leaves the step with the best plan that its updates allow; says why that updates in the backward pass where it need
 /// not. Fails with the smallest budget that any update works with.
 fn choose(
@@ -172,40 +168,31 @@ fn choose(
     budget: Option<Bytes>,
     wanted: &Wanted,
 ) -> Result<Option<InBackwardBecause>, RecordError> {
-    let mut plan = |update| {
-        step.plan_updating(update, budget, wanted.clone())?;
-        let update_s = step.optimizer_cost().step_s;
-        Ok((step.plan(), step.plan().predicted_time + update_s))
-    };
-    if let Updates::One(update) = updates {
-        return plan(update).map(|_| None);
-    }
-    let (smallest, after) = match plan(Update::After) {
-        Ok(after) => (None, Some(after)),
-        Err(RecordError::Infeasible { smallest, .. }) => (Some(smallest), None),
-        Err(error) => return Err(error),
-    };
-    match (smallest, after) {
-        (Some(after), _) => match plan(Update::InBackward) {
-            Ok(_) => Ok(Some(InBackwardBecause::Fits(after))),
-            Err(RecordError::Infeasible { budget, smallest }) => Err(RecordError::Infeasible {
-                budget,
-                smallest: smallest.min(after),
-            }),
-            Err(error) => Err(error),
-        },
-        (None, Some((after, seconds)))
-            if updates == Updates::ToFitOrFaster && after.repeated > 0 =>
-        {
-            match plan(Update::InBackward) {
-                Ok((_, faster)) if faster.0 < FASTER * seconds.0 => {
-                    Ok(Some(InBackwardBecause::Faster(seconds)))
-                }
-                Ok(_) | Err(RecordError::Infeasible { .. }) => plan(Update::After).map(|_| None),
-                Err(error) => Err(error),
-            }
+    let chosen = updates.choose(|update| {
+        match step.plan_updating(update, budget, wanted.clone()) {
+            Ok(()) => {}
+            Err(RecordError::Infeasible { smallest, .. }) => return Ok(Err(smallest)),
+            Err(error) => return Err(error),
         }
-        _ => Ok(None),
+        let plan = step.plan();
+        Ok(Ok(Candidate {
+            plan: (),
+            step: plan.predicted_time + step.optimizer_cost().step_s,
+            recomputes: plan.repeated > 0,
+        }))
+    });
+    match chosen? {
+        Ok(((), update, because)) => {
+            // The other one may have been planned last.
+            if step.update() != update {
+                step.plan_updating(update, budget, wanted.clone())?;
+            }
+            Ok(because)
+        }
+        Err(smallest) => Err(RecordError::Infeasible {
+            budget: budget.unwrap_or(Bytes::MAX),
+            smallest,
+        }),
     }
 }
 
@@ -411,7 +398,7 @@ fn highest(staged: &StagedPlan, optimizer: &OptimizerCost) -> (usize, Parts) {
             .map(|held| held.after)
             .unwrap_or_default()
     };
-    let moments = staged.held.iter().map(|held| held.at_peak).chain([update]);
+    let moments = staged.passes().map(|(_, parts)| parts).chain([update]);
     let highest = moments.enumerate().max_by_key(|(place, parts)| {
         // The first of equals.
         (parts.total(), std::cmp::Reverse(*place))

@@ -359,7 +359,11 @@ fn planned_once<A>(
             offloaded,
             on_device,
         } = plan;
-        let spans = super::staged::stages(&graph).spans(&graph, &program);
+        let spans = {
+            let linked = graph.linked(&offloaded, planning.link.as_ref());
+            let linked = linked.map_err(GraphPlanError::from)?;
+            super::staged::stages(&graph).spans(&linked, &program)
+        };
         let mut planned = Planned {
             offload: planning
                 .link

@@ -1,7 +1,7 @@
 //! A plan in terms of the model's stages: what tables and timelines show.
 
 use rekindle_plan::{
-    Action, Bytes, Chain, Schedule, StageId,
+    Action, Bytes, Chain, Parts, Schedule, StageId,
     graph::{
         Crossing, Graph, GraphPlanError, Levers, Link, Moment, OperationId, Program, Span,
         SpanPass, Stages, TensorId, borders, held,
@@ -104,9 +104,26 @@ impl StagedPlan {
         }
     }
 
-    /// The spans as actions: a recompute is a `forward` that comes again.
+    /// The passes of stages as actions: a recompute is a `forward` that comes again. Transfers belong to the pass that
+    /// they run in.
     pub fn actions(&self) -> Vec<Action> {
-        self.spans.iter().map(action).collect()
+        self.passes().map(|(action, _)| action).collect()
+    }
+
+    /// The actions, and of each the parts of its highest moment.
+    pub fn passes(&self) -> impl Iterator<Item = (Action, Parts)> {
+        let same = |a: &Span, b: &Span| (a.pass, a.stage) == (b.pass, b.stage);
+        let mut held = self.held.iter().map(|moment| moment.at_peak);
+        self.spans.chunk_by(same).map(move |pass| {
+            // The first of equals.
+            let highest = held.by_ref().take(pass.len()).reduce(|highest, next| {
+                match next.total() > highest.total() {
+                    true => next,
+                    false => highest,
+                }
+            });
+            (action(&pass[0]), highest.unwrap_or_default())
+        })
     }
 
     /// First and last stage of each segment of stages that are recomputed together; `None` for other plans.
@@ -125,7 +142,7 @@ impl StagedPlan {
     }
 }
 
-/// What a span is in a schedule.
+/// What a span is in a schedule, or what it is part of.
 pub fn action(span: &Span) -> Action {
     match span.pass {
         SpanPass::Forward | SpanPass::Recompute => Action::Forward(span.stage),

@@ -1,6 +1,7 @@
 //! Recorded steps against the plain burn loop, under every plan: loss, auxiliary output, statistics and weights after
 //! five Adam steps bit for bit, no peak above its budget, every peak as predicted.
 
+mod levers;
 pub mod models;
 mod random;
 
@@ -16,7 +17,7 @@ use rekindle::{
 };
 use rekindle_plan::{
     Bytes, Graph, Seconds,
-    graph::{GraphPlanner, OperationId, Rate},
+    graph::{GraphPlanner, OperationId, Program, Rate},
 };
 
 use models::{Adapted, Gpt, Mlp, Recurrent, UNet, Vgg, cross_entropy};
@@ -177,7 +178,8 @@ where
     }
     assert!(plans >= FEWEST_PLANS, "{name}: {plans} plans");
     let mut planned = recorded().with_link(Some(LINK)).plain().expect("plain");
-    let all = by_way_of_the_host(&planned.graph().0);
+    let (graph, program) = planned.graph();
+    let all = by_way_of_the_host(&graph, &program);
     planned.plan_again(None, all).expect("transfers");
     let plan = run("by way of the host", Bytes::MAX, &planned);
     assert_eq!(plan.repeated, 0, "{name}");
@@ -186,14 +188,15 @@ where
     assert!(offload.host_peak_bytes > Bytes(0), "{name}: {plan}");
 }
 
-/// The plain step, whose tensors all wait on the host between two operations that are not next to each other.
-fn by_way_of_the_host(graph: &Graph) -> Wanted {
+/// A step whose tensors all wait on the host between two operations that are not next to each other.
+fn by_way_of_the_host(graph: &Graph, program: &Program) -> Wanted {
     let mut last: Vec<Option<usize>> = vec![None; graph.tensors.len()];
     let mut offloaded = Vec::new();
     let first = graph.operations.len() as u32;
     // What is moved after and before each operation.
-    let mut moves: Vec<[Vec<OperationId>; 2]> = vec![Default::default(); graph.operations.len()];
-    for (place, operation) in graph.operations.iter().enumerate() {
+    let mut moves: Vec<[Vec<OperationId>; 2]> = vec![Default::default(); program.len()];
+    for (place, &id) in program.operations().iter().enumerate() {
+        let operation = graph.operation(id);
         for &input in &operation.inputs {
             let Some(before) = last[input.index()] else {
                 continue;
@@ -215,7 +218,7 @@ fn by_way_of_the_host(graph: &Graph) -> Wanted {
         }
     }
     let mut operations = Vec::new();
-    for (id, [before, after]) in graph.operation_ids().zip(moves) {
+    for (&id, [before, after]) in program.operations().iter().zip(moves) {
         operations.extend(before);
         operations.push(id);
         operations.extend(after);
@@ -290,12 +293,9 @@ fn every_model_is_trained_as_by_the_plain_loop() {
             (tokens, Tensor::<2, Int>::random([192, 12], range, device))
         },
         |model, (tokens, targets)| {
-            let output = model.forward(tokens);
-            let [batch, length, words] = output.dims();
-            let output = output.reshape([batch * length, words]);
-            let device = output.device();
-            let loss = CrossEntropyLossConfig::new().init(&device);
-            let loss = loss.forward(output.clone(), targets.reshape([batch * length]));
+            let output = model.forward(tokens).flatten::<2>(0, 1);
+            let loss = CrossEntropyLossConfig::new().init(&output.device());
+            let loss = loss.forward(output.clone(), targets.flatten(0, 1));
             (loss, output)
         },
     );

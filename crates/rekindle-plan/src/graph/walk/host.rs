@@ -20,6 +20,8 @@ pub(super) struct Host {
     offloads: Vec<(usize, OperationId)>,
     /// What was held on the device after each run.
     held: Vec<u64>,
+    /// What copies took on the host after each run.
+    copied: Vec<u64>,
 }
 
 impl Walk<'_> {
@@ -27,6 +29,7 @@ impl Walk<'_> {
     pub(super) fn note_held(&mut self) {
         if self.index.has_moves() {
             self.host.held.push(self.used);
+            self.host.copied.push(self.host.used);
         }
     }
 
@@ -106,6 +109,12 @@ impl Walk<'_> {
         let Some(place) = place.filter(|_| self.make_host_room(bytes)) else {
             return false;
         };
+        // A copy that is made earlier is there as long as copies that were dropped since.
+        let since = &mut self.host.copied[place..];
+        if since.iter().any(|used| used + bytes > self.task.host_room) {
+            return false;
+        }
+        since.iter_mut().for_each(|used| *used += bytes);
         self.host.used += bytes;
         self.host.copies.push(root);
         self.host.offloads.push((place, moves.offload));
