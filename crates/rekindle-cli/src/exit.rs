@@ -14,5 +14,7 @@ pub const OUT_OF_MEMORY: i32 = 4;
 pub const FILE_REFUSED: i32 = 5;
 /// The loss or a gradient is not finite, and the run stops there.
 pub const NOT_FINITE: i32 = 6;
+/// None: another rank of the job says why it ends, and with which code.
+pub const OTHER_RANK: i32 = -1;
 /// Interrupted.
 pub const INTERRUPTED: i32 = 130;

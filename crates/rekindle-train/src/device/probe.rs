@@ -37,6 +37,20 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// What one of so many processes of this machine can have of it: a share of the processor's memory, and a GPU whole.
+    #[must_use]
+    pub fn shared_by(self, processes: usize) -> Self {
+        let share = |bytes: Option<Bytes>| match self.device {
+            DeviceId::Cpu => bytes.map(|bytes| Bytes(bytes.0 / processes as u64)),
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => bytes,
+        };
+        Self {
+            total_bytes: share(self.total_bytes),
+            free_bytes: share(self.free_bytes),
+            ..self
+        }
+    }
+
     /// What this process can have, in bytes: on a GPU what nobody else holds, which no other program gives back; on the
     /// processor all.
     #[must_use]
