@@ -287,6 +287,24 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "flex")]
+    #[test]
+    fn processes_share_the_processors_memory_alone() {
+        let all = probe(DeviceId::Cpu).expect("a processor");
+        let (total, free) = (all.total_bytes, all.free_bytes);
+        let third = all.clone().shared_by(3);
+        let divided = |bytes: Option<Bytes>| bytes.map(|bytes| Bytes(bytes.0 / 3));
+        assert_eq!(
+            (third.total_bytes, third.free_bytes),
+            (divided(total), divided(free))
+        );
+        let gpu = DeviceInfo {
+            device: DeviceId::Cuda(0),
+            ..all
+        };
+        assert_eq!(gpu.clone().shared_by(3), gpu);
+    }
+
     #[test]
     fn a_limit_of_the_address_space_is_read() {
         let limits = |soft: &str| {
