@@ -1,6 +1,6 @@
 //! The command line as typed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{
     ArgGroup, Args, Parser, Subcommand, ValueEnum,
@@ -329,6 +329,11 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
+    /// The config's path; empty where there is none.
+    pub fn config_path(&self) -> &Path {
+        self.config.as_deref().unwrap_or(Path::new(""))
+    }
+
     /// The command line, as it is typed.
     pub fn typed(&self) -> Result<String, Failure> {
         let mut words = vec!["train".to_owned()];

@@ -31,7 +31,7 @@ use crate::{
     exit,
     failure::Failure,
     infeasible::Infeasible,
-    stop,
+    ranks, stop,
     terminal::{self, LookArgs},
 };
 
@@ -95,9 +95,13 @@ impl Task<'_> {
     }
 }
 
-/// This program.
+/// This program, which is no rank of the job that this process may belong to.
 pub fn this_program() -> io::Result<Command> {
-    env::current_exe().map(Command::new)
+    let mut command = env::current_exe().map(Command::new)?;
+    for (name, _) in env::vars_os().filter(|(name, _)| ranks::is_variable(name)) {
+        command.env_remove(name);
+    }
+    Ok(command)
 }
 
 /// The task of this process. From here on it ends with its parent.

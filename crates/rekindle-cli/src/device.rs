@@ -3,13 +3,14 @@
 use std::{fmt, str::FromStr};
 
 use rekindle_train::{
-    device::{DeviceId, DeviceInfo, Obstacle, probe},
+    device::{DeviceId, DeviceInfo, Obstacle, probe, probe_kind},
     model::kernels::Kernels,
+    ranks::Local,
 };
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{compiling, exit, failure::Failure, terminal::typed};
+use crate::{compiling, exit, failure::Failure, table::several, terminal::typed};
 
 /// A device as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,6 +70,18 @@ impl<'de> Deserialize<'de> for DeviceChoice {
 }
 
 impl DeviceChoice {
+    /// The choice of one of a machine's ranks: each has a GPU of its own.
+    pub fn of_rank(self, local: Local) -> Result<Self, Failure> {
+        let kind = match self {
+            _ if local.ranks == 1 => return Ok(self),
+            Self::Auto if probe(DeviceId::Cuda(0)).is_ok() => DeviceId::Cuda(0),
+            Self::Auto | Self::One(DeviceId::Cpu) => return Ok(self),
+            Self::One(device) => device,
+        };
+        // What there is none of says why when it is opened.
+        probe_kind(kind).map_or(Ok(self), |devices| numbered(kind, devices.len(), local))
+    }
+
     /// Finds the device, without letting burn touch one that does not answer.
     pub fn resolve(self) -> Result<DeviceInfo, Failure> {
         let found = match self {
@@ -93,6 +106,30 @@ impl DeviceChoice {
     }
 }
 
+/// The device of one of a machine's ranks, which has so many of its kind.
+fn numbered(kind: DeviceId, count: usize, local: Local) -> Result<DeviceChoice, Failure> {
+    let Local { rank, ranks } = local;
+    let device = match kind {
+        DeviceId::Cuda(0) => DeviceId::Cuda(rank),
+        DeviceId::Wgpu(0) => DeviceId::Wgpu(rank),
+        one => {
+            return Err(Failure::usage(format!(
+                "{one} is one device, but this machine has {ranks} ranks: `--device {}` gives each of them one of its own",
+                one.feature()
+            )));
+        }
+    };
+    match ranks <= count {
+        true => Ok(DeviceChoice::One(device)),
+        false => Err(Failure::usage(format!(
+            "this machine has {ranks} ranks, but only {} of the kind `{}`: start one rank for each device, or `--device \
+             cpu`",
+            several(count, "device"),
+            kind.feature()
+        ))),
+    }
+}
+
 /// Who computes on a device.
 pub fn kernels(device: DeviceId) -> Kernels {
     match device {
@@ -104,6 +141,26 @@ pub fn kernels(device: DeviceId) -> Kernels {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_of_a_machine_have_a_gpu_each() {
+        let local = |rank, ranks| Local { rank, ranks };
+        let said =
+            |kind, count| numbered(kind, count, local(1, 2)).map_err(|one| one.report.to_string());
+        assert_eq!(
+            said(DeviceId::Cuda(0), 2),
+            Ok(DeviceChoice::One(DeviceId::Cuda(1)))
+        );
+        let few = said(DeviceId::Cuda(0), 1).expect_err("one GPU for two ranks");
+        assert!(
+            few.contains("2 ranks, but only 1 device of the kind `cuda`"),
+            "{few}"
+        );
+        let one = said(DeviceId::Cuda(1), 2).expect_err("the same GPU for both");
+        assert!(one.contains("`--device cuda`"), "{one}");
+        let alone = DeviceChoice::One(DeviceId::Cuda(1)).of_rank(local(0, 1));
+        assert_eq!(alone.ok(), Some(DeviceChoice::One(DeviceId::Cuda(1))));
+    }
 
     #[test]
     fn devices_are_read_as_written() {

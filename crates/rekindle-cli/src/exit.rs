@@ -16,5 +16,7 @@ pub const FILE_REFUSED: i32 = 5;
 pub const NOT_FINITE: i32 = 6;
 /// What a supervised process ends with whose device does no more work for it. Its supervisor keeps that to itself.
 pub const DEVICE_FAILED: i32 = 70;
+/// None: another rank of the job says why it ends, and with which code.
+pub const OTHER_RANK: i32 = -1;
 /// Interrupted.
 pub const INTERRUPTED: i32 = 130;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use miette::{Report, miette};
-use rekindle::{executor::StepError, record::RecordError};
+use rekindle::{executor::StepError, record::RecordError, reduce::ReduceError};
 use rekindle_plan::{Bytes, PlanError, PlannerKind};
 use rekindle_train::{
     RunDirError, TrainError, WeightsError,
@@ -21,7 +21,7 @@ use rekindle_train::{
     shortage::speaks_of_memory,
 };
 
-use crate::{exit, terminal};
+use crate::{error_document, exit, terminal};
 
 /// An exit code and a report for people.
 #[derive(Debug)]
@@ -39,6 +39,25 @@ fn said(message: impl Display) -> Report {
 
 /// What a command gives.
 pub type Outcome = Result<(), Failure>;
+
+/// Says why a command failed: for people, and as JSON where that was asked for.
+pub fn report(failure: &Failure) {
+    complain!("{:?}", failure.report);
+    error_document::write(failure);
+}
+
+/// Ends the process.
+pub fn end(outcome: Outcome) -> ! {
+    let code = match outcome {
+        Ok(()) => exit::DONE,
+        Err(failure) => {
+            report(&failure);
+            failure.code
+        }
+    };
+    seal_kernels();
+    std::process::exit(code);
+}
 
 impl Failure {
     /// Bad usage, or a file whose content is wrong.
@@ -181,6 +200,7 @@ impl From<RecordError> for Failure {
                 code: exit::NO_PLAN,
                 report: said(error),
             },
+            RecordError::Reduce(ReduceError::Differ { .. }) => Self::usage(error),
             RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
             RecordError::PartlyUpdated { source, .. } => {
                 let code = Self::from((**source).clone()).code;
@@ -292,6 +312,7 @@ impl From<RunError> for Failure {
             | RunError::OtherModel(_)
             | RunError::Update(_)
             | RunError::LossChunks(_)
+            | RunError::Ranks(_)
             | RunError::Train(TrainError::Update(_)) => Self::usage(error),
             RunError::RunDir(error) => error.into(),
             RunError::Weights(WeightsError::Refused { path, source }) => Self::file(&path, &source),
@@ -308,6 +329,7 @@ impl From<RunError> for Failure {
             | RunError::Train(TrainError::Step(StepError::Refused { refusal: message })) => {
                 RecordError::Device(message).into()
             }
+            RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
             RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
         }
     }

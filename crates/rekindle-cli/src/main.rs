@@ -8,6 +8,7 @@
 //! | [`cache`], [`compiling`] | what is kept between commands; kernels while they are compiled |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
+//! | [`ranks`] | processes that `mpirun` has started |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
 //! | [`input`] | text files that a user names |
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
@@ -53,6 +54,7 @@ mod mutated;
 mod plan_file;
 mod plot;
 mod progress;
+mod ranks;
 mod report;
 mod started;
 mod stop;
@@ -75,6 +77,7 @@ fn main() {
     // Before any thread starts.
     rekindle_train::device::prepare();
     let Cli { command, look } = Cli::try_parse().unwrap_or_else(|error| {
+        ranks::leave_to_first(error.exit_code());
         if error.use_stderr() {
             error_document::write_usage(&error);
         }
@@ -83,8 +86,12 @@ fn main() {
     let task = matches!(command, Command::Child).then(child::take);
     terminal::set_up(match &task {
         Some(Ok((asked, _))) => *asked,
-        _ => look,
+        _ => ranks::look(look),
     });
+    if let Err(refusal) = ranks::check(&command) {
+        ranks::leave_to_first(refusal.code);
+        failure::end(Err(refusal));
+    }
     failure::report_panics_as_bugs();
     stop::listen();
     let result = match command {
@@ -102,14 +109,5 @@ fn main() {
         Command::Completions(args) => commands::shell::completions(&args),
         Command::Man(args) => commands::shell::man(&args),
     };
-    let code = match result {
-        Ok(()) => exit::DONE,
-        Err(failure) => {
-            complain!("{:?}", failure.report);
-            error_document::write(&failure);
-            failure.code
-        }
-    };
-    rekindle_train::device::seal_kernels();
-    std::process::exit(code);
+    failure::end(result);
 }

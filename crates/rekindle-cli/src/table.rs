@@ -4,11 +4,16 @@ use std::{fmt::Write, ops::Range};
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets::NOTHING};
 
+use crate::terminal;
+
 /// An empty table with this header; the columns in `numbers` are aligned to the right.
 pub fn table<const N: usize>(header: [&str; N], numbers: Range<usize>) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING);
     // Cells wrap where a terminal is narrower; a pipe has no width.
+    if terminal::columns().is_none() {
+        table.force_no_tty();
+    }
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header);
     for column in numbers {

@@ -111,7 +111,7 @@ pub fn colours() -> bool {
     }
     let variable = |name| std::env::var_os(name);
     shows_colours(
-        io::stdout().is_terminal(),
+        columns().is_some(),
         variable("NO_COLOR").as_deref(),
         variable("TERM").as_deref(),
     )
@@ -153,10 +153,16 @@ fn is_command(character: char) -> bool {
 /// Width of text in files and pipes, and the most that anyone reads with ease.
 const PROSE: usize = 80;
 
+/// Characters in a line of the terminal that standard output is, if it is one. What `mpirun` puts in a terminal's place has no
+/// width.
+pub fn columns() -> Option<u16> {
+    let width = comfy_table::Table::new().width();
+    width.filter(|columns| *columns > 0)
+}
+
 /// Characters in a line of text.
 pub fn width() -> usize {
-    let terminal = comfy_table::Table::new().width();
-    terminal.map_or(PROSE, usize::from).min(PROSE)
+    columns().map_or(PROSE, usize::from).min(PROSE)
 }
 
 /// Sentences in lines that fit; `indent` begins all but the first.

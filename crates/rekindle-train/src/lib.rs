@@ -13,6 +13,7 @@
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
 //! | [`loss_scale`] | gradients of `f16` that would vanish |
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
+//! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
 //! | [`record`] | what a run leaves behind: the JSON document of a run |
 //! | [`run_dir`], [`replace`] | a run's folder: lock, history, snapshots, weights |
 //! | [`shortage`] | steps that ran out of memory, and what is done about it |
@@ -44,6 +45,7 @@ pub mod model;
 mod nonfinite;
 pub mod optimizer;
 pub mod profiles;
+pub mod ranks;
 pub mod record;
 pub mod replace;
 pub mod run_dir;

@@ -152,6 +152,21 @@ pub struct StageRecord {
     pub param_bytes: Bytes,
 }
 
+/// One of the ranks that share a run, over all that it did until the last step or evaluation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RankRecord {
+    /// Its samples in each step.
+    pub batch: usize,
+    /// Its budget; `null` without one.
+    pub budget_bytes: Option<Bytes>,
+    /// Its predicted peak.
+    pub predicted_peak_bytes: Bytes,
+    /// Its measured peak.
+    pub measured_peak_bytes: Bytes,
+    /// Number of plans that it made anew, because memory ran short.
+    pub replans: usize,
+}
+
 /// A whole run, in as much memory after any number of steps: steps and evaluations are in [files of their
 /// own](super::run_dir).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -221,6 +236,10 @@ pub struct RunRecord {
     pub steps: usize,
     /// Samples in each step.
     pub batch: usize,
+    /// The ranks that shared it since it was started or resumed, by number; empty for a run of one process. Other memory and
+    /// times in this record are rank 0's.
+    #[serde(default)]
+    pub ranks: Vec<RankRecord>,
     /// Number of steps done when the run was last resumed; `null` if it never was.
     pub resumed_at: Option<usize>,
     /// Whether the run was stopped before its last step; also true while it runs.

@@ -13,7 +13,7 @@ mod terms;
 
 use std::{
     io,
-    ops::ControlFlow,
+    ops::{ControlFlow, Range},
     path::{Path, PathBuf},
 };
 
@@ -28,11 +28,12 @@ use thiserror::Error;
 use super::{
     ExecutorKind, NonFinite, RunDirError,
     chunks::LossChunksRefused,
+    ranks::{Ranks, RanksRefused},
     record::{EvalRecord, MemoryGrowth, PlainRun, RunRecord, StepRecord},
     run_dir::{Notice, RunDir, SnapshotEvery},
     settings::TrainSettings,
     tracker::TrackedMoment,
-    train_error::TrainError,
+    train_error::{TrainError, of_another_rank, of_network},
     update::{InBackwardBecause, UpdateChoice, UpdateRefused, Updates},
     weights::WeightsError,
 };
@@ -107,6 +108,9 @@ pub struct Job<'a> {
     pub keep_snapshots: usize,
     /// Weights that a new run starts from, as safetensors, instead of random ones.
     pub weights: Option<PathBuf>,
+    /// The ranks that share the job; `settings.batch` is what all of them take. Budget and memory are this rank's own, and
+    /// so are folder and weights, which only rank 0 has.
+    pub ranks: Ranks,
 }
 
 impl<'a> Job<'a> {
@@ -142,6 +146,7 @@ impl<'a> Job<'a> {
             snapshot_every: SnapshotEvery::default(),
             keep_snapshots: KEEP_SNAPSHOTS,
             weights: None,
+            ranks: Ranks::default(),
         }
     }
 
@@ -161,6 +166,18 @@ impl<'a> Job<'a> {
     #[must_use]
     pub fn budget(&self) -> Option<Bytes> {
         self.schedule.budget()
+    }
+
+    /// This rank's places among the samples of a step.
+    #[must_use]
+    pub fn part(&self) -> Range<usize> {
+        self.ranks.part(self.settings.batch)
+    }
+
+    /// Samples that this rank runs at once.
+    #[must_use]
+    pub fn micro_batch(&self) -> usize {
+        self.part().len() / self.settings.accumulate.max(1)
     }
 
     /// Which updates its plans may have.
@@ -502,6 +519,12 @@ pub enum RunError {
     /// The weights to start from cannot be used.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// Several ranks cannot share the job.
+    #[error(transparent)]
+    Ranks(#[from] RanksRefused),
+    /// Another rank could not go on, which says why, and all end.
+    #[error("another rank could not go on")]
+    OtherRank,
 }
 
 fn of_total(total: &Option<Bytes>) -> String {
@@ -524,6 +547,25 @@ pub(super) fn other_executor() -> RunError {
 }
 
 impl RunError {
+    /// Whether another rank says why.
+    pub(crate) fn is_of_another_rank(&self) -> bool {
+        match self {
+            Self::OtherRank => true,
+            Self::Train(error) => error.is_of_another_rank(),
+            Self::Recorded(error) => of_another_rank(error),
+            _ => false,
+        }
+    }
+
+    /// Whether ranks can no longer talk to each other.
+    pub(crate) fn is_of_network(&self) -> bool {
+        match self {
+            Self::Train(error) => error.is_of_network(),
+            Self::Recorded(error) => of_network(error),
+            _ => false,
+        }
+    }
+
     /// Whether the system refused a file, rather than a file or a setting being wrong.
     #[must_use]
     pub fn is_refused_file(&self) -> bool {

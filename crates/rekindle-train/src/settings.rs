@@ -18,7 +18,7 @@ pub struct TrainSettings {
     /// Number of optimizer steps.
     #[schemars(range(min = 1))]
     pub steps: usize,
-    /// Samples per step.
+    /// Samples per step, of all ranks together where several train.
     #[schemars(range(min = 1))]
     pub batch: usize,
     /// Equal parts that a step's batch is run in, one after the other; their gradients add up. 1 runs it whole. Batch

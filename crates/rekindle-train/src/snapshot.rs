@@ -271,6 +271,11 @@ impl Snapshot {
         Ok(())
     }
 
+    /// Its file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What the run has done.
     pub(super) fn progress(&self) -> &Progress {
         &self.progress

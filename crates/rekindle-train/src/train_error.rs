@@ -11,7 +11,7 @@ use crate::{
     device::{device_fault, refused_kernel},
     model::{spec::SampleShape, value::ValueError},
 };
-use rekindle::{executor::StepError, quiet::catch, record::RecordError};
+use rekindle::{executor::StepError, quiet::catch, record::RecordError, reduce::ReduceError};
 
 /// A step that could not run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -54,6 +54,9 @@ pub enum TrainError {
         /// How far the step came.
         error: RecordError,
     },
+    /// Another rank failed, which says why: nothing is left of the step.
+    #[error("another rank gave the step up")]
+    OtherRank,
     /// The device failed.
     #[error("the device failed while the step ran: {0}")]
     Device(String),
@@ -71,6 +74,20 @@ impl TrainError {
             true => Self::Device(message),
             false => panic!("{message}"),
         })
+    }
+
+    /// Whether ranks can no longer talk to each other.
+    pub(super) fn is_of_network(&self) -> bool {
+        matches!(self, Self::Recorded(error) if of_network(error))
+    }
+
+    /// Whether another rank says why.
+    pub(super) fn is_of_another_rank(&self) -> bool {
+        match self {
+            Self::OtherRank => true,
+            Self::Recorded(error) => of_another_rank(error),
+            _ => false,
+        }
     }
 
     /// The same, told as a shortage where it is one.
@@ -102,5 +119,25 @@ impl TrainError {
             other => return other,
         };
         Self::Short(shortage)
+    }
+}
+
+/// Whether ranks can no longer talk to each other.
+pub(super) fn of_network(error: &RecordError) -> bool {
+    match error {
+        // All ranks have found that.
+        RecordError::Reduce(ReduceError::Differ { .. }) => false,
+        RecordError::Reduce(_) => true,
+        RecordError::PartlyUpdated { source, .. } => of_network(source),
+        _ => false,
+    }
+}
+
+/// Whether another rank says why.
+pub(super) fn of_another_rank(error: &RecordError) -> bool {
+    match error {
+        RecordError::OtherRank { .. } => true,
+        RecordError::PartlyUpdated { source, .. } => of_another_rank(source),
+        _ => false,
     }
 }

@@ -20,6 +20,7 @@ use super::{
     loss_scale::LossScaler,
     nonfinite::NonFinite,
     optimizer::AnyOptimizer,
+    ranks::{Ranks, Tally},
     record::{EvalRecord, StepRecord},
     run_dir_error::RunDirError,
     settings::{OnNonFinite, TrainSettings},
@@ -68,6 +69,7 @@ pub struct Trainer {
     tracker: Option<Arc<Tracker>>,
     statistics: Statistics,
     bound: Bound,
+    ranks: Ranks,
 }
 
 /// What a step may take, and what was in use before it was there.
@@ -106,14 +108,14 @@ pub struct StepReport {
 struct Parts {
     gradients: GradientsParams,
     loss: f64,
-    correct: Option<i64>,
-    predictions: usize,
+    tally: Tally,
     peak: PeakMemory,
     phases: Vec<PhaseReading>,
     trace: Vec<TraceEntry>,
 }
 
 /// What is known of a step's gradients before the update.
+#[derive(Default)]
 struct Checked {
     /// What is not finite, where the settings go on all the same.
     nonfinite: Option<NonFinite>,
@@ -151,6 +153,7 @@ impl Trainer {
             steps_done: 0,
             tracker: None,
             bound: Bound::default(),
+            ranks: Ranks::default(),
         })
     }
 
@@ -202,6 +205,11 @@ impl Trainer {
             settled: None,
         };
         Self { bound, ..self }
+    }
+
+    /// Shares steps and evaluations with other ranks.
+    pub(super) fn among(self, ranks: Ranks) -> Self {
+        Self { ranks, ..self }
     }
 
     /// Runs another plan, whose peak is `peak`, from the next step on.
@@ -347,11 +355,20 @@ impl Trainer {
             true => self.check_first_update(),
             false => Ok(()),
         };
+        let room = match self.bound.settled {
+            // The first step that ranks run together: none is to begin it alone.
+            None => {
+                let room = room.map(|()| Tally::default());
+                self.ranks.tell(room, || self.counted_peak()).map(drop)
+            }
+            Some(_) => room,
+        };
         let mut parts = match room.and_then(|()| self.parts(parts, rate)) {
             Ok(parts) => parts,
             Err(error) => {
                 self.abandon(before);
-                return Err(error.or_shortage());
+                let error = error.or_shortage();
+                return Err(self.ranks.fail(error, || self.counted_peak()));
             }
         };
         self.engine.trace(false, &*self.meter);
@@ -368,8 +385,14 @@ impl Trainer {
                     .and_then(|checked| self.check_first_update().map(|()| checked)),
             },
         };
-        let Checked { nonfinite, squares } = match checked {
-            Ok(checked) => checked,
+        let (told, checked) = match checked {
+            Ok(checked) => (Ok(parts.tally), Some(checked)),
+            Err(error) => (Err(error), None),
+        };
+        let told = self.ranks.tell(told, || self.counted_peak());
+        let told = told.map(|tally| (tally, checked.unwrap_or_default()));
+        let (tally, Checked { nonfinite, squares }) = match told {
+            Ok(told) => told,
             Err(error) => {
                 drop(parts);
                 self.abandon(before);
@@ -408,8 +431,6 @@ impl Trainer {
         let update = after.finish();
         let Parts {
             loss,
-            correct,
-            predictions,
             mut phases,
             mut trace,
             ..
@@ -423,7 +444,7 @@ impl Trainer {
         let record = StepRecord {
             step: self.steps_done,
             loss,
-            accuracy: correct.map(|correct: i64| correct as f64 / predictions as f64),
+            accuracy: tally.accuracy(),
             learning_rate: rate,
             step_s: Seconds(started.elapsed().as_secs_f64()),
             loss_scale,
@@ -449,7 +470,8 @@ impl Trainer {
         let scale = self.loss_scale().unwrap_or(1.0);
         let mut all = Parts::default();
         for (part, batch) in parts.enumerate() {
-            all.predictions += batch.targets.len();
+            all.tally.samples += batch.samples();
+            all.tally.predictions += batch.targets.len();
             let run = self.steps_done * count + part;
             let part = self.run_part(batch, run as u64, count, rate)?;
             match count {
@@ -458,7 +480,7 @@ impl Trainer {
             }
             all.loss += finite::read(part.loss)? / scale;
             if let Some(right) = part.correct {
-                *all.correct.get_or_insert(0) += self::count(right)?;
+                *all.tally.correct.get_or_insert(0) += self::count(right)?;
             }
             for PhaseReading { memory, .. } in &part.phases {
                 let peak = &mut all.peak;
@@ -566,7 +588,7 @@ impl Trainer {
             tracker.batch();
         }
         before.end(Phase::ZeroGrad);
-        let seed = StepSeed::new(self.settings.seed, run);
+        let seed = StepSeed::new(self.settings.seed, run).of_rank(self.ranks.rank());
         let mut part = match self.engine.update() {
             Update::After => self
                 .engine
@@ -632,32 +654,45 @@ impl Trainer {
         value
     }
 
-    /// Mean loss and accuracy over batches, with dropout off and batch normalisation by its running statistics.
+    /// Mean loss and accuracy over batches, and over those of all ranks, with dropout off and batch normalisation by its
+    /// running statistics.
     ///
     /// # Errors
     ///
     /// If a batch does not fit the model, or the device fails.
     pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> Result<EvalRecord, TrainError> {
-        let model = self.model.valid();
-        let device = self.device.clone().without_autodiff();
-        let (mut samples, mut predictions, mut loss, mut correct) = (0, 0, 0.0, None);
-        for batch in batches {
-            let size = batch.targets.len();
-            samples += batch.samples();
-            let (input, targets) = to_device(batch, self.settings.dtype, &device)?;
-            let (mean, right) = targets.compared(self.evaluation_forward(&model, input));
-            loss += finite::read(mean)? * size as f64;
-            if let Some(right) = right {
-                *correct.get_or_insert(0) += count(right)?;
-            }
-            predictions += size;
-        }
+        let own = self.evaluated(batches);
+        let all = self.ranks.tell(own, || self.counted_peak())?;
         Ok(EvalRecord {
             step: self.steps_done,
-            samples,
-            loss: loss / predictions.max(1) as f64,
-            accuracy: correct.map(|correct: i64| correct as f64 / predictions.max(1) as f64),
+            samples: all.samples,
+            loss: all.loss / all.predictions.max(1) as f64,
+            accuracy: all.accuracy(),
         })
+    }
+
+    /// This rank's part of an evaluation.
+    fn evaluated(&self, batches: impl Iterator<Item = Batch>) -> Result<Tally, TrainError> {
+        let model = self.model.valid();
+        let device = self.device.clone().without_autodiff();
+        let mut all = Tally::default();
+        for batch in batches {
+            let size = batch.targets.len();
+            all.samples += batch.samples();
+            let (input, targets) = to_device(batch, self.settings.dtype, &device)?;
+            let (mean, right) = targets.compared(self.evaluation_forward(&model, input));
+            all.loss += finite::read(mean)? * size as f64;
+            if let Some(right) = right {
+                *all.correct.get_or_insert(0) += count(right)?;
+            }
+            all.predictions += size;
+        }
+        Ok(all)
+    }
+
+    /// The highest peak so far of the bytes that a budget counts.
+    fn counted_peak(&self) -> Bytes {
+        self.meter.lifetime_peak().counted(self.bound.count)
     }
 }
 

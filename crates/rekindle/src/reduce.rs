@@ -47,7 +47,10 @@ mod parameters;
 
 use std::{
     ops::Range,
-    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
     time::Duration,
 };
 
@@ -92,6 +95,24 @@ pub trait Reducer: Send + Sync {
         let (answer, pending) = Pending::new(self.time_limit());
         self.begin(Collective::Broadcast(root, bytes, answer));
         pending
+    }
+}
+
+impl<R: Reducer + ?Sized> Reducer for Arc<R> {
+    fn rank(&self) -> usize {
+        (**self).rank()
+    }
+
+    fn ranks(&self) -> usize {
+        (**self).ranks()
+    }
+
+    fn time_limit(&self) -> Duration {
+        (**self).time_limit()
+    }
+
+    fn begin(&self, operation: Collective) {
+        (**self).begin(operation);
     }
 }
 
@@ -175,7 +196,8 @@ pub enum ReduceError {
 }
 
 /// `rank 2`, `ranks 1 and 3`, `ranks 1, 2 and 3`.
-pub(crate) fn named(ranks: &[usize]) -> String {
+#[must_use]
+pub fn named(ranks: &[usize]) -> String {
     match ranks {
         [] => "no rank".into(),
         [one] => format!("rank {one}"),

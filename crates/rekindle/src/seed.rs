@@ -27,6 +27,15 @@ impl StepSeed {
         Self(mix(mix(run) ^ step))
     }
 
+    /// The root of one of the ranks that share a step: rank 0 draws what a process alone draws.
+    #[must_use]
+    pub fn of_rank(self, rank: usize) -> Self {
+        match rank {
+            0 => self,
+            rank => Self(mix(mix(self.0) ^ rank as u64)),
+        }
+    }
+
     /// A root drawn from the device's own generator, so that [`Device::seed`] decides it.
     pub fn draw(device: &Device) -> Self {
         let range = Distribution::Uniform(0.0, f64::from(1 << 24));
@@ -105,4 +114,22 @@ fn mix(value: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ranks_draw_other_numbers_and_the_first_those_of_a_process_alone() {
+        let root = StepSeed::new(1, 2);
+        assert_eq!(root.of_rank(0), root);
+        let seeds = (0..100).map(|rank| root.of_rank(rank)).flat_map(|root| {
+            let stages = [0, 1].map(|stage| root.stage(StageId(stage)));
+            [root.before(), root.after(), stages[0], stages[1]]
+        });
+        assert_eq!(seeds.collect::<HashSet<u64>>().len(), 400);
+    }
 }

@@ -6,7 +6,9 @@ use rekindle::{executor::Recheck, size::Size};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
     ExecutorKind, RunDirError,
+    data::Split,
     device::{DeviceId, DeviceInfo, probe},
+    ranks::Ranks,
     record::{PlainRun, RunRecord},
     run_dir::RunDir,
     session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
@@ -26,6 +28,7 @@ use crate::{
     plan_file::PlanFile,
     plot,
     progress::Progress,
+    ranks,
     started::{self, Started},
     summary, terminal,
     track::TrackFiles,
@@ -37,57 +40,111 @@ pub fn run(args: TrainArgs) -> Outcome {
         return supervise::run(&args);
     }
     SUPERVISED.store(args.supervised.is_some(), Relaxed);
-    let args = &started::resolved(args)?;
-    let path = args.config.as_deref().unwrap_or(Path::new(""));
-    let mut config = config::load(
-        path,
-        &Overrides {
-            steps: args.steps,
-            seed: args.seed,
-            on_nonfinite: args.on_nonfinite,
-            ..Overrides::from(&args.replace)
-        },
-    )?;
-    let device = device(args.measure.device, &config)?.resolve()?;
-    let run = config.run.replaced(TypedSchedule {
-        segments: args.segments,
-        budget: args.budget,
-        plan: args.plan.as_deref(),
-        planner: args.planner,
-    });
-    let out_of_force = config.run.budget_out_of_force(&run);
-    config.run = run;
-    let schedule = request(&config.run, &device)?;
-    let data = config.open_data()?;
-    let track = match &args.track {
-        Some(path) => Some(TrackFiles::create(path)?),
-        None => None,
-    };
+    let ranks = ranks::world()?;
+    let outcome = train(args, &ranks);
+    ranks::end(ranks, outcome)
+}
 
-    let verify = args.verify.or(config.run.verify);
+/// What a training needs to know before it begins.
+struct Asked {
+    args: TrainArgs,
+    config: Config,
+    device: DeviceInfo,
+    schedule: ScheduleRequest,
+    host: Option<Bytes>,
+    executor: ExecutorKind,
+    verify: Option<Recheck>,
+    data: Split,
+    track: Option<TrackFiles>,
+    /// What is said of a budget that no longer holds.
+    out_of_force: Option<String>,
+}
+
+impl Asked {
+    fn new(args: TrainArgs, ranks: &Ranks) -> Result<Self, Failure> {
+        let args = started::resolved(args)?;
+        let mut config = config::load(
+            args.config_path(),
+            &Overrides {
+                steps: args.steps,
+                seed: args.seed,
+                on_nonfinite: args.on_nonfinite,
+                ..Overrides::from(&args.replace)
+            },
+        )?;
+        let local = ranks.local();
+        let device = device(args.measure.device, &config)?.of_rank(local)?;
+        let device = device.resolve()?.shared_by(local.ranks);
+        let run = config.run.replaced(TypedSchedule {
+            segments: args.segments,
+            budget: args.budget,
+            plan: args.plan.as_deref(),
+            planner: args.planner,
+        });
+        let out_of_force = config.run.budget_out_of_force(&run);
+        config.run = run;
+        let schedule = request(&config.run, &device)?;
+        let data = config.open_data()?;
+        let track = match args.track.as_deref().filter(|_| ranks.rank() == 0) {
+            Some(path) => Some(TrackFiles::create(path)?),
+            None => None,
+        };
+        let verify = args.verify.or(config.run.verify);
+        let executor = executor(args.measure.executor, verify)?;
+        let host = match config.run.budget.is_some() || config.run.plan.is_some() {
+            true => host(&args.measure, &config.run, &device)?,
+            false => None,
+        };
+        Ok(Self {
+            args,
+            config,
+            device,
+            schedule,
+            host,
+            executor,
+            verify,
+            data,
+            track,
+            out_of_force,
+        })
+    }
+}
+
+fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
+    let Asked {
+        args,
+        config,
+        device,
+        schedule,
+        host,
+        executor,
+        verify,
+        data,
+        track,
+        out_of_force,
+    } = ranks::settled(ranks, Asked::new(args, ranks))?;
+    let (args, path) = (&args, args.config_path());
     let name = path.display().to_string();
-    let executor = executor(args.measure.executor, verify)?;
     let plain = || plain_steps(args, path, executor);
     let on_cpu = device.device == DeviceId::Cpu;
+    let speaks = ranks.rank() == 0;
     let job = Job {
         name: &name,
         eval: data.eval.as_deref().filter(|_| !args.no_eval),
         compare: args.compare,
-        plain_elsewhere: on_cpu.then_some(&plain),
-        track: args.track.is_some(),
+        plain_elsewhere: (on_cpu && ranks.is_alone()).then_some(&plain),
+        track: track.is_some(),
         count: config.count(args.measure.count),
-        host: match config.run.budget.is_some() || config.run.plan.is_some() {
-            true => host(&args.measure, &config.run, &device)?,
-            false => None,
-        },
+        host,
         recheck: verify.unwrap_or_default(),
         planner: on_cpu.then_some(plan_elsewhere::PLANNERS),
         executor,
         profiles: profiles(args.measure.fresh),
-        run_dir: run_dir(args),
+        run_dir: run_dir(args).filter(|_| speaks),
         snapshot_every: config.run.snapshot_every.unwrap_or_default(),
         keep_snapshots: config.run.keep_snapshots.unwrap_or(KEEP_SNAPSHOTS),
-        weights: args.weights.clone(),
+        weights: args.weights.clone().filter(|_| speaks),
+        ranks: ranks.clone(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);
@@ -95,7 +152,15 @@ pub fn run(args: TrainArgs) -> Outcome {
         Some(budget) => format!(", budget {budget}"),
         None => String::new(),
     };
-    note!("{name} on {} ({}){budget}", device.device, device.name);
+    let shared = match ranks.count() {
+        1 => String::new(),
+        count => format!(", {count} ranks"),
+    };
+    note!(
+        "{name} on {} ({}){shared}{budget}",
+        device.device,
+        device.name
+    );
     if let Some(said) = out_of_force {
         note!("{said}");
     }
@@ -104,7 +169,7 @@ pub fn run(args: TrainArgs) -> Outcome {
     {
         note!("warning: of the budget of {budget} only {free} are free now");
     }
-    let kept = match &args.output {
+    let kept = match args.output.as_ref().filter(|_| speaks) {
         Some(folder) => {
             let supervisor = args.supervised.as_ref();
             let started = supervisor.map(|supervised| Ok(supervised.started.clone()));
@@ -118,7 +183,7 @@ pub fn run(args: TrainArgs) -> Outcome {
         .supervised_by(args.supervised.as_ref().map(|one| one.note.clone()));
     let result = session::run(&job, device.device, &mut progress);
     let finished = progress.finish();
-    if let (true, Err(RunError::Plan(error))) = (args.json, &result) {
+    if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
         Infeasible::report(error)?;
     }
     if let Err(RunError::RunDir(RunDirError::Finished { path, steps })) = &result {
@@ -130,13 +195,13 @@ pub fn run(args: TrainArgs) -> Outcome {
     }
     let record = result?;
     let drawn = match args.output.as_ref().or(args.resume.as_ref()) {
-        Some(folder) => draw_timeline(&record, folder),
-        None => Ok(()),
+        Some(folder) if speaks => draw_timeline(&record, folder),
+        _ => Ok(()),
     };
 
-    if args.json {
+    if args.json && speaks {
         output::json(&record)?;
-    } else {
+    } else if speaks {
         output::text(&format!(
             "\n{}\n",
             summary::closing(&record, terminal::verbose())

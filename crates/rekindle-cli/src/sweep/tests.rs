@@ -90,6 +90,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         last_loss: 0.5,
         steps: 2,
         batch: 64,
+        ranks: Vec::new(),
         resumed_at: None,
         interrupted: false,
         nonfinite_steps: 0,

@@ -1,5 +1,7 @@
 //! Which samples make up which step.
 
+use std::ops::Range;
+
 use super::{error::DataError, permutation::Permutation};
 
 /// Shuffled full mini-batches, epoch after epoch.
@@ -70,12 +72,15 @@ impl Shuffled {
     }
 }
 
-/// All samples once, in order; the last batch may be smaller.
-pub fn in_order(samples: usize, batch: usize) -> impl DoubleEndedIterator<Item = Vec<usize>> {
-    let batch = batch.max(1);
-    (0..samples)
+/// All of these samples once, in order; the last batch may be smaller.
+pub fn in_order(
+    samples: Range<usize>,
+    batch: usize,
+) -> impl DoubleEndedIterator<Item = Vec<usize>> {
+    let (batch, end) = (batch.max(1), samples.end);
+    samples
         .step_by(batch)
-        .map(move |first| (first..samples.min(first.saturating_add(batch))).collect())
+        .map(move |first| (first..end.min(first.saturating_add(batch))).collect())
 }
 
 #[cfg(test)]
@@ -110,10 +115,10 @@ mod tests {
 
     #[test]
     fn in_order_ends_with_what_is_left() {
-        let batches: Vec<_> = in_order(5, 2).collect();
+        let batches: Vec<_> = in_order(0..5, 2).collect();
         assert_eq!(batches, [vec![0, 1], vec![2, 3], vec![4]]);
         // Found at once, however many there are.
-        let last = in_order(usize::MAX, 2).next_back();
+        let last = in_order(0..usize::MAX, 2).next_back();
         assert_eq!(last, Some(vec![usize::MAX - 1]));
     }
 }

@@ -37,6 +37,20 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// What one of so many processes of this machine can have of it: a share of the processor's memory, and a GPU whole.
+    #[must_use]
+    pub fn shared_by(self, processes: usize) -> Self {
+        let share = |bytes: Option<Bytes>| match self.device {
+            DeviceId::Cpu => bytes.map(|bytes| Bytes(bytes.0 / processes as u64)),
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => bytes,
+        };
+        Self {
+            total_bytes: share(self.total_bytes),
+            free_bytes: share(self.free_bytes),
+            ..self
+        }
+    }
+
     /// What this process can have, in bytes: on a GPU what nobody else holds, which no other program gives back; on the
     /// processor all.
     #[must_use]
@@ -272,6 +286,24 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn processes_share_the_processors_memory_alone() {
+        let all = probe(DeviceId::Cpu).expect("a processor");
+        let (total, free) = (all.total_bytes, all.free_bytes);
+        let third = all.clone().shared_by(3);
+        let divided = |bytes: Option<Bytes>| bytes.map(|bytes| Bytes(bytes.0 / 3));
+        assert_eq!(
+            (third.total_bytes, third.free_bytes),
+            (divided(total), divided(free))
+        );
+        let gpu = DeviceInfo {
+            device: DeviceId::Cuda(0),
+            ..all
+        };
+        assert_eq!(gpu.clone().shared_by(3), gpu);
+    }
 
     #[test]
     fn a_limit_of_the_address_space_is_read() {

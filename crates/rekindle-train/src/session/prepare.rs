@@ -56,19 +56,20 @@ impl Built {
             meter,
             (job.model, &self.shape),
             self.model.layers(),
-            job.settings.micro_batch(),
+            job.micro_batch(),
             ElementBytes::flex(job.settings.dtype),
         )
     }
 
-    /// The batch that is measured: the first part of the run's first.
+    /// The batch that is measured: the rank's first part of the run's first.
     pub(super) fn first_part(
         &self,
         job: &Job<'_>,
         device: &Device,
     ) -> Result<StepBatch, TrainError> {
         let samples = self.batches.step(0);
-        let batch = job.train.batch(&samples[..job.settings.micro_batch()]);
+        let batch = &samples[job.part()][..job.micro_batch()];
+        let batch = job.train.batch(batch);
         let scaler = LossScaler::new(job.settings);
         step_batch(batch, job.settings.dtype, &scaler, device)
     }
@@ -92,7 +93,7 @@ fn check_buffers(job: &Job<'_>, shape: &ModelShape) -> Result<(), RunError> {
     };
     let bytes = ElementBytes::flex(job.settings.dtype);
     let loss = job.settings.loss_chunks.cross_entropy();
-    let batch = job.settings.micro_batch();
+    let batch = job.micro_batch();
     let tensor = LargestTensor::of(job.model, shape, batch, bytes, loss);
     if tensor.bytes > limit {
         return Err(RunError::TensorTooLarge { tensor, limit });
@@ -103,7 +104,7 @@ fn check_buffers(job: &Job<'_>, shape: &ModelShape) -> Result<(), RunError> {
 /// The last batch of an evaluation: what is left for it.
 fn last_evaluated(job: &Job<'_>) -> Option<Batch> {
     let data = job.eval?;
-    let last = in_order(data.len(), job.settings.micro_batch()).next_back();
+    let last = in_order(job.ranks.part(data.len()), job.micro_batch()).next_back();
     last.map(|samples| data.batch(&samples))
 }
 

@@ -60,24 +60,33 @@ impl Built {
                 offloaded: offloaded.clone(),
             },
         };
-        self.evaluate_last(job, device)?;
-        let batch = self.first_part(job, device)?;
+        let first = self
+            .evaluate_last(job, device)
+            .and_then(|()| self.first_part(job, device));
+        let batch = job.ranks.settled(first.map_err(RunError::from))?;
         let loss = loss_of_part(settings.accumulate);
         // The places of a step's samples, and the sum of gradients of the parts before, which stays while the next part's
         // come.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         let accumulated = settings.accumulated_bytes(self.shape.param_count());
         let optimizer = AnyOptimizer::new(settings);
-        let recorded = record(&self.model, &batch, loss)?;
-        let largest = recorded.largest_tensor();
-        let link = job.host.map(|bytes| measured_link(device, bytes, largest));
+        let recorded = record(&self.model, &batch, loss).and_then(|recorded| {
+            let largest = recorded.largest_tensor();
+            let link = job.host.map(|bytes| measured_link(device, bytes, largest));
+            Ok((recorded, link.transpose()?))
+        });
+        let (recorded, link) = job.ranks.settled(recorded.map_err(RunError::from))?;
+        let recorded = match job.ranks.reducer() {
+            Some(reducer) => recorded.with_reducer(reducer),
+            None => recorded,
+        };
         let step = match job.updates() {
             Updates::One(Update::After) => recorded.with_optimizer(&optimizer),
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
             Updates::ToFit | Updates::ToFitOrFaster => recorded.with_either_update(&optimizer),
         };
-        let step = step
-            .with_link(link.transpose()?)
+        let mut step = step
+            .with_link(link)
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
             .with_comparison(false)
@@ -86,6 +95,7 @@ impl Built {
             .measured(job.budget(), job.free, wanted, &mut |done, of| {
                 observer.measuring(done, of)
             })?;
+        step.set_share(job.part().len() as f64 / settings.batch as f64);
         Ok(step)
     }
 }

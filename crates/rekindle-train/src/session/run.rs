@@ -83,36 +83,54 @@ impl<'a> Session<'a> {
     ) -> Result<Self, RunError> {
         let settings = job.settings;
         let fingerprint = fingerprint(job.model, settings, job.train);
+        let ranks = &job.ranks;
         let mut times = StepTimes::new();
-        let (files, mut snapshot) = open_run_dir(job, &fingerprint, &mut times, observer)?;
+        let opened = ranks.check(job).map_err(RunError::from);
+        let opened = opened.and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
+        let (files, snapshot) = ranks.settled(opened)?;
+        ranks.settled(ranks.agree(job, &fingerprint))?;
+        let mut snapshot = ranks.settled(ranks.snapshot(snapshot))?;
         let progress = snapshot
             .as_ref()
             .map(|snapshot| snapshot.progress().clone())
             .unwrap_or_default();
 
-        let mut built = Built::new(job, &device)?;
-        if let Some(snapshot) = &mut snapshot {
-            built.model = snapshot.restore(built.model)?;
-        } else if let Some(path) = &job.weights {
-            built.model = weights::read(built.model, path)?;
-        }
+        let built = Built::new(job, &device).and_then(|mut built| {
+            if let Some(snapshot) = &mut snapshot {
+                built.model = snapshot.restore(built.model)?;
+            } else if let Some(path) = &job.weights {
+                built.model = weights::read(built.model, path)?;
+            }
+            Ok(built)
+        });
+        let mut built = ranks.settled(built)?;
+        built.model = ranks.parameters(built.model)?;
         // What was read is a tensor of its own in each place.
         tie(&mut built.model);
         // Before the measurement, which counts as held what a tracker takes.
         let tracker = job
             .track
             .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
-        let (built, mut subject) = Subject::of(job, built, &device, &meter, observer)?;
-        let planned = subject.plan(job, &job.schedule)?;
-        observer.planned(&planned);
-        if let Some(free) = job.free.filter(|free| planned.peak > *free) {
-            return Err(RunError::NotEnough {
-                peak: planned.peak,
-                free,
-                total: job.total,
-            });
-        }
-        let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
+        let subject = Subject::of(job, built, &device, &meter, observer);
+        let (built, mut subject) = ranks.settled(subject)?;
+        let engine = subject.plan(job, &job.schedule).and_then(|planned| {
+            observer.planned(&planned);
+            if let Some(free) = job.free.filter(|free| planned.peak > *free) {
+                return Err(RunError::NotEnough {
+                    peak: planned.peak,
+                    free,
+                    total: job.total,
+                });
+            }
+            let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
+            Ok((planned, engine))
+        });
+        let (planned, engine) = ranks.settled(engine)?;
+        ranks.note(|record| {
+            record.batch = job.part().len();
+            record.budget_bytes = planned.budget;
+            record.predicted_peak_bytes = planned.peak;
+        });
         meter.keep_reserve(reserve(&engine));
         let Built {
             model,
@@ -120,20 +138,26 @@ impl<'a> Session<'a> {
             batches,
             labels,
         } = built;
-        let mut trainer = Trainer::new(
+        let trainer = Trainer::new(
             model,
             shape.output(),
             engine,
             settings.clone(),
             Arc::clone(&meter),
             device,
-        )?
-        .bounded(planned.budget, planned.count, planned.peak);
+        );
         // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
         let resumed_at = snapshot.is_some().then_some(progress.steps);
-        if let Some(snapshot) = &mut snapshot {
-            trainer = trainer.resumed(progress.steps, snapshot)?;
-        }
+        let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
+            let trainer = trainer
+                .bounded(planned.budget, planned.count, planned.peak)
+                .among(ranks.clone());
+            Ok(match &mut snapshot {
+                Some(snapshot) => trainer.resumed(progress.steps, snapshot)?,
+                None => trainer,
+            })
+        });
+        let trainer = ranks.settled(trainer)?;
         Ok(Self {
             job,
             device: id,
@@ -200,7 +224,8 @@ impl<'a> Session<'a> {
                 }
                 observer.nonfinite(found);
             }
-            interrupted = observer.stepped(&report.record, memory).is_break();
+            let asked = observer.stepped(&report.record, memory).is_break();
+            interrupted = self.job.ranks.stops(asked);
             if !report.moments.is_empty() {
                 observer.tracked(&report.moments);
             }
@@ -255,7 +280,8 @@ impl<'a> Session<'a> {
         loop {
             let next = self.trainer.steps_done() + 1;
             let samples = self.batches.step(next - 1);
-            let parts = samples.chunks_exact(self.job.settings.micro_batch().max(1));
+            let samples = &samples[self.job.part()];
+            let parts = samples.chunks_exact(self.job.micro_batch().max(1));
             let parts = parts.map(|samples| self.job.train.batch(samples));
             if self.traced == Some(next) {
                 self.trainer.trace_next_step();
@@ -275,12 +301,31 @@ impl<'a> Session<'a> {
                     }
                     return Ok(report);
                 }
-                Err(TrainError::Short(shortage)) => self.plan_smaller(shortage, observer)?,
-                Err(TrainError::ShortAfterUpdates { shortage, error }) => {
-                    self.go_back(shortage, error, observer)?;
+                Err(error) => {
+                    let whole = !is_partly_updated(&error);
+                    let again = self.again(error, observer);
+                    let again = self.job.ranks.settled(again);
+                    if whole && matches!(again, Err(RunError::OtherRank)) {
+                        let _ = self.save(observer);
+                    }
+                    again?;
                 }
-                Err(error) => return Err(self.ended_by(error, observer)),
             }
+        }
+    }
+
+    /// Makes ready to run the same batch again, if it can be; ranks that have not failed wait for those that plan anew.
+    fn again(&mut self, error: TrainError, observer: &mut dyn Observer) -> Result<(), RunError> {
+        match error {
+            TrainError::Short(shortage) => self.plan_smaller(shortage, observer),
+            TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
+                self.go_back(shortage, error, observer)
+            }
+            TrainError::ShortAfterUpdates { error, .. } => {
+                Err(self.ended_by(error.into(), observer))
+            }
+            error if error.is_of_another_rank() && !is_partly_updated(&error) => Ok(()),
+            error => Err(self.ended_by(error, observer)),
         }
     }
 
@@ -330,22 +375,25 @@ impl<'a> Session<'a> {
             return Ok(Some(false));
         };
         let mut goes_on = ControlFlow::Continue(());
-        let batches = in_order(data.len(), self.job.settings.micro_batch()).map_while(|indices| {
-            goes_on = observer.evaluating(indices[0], data.len());
+        let part = self.job.ranks.part(data.len());
+        let (first, samples) = (part.start, part.len());
+        let batches = in_order(part, self.job.micro_batch()).map_while(|indices| {
+            goes_on = observer.evaluating(indices[0] - first, samples);
             goes_on.is_continue().then(|| data.batch(&indices))
         });
         let evaluation = self.trainer.evaluate(batches);
-        if goes_on.is_break() {
+        if self.job.ranks.stops(goes_on.is_break()) {
             return Ok(None);
         }
         let evaluation = match evaluation {
             Ok(evaluation) => evaluation,
             Err(error) => {
                 self.meter.trim();
-                return Err(match error.or_shortage() {
+                let ended = match error.or_shortage() {
                     TrainError::Short(shortage) => self.out_of_memory(shortage, None, observer),
                     error => self.ended_by(error, observer),
-                });
+                };
+                return self.job.ranks.settled(Err(ended));
             }
         };
         observer.evaluated(&evaluation);
@@ -389,10 +437,9 @@ impl<'a> Session<'a> {
     /// The error that ends the run. What a later run continues from is written first; files that cannot be written are not
     /// the error to tell.
     fn ended_by(&mut self, error: TrainError, observer: &mut dyn Observer) -> RunError {
-        // A model that is partly updated is none to go on from.
-        let _ = match &error {
-            TrainError::Recorded(RecordError::PartlyUpdated { .. }) => self.write_record(observer),
-            _ => self.save(observer),
+        let _ = match is_partly_updated(&error) {
+            true => self.write_record(observer),
+            false => self.save(observer),
         };
         self.at_stage(error)
     }
@@ -415,8 +462,18 @@ impl<'a> Session<'a> {
         if let Some(files) = &mut self.files {
             files.write_record(&record, &mut |notice| observer.notified(notice));
         }
+        self.job.ranks.finished();
         Ok(record)
     }
+}
+
+/// A model that is partly updated is none to go on from.
+fn is_partly_updated(error: &TrainError) -> bool {
+    matches!(
+        error,
+        TrainError::Recorded(RecordError::PartlyUpdated { .. })
+            | TrainError::ShortAfterUpdates { .. }
+    )
 }
 
 /// What is kept back for an allocation that fails: enough to end the action that is under way.

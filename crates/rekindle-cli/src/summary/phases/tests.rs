@@ -95,6 +95,7 @@ fn record(
         last_loss: 0.5,
         steps: 300,
         batch: 8,
+        ranks: Vec::new(),
         resumed_at: None,
         interrupted: false,
         nonfinite_steps: 0,

@@ -111,6 +111,11 @@ impl Session<'_> {
     /// Takes a plan that was made anew for the record.
     fn adopt(&mut self, planned: Planned) {
         self.replans += 1;
+        let replans = self.replans;
+        self.job.ranks.note(|record| {
+            record.replans = replans;
+            record.predicted_peak_bytes = planned.peak.max(record.predicted_peak_bytes);
+        });
         // A timeline is one plan's.
         self.trace.clear();
         let next = self.trainer.steps_done() + 2;

@@ -62,6 +62,7 @@ impl Session<'_> {
             last_loss: progress.last_loss,
             steps: progress.steps,
             batch: self.job.settings.batch,
+            ranks: self.job.ranks.records(),
             resumed_at: self.resumed_at,
             interrupted,
             nonfinite_steps: self.nonfinite_steps,
@@ -132,7 +133,7 @@ impl Session<'_> {
             return Ok(predicted);
         }
         let samples = self.batches.step(0);
-        let micro_batch = self.job.settings.micro_batch().max(1);
+        let micro_batch = self.job.micro_batch().max(1);
         let data = self.job.train;
         let parts = || {
             let parts = samples.chunks_exact(micro_batch);

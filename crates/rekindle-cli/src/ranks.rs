@@ -1,0 +1,280 @@
+//! Processes that `mpirun` has started: each is a rank of one job.
+//!
+//! Rank 0 speaks for all of them. What goes wrong before ranks can talk to each other is the same on all of them: the others
+//! [leave it](leave_to_first) to rank 0. Later they [tell](end) each other.
+
+use std::{collections::BTreeMap, env, ffi::OsStr, process, thread, time::Duration};
+
+use clap::CommandFactory;
+use rekindle::reduce::named;
+use rekindle_train::{
+    device::seal_kernels,
+    ranks::{Local, Ranks},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    args::{Cli, Command},
+    exit,
+    failure::{self, Failure, Outcome},
+    terminal::LookArgs,
+};
+
+/// How long ranks wait for rank 0 to have its say: `mpirun` ends them all after the first that fails.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What `mpirun` says of this process in its environment.
+#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "rank 0 refuses"))]
+struct Launched {
+    rank: usize,
+    ranks: usize,
+    local: Local,
+}
+
+/// This process's place in a job of several, by the variables of Open MPI, else of MPICH.
+fn launched() -> Option<Launched> {
+    let number = |names: [&str; 2]| -> Option<usize> {
+        let mut found = names.into_iter().filter_map(|name| env::var(name).ok());
+        found.find_map(|text| text.parse().ok())
+    };
+    let ranks = number(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]).filter(|ranks| *ranks > 1)?;
+    let rank = number(["OMPI_COMM_WORLD_RANK", "PMI_RANK"])?;
+    let local = Local {
+        rank: number(["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"]).unwrap_or(rank),
+        ranks: number(["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]).unwrap_or(ranks),
+    };
+    Some(Launched { rank, ranks, local })
+}
+
+/// Whether a variable tells a process that it is a rank.
+pub fn is_variable(name: &OsStr) -> bool {
+    let prefixes = ["OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL"];
+    let name = name.to_string_lossy();
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Whether this process speaks for all.
+pub fn is_first() -> bool {
+    launched().is_none_or(|launched| launched.rank == 0)
+}
+
+/// How this process's output looks: ranks but the first print no progress and no notes.
+pub fn look(look: LookArgs) -> LookArgs {
+    LookArgs {
+        quiet: look.quiet || !is_first(),
+        ..look
+    }
+}
+
+/// Ends ranks but the first, which says why on behalf of all.
+pub fn leave_to_first(code: i32) {
+    if is_first() {
+        return;
+    }
+    if code != exit::DONE {
+        thread::sleep(PATIENCE);
+    }
+    process::exit(code);
+}
+
+/// Whether `mpirun` can start a command.
+pub fn check(command: &Command) -> Outcome {
+    if launched().is_none() {
+        return Ok(());
+    }
+    match command {
+        Command::Train(args) if args.supervise => Err(Failure::usage(
+            "`--supervise` starts one process again: leave it out under `mpirun`; `--resume RUN_DIR` continues a job that ended",
+        )),
+        Command::Train(args) if args.compare => Err(Failure::usage(
+            "`--compare` measures plain steps of one process: leave it out under `mpirun`",
+        )),
+        Command::Train(_) if cfg!(feature = "mpi") => Ok(()),
+        Command::Train(_) => Err(no_mpi()),
+        _ => {
+            let typed = Cli::command().get_matches();
+            let name = typed.subcommand_name().unwrap_or_default().to_owned();
+            Err(Failure::usage(format!(
+                "`rekindle {name}` is one process: start it without `mpirun`, which is for `rekindle train`"
+            )))
+        }
+    }
+}
+
+fn no_mpi() -> Failure {
+    Failure::with_help(
+        exit::USAGE,
+        "this `rekindle` is built without MPI: it does not train on several ranks",
+        "build it with `--features mpi`, or start it without `mpirun`",
+    )
+}
+
+/// The ranks of this process's job. To be called once.
+pub fn world() -> Result<Ranks, Failure> {
+    launched().map_or_else(|| Ok(Ranks::default()), connected)
+}
+
+#[cfg(feature = "mpi")]
+fn connected(launched: Launched) -> Result<Ranks, Failure> {
+    use rekindle::reduce::Reducer;
+
+    let world = rekindle::mpi::world().map_err(Failure::other)?;
+    let (found, started) = (world.ranks(), launched.ranks);
+    if found != started {
+        leave_to_first(exit::USAGE);
+        return Err(Failure::usage(format!(
+            "`mpirun` has started {started} ranks, but MPI finds {found}: this `rekindle` is built against another MPI than \
+             that of `mpirun`"
+        )));
+    }
+    let world = std::sync::Arc::new(world);
+    Ok(Ranks::new(world, launched.local, crate::stop::asked))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn connected(_: Launched) -> Result<Ranks, Failure> {
+    Err(no_mpi())
+}
+
+/// Goes on if all ranks can, each with its own result.
+pub fn settled<T>(ranks: &Ranks, own: Result<T, Failure>) -> Result<T, Failure> {
+    if ranks.is_alone() {
+        return own;
+    }
+    let all = ranks.all_well(own.is_ok()).map_err(Failure::other)?;
+    match own {
+        Ok(_) if !all => Err(Failure::coded(exit::OTHER_RANK, "another rank failed")),
+        own => own,
+    }
+}
+
+/// How a rank ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct End {
+    code: i32,
+    message: String,
+    help: Option<String>,
+}
+
+impl End {
+    fn of(outcome: &Outcome) -> Self {
+        let Err(failure) = outcome else {
+            return Self {
+                code: exit::DONE,
+                message: String::new(),
+                help: None,
+            };
+        };
+        Self {
+            code: failure.code,
+            message: failure.report.to_string(),
+            help: failure.report.help().map(|help| help.to_string()),
+        }
+    }
+
+    fn failure(&self) -> Failure {
+        match &self.help {
+            Some(help) => Failure::with_help(self.code, &self.message, help),
+            None => Failure::coded(self.code, &self.message),
+        }
+    }
+}
+
+/// Ends the command. Of several ranks the first says what is to be said, each thing once, and all end with one exit code. A
+/// rank that fails by itself says so itself; `mpirun` then ends the others.
+pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
+    let Some(reducer) = ranks.reducer() else {
+        return outcome;
+    };
+    let own = End::of(&outcome);
+    let rank = ranks.rank();
+    let alone = |mut own: End| -> ! {
+        own.message = format!("{}: {}", named(&[rank]), own.message);
+        failure::end(Err(own.failure()))
+    };
+    if outcome.is_err() && !ranks.ends_with_others() {
+        alone(own);
+    }
+    let bytes = serde_json::to_vec(&own).unwrap_or_default();
+    let Ok(all) = reducer.all_gather(bytes).wait() else {
+        alone(own);
+    };
+    let all = all
+        .iter()
+        .filter_map(|end| serde_json::from_slice(end).ok());
+    let all: Vec<End> = all.collect();
+    let end = together(&all);
+    let code = end.as_ref().map_or(exit::DONE, |end| end.code);
+    if rank == 0
+        && let Some(end) = end
+    {
+        match outcome {
+            // With the place in a config.
+            Err(failure) if end == own => failure::report(&failure),
+            _ => failure::report(&end.failure()),
+        }
+    }
+    // Whoever ends first has `mpirun` end the others.
+    let _ = reducer.all_gather(Vec::new()).wait();
+    drop((reducer, ranks));
+    seal_kernels();
+    process::exit(code);
+}
+
+/// What is said of ranks that end together: each message once, with its ranks where they are not all. `None` where nothing
+/// went wrong.
+fn together(all: &[End]) -> Option<End> {
+    let failed = |end: &&End| ![exit::DONE, exit::OTHER_RANK].contains(&end.code);
+    let first = all.iter().find(failed)?;
+    let mut said: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (rank, end) in all.iter().enumerate().filter(|(_, end)| failed(end)) {
+        said.entry(&end.message).or_default().push(rank);
+    }
+    if said.values().all(|ranks| ranks.len() == all.len()) {
+        return Some(first.clone());
+    }
+    let mut said: Vec<_> = said.into_iter().collect();
+    said.sort_by_key(|(_, ranks)| ranks[0]);
+    let said = said
+        .iter()
+        .map(|(message, ranks)| format!("{}: {message}", named(ranks)));
+    Some(End {
+        message: said.collect::<Vec<_>>().join("\n"),
+        ..first.clone()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_is_said_once_with_its_ranks() {
+        let end = |code, message: &str| End {
+            code,
+            message: message.into(),
+            help: None,
+        };
+        let (done, other) = (end(exit::DONE, ""), end(exit::OTHER_RANK, "x"));
+        let wrong = end(exit::USAGE, "no such key");
+        let lost = end(exit::FILE_REFUSED, "no such file");
+        assert_eq!(together(&[done.clone(), done.clone()]), None);
+        // The run is done, which rank 0 alone knows.
+        assert_eq!(together(&[done, other.clone()]), None);
+        assert_eq!(
+            together(&[wrong.clone(), wrong.clone()]),
+            Some(wrong.clone())
+        );
+        assert_eq!(
+            together(&[other.clone(), lost.clone(), other]),
+            Some(end(exit::FILE_REFUSED, "rank 1: no such file"))
+        );
+        assert_eq!(
+            together(&[wrong.clone(), lost, wrong]),
+            Some(end(
+                exit::USAGE,
+                "ranks 0 and 2: no such key\nrank 1: no such file"
+            ))
+        );
+    }
+}

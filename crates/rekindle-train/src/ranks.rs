@@ -1,0 +1,507 @@
+//! Training on several ranks: which samples each of them computes, and what all of them decide together.
+//!
+//! [`Ranks`] goes with a [`Job`](crate::session::Job). The default is one rank alone, which asks nobody and trains as if this
+//! module were not there. Gradients and losses are summed inside recorded steps (see [`rekindle::reduce`]). Besides:
+//!
+//! - The batch of a step is the whole one. Its samples are in the order that they have for one rank; rank r of n takes
+//!   [`part`](rekindle::reduce::part) r of them, and its loss counts by their share.
+//! - Once a step, before its update, ranks tell each other whether one of them failed, whether one was asked to stop, and how
+//!   many of its predictions were right. An evaluation ends in the same way.
+//! - Where a rank can fail by itself, all wait for each other: either all go on, or all end with their own errors, and those
+//!   that have none with [`RunError::OtherRank`]. An error of one rank that the others do not learn of ends its process,
+//!   and `mpirun` ends the others.
+//! - Rank 0 alone has a folder, weights to start from and a record. Its parameters, or its snapshot, are everybody's.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    ops::Range,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use bincode::config;
+use rekindle::{
+    record::RecordError,
+    reduce::{self, ReduceError, Reducer, agree, broadcast_parameters},
+    sequential::Sequential,
+};
+use rekindle_plan::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tempfile::NamedTempFile;
+use thiserror::Error;
+
+use crate::{
+    RunDirError, TrainError,
+    executor_kind::ExecutorKind,
+    model::stage::Stage,
+    record::RankRecord,
+    session::{Job, RunError},
+    snapshot::Snapshot,
+};
+
+/// Bytes of a snapshot that are sent at a time.
+const PIECE: usize = 256 << 10;
+
+/// The ranks that train together, as one of them sees it. Clones are the same rank.
+#[derive(Clone, Default)]
+pub struct Ranks(Option<Arc<Shared>>);
+
+struct Shared {
+    reducer: Arc<dyn Reducer>,
+    local: Local,
+    asked_to_stop: fn() -> bool,
+    /// Whether any rank was asked to stop when they told each other last.
+    stopping: AtomicBool,
+    /// Whether all ranks are about to end.
+    ending: AtomicBool,
+    own: Mutex<RankRecord>,
+    all: Mutex<Vec<RankRecord>>,
+}
+
+/// A rank's place among those of its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Local {
+    /// Its number on this machine, from 0.
+    pub rank: usize,
+    /// How many ranks this machine has.
+    pub ranks: usize,
+}
+
+/// Why a job cannot be trained by several ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RanksRefused {
+    /// Some rank would have no sample.
+    #[error(
+        "a batch of {batch} cannot be shared by {ranks} ranks: start {batch} at most, or make `batch` larger"
+    )]
+    FewSamples {
+        /// Samples of a step.
+        batch: usize,
+        /// How many ranks there are.
+        ranks: usize,
+    },
+    /// A rank's part of the batch has no equal parts.
+    #[error(
+        "`accumulate = {accumulate}` does not divide a rank's {samples} of the batch's {batch} samples: choose `batch` as a \
+         multiple of {}, ranks times `accumulate`", ranks * accumulate
+    )]
+    Accumulate {
+        /// Parts that are asked for.
+        accumulate: usize,
+        /// Samples of the rank.
+        samples: usize,
+        /// Samples of a step.
+        batch: usize,
+        /// How many ranks there are.
+        ranks: usize,
+    },
+    /// Modules run in one process.
+    #[error(
+        "several ranks train recorded steps alone: leave out `--verify` and `--executor modules`"
+    )]
+    Modules,
+}
+
+/// What predictions came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    pub(crate) samples: usize,
+    pub(crate) predictions: usize,
+    /// `None` where there are no classes.
+    pub(crate) correct: Option<i64>,
+    /// The sum of their losses.
+    pub(crate) loss: f64,
+}
+
+impl Tally {
+    fn and(self, other: Self) -> Self {
+        let correct = match (self.correct, other.correct) {
+            (Some(one), Some(other)) => Some(one + other),
+            // A rank without samples has counted nothing.
+            (one, other) => one.or(other),
+        };
+        Self {
+            samples: self.samples + other.samples,
+            predictions: self.predictions + other.predictions,
+            correct,
+            loss: self.loss + other.loss,
+        }
+    }
+
+    /// Share of the predictions that are right.
+    pub(crate) fn accuracy(&self) -> Option<f64> {
+        let correct = self.correct?;
+        Some(correct as f64 / self.predictions.max(1) as f64)
+    }
+}
+
+/// What a rank tells the others.
+#[derive(Serialize, Deserialize)]
+struct Said {
+    /// `None` if it failed.
+    tally: Option<Tally>,
+    stop: bool,
+    record: RankRecord,
+}
+
+impl Shared {
+    fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>, ReduceError> {
+        let wrong = |error: &dyn std::fmt::Display| ReduceError::Failed(error.to_string());
+        let own = bincode::serde::encode_to_vec(own, config::standard());
+        let own = own.map_err(|error| wrong(&error))?;
+        let all = self.reducer.all_gather(own).wait()?;
+        let all = all.iter().map(|bytes| {
+            let read = bincode::serde::decode_from_slice(bytes, config::standard());
+            read.map(|(value, _)| value).map_err(|error| wrong(&error))
+        });
+        all.collect()
+    }
+
+    /// What rank 0 gives.
+    fn from_first(&self, bytes: Vec<u8>) -> Result<Vec<u8>, RunError> {
+        Ok(self
+            .reducer
+            .broadcast(0, bytes)
+            .wait()
+            .map_err(RecordError::from)?)
+    }
+}
+
+impl Ranks {
+    /// Those that `reducer` connects. `asked_to_stop` says whether this rank was asked to stop in good order: then all do,
+    /// after the same step.
+    #[must_use]
+    pub fn new(reducer: Arc<dyn Reducer>, local: Local, asked_to_stop: fn() -> bool) -> Self {
+        Self(Some(Arc::new(Shared {
+            reducer,
+            local,
+            asked_to_stop,
+            stopping: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            own: Mutex::default(),
+            all: Mutex::default(),
+        })))
+    }
+
+    /// What connects this rank with the others; `None` where there are none.
+    #[must_use]
+    pub fn reducer(&self) -> Option<Arc<dyn Reducer>> {
+        self.0.as_ref().map(|shared| Arc::clone(&shared.reducer))
+    }
+
+    /// This rank's number, from 0.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.0.as_ref().map_or(0, |shared| shared.reducer.rank())
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.as_ref().map_or(1, |shared| shared.reducer.ranks())
+    }
+
+    /// Whether nobody else is there.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Its place on its machine.
+    #[must_use]
+    pub fn local(&self) -> Local {
+        let alone = Local { rank: 0, ranks: 1 };
+        self.0.as_ref().map_or(alone, |shared| shared.local)
+    }
+
+    /// The rank's own of so many samples: all, where it is alone.
+    #[must_use]
+    pub fn part(&self, samples: usize) -> Range<usize> {
+        reduce::part(samples, self.rank(), self.count())
+    }
+
+    /// Whether all ranks are well; `well` is this one. If not, all are about to [end](Self::ends_with_others).
+    ///
+    /// # Errors
+    ///
+    /// If ranks do not answer.
+    pub fn all_well(&self, well: bool) -> Result<bool, ReduceError> {
+        let Some(shared) = &self.0 else {
+            return Ok(well);
+        };
+        let all = shared.gather(&well)?.into_iter().all(|well| well);
+        shared.ending.store(!all, Relaxed);
+        Ok(all)
+    }
+
+    /// Whether all ranks end now, each knowing that the others do: they may still talk to each other.
+    #[must_use]
+    pub fn ends_with_others(&self) -> bool {
+        let ending = |shared: &Arc<Shared>| shared.ending.load(Relaxed);
+        self.0.as_ref().is_some_and(ending)
+    }
+
+    /// Goes on if all ranks can, each with its own result.
+    pub(crate) fn settled<T>(&self, own: Result<T, RunError>) -> Result<T, RunError> {
+        if self.is_alone() || own.as_ref().is_err_and(RunError::is_of_network) {
+            return own;
+        }
+        let own = own.map_err(|error| match error.is_of_another_rank() {
+            true => RunError::OtherRank,
+            false => error,
+        });
+        let all = self.all_well(own.is_ok()).map_err(RecordError::from)?;
+        match own {
+            Ok(_) if !all => Err(RunError::OtherRank),
+            own => own,
+        }
+    }
+
+    /// The run is done, on all ranks.
+    pub(crate) fn finished(&self) {
+        if let Some(shared) = &self.0 {
+            shared.ending.store(true, Relaxed);
+        }
+    }
+
+    /// Checks that the job can be shared.
+    pub(crate) fn check(&self, job: &Job<'_>) -> Result<(), RanksRefused> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        let (batch, ranks) = (job.settings.batch, self.count());
+        let accumulate = job.settings.accumulate.max(1);
+        if job.executor == ExecutorKind::Modules {
+            return Err(RanksRefused::Modules);
+        }
+        if batch < ranks {
+            return Err(RanksRefused::FewSamples { batch, ranks });
+        }
+        // The first rank's is the largest, the last rank's the smallest.
+        let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());
+        match parts.into_iter().find(|part| part % accumulate > 0) {
+            None => Ok(()),
+            Some(samples) => Err(RanksRefused::Accumulate {
+                accumulate,
+                samples,
+                batch,
+                ranks,
+            }),
+        }
+    }
+
+    /// Fails, on all ranks alike, unless all train the same: `fingerprint` tells model, data and most settings.
+    pub(crate) fn agree(&self, job: &Job<'_>, fingerprint: &str) -> Result<(), RunError> {
+        let Some(shared) = &self.0 else {
+            return Ok(());
+        };
+        let settings = serde_json::to_string(job.settings).unwrap_or_default();
+        let eval = job.eval.map(|data| (data.identity(), data.len()));
+        let data = (job.train.identity(), job.train.len(), eval);
+        let agree = |what: &str, own: &str| agree(&*shared.reducer, what, own.as_bytes());
+        agree("the versions of rekindle", env!("CARGO_PKG_VERSION"))
+            .and_then(|()| {
+                agree(
+                    "the data",
+                    &serde_json::to_string(&data).unwrap_or_default(),
+                )
+            })
+            .and_then(|()| agree("the config and its options", &(settings + fingerprint)))
+            .map_err(|error| RecordError::from(error).into())
+    }
+
+    /// Rank 0's snapshot, on all ranks: through a temporary file, as the others may not see its folder.
+    pub(crate) fn snapshot(&self, own: Option<Snapshot>) -> Result<Option<Snapshot>, RunError> {
+        let Some(shared) = &self.0 else {
+            return Ok(own);
+        };
+        let there = shared.from_first(vec![u8::from(own.is_some())])? == [1];
+        match own {
+            Some(own) => {
+                let refused = || RunDirError::refused(own.path(), "read");
+                let mut file = File::open(own.path()).map_err(refused())?;
+                loop {
+                    let mut piece = Vec::with_capacity(PIECE);
+                    let mut next = (&mut file).take(PIECE as u64);
+                    next.read_to_end(&mut piece).map_err(refused())?;
+                    if shared.from_first(piece)?.is_empty() {
+                        return Ok(Some(own));
+                    }
+                }
+            }
+            None if !there => Ok(None),
+            None => {
+                let mut file = NamedTempFile::new();
+                loop {
+                    let piece = shared.from_first(Vec::new())?;
+                    if piece.is_empty() {
+                        break;
+                    }
+                    // Whatever fails, the next piece comes.
+                    file = file.and_then(|mut file| file.write_all(&piece).map(|()| file));
+                }
+                let folder = std::env::temp_dir();
+                let file = file.map_err(RunDirError::refused(&folder, "written"))?;
+                Ok(Some(Snapshot::open(file.path())?))
+            }
+        }
+    }
+
+    /// Rank 0's parameters and running statistics, on all ranks.
+    pub(crate) fn parameters(
+        &self,
+        model: Sequential<Stage>,
+    ) -> Result<Sequential<Stage>, RunError> {
+        match &self.0 {
+            None => Ok(model),
+            Some(shared) => broadcast_parameters(&*shared.reducer, model)
+                .map_err(|error| RecordError::from(error).into()),
+        }
+    }
+
+    /// Tells the others what this rank came to, with the highest peak so far, and learns what all came to together.
+    ///
+    /// # Errors
+    ///
+    /// This rank's own, else [`TrainError::OtherRank`] if another failed.
+    pub(crate) fn tell(
+        &self,
+        own: Result<Tally, TrainError>,
+        peak: impl FnOnce() -> Bytes,
+    ) -> Result<Tally, TrainError> {
+        let Some(shared) = &self.0 else {
+            return own;
+        };
+        if own.as_ref().is_err_and(TrainError::is_of_network) {
+            return own;
+        }
+        let record = {
+            let mut record = shared.own.lock().unwrap_or_else(PoisonError::into_inner);
+            record.measured_peak_bytes = peak();
+            record.clone()
+        };
+        let said = Said {
+            tally: own.as_ref().ok().copied(),
+            stop: (shared.asked_to_stop)(),
+            record,
+        };
+        let (own, all) = match (own, shared.gather(&said)) {
+            (own, Ok(all)) => (own, all),
+            (Err(own), Err(_)) => return Err(own),
+            (Ok(_), Err(error)) => return Err(RecordError::from(error).into()),
+        };
+        if all.iter().any(|one| one.stop) {
+            shared.stopping.store(true, Relaxed);
+        }
+        own?;
+        let tallies: Option<Vec<Tally>> = all.iter().map(|one| one.tally).collect();
+        let records = all.into_iter().map(|one| one.record).collect();
+        *shared.all.lock().unwrap_or_else(PoisonError::into_inner) = records;
+        let sum = tallies.and_then(|tallies| tallies.into_iter().reduce(Tally::and));
+        sum.ok_or(TrainError::OtherRank)
+    }
+
+    /// Tells the others that this rank failed, if they do not know.
+    pub(crate) fn fail(&self, own: TrainError, peak: impl FnOnce() -> Bytes) -> TrainError {
+        self.tell(Err(own), peak)
+            .err()
+            .unwrap_or(TrainError::OtherRank)
+    }
+
+    /// Notes what this rank's record says from now on.
+    pub(crate) fn note(&self, change: impl FnOnce(&mut RankRecord)) {
+        if let Some(shared) = &self.0 {
+            change(&mut shared.own.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// What all ranks have told last, by rank; nothing of a rank that is alone.
+    pub(crate) fn records(&self) -> Vec<RankRecord> {
+        let all = |shared: &Arc<Shared>| {
+            let all = shared.all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.clone()
+        };
+        self.0.as_ref().map_or_else(Vec::new, all)
+    }
+
+    /// Whether the run stops here: of a rank that is alone, whether it was `asked`.
+    pub(crate) fn stops(&self, asked: bool) -> bool {
+        match &self.0 {
+            None => asked,
+            Some(shared) => shared.stopping.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use rekindle::reduce::in_process;
+
+    use super::*;
+
+    /// What each of three ranks comes to, the last of which is asked to stop.
+    fn told(
+        own: fn(usize) -> Result<Tally, TrainError>,
+    ) -> Vec<(Result<Tally, TrainError>, Ranks)> {
+        let ranks = in_process(3, None).into_iter().map(|reducer| {
+            thread::spawn(move || {
+                let rank = reducer.rank();
+                let asked: fn() -> bool = if rank == 2 { || true } else { || false };
+                let ranks = Ranks::new(Arc::new(reducer), Local { rank, ranks: 3 }, asked);
+                let told = ranks.tell(own(rank), || Bytes(rank as u64));
+                (told, ranks)
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let ended = ranks.into_iter().map(|rank| rank.join().expect("no panic"));
+        ended.collect()
+    }
+
+    #[test]
+    fn ranks_add_up_what_they_came_to_and_stop_together() {
+        let own = |rank| {
+            Ok(Tally {
+                samples: rank,
+                predictions: 2 * rank,
+                // A rank without samples counts nothing.
+                correct: (rank > 0).then_some(rank as i64),
+                loss: 0.5 * rank as f64,
+            })
+        };
+        let all = Tally {
+            samples: 3,
+            predictions: 6,
+            correct: Some(3),
+            loss: 1.5,
+        };
+        for (told, ranks) in told(own) {
+            assert_eq!(told, Ok(all));
+            assert!(ranks.stops(false));
+            let peaks = ranks
+                .records()
+                .into_iter()
+                .map(|one| one.measured_peak_bytes);
+            assert!(peaks.eq([0, 1, 2].map(Bytes)));
+        }
+        let alone = Ranks::default();
+        assert_eq!(alone.tell(Ok(all), || Bytes(1)), Ok(all));
+        assert!(alone.stops(true) && !alone.stops(false) && alone.records().is_empty());
+    }
+
+    #[test]
+    fn a_rank_that_fails_has_all_fail() {
+        let device = || TrainError::Device("gone".into());
+        let own = |rank| match rank {
+            1 => Err(TrainError::Device("gone".into())),
+            _ => Ok(Tally::default()),
+        };
+        let told: Vec<_> = told(own).into_iter().map(|(told, _)| told).collect();
+        let other = || Err(TrainError::OtherRank);
+        assert_eq!(told, [other(), Err(device()), other()]);
+    }
+}

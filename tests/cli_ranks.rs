@@ -1,0 +1,532 @@
+//! `rekindle train` under `mpirun`. All but one of these tests need the feature `mpi`, and `mpirun`.
+#![cfg(unix)]
+
+#[path = "support/history.rs"]
+mod history;
+mod support;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use self::support::{document, folder, messages, rekindle};
+
+/// Layers of GELU on a batch of which two ranks have 501 and 500 samples, and three have 334, 334 and 333.
+const MLP: &str = r#"
+[data]
+type = "synthetic"
+shape = [32]
+target = { classes = 5 }
+samples = 1300
+eval_split = 0.2
+
+[model]
+layers = [{ repeat = 12, layers = [{ type = "linear", out = 64 }, "gelu"] }, { type = "linear", out = 5 }]
+
+[train]
+steps = 20
+batch = 1001
+eval_every = 10
+learning_rate = 1e-3
+
+[run]
+snapshot_every = 5
+"#;
+
+/// A small transformer on tokens, its batch of 35 shared by 2 and 3 ranks, its gradients clipped by their common norm.
+const GPT: &str = r#"
+[data]
+type = "synthetic"
+shape = [32]
+vocab = 32
+target = { token_classes = 32 }
+samples = 64
+
+[model]
+layers = [
+  { type = "embedding", dim = 32 },
+  { type = "positions" },
+  { repeat = 4, layers = [
+    { type = "residual", layers = [{ type = "layer_norm" }, { type = "attention", heads = 4 }] },
+    { type = "residual", layers = [{ type = "linear", out = 128 }, "gelu", { type = "linear", out = 32 }] },
+  ] },
+  { type = "unembedding" },
+]
+
+[train]
+steps = 20
+batch = 35
+optimizer = "adamw"
+learning_rate = 1e-3
+clip = { type = "global_norm", max = 0.5 }
+"#;
+
+/// Data that is not there.
+const NO_DATA: &str = r#"
+[data]
+type = "mnist"
+folder = "nowhere"
+
+[model]
+layers = ["flatten", { type = "linear", out = 10 }]
+
+[train]
+steps = 1
+batch = 8
+"#;
+
+/// How far losses of several ranks may be from those of one, relative: sums of 32-bit values in another order, over 20
+/// updates.
+const TOLERANCE: f64 = 1e-4;
+
+/// How long a job may take. One that hangs takes longer.
+const HANGS: Duration = Duration::from_secs(120);
+
+/// Jobs of several processes take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A job's turn, where there is MPI.
+fn turn() -> Option<MutexGuard<'static, ()>> {
+    let found = Command::new("mpirun").arg("--version").output();
+    if !cfg!(feature = "mpi") || found.is_err() {
+        eprintln!("skipped: needs the feature `mpi`, and `mpirun`");
+        return None;
+    }
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// `mpirun`, which needs to be told of ranks and programs.
+fn mpirun(folder: &Path) -> Command {
+    let mut command = Command::new("timeout");
+    command.args([&HANGS.as_secs().to_string(), "mpirun"]);
+    // More ranks than cores, and root, as in containers.
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.env("REKINDLE_CACHE", "").env("NO_COLOR", "1");
+    command.env_remove("RUST_BACKTRACE");
+    command.arg("--oversubscribe").current_dir(folder);
+    command
+}
+
+/// `rekindle` by so many ranks.
+fn ranks(count: usize, folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = mpirun(folder);
+    command.args(["-n", &count.to_string()]);
+    command.arg(cargo_bin("rekindle")).args(arguments);
+    command
+}
+
+/// Trains what is in `run.toml`.
+fn trained(count: usize, folder: &TempDir, run: &str, more: &[&str]) -> Value {
+    let arguments = [&["train", "run.toml", "--device", "cpu", "-o", run], more].concat();
+    let arguments = [&arguments[..], &["--json"]].concat();
+    let output = match count {
+        1 => rekindle(folder.path(), &arguments),
+        _ => ranks(count, folder.path(), &arguments)
+            .output()
+            .expect("started"),
+    };
+    assert!(output.status.success(), "{}", messages(&output));
+    document(&output)
+}
+
+fn losses(folder: &TempDir, run: &str) -> Vec<f64> {
+    let losses = history::losses(&folder.path().join(run)).into_iter();
+    losses.map(|loss| loss.parse().expect("a number")).collect()
+}
+
+#[track_caller]
+fn close(one: f64, other: f64) {
+    assert!(
+        (one - other).abs() <= TOLERANCE * one.abs(),
+        "{one}, {other}"
+    );
+}
+
+#[track_caller]
+fn all_close(one: &[f64], other: &[f64]) {
+    assert_eq!(one.len(), other.len());
+    for (one, other) in one.iter().zip(other) {
+        close(*one, *other);
+    }
+}
+
+/// Every rank's peak, and its budget.
+fn within_budgets(record: &Value, count: usize) {
+    let ranks = record["ranks"].as_array().expect("a list");
+    assert_eq!(ranks.len(), count);
+    for rank in ranks {
+        let bytes = |key: &str| rank[key].as_u64().expect("bytes");
+        assert!(bytes("measured_peak_bytes") > 0);
+        assert!(
+            bytes("measured_peak_bytes") <= bytes("budget_bytes"),
+            "{rank}"
+        );
+    }
+    let batch = ranks
+        .iter()
+        .map(|rank| rank["batch"].as_u64().expect("samples"));
+    assert_eq!(Some(batch.sum()), record["batch"].as_u64());
+}
+
+/// Trains by 1, 2 and 3 ranks, plain and within a share of what the plain step of a rank takes.
+fn ranks_train_as_one(config: &str, share: f64) {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    let folder = folder(config);
+    let alone = trained(1, &folder, "alone", &[]);
+    assert_eq!(alone["ranks"].as_array().map(Vec::len), Some(0));
+    let expected = losses(&folder, "alone");
+    assert_eq!(expected.len(), 20);
+    for count in [2, 3] {
+        let [plain, tight] = ["plain", "tight"].map(|run| format!("{run}-{count}"));
+        let record = trained(count, &folder, &plain, &[]);
+        all_close(&expected, &losses(&folder, &plain));
+        let evaluation = &record["evaluation"];
+        assert_eq!(evaluation["samples"], alone["evaluation"]["samples"]);
+        assert_eq!(evaluation["accuracy"], alone["evaluation"]["accuracy"]);
+        if let Some(loss) = evaluation["loss"].as_f64() {
+            close(alone["evaluation"]["loss"].as_f64().expect("a loss"), loss);
+        }
+
+        let peak = record["predicted_peak_bytes"].as_f64().expect("bytes");
+        let budget = format!("{}B", (peak * share) as u64);
+        let record = trained(count, &folder, &tight, &["--budget", &budget]);
+        assert_eq!(record["recomputes"], true);
+        within_budgets(&record, count);
+        all_close(&expected, &losses(&folder, &tight));
+    }
+    trained(3, &folder, "again", &[]);
+    assert_eq!(losses(&folder, "plain-3"), losses(&folder, "again"));
+}
+
+#[test]
+fn ranks_train_an_mlp_as_one_process() {
+    ranks_train_as_one(MLP, 0.9);
+}
+
+#[test]
+fn ranks_train_a_transformer_as_one_process() {
+    ranks_train_as_one(GPT, 0.9);
+}
+
+/// The processes that a job's `mpirun` has started, and it.
+fn processes(job: &Child) -> (String, Vec<String>) {
+    let children = |id: &str| -> Vec<String> {
+        let text = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let text = text.expect("Linux tells");
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    let [mpirun] = &children(&job.id().to_string())[..] else {
+        panic!("`timeout` starts one process");
+    };
+    (mpirun.clone(), children(mpirun))
+}
+
+/// Whether a process is there that has not ended.
+fn runs(id: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{id}/stat"));
+    let state = status
+        .ok()
+        .and_then(|text| text.rsplit_once(") ")?.1.chars().next());
+    state.is_some_and(|state| state != 'Z')
+}
+
+/// Starts an endless job, and sends a signal to one of its ranks, else to `mpirun`, once a snapshot is there.
+fn signalled(folder: &TempDir, signal: &str, to: Option<usize>) -> Output {
+    let endless = [
+        "train",
+        "run.toml",
+        "--device",
+        "cpu",
+        "--steps",
+        "100000000",
+    ];
+    let mut job = mpirun(folder.path());
+    if to.is_none() {
+        // Open MPI waits so many seconds before it hands the signal on, and again before it kills.
+        job.args(["--mca", "odls_base_sigkill_timeout", "6"]);
+    }
+    job.args(["-n", "3"]).arg(cargo_bin("rekindle"));
+    let mut job = job
+        .args(endless)
+        .args(["-o", "run"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut said = BufReader::new(job.stderr.take().expect("piped"));
+    let (mut text, mut line) = (String::new(), String::new());
+    while !folder.path().join("run/snapshot-5").is_file() {
+        line.clear();
+        let read = said.read_line(&mut line).expect("text");
+        text += &line;
+        assert!(read > 0, "{text}");
+        if line.starts_with("step ") {
+            while !folder.path().join("run/snapshot-5").is_file() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    let (mpirun, ranks) = processes(&job);
+    assert_eq!(ranks.len(), 3);
+    let id = to.map_or(&mpirun, |rank| &ranks[rank]);
+    let started = Instant::now();
+    let killed = Command::new("kill").args([signal, id]).status();
+    assert!(killed.expect("kill").success());
+    let mut stderr = Vec::new();
+    said.read_to_end(&mut stderr).expect("text");
+    let output = job.wait_with_output().expect("a child");
+    eprintln!("ended {:?} after {signal}", started.elapsed());
+    while ranks.iter().any(|rank| runs(rank)) {
+        assert!(started.elapsed() < HANGS, "a rank goes on");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_ne!(output.status.code(), Some(124), "the job hangs");
+    assert!(!output.status.success());
+    Output { stderr, ..output }
+}
+
+#[test]
+fn a_job_that_lost_a_rank_continues_with_other_ranks() {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    let folder = folder(MLP);
+    signalled(&folder, "-KILL", Some(1));
+    let lost = losses(&folder, "run").len();
+    // The newest snapshot is from a step before.
+    let steps = (lost + 20).to_string();
+    trained(1, &folder, "alone", &["--steps", &steps]);
+    let expected = losses(&folder, "alone");
+    for (count, more) in [(2, 10), (3, 5), (1, 5)] {
+        let done = losses(&folder, "run").len().max(lost);
+        let steps = (done + more).to_string();
+        let resume = ["train", "--resume", "run", "--steps", &steps, "--json"];
+        let output = ranks(count, folder.path(), &resume).output();
+        let output = output.expect("started");
+        assert!(output.status.success(), "{}", messages(&output));
+        let record = document(&output);
+        assert!(record["resumed_at"].as_u64() > Some(0));
+        assert_eq!(
+            record["ranks"].as_array().map(Vec::len),
+            Some(if count > 1 { count } else { 0 })
+        );
+        let all = losses(&folder, "run");
+        all_close(&expected[..all.len()], &all);
+    }
+}
+
+/// Activations of 20 MB each on two ranks, which the allocator asks the system for one by one.
+const LARGE: &str = "
+[data]
+type = 'synthetic'
+shape = [4]
+target = { classes = 8 }
+samples = 80000
+eval_split = 0
+[model]
+layers = [
+    { type = 'linear', out = 128 }, { type = 'relu' }, { type = 'linear', out = 128 }, { type = 'relu' },
+    { type = 'linear', out = 128 }, { type = 'relu' }, { type = 'linear', out = 8 },
+]
+[train]
+batch = 80000
+steps = 4
+";
+
+#[test]
+fn a_rank_that_runs_short_of_memory_plans_smaller_and_all_repeat_the_batch() {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    let folder = folder(LARGE);
+    trained(2, &folder, "whole", &[]);
+    let train = [
+        "train", "run.toml", "--device", "cpu", "--json", "-o", "short",
+    ];
+    let mut job = ranks(2, folder.path(), &train);
+    let job = job.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut job = job.expect("started");
+    let mut said = BufReader::new(job.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.starts_with("step 1/") {
+        line.clear();
+        assert!(said.read_line(&mut line).expect("text") > 0);
+    }
+    let (_, ranks) = processes(&job);
+    let status = fs::read_to_string(format!("/proc/{}/status", ranks[1])).expect("a status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
+    let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    // Two activations less than steps have taken so far.
+    let limit = peak.expect("a peak") * 1024 - 2 * 20_500_000;
+    let limited = Command::new("prlimit")
+        .args(["--pid", &ranks[1], &format!("--as={limit}:")])
+        .status();
+    assert!(limited.expect("prlimit").success());
+    let mut stderr = Vec::new();
+    said.read_to_end(&mut stderr).expect("text");
+    let output = job.wait_with_output().expect("a child");
+    let output = Output { stderr, ..output };
+    assert!(output.status.success(), "{}", messages(&output));
+    let record = document(&output);
+    assert_eq!(record["ranks"][0]["replans"], 0);
+    assert!(record["ranks"][1]["replans"].as_u64() > Some(0), "{record}");
+    assert_eq!(losses(&folder, "short"), losses(&folder, "whole"));
+}
+
+#[test]
+fn a_signal_ends_all_ranks_after_one_step_with_one_snapshot() {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    // One snapshot of its own, after step 5.
+    let config = MLP.replace(
+        "snapshot_every = 5",
+        "snapshot_every = 5\nkeep_snapshots = 1",
+    );
+    for to in [None, Some(2)] {
+        let folder = folder(&config);
+        let output = signalled(&folder, "-TERM", to);
+        let said = messages(&output);
+        assert_eq!(said.matches("interrupted after step").count(), 1, "{said}");
+        let record = fs::read(folder.path().join("run/run.json")).expect("a record");
+        let record: Value = serde_json::from_slice(&record).expect("JSON");
+        assert_eq!(record["interrupted"], true);
+        let steps = losses(&folder, "run").len();
+        assert_eq!(record["steps"], steps);
+        let files = fs::read_dir(folder.path().join("run")).expect("a folder");
+        let files = files.map(|file| file.expect("a file").file_name());
+        let names = files.map(|name| name.to_string_lossy().into_owned());
+        let mut snapshots: Vec<String> =
+            names.filter(|name| name.starts_with("snapshot")).collect();
+        snapshots.sort();
+        // That of the best evaluation stays too.
+        let best = record["best_evaluation"]["step"].as_u64();
+        let mut expected =
+            [best, Some(steps as u64)].map(|step| step.map(|step| format!("snapshot-{step}")));
+        expected.sort();
+        let mut expected: Vec<String> = expected.into_iter().flatten().collect();
+        expected.dedup();
+        assert_eq!(snapshots, expected);
+    }
+}
+
+/// Runs a job that is refused: its code and messages.
+#[track_caller]
+fn refused(mut job: Command, code: i32, once: &str) {
+    let output = job.output().expect("started");
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert_eq!(said.matches(once).count(), 1, "{once}: {said}");
+    assert!(!said.contains("another rank"), "{said}");
+}
+
+#[test]
+fn what_ranks_cannot_do_is_said_once() {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    let folder = folder(MLP);
+    let train = |count: usize, more: &[&str]| {
+        let arguments = [&["train", "run.toml", "--device", "cpu"], more].concat();
+        ranks(count, folder.path(), &arguments)
+    };
+    let few = "a batch of 2 cannot be shared by 3 ranks";
+    refused(train(3, &["--batch", "2"]), 2, few);
+    refused(
+        train(2, &["--executor", "modules"]),
+        2,
+        "recorded steps alone",
+    );
+    refused(
+        train(2, &["--supervise", "-o", "run"]),
+        2,
+        "`--supervise` starts",
+    );
+    refused(train(2, &["--steps", "x"]), 2, "invalid value 'x'");
+    refused(train(2, &["--budget", "1KiB"]), 3, "try `--budget");
+    let one_process = "`rekindle sweep` is one process";
+    refused(
+        ranks(2, folder.path(), &["sweep", "run.toml"]),
+        2,
+        one_process,
+    );
+    let parts = MLP.replace("batch = 1001", "batch = 1002\naccumulate = 3");
+    fs::write(folder.path().join("run.toml"), parts).expect("written");
+    refused(train(3, &[]), 2, "does not divide a rank's 334");
+    fs::write(folder.path().join("run.toml"), "[model]\nlayer = 1\n").expect("written");
+    refused(train(3, &[]), 2, "has no `data`");
+}
+
+#[test]
+fn ranks_that_differ_are_named_once() {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    let folder = folder(MLP);
+    let others = [
+        (
+            "rate",
+            MLP.replace("1e-3", "2e-3"),
+            2,
+            "the config and its options of rank 1 differ",
+        ),
+        (
+            "data",
+            MLP.replace("samples = 1300", "samples = 1400"),
+            2,
+            "the data of rank 1 differ",
+        ),
+        ("none", NO_DATA.to_owned(), 5, "rank 1: "),
+    ];
+    for (name, config, code, once) in others {
+        let file = format!("{name}.toml");
+        fs::write(folder.path().join(&file), config).expect("written");
+        let mut job = mpirun(folder.path());
+        for (separator, config) in [(None, "run.toml"), (Some(":"), &file)] {
+            job.args(separator)
+                .args(["-n", "1"])
+                .arg(cargo_bin("rekindle"));
+            job.args(["train", config, "--device", "cpu"]);
+        }
+        refused(job, code, once);
+    }
+}
+
+/// Both ranks of a job whose `mpirun` is not there.
+#[test]
+fn a_build_without_mpi_names_the_feature_once() {
+    if cfg!(feature = "mpi") {
+        eprintln!("skipped: this build has MPI");
+        return;
+    }
+    let folder = folder(MLP);
+    let rank = |rank: &str| {
+        let output = Command::new(cargo_bin("rekindle"))
+            .envs([
+                ("OMPI_COMM_WORLD_SIZE", "2"),
+                ("OMPI_COMM_WORLD_RANK", rank),
+            ])
+            .args(["train", "run.toml"])
+            .current_dir(folder.path())
+            .output()
+            .expect("started");
+        assert_eq!(output.status.code(), Some(2));
+        messages(&output)
+    };
+    let first = rank("0");
+    assert_eq!(first.matches("`--features mpi`").count(), 1, "{first}");
+    assert_eq!(rank("1"), "");
+}
