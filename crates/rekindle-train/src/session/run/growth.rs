@@ -78,7 +78,7 @@ pub(super) fn predicted(timeline: &Timeline, parts: i64, batch: Bytes) -> Option
     for action in &timeline.actions {
         phase = match (action.pass, phase) {
             (Pass::Loss, Phase::Forward) => Phase::Loss,
-            (Pass::Forward | Pass::Loss, phase) => phase,
+            (Pass::Forward | Pass::Loss | Pass::Offload | Pass::Fetch, phase) => phase,
             (Pass::Recompute | Pass::Backward, _) => Phase::Backward,
             (Pass::Optimizer, _) => break,
         };
