@@ -12,6 +12,9 @@
 //!   and `mpirun` ends the others.
 //! - Rank 0 alone has a folder, weights to start from and a record. Its parameters, or its snapshot, are everybody's.
 
+mod refused;
+mod tally;
+
 use std::{
     fs::File,
     io::{Read, Write},
@@ -31,16 +34,16 @@ use rekindle::{
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
-use thiserror::Error;
 
 use crate::{
     RunDirError, TrainError,
-    executor_kind::ExecutorKind,
     model::stage::Stage,
     record::RankRecord,
     session::{Job, RunError},
     snapshot::Snapshot,
 };
+pub use refused::RanksRefused;
+pub(crate) use tally::Tally;
 
 /// Bytes of a snapshot that are sent at a time.
 const PIECE: usize = 256 << 10;
@@ -68,74 +71,6 @@ pub struct Local {
     pub rank: usize,
     /// How many ranks this machine has.
     pub ranks: usize,
-}
-
-/// Why a job cannot be trained by several ranks.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum RanksRefused {
-    /// Some rank would have no sample.
-    #[error(
-        "a batch of {batch} cannot be shared by {ranks} ranks: start {batch} at most, or make `batch` larger"
-    )]
-    FewSamples {
-        /// Samples of a step.
-        batch: usize,
-        /// How many ranks there are.
-        ranks: usize,
-    },
-    /// A rank's part of the batch has no equal parts.
-    #[error(
-        "`accumulate = {accumulate}` does not divide a rank's {samples} of the batch's {batch} samples: choose `batch` as a \
-         multiple of {}, ranks times `accumulate`", ranks * accumulate
-    )]
-    Accumulate {
-        /// Parts that are asked for.
-        accumulate: usize,
-        /// Samples of the rank.
-        samples: usize,
-        /// Samples of a step.
-        batch: usize,
-        /// How many ranks there are.
-        ranks: usize,
-    },
-    /// Modules run in one process.
-    #[error(
-        "several ranks train recorded steps alone: leave out `--verify` and `--executor modules`"
-    )]
-    Modules,
-}
-
-/// What predictions came to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Tally {
-    pub(crate) samples: usize,
-    pub(crate) predictions: usize,
-    /// `None` where there are no classes.
-    pub(crate) correct: Option<i64>,
-    /// The sum of their losses.
-    pub(crate) loss: f64,
-}
-
-impl Tally {
-    fn and(self, other: Self) -> Self {
-        let correct = match (self.correct, other.correct) {
-            (Some(one), Some(other)) => Some(one + other),
-            // A rank without samples has counted nothing.
-            (one, other) => one.or(other),
-        };
-        Self {
-            samples: self.samples + other.samples,
-            predictions: self.predictions + other.predictions,
-            correct,
-            loss: self.loss + other.loss,
-        }
-    }
-
-    /// Share of the predictions that are right.
-    pub(crate) fn accuracy(&self) -> Option<f64> {
-        let correct = self.correct?;
-        Some(correct as f64 / self.predictions.max(1) as f64)
-    }
 }
 
 /// What a rank tells the others.
@@ -269,27 +204,9 @@ impl Ranks {
 
     /// Checks that the job can be shared.
     pub(crate) fn check(&self, job: &Job<'_>) -> Result<(), RanksRefused> {
-        if self.is_alone() {
-            return Ok(());
-        }
-        let (batch, ranks) = (job.settings.batch, self.count());
-        let accumulate = job.settings.accumulate.max(1);
-        if job.executor == ExecutorKind::Modules {
-            return Err(RanksRefused::Modules);
-        }
-        if batch < ranks {
-            return Err(RanksRefused::FewSamples { batch, ranks });
-        }
-        // The first rank's is the largest, the last rank's the smallest.
-        let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());
-        match parts.into_iter().find(|part| part % accumulate > 0) {
-            None => Ok(()),
-            Some(samples) => Err(RanksRefused::Accumulate {
-                accumulate,
-                samples,
-                batch,
-                ranks,
-            }),
+        match self.count() {
+            1 => Ok(()),
+            ranks => RanksRefused::check(job, ranks),
         }
     }
 
@@ -437,71 +354,4 @@ impl Ranks {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use rekindle::reduce::in_process;
-
-    use super::*;
-
-    /// What each of three ranks comes to, the last of which is asked to stop.
-    fn told(
-        own: fn(usize) -> Result<Tally, TrainError>,
-    ) -> Vec<(Result<Tally, TrainError>, Ranks)> {
-        let ranks = in_process(3, None).into_iter().map(|reducer| {
-            thread::spawn(move || {
-                let rank = reducer.rank();
-                let asked: fn() -> bool = if rank == 2 { || true } else { || false };
-                let ranks = Ranks::new(Arc::new(reducer), Local { rank, ranks: 3 }, asked);
-                let told = ranks.tell(own(rank), || Bytes(rank as u64));
-                (told, ranks)
-            })
-        });
-        let ranks: Vec<_> = ranks.collect();
-        let ended = ranks.into_iter().map(|rank| rank.join().expect("no panic"));
-        ended.collect()
-    }
-
-    #[test]
-    fn ranks_add_up_what_they_came_to_and_stop_together() {
-        let own = |rank| {
-            Ok(Tally {
-                samples: rank,
-                predictions: 2 * rank,
-                // A rank without samples counts nothing.
-                correct: (rank > 0).then_some(rank as i64),
-                loss: 0.5 * rank as f64,
-            })
-        };
-        let all = Tally {
-            samples: 3,
-            predictions: 6,
-            correct: Some(3),
-            loss: 1.5,
-        };
-        for (told, ranks) in told(own) {
-            assert_eq!(told, Ok(all));
-            assert!(ranks.stops(false));
-            let peaks = ranks
-                .records()
-                .into_iter()
-                .map(|one| one.measured_peak_bytes);
-            assert!(peaks.eq([0, 1, 2].map(Bytes)));
-        }
-        let alone = Ranks::default();
-        assert_eq!(alone.tell(Ok(all), || Bytes(1)), Ok(all));
-        assert!(alone.stops(true) && !alone.stops(false) && alone.records().is_empty());
-    }
-
-    #[test]
-    fn a_rank_that_fails_has_all_fail() {
-        let device = || TrainError::Device("gone".into());
-        let own = |rank| match rank {
-            1 => Err(TrainError::Device("gone".into())),
-            _ => Ok(Tally::default()),
-        };
-        let told: Vec<_> = told(own).into_iter().map(|(told, _)| told).collect();
-        let other = || Err(TrainError::OtherRank);
-        assert_eq!(told, [other(), Err(device()), other()]);
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
 use growth::GrowthWatch;
 use rekindle_plan::Bytes;
+use replan::is_partly_updated;
 
 use super::{
     Job, MemoryNow, Observer, Planned, RunError, other_executor, prepare::Built, subject::Subject,
@@ -31,7 +32,6 @@ use crate::{
 use rekindle::{
     executor::TraceEntry,
     meter::{Meter, PeakMemory},
-    record::RecordError,
 };
 
 /// Steps that are tracked, where that was asked for: the optimizer's state comes in the first.
@@ -314,21 +314,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Makes ready to run the same batch again, if it can be; ranks that have not failed wait for those that plan anew.
-    fn again(&mut self, error: TrainError, observer: &mut dyn Observer) -> Result<(), RunError> {
-        match error {
-            TrainError::Short(shortage) => self.plan_smaller(shortage, observer),
-            TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
-                self.go_back(shortage, error, observer)
-            }
-            TrainError::ShortAfterUpdates { error, .. } => {
-                Err(self.ended_by(error.into(), observer))
-            }
-            error if error.is_of_another_rank() && !is_partly_updated(&error) => Ok(()),
-            error => Err(self.ended_by(error, observer)),
-        }
-    }
-
     /// Steps done since the run was started or resumed.
     fn steps_here(&self) -> usize {
         self.trainer.steps_done() - self.resumed_at.unwrap_or(0)
@@ -465,15 +450,6 @@ impl<'a> Session<'a> {
         self.job.ranks.finished();
         Ok(record)
     }
-}
-
-/// A model that is partly updated is none to go on from.
-fn is_partly_updated(error: &TrainError) -> bool {
-    matches!(
-        error,
-        TrainError::Recorded(RecordError::PartlyUpdated { .. })
-            | TrainError::ShortAfterUpdates { .. }
-    )
 }
 
 /// What is kept back for an allocation that fails: enough to end the action that is under way.

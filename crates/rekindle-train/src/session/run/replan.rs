@@ -6,10 +6,29 @@ use super::{
     super::{Observer, OutOfMemory, Planned, PlannedAgain, RunError, other_executor},
     Session, reserve,
 };
-use crate::{device::probe, run_dir::Notice, shortage::Shortage};
+use crate::{device::probe, run_dir::Notice, shortage::Shortage, train_error::TrainError};
 use rekindle::{meter::Count, record::RecordError};
 
 impl Session<'_> {
+    /// Makes ready to run the same batch again, if it can be; ranks that have not failed wait for those that plan anew.
+    pub(super) fn again(
+        &mut self,
+        error: TrainError,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        match error {
+            TrainError::Short(shortage) => self.plan_smaller(shortage, observer),
+            TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
+                self.go_back(shortage, error, observer)
+            }
+            TrainError::ShortAfterUpdates { error, .. } => {
+                Err(self.ended_by(error.into(), observer))
+            }
+            error if error.is_of_another_rank() && !is_partly_updated(&error) => Ok(()),
+            error => Err(self.ended_by(error, observer)),
+        }
+    }
+
     /// Has another plan run the next step, which takes less memory.
     pub(super) fn plan_smaller(
         &mut self,
@@ -146,4 +165,13 @@ impl Session<'_> {
         let _ = self.save(observer);
         RunError::OutOfMemory(Box::new(error))
     }
+}
+
+/// A model that is partly updated is none to go on from.
+pub(super) fn is_partly_updated(error: &TrainError) -> bool {
+    matches!(
+        error,
+        TrainError::Recorded(RecordError::PartlyUpdated { .. })
+            | TrainError::ShortAfterUpdates { .. }
+    )
 }

@@ -1,0 +1,66 @@
+//! Jobs that several ranks cannot share.
+
+use rekindle::reduce;
+use thiserror::Error;
+
+use crate::{ExecutorKind, session::Job};
+
+/// Why a job cannot be trained by several ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RanksRefused {
+    /// Some rank would have no sample.
+    #[error(
+        "a batch of {batch} cannot be shared by {ranks} ranks: start {batch} at most, or make `batch` larger"
+    )]
+    FewSamples {
+        /// Samples of a step.
+        batch: usize,
+        /// How many ranks there are.
+        ranks: usize,
+    },
+    /// A rank's part of the batch has no equal parts.
+    #[error(
+        "`accumulate = {accumulate}` does not divide a rank's {samples} of the batch's {batch} samples: choose `batch` as a \
+         multiple of {}, ranks times `accumulate`", ranks * accumulate
+    )]
+    Accumulate {
+        /// Parts that are asked for.
+        accumulate: usize,
+        /// Samples of the rank.
+        samples: usize,
+        /// Samples of a step.
+        batch: usize,
+        /// How many ranks there are.
+        ranks: usize,
+    },
+    /// Modules run in one process.
+    #[error(
+        "several ranks train recorded steps alone: leave out `--verify` and `--executor modules`"
+    )]
+    Modules,
+}
+
+impl RanksRefused {
+    /// Checks that the job can be shared.
+    pub(super) fn check(job: &Job<'_>, ranks: usize) -> Result<(), Self> {
+        let batch = job.settings.batch;
+        let accumulate = job.settings.accumulate.max(1);
+        if job.executor == ExecutorKind::Modules {
+            return Err(Self::Modules);
+        }
+        if batch < ranks {
+            return Err(Self::FewSamples { batch, ranks });
+        }
+        // The first rank's is the largest, the last rank's the smallest.
+        let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());
+        match parts.into_iter().find(|part| part % accumulate > 0) {
+            None => Ok(()),
+            Some(samples) => Err(Self::Accumulate {
+                accumulate,
+                samples,
+                batch,
+                ranks,
+            }),
+        }
+    }
+}
