@@ -257,6 +257,7 @@ fn supervised(
         "--device",
         "cpu",
         "--supervise",
+        "--json",
         "--steps",
         steps,
     ];
@@ -294,6 +295,8 @@ fn killed(batch: &str) -> String {
     let output = ended(supervisor, messages);
     let said = support::messages(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
+    // One, whatever came before.
+    document(&output);
     assert!(said.contains("killed by the system"), "{said}");
     assert!(
         said.contains("continues from its last snapshot") && said.contains("restart 1 of"),

@@ -362,6 +362,8 @@ fn add_typed(words: &mut Vec<String>, fields: &Value) {
 pub struct Supervised {
     /// Where to write what the plan takes.
     pub note: PathBuf,
+    /// Whether it is tried within less memory than was asked for, and another follows where no plan fits that.
+    pub tried_within_less: bool,
     /// What the supervisor was started with.
     pub started: Started,
 }

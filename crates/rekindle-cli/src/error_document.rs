@@ -1,9 +1,6 @@
 //! What a command's JSON says where it fails.
 
-use std::{
-    env,
-    sync::{OnceLock, atomic::Ordering::Relaxed},
-};
+use std::{env, sync::OnceLock};
 
 use miette::Report;
 use schemars::JsonSchema;
@@ -11,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     exit,
-    failure::{Failure, SUPERVISED},
+    failure::{Failure, supervisor_goes_on},
     output,
 };
 
@@ -52,8 +49,7 @@ pub fn expect(documents: bool) {
 
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
-    let restarts = matches!(failure.code, exit::OUT_OF_MEMORY | exit::DEVICE_FAILED);
-    if restarts && SUPERVISED.load(Relaxed) {
+    if supervisor_goes_on(failure.code) {
         // The supervisor's next process answers, or the supervisor.
         return;
     }

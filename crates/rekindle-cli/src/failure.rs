@@ -5,7 +5,7 @@ use std::{
     io::Write,
     sync::{
         OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -242,8 +242,14 @@ const FAULT: &str = "the device does no more work for this process: `--resume RU
 const KERNEL: &str = "`rekindle devices` shows which NVRTC and which headers are used: both belong to one CUDA version, which is \
                       no newer than the driver's (docs/cuda.md)";
 
-/// Whether a supervisor waits for this process.
-pub static SUPERVISED: AtomicBool = AtomicBool::new(false);
+/// The exit codes after which a supervisor goes on with another process. To be set once, where there is one.
+pub static SUPERVISOR_GOES_ON: OnceLock<&'static [i32]> = OnceLock::new();
+
+/// Whether the outcome is not this process's to tell: after this exit code its supervisor goes on with another.
+pub fn supervisor_goes_on(code: i32) -> bool {
+    let codes = SUPERVISOR_GOES_ON.get();
+    codes.is_some_and(|codes| codes.contains(&code))
+}
 
 /// A device's failure, as a message tells of it: exit code, sentence, and what to do.
 fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
@@ -256,7 +262,7 @@ fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
         Some((exit::OTHER, text, KERNEL))
     } else {
         let fault = device_fault(message)?;
-        let code = match SUPERVISED.load(Relaxed) {
+        let code = match supervisor_goes_on(exit::DEVICE_FAILED) {
             true => exit::DEVICE_FAILED,
             false => exit::OTHER,
         };

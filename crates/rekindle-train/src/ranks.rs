@@ -96,7 +96,7 @@ impl Shared {
     }
 
     /// What rank 0 gives.
-    fn from_first(&self, bytes: Vec<u8>) -> Result<Vec<u8>, RunError> {
+    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, RunError> {
         Ok(self
             .reducer
             .broadcast(0, bytes)
@@ -235,7 +235,7 @@ impl Ranks {
         let Some(shared) = &self.0 else {
             return Ok(own);
         };
-        let there = shared.from_first(vec![u8::from(own.is_some())])? == [1];
+        let there = shared.broadcast(vec![u8::from(own.is_some())])? == [1];
         match own {
             Some(own) => {
                 let refused = || RunDirError::refused(own.path(), "read");
@@ -244,7 +244,7 @@ impl Ranks {
                     let mut piece = Vec::with_capacity(PIECE);
                     let mut next = (&mut file).take(PIECE as u64);
                     next.read_to_end(&mut piece).map_err(refused())?;
-                    if shared.from_first(piece)?.is_empty() {
+                    if shared.broadcast(piece)?.is_empty() {
                         return Ok(Some(own));
                     }
                 }
@@ -253,7 +253,7 @@ impl Ranks {
             None => {
                 let mut file = NamedTempFile::new();
                 loop {
-                    let piece = shared.from_first(Vec::new())?;
+                    let piece = shared.broadcast(Vec::new())?;
                     if piece.is_empty() {
                         break;
                     }

@@ -48,6 +48,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
     let note = NamedTempFile::new().map_err(|error| Failure::file(&env::temp_dir(), &error))?;
     let supervised = Supervised {
         note: note.path().to_owned(),
+        tried_within_less: false,
         started: Started::now()?,
     };
     let mut within = match args.budget {
@@ -107,6 +108,16 @@ pub fn run(args: &TrainArgs) -> Outcome {
     }
 }
 
+impl Supervised {
+    /// Exit codes of its process after which another follows.
+    pub fn goes_on_after(&self) -> &'static [i32] {
+        match self.tried_within_less {
+            true => &[exit::OUT_OF_MEMORY, exit::DEVICE_FAILED, exit::NO_PLAN],
+            false => &[exit::OUT_OF_MEMORY, exit::DEVICE_FAILED],
+        }
+    }
+}
+
 /// How a child is started.
 #[derive(Clone, Copy)]
 enum Again {
@@ -122,7 +133,10 @@ enum Again {
 fn next(args: &TrainArgs, again: Again, supervised: Supervised) -> TrainArgs {
     let mut args = TrainArgs {
         supervise: false,
-        supervised: Some(supervised),
+        supervised: Some(Supervised {
+            tried_within_less: matches!(again, Again::Within(_)),
+            ..supervised
+        }),
         ..args.clone()
     };
     if let Again::First = again {

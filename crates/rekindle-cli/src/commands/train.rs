@@ -1,6 +1,6 @@
 //! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
-use std::{path::Path, sync::atomic::Ordering::Relaxed};
+use std::path::Path;
 
 use rekindle::{executor::Recheck, size::Size};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
@@ -22,7 +22,7 @@ use crate::{
     config::{self, Config, OffloadChoice, Overrides, RunKeys, TypedSchedule},
     device::DeviceChoice,
     exit,
-    failure::{Failure, Outcome, SUPERVISED},
+    failure::{Failure, Outcome, SUPERVISOR_GOES_ON, supervisor_goes_on},
     infeasible::Infeasible,
     output,
     plan_file::PlanFile,
@@ -39,7 +39,9 @@ pub fn run(args: TrainArgs) -> Outcome {
     if args.supervise {
         return supervise::run(&args);
     }
-    SUPERVISED.store(args.supervised.is_some(), Relaxed);
+    if let Some(supervised) = &args.supervised {
+        SUPERVISOR_GOES_ON.get_or_init(|| supervised.goes_on_after());
+    }
     let ranks = ranks::world()?;
     let outcome = train(args, &ranks);
     ranks::end(ranks, outcome)
@@ -183,7 +185,8 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         .supervised_by(args.supervised.as_ref().map(|one| one.note.clone()));
     let result = session::run(&job, device.device, &mut progress);
     let finished = progress.finish();
-    if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
+    let tells = args.json && speaks && !supervisor_goes_on(exit::NO_PLAN);
+    if let (true, Err(RunError::Plan(error))) = (tells, &result) {
         Infeasible::report(error)?;
     }
     if let Err(RunError::RunDir(RunDirError::Finished { path, steps })) = &result {
