@@ -216,6 +216,9 @@ fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
     })
 }
 
+/// A size, its plan, and when that updates parameters.
+type Found = (usize, (Planned, Update));
+
 struct Search<'a> {
     subject: &'a Subject<'a>,
     budget: Bytes,
@@ -238,7 +241,7 @@ impl Search<'_> {
         first: usize,
         (factor, precision): (f64, f64),
         updates: Updates,
-    ) -> Result<Option<(usize, (Planned, Update))>, Failure> {
+    ) -> Result<Option<Found>, Failure> {
         let (unit, parts) = (self.subject.unit(), self.subject.micro_batches());
         let mut found = None;
         let limit = self.subject.varied.limit / unit;

@@ -6,8 +6,9 @@
 
 use burn::{
     module::Module,
+    nn::loss::CrossEntropyLossConfig,
     optim::{AdamConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer},
-    tensor::{Device, Distribution, Int, Tensor},
+    tensor::{Device, Distribution, FloatDType, Int, Tensor},
 };
 use rekindle::{ChunkedCrossEntropy, Dtype, MasterWeights, record::Wanted};
 use rekindle_plan::{Bytes, graph::GraphPlanner};
@@ -43,12 +44,19 @@ const LEVERS: [Lever; 6] = [
 
 type Tokens = (Tensor<2, Int>, Tensor<2, Int>);
 
-fn loss(model: &Gpt, tokens: Tokens, levers: &[Lever]) -> Tensor<1> {
-    let chunks = levers.contains(&LossInChunks).then_some(3);
-    let loss = ChunkedCrossEntropy::new().with_chunks(chunks.unwrap_or(1));
-    let loss = match chunks {
-        Some(_) => model.chunked(tokens, loss),
-        None => model.whole(tokens),
+fn loss(model: &Gpt, (tokens, targets): Tokens, levers: &[Lever]) -> Tensor<1> {
+    let targets = targets.flatten(0, 1);
+    let loss = match levers.contains(&LossInChunks) {
+        true => {
+            let hidden = model.hidden(tokens).flatten::<2>(0, 1);
+            let chunked = ChunkedCrossEntropy::new().with_chunks(3);
+            chunked.forward(hidden, model.head.weight.val(), None, targets)
+        }
+        false => {
+            let output = model.forward(tokens).flatten::<2>(0, 1);
+            let loss = CrossEntropyLossConfig::new().init(&output.device());
+            loss.forward(output.cast(FloatDType::F32), targets)
+        }
     };
     match levers.contains(&Parts) {
         true => loss / 2.0,

@@ -12,9 +12,8 @@ use burn::{
         pool::{AvgPool2d, AvgPool2dConfig, MaxPool2d, MaxPool2dConfig},
         transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput},
     },
-    tensor::{Device, FloatDType, Int, Tensor, activation},
+    tensor::{Device, Int, Tensor, activation},
 };
-use rekindle::ChunkedCrossEntropy;
 
 pub fn cross_entropy(output: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let device = output.device();
@@ -156,7 +155,7 @@ pub struct Gpt {
     tokens: Embedding,
     positions: Embedding,
     body: TransformerEncoder,
-    head: Linear,
+    pub head: Linear,
 }
 
 impl Gpt {
@@ -180,7 +179,8 @@ impl Gpt {
         self.head.forward(self.hidden(tokens))
     }
 
-    fn hidden(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+    /// What the last projection takes.
+    pub fn hidden(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [batch, length] = tokens.dims();
         let device = tokens.device();
         let places = Tensor::<1, Int>::arange(0..length as i64, &device);
@@ -189,23 +189,6 @@ impl Gpt {
         let mask = generate_autoregressive_mask(batch, length, &device);
         self.body
             .forward(TransformerEncoderInput::new(x).mask_attn(mask))
-    }
-
-    /// burn's cross entropy.
-    pub fn whole(&self, (tokens, targets): (Tensor<2, Int>, Tensor<2, Int>)) -> Tensor<1> {
-        let output = self.forward(tokens).flatten::<2>(0, 1);
-        let loss = CrossEntropyLossConfig::new().init(&output.device());
-        loss.forward(output.cast(FloatDType::F32), targets.flatten(0, 1))
-    }
-
-    /// The same by way of chunks.
-    pub fn chunked(
-        &self,
-        (tokens, targets): (Tensor<2, Int>, Tensor<2, Int>),
-        loss: ChunkedCrossEntropy,
-    ) -> Tensor<1> {
-        let hidden = self.hidden(tokens).flatten::<2>(0, 1);
-        loss.forward(hidden, self.head.weight.val(), None, targets.flatten(0, 1))
     }
 }
 
