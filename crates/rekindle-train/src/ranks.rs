@@ -1,6 +1,6 @@
 //! Training on several ranks: which samples each of them computes, and what all of them decide together.
 //!
-//! [`Ranks`] goes with a [`Job`](crate::session::Job). The default is one rank alone, which asks nobody and trains as if this
+//! [`Ranks`] goes with a [`Job`]. The default is one rank alone, which asks nobody and trains as if this
 //! module were not there. Gradients and losses are summed inside recorded steps (see [`rekindle::reduce`]). Besides:
 //!
 //! - The batch of a step is the whole one. Its samples are in the order that they have for one rank; rank r of n takes
