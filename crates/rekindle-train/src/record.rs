@@ -267,7 +267,7 @@ pub struct RunRecord {
     /// and each time this has doubled; `null` where none was found.
     #[serde(default)]
     pub growth: Option<MemoryGrowth>,
-    /// One step, action by action; `null` unless the run has a folder.
+    /// One step, action by action; `null` of a run on the processor without a folder.
     pub timeline: Option<Timeline>,
 }
 

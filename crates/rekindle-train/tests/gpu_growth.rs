@@ -15,7 +15,6 @@ use rekindle_train::{
     device::{DeviceId, DeviceInfo, open, probe},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{MemoryGrowth, RunRecord, StepRecord},
-    run_dir::RunDir,
     session::{Job, MemoryNow, Observer, ScheduleRequest, run},
     settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
 };
@@ -98,11 +97,7 @@ fn train(
         ..TrainSettings::default()
     };
     let request = ScheduleRequest::Plan(PlanRequest::default());
-    let folder = tempfile::tempdir().expect("a folder");
-    let job = Job {
-        run_dir: Some(RunDir::New(folder.path().join("run"))),
-        ..Job::new(&model, &*data.train, &settings, request).on(info)
-    };
+    let job = Job::new(&model, &*data.train, &settings, request).on(info);
     let mut hoarder = Hoarder {
         device: kept_on,
         first,

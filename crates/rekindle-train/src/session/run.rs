@@ -132,6 +132,7 @@ impl<'a> Session<'a> {
             record.predicted_peak_bytes = planned.peak;
         });
         meter.keep_reserve(reserve(&engine));
+        let on_gpu = meter.read().reserved_bytes.is_some();
         let Built {
             model,
             shape,
@@ -166,8 +167,8 @@ impl<'a> Session<'a> {
             planned,
             trainer,
             phases: Vec::new(),
-            traced: files
-                .is_some()
+            // On a GPU, what phases change is compared with it where memory grows.
+            traced: (files.is_some() || on_gpu)
                 .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
             trace: Vec::new(),
             tracker,

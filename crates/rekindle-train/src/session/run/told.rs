@@ -92,7 +92,7 @@ impl Session<'_> {
         }
         let (settings, samples) = (self.job.settings, self.batches.step(0));
         let parts = settings.accumulate.max(1);
-        let batch = self.job.train.batch(&samples[..samples.len() / parts]);
+        let batch = self.job.train.batch(&samples[..self.job.micro_batch()]);
         let timeline = self.timeline()?;
         let batch = batch.bytes(settings.dtype);
         Ok(timeline.and_then(|timeline| growth::predicted(&timeline, parts as i64, batch)))
