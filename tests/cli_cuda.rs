@@ -72,9 +72,15 @@ fn two_starts_at_once_share_an_empty_cache() {
         let ended = child.wait_with_output().expect("ended");
         assert_eq!(ended.status.code(), Some(0), "{}", messages(&ended));
     }
-    assert!(compiled(&standin) > 0);
-    done(standin.train(&[], &[]));
-    assert_eq!(compiled(&standin), 0);
+    let both = compiled(&standin);
+    // What one of them could not keep while the other wrote is compiled again when it is chosen.
+    let mut again = 0;
+    for _ in 0..2 {
+        done(standin.train(&[], &[]));
+        again += compiled(&standin);
+    }
+    println!("{both} kernels compiled by both, {again} by the next starts");
+    assert!(10 * again < both, "{again} of {both}");
 }
 
 #[test]
