@@ -3,6 +3,8 @@
 
 #[path = "support/history.rs"]
 mod history;
+#[path = "support/limit.rs"]
+mod limit;
 mod support;
 
 use std::{
@@ -19,7 +21,10 @@ use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use self::support::{document, folder, messages, rekindle};
+use self::{
+    limit::{ACTIVATION, LARGE, limit_below_peak},
+    support::{document, folder, messages, rekindle},
+};
 
 /// Layers of GELU on a batch of which two ranks have 501 and 500 samples, and three have 334, 334 and 333.
 const MLP: &str = r#"
@@ -328,24 +333,6 @@ fn a_job_that_lost_a_rank_continues_with_other_ranks() {
     }
 }
 
-/// Activations of 20 MB each on two ranks, which the allocator asks the system for one by one.
-const LARGE: &str = "
-[data]
-type = 'synthetic'
-shape = [4]
-target = { classes = 8 }
-samples = 80000
-eval_split = 0
-[model]
-layers = [
-    { type = 'linear', out = 128 }, { type = 'relu' }, { type = 'linear', out = 128 }, { type = 'relu' },
-    { type = 'linear', out = 128 }, { type = 'relu' }, { type = 'linear', out = 8 },
-]
-[train]
-batch = 80000
-steps = 4
-";
-
 #[test]
 fn a_rank_that_runs_short_of_memory_plans_smaller_and_all_repeat_the_batch() {
     let Some(_turn) = turn() else {
@@ -366,15 +353,8 @@ fn a_rank_that_runs_short_of_memory_plans_smaller_and_all_repeat_the_batch() {
         assert!(said.read_line(&mut line).expect("text") > 0);
     }
     let (_, ranks) = processes(&job);
-    let status = fs::read_to_string(format!("/proc/{}/status", ranks[1])).expect("a status");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
-    let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    // Two activations less than steps have taken so far.
-    let limit = peak.expect("a peak") * 1024 - 2 * 20_500_000;
-    let limited = Command::new("prlimit")
-        .args(["--pid", &ranks[1], &format!("--as={limit}:")])
-        .status();
-    assert!(limited.expect("prlimit").success());
+    // Of two ranks each has half of an activation: as much as two of these.
+    limit_below_peak(&ranks[1], ACTIVATION);
     let mut stderr = Vec::new();
     said.read_to_end(&mut stderr).expect("text");
     let output = job.wait_with_output().expect("a child");

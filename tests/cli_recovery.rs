@@ -3,6 +3,8 @@
 
 #[path = "support/history.rs"]
 mod history;
+#[path = "support/limit.rs"]
+mod limit;
 #[path = "support/signal.rs"]
 mod signal;
 mod support;
@@ -19,29 +21,12 @@ use tempfile::TempDir;
 
 use self::{
     history::losses,
+    limit::{ACTIVATION, LARGE, limit_below_peak},
     signal::signalled,
     support::{document, folder, messages, rekindle},
 };
 
 const MLP: &str = include_str!("../configs/parity/mlp.toml");
-
-/// Activations of 41 MB each, which the allocator asks the system for one by one.
-const LARGE: &str = "
-[data]
-type = 'synthetic'
-shape = [4]
-target = { classes = 8 }
-samples = 80000
-eval_split = 0
-[model]
-layers = [
-    { type = 'linear', out = 128 }, { type = 'relu' }, { type = 'linear', out = 128 }, { type = 'relu' },
-    { type = 'linear', out = 128 }, { type = 'relu' }, { type = 'linear', out = 8 },
-]
-[train]
-batch = 80000
-steps = 4
-";
 
 /// Starts the program in `folder`; its messages can be read.
 fn started(folder: &Path, arguments: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
@@ -227,13 +212,8 @@ fn an_allocation_that_the_system_refuses_is_survived_bit_for_bit() {
 
     let (child, mut messages) = started(folder.path(), &train("short"));
     read_to(&mut messages, "step 1/", 1);
-    let pid = child.id().to_string();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
-    let peak = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok());
     // Two activations less than steps have taken so far.
-    let limit = (peak.expect("a peak") * 1024 - 2 * 41_000_000).to_string();
-    run("prlimit", &["--pid", &pid, &format!("--as={limit}:")]);
+    limit_below_peak(&child.id().to_string(), 2 * ACTIVATION);
     let output = ended(child, messages);
     let said = support::messages(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");

@@ -138,14 +138,8 @@ fn connected(_: Launched) -> Result<Ranks, Failure> {
 
 /// Goes on if all ranks can, each with its own result.
 pub fn settled<T>(ranks: &Ranks, own: Result<T, Failure>) -> Result<T, Failure> {
-    if ranks.is_alone() {
-        return own;
-    }
-    let all = ranks.all_well(own.is_ok()).map_err(Failure::other)?;
-    match own {
-        Ok(_) if !all => Err(Failure::coded(exit::OTHER_RANK, "another rank failed")),
-        own => own,
-    }
+    let other = Failure::coded(exit::OTHER_RANK, "another rank failed");
+    ranks.settle(own, other).map_err(Failure::other)?
 }
 
 /// How a rank ends.

@@ -158,18 +158,19 @@ impl Ranks {
         reduce::part(samples, self.rank(), self.count())
     }
 
-    /// Whether all ranks are well; `well` is this one. If not, all are about to [end](Self::ends_with_others).
+    /// Each rank's own result where all ranks have one, and `other` for those that have one where another has failed: then
+    /// all are about to [end](Self::ends_with_others).
     ///
     /// # Errors
     ///
     /// If ranks do not answer.
-    pub fn all_well(&self, well: bool) -> Result<bool, ReduceError> {
+    pub fn settle<T, E>(&self, own: Result<T, E>, other: E) -> Result<Result<T, E>, ReduceError> {
         let Some(shared) = &self.0 else {
-            return Ok(well);
+            return Ok(own);
         };
-        let all = shared.gather(&well)?.into_iter().all(|well| well);
+        let all = shared.gather(&own.is_ok())?.into_iter().all(|well| well);
         shared.ending.store(!all, Relaxed);
-        Ok(all)
+        Ok(own.and_then(|value| if all { Ok(value) } else { Err(other) }))
     }
 
     /// Whether all ranks end now, each knowing that the others do: they may still talk to each other.
@@ -188,11 +189,8 @@ impl Ranks {
             true => RunError::OtherRank,
             false => error,
         });
-        let all = self.all_well(own.is_ok()).map_err(RecordError::from)?;
-        match own {
-            Ok(_) if !all => Err(RunError::OtherRank),
-            own => own,
-        }
+        let settled = self.settle(own, RunError::OtherRank);
+        settled.map_err(RecordError::from)?
     }
 
     /// The run is done, on all ranks.

@@ -179,7 +179,7 @@ pub enum ReduceError {
     /// A rank has ended.
     #[error("rank {rank} has ended")]
     Gone {
-        /// The lowest of those that have.
+        /// The first of those that have, as far as that is known.
         rank: usize,
     },
     /// Ranks do different things.
