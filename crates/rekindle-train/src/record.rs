@@ -53,8 +53,8 @@ pub struct MemoryGrowth {
     /// Bytes that each step adds.
     #[serde(default)]
     pub step_bytes: Bytes,
-    /// What stays behind by phase, the most first. Empty on a GPU where memory has grown from the first steps on and the run has
-    /// no folder, or the simulator errs by as much.
+    /// What stays behind by phase, the most first. Empty on a GPU where memory has grown from the first steps on and the
+    /// simulator errs by as much.
     pub left: Vec<Leftover>,
 }
 

@@ -193,7 +193,12 @@ impl Planning {
 
     /// Whether the bytes that count are those that pools reserve.
     fn bounds_pools(&self) -> bool {
-        self.count == Count::Reserved && self.meter.read().reserved_bytes.is_some()
+        self.count == Count::Reserved && self.has_pools()
+    }
+
+    /// Whether the step runs on a GPU.
+    fn has_pools(&self) -> bool {
+        self.meter.read().reserved_bytes.is_some()
     }
 
     /// Fails where an allocation failed, or the process holds more than its budget: what runs on takes still more.
@@ -251,7 +256,9 @@ impl<A> Measured<A> {
         let _ = planning.device.sync();
         RecordError::of_device(&recording, meter)?;
         let costs = costs?.with_updates(planning.updates.clone());
-        choosing::note(&recording);
+        if planning.has_pools() {
+            choosing::note(&recording);
+        }
         drop(given);
         Ok(Self {
             shapes,
