@@ -12,7 +12,7 @@
 //! is. Its time is that of filling.
 //!
 //! Equal operations on tensors that lie alike in memory are one group: all runs of a group count for each of them: the
-//! median of their outputs and times, and the most of their temporary bytes. Costs are kept by group.
+//! least of their outputs, the median of their times, and the most of their temporary bytes. Costs are kept by group.
 
 use std::time::{Duration, Instant};
 
@@ -160,15 +160,30 @@ impl Costs {
                 let over = may_be_taken_over(recording, run, &storage);
                 let look = group.runs.len() < pass + 1;
                 if look || !over.is_empty() && group.took_over.len() < pass + 1 {
-                    // Once with its inputs kept: what more is in use is its outputs.
-                    // Threads are held together: each needs scratch of its own, and all may need it at once.
-                    meter.gather_threads(pass == GATHERED_PASS);
-                    let keeping = without_draw(run.keeping_inputs());
-                    let kept = probe.measure(interpreter.as_mut(), keeping);
-                    meter.gather_threads(false);
-                    for output in run.recorded.outputs() {
-                        interpreter.run(OperationIr::Drop(recording.tensors.last_read(output)));
-                    }
+                    // With its inputs kept: what more is in use is its outputs.
+                    let mut keeping = || {
+                        let operation = without_draw(run.keeping_inputs());
+                        let reading = probe.measure(interpreter.as_mut(), operation);
+                        for output in run.recorded.outputs() {
+                            let output = recording.tensors.last_read(output);
+                            interpreter.run(OperationIr::Drop(output));
+                        }
+                        reading
+                    };
+                    // Once with threads held together: each needs scratch of its own, and all may need it at once. Some
+                    // keep theirs from then on, which is no output.
+                    let together = (pass == GATHERED_PASS).then(|| {
+                        meter.gather_threads(true);
+                        let reading = keeping();
+                        meter.gather_threads(false);
+                        reading.temp_bytes()
+                    });
+                    let kept = keeping();
+                    let temp_bytes = kept.temp_bytes().max(together.unwrap_or_default());
+                    let seen = look.then(|| Look {
+                        output_bytes: kept.output_bytes(),
+                        temp_bytes,
+                    });
                     // Once with the first of those freed that could be taken over, so that it is known which one was.
                     let (first, others) = over.split_at(over.len().min(1));
                     let taken =
@@ -177,7 +192,7 @@ impl Costs {
                         interpreter.run(OperationIr::Drop(recording.tensors.last_read(other)));
                     }
                     let first = first.first().map(|&(place, _)| place);
-                    group.note(pass, &kept, &taken, first, look);
+                    group.note(pass, seen, &kept, &taken, first);
                 } else {
                     probe.make_room(group.takes());
                     let seconds = probe.time(interpreter.as_mut(), without_draw(run.operation()));
@@ -392,6 +407,18 @@ struct Reading {
     peak: u64,
 }
 
+impl Reading {
+    /// What more is in use afterwards.
+    fn output_bytes(&self) -> u64 {
+        self.after.saturating_sub(self.before)
+    }
+
+    /// The peak above that.
+    fn temp_bytes(&self) -> u64 {
+        self.peak.saturating_sub(self.after.max(self.before))
+    }
+}
+
 /// How much longer operations take in one go than each by itself, where the device is waited for and what an operation
 /// reads is in the processor's caches. Seen on the CPU: 1.02 to 1.16.
 ///
@@ -523,43 +550,33 @@ impl Group {
         Bytes(takes.max().unwrap_or_default())
     }
 
-    /// `over` is the input that could be taken over; `look` says that this is the pass's first run of the group.
+    /// `look` is there in the pass's first run of the group; `over` is the input that could be taken over.
     fn note(
         &mut self,
         pass: usize,
+        look: Option<Look>,
         kept: &Reading,
         taken: &Reading,
         over: Option<usize>,
-        look: bool,
     ) {
-        if pass == 0 && look {
+        if pass == 0 && look.is_some() {
             // Warming up: tables grow, kernels are compiled.
             self.seconds.clear();
         }
-        let output_bytes = kept.after.saturating_sub(kept.before);
         self.seconds.push(taken.seconds);
         if over.is_some() {
-            let in_place = taken.peak.saturating_sub(taken.before) < output_bytes / 2;
+            let in_place = taken.peak.saturating_sub(taken.before) < kept.output_bytes() / 2;
             self.took_over.push(over.filter(|_| in_place));
         }
-        if look {
-            self.runs.push(Look {
-                output_bytes,
-                temp_bytes: kept.peak.saturating_sub(kept.after.max(kept.before)),
-            });
-        }
+        self.runs.extend(look);
     }
 
     fn cost(&self, name: &str, numbers: u64) -> Cost {
         // The first look may be a warm-up's.
         let looks = &self.runs[self.runs.len().min(2) / 2..];
-        // Now and then a table grows while one is looked at.
-        let usual = |bytes: fn(&Look) -> u64| {
-            let mut all: Vec<u64> = looks.iter().map(bytes).collect();
-            all.sort_unstable();
-            all.get(all.len() / 2).copied().unwrap_or_default()
-        };
-        let output_bytes = alike(numbers, usual(|look| look.output_bytes));
+        // Now and then a table grows while one is looked at, or a thread takes scratch for good: the least is the outputs.
+        let least = looks.iter().map(|look| look.output_bytes).min();
+        let output_bytes = alike(numbers, least.unwrap_or_default());
         let temp_bytes = looks
             .iter()
             .map(|look| look.temp_bytes)
