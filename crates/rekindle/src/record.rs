@@ -531,18 +531,29 @@ where
         let update = self.recorded.0.update;
         let measure = self.options.optimizer;
         let cost = |update, trial| {
-            let cost = measure.as_ref();
-            cost.map(|measure| measure(self.model, update, &*meter, trial))
+            let Some(measure) = &measure else {
+                return <(OptimizerCost, UpdateCosts)>::default();
+            };
+            let (mut cost, each) = measure(self.model, update, &*meter, trial);
+            if update == Update::After {
+                cost.temp_bytes = each.after(&self.recorded.0);
+            }
+            (cost, each)
         };
-        let (optimizer, updates) = cost(update, Trial::Whole).unwrap_or_default();
+        let (optimizer, updates) = cost(update, Trial::Whole);
         let either = self.options.either.then(|| EitherUpdate {
-            after: cost(Update::After, Trial::Parts).unwrap_or_default().0,
+            after: cost(Update::After, Trial::Parts).0,
             in_backward: optimizer,
         });
         let on_host = meter.read().reserved_bytes.is_none();
         let staging = match shared && on_host {
             true => {
-                let one = updates.values().flatten().map(|cost| cost.temp_bytes).max();
+                let one = updates
+                    .each
+                    .values()
+                    .flatten()
+                    .map(|cost| cost.temp_bytes)
+                    .max();
                 agreement::staging(&self.recorded.0, update, one.unwrap_or_default())
             }
             false => Bytes::ZERO,

@@ -32,7 +32,7 @@ use super::{
     operations::Recorded,
     planning::Planning,
     program::{Prepared, Run, Turn},
-    recording::{Parameter, Recording},
+    recording::Recording,
     update::UpdateCosts,
 };
 use crate::{
@@ -107,16 +107,6 @@ impl Costs {
     /// The same with what the updates of parameters take, where the step makes them.
     pub(super) fn with_updates(self, updates: UpdateCosts) -> Self {
         Self { updates, ..self }
-    }
-
-    /// What an update takes besides parameter, gradient and state; `turned` says that its gradient has dimensions
-    /// exchanged in memory.
-    pub(super) fn update_cost(&self, parameter: &Parameter, turned: bool) -> OptimizerCost {
-        let [as_it_lies, exchanged] = self.updates.get(&parameter.id).copied().unwrap_or_default();
-        match turned {
-            true => exchanged,
-            false => as_it_lies,
-        }
     }
 
     /// Measured while `program` runs, once to warm up and then once or twice.
@@ -320,7 +310,9 @@ impl Costs {
             });
             let OptimizerCost {
                 step_s, temp_bytes, ..
-            } = self.update_cost(parameter, turned.contains(&parameter.tensor));
+            } = self
+                .updates
+                .of(parameter.id, turned.contains(&parameter.tensor));
             operations.push(Operation {
                 inputs: parameter.gradient.map(id).into_iter().collect(),
                 outputs: vec![made],

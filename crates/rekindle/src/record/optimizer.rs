@@ -43,8 +43,8 @@ pub(super) enum Trial {
 }
 
 /// Measures `optimizer` on the parameters of `model`, which keep their values. The temporary bytes are those above
-/// parameters, gradients and state, one parameter being updated after the other. Of updates in the backward pass, what
-/// each takes comes with it, and all together is state alone.
+/// parameters, gradients and state; what each update takes comes with them. Of updates in the backward pass, all together
+/// is state alone.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
     optimizer: &O,
@@ -59,21 +59,39 @@ pub(super) fn measured<M: Module, O: Optimizer>(
         known: HashMap::new(),
         sum: OptimizerCost::default(),
         parameters: HashMap::new(),
+        keeps_storage: None,
     };
     model.visit(&mut each);
-    (each.sum, each.parameters.into())
+    let updates = UpdateCosts {
+        each: each.parameters.into(),
+        keeps_storage: each.keeps_storage.unwrap_or_default(),
+    };
+    (each.sum, updates)
 }
 
-/// What is tried with some rows of a parameter.
+/// How a gradient lies in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tried {
-    /// A parameter that nobody else holds.
-    Alone,
-    /// The same with a gradient that lies in memory with its first two dimensions exchanged, as burn's convolutions leave
-    /// it: no operation can take its storage over.
+enum Lies {
+    /// As its parameter does.
+    Alike,
+    /// With its first two dimensions exchanged, as burn's convolutions leave it: no operation can take its storage over.
     Turned,
-    /// A parameter that somebody else holds as well.
-    Shared,
+}
+
+impl Lies {
+    const BOTH: [Self; 2] = [Self::Alike, Self::Turned];
+
+    /// A gradient of zeros for a parameter like this one.
+    fn zeros<const D: usize>(self, mut shape: [usize; D], like: &Tensor<D>) -> Tensor<D> {
+        let zeros = |shape| Tensor::zeros(shape, (&like.device(), like.dtype())).without_autodiff();
+        match self == Self::Turned && D > 1 {
+            true => {
+                shape.swap(0, 1);
+                zeros(shape).swap_dims(0, 1)
+            }
+            false => zeros(shape),
+        }
+    }
 }
 
 /// Bytes above which a parameter that is tried by itself is stood for by a part of it.
@@ -87,6 +105,7 @@ struct Each<'a, O> {
     known: HashMap<(Shape, DType), [OptimizerCost; 2]>,
     sum: OptimizerCost,
     parameters: HashMap<ParamId, [OptimizerCost; 2]>,
+    keeps_storage: Option<bool>,
 }
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
@@ -98,12 +117,12 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         let one = match self.known.get(&key) {
             Some(one) => *one,
             None => {
-                let step = || match (self.update, self.trial) {
-                    (Update::After, Trial::Whole) => [self.step(param); 2],
-                    (Update::After, Trial::Parts) => [self.step_alone(param, Tried::Shared); 2],
-                    (Update::InBackward, _) => {
-                        [Tried::Alone, Tried::Turned].map(|tried| self.step_alone(param, tried))
-                    }
+                let step = || {
+                    Lies::BOTH.map(|lies| match (self.update, self.trial) {
+                        (Update::After, Trial::Whole) => self.step(param, lies),
+                        (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
+                        (Update::InBackward, _) => self.step_alone(param, lies, false),
+                    })
                 };
                 // The first step of a process makes tables that stay.
                 step();
@@ -116,19 +135,43 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         if self.parameters.insert(param.id, one).is_some() {
             return;
         }
+        if self.keeps_storage.is_none() {
+            self.keeps_storage = Some(self.keeps_storage(&param.val()));
+        }
         let [one, _] = one;
         self.sum.state_bytes += one.state_bytes;
         if self.update == Update::After {
             self.sum.step_s += one.step_s;
-            self.sum.temp_bytes = self.sum.temp_bytes.max(one.temp_bytes);
         }
     }
 }
 
 impl<O: Optimizer> Each<'_, O> {
-    /// As [`step`](Self::step), of a parameter whose state is there. A large one is stood for by some of its rows: beside
-    /// the model there may be no room for another copy of it.
-    fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>, tried: Tried) -> OptimizerCost {
+    /// Whether state lies in the storage of the first gradient, found with one that has a single number of its storage.
+    fn keeps_storage<const D: usize>(&self, like: &Tensor<D>) -> bool {
+        const NUMBERS: usize = 16 << 10;
+        let zeros = |count: usize| {
+            Tensor::<1>::zeros([count], (&like.device(), like.dtype())).without_autodiff()
+        };
+        let own = Param::initialized(ParamId::new(), Leaf::of(like).again(zeros(1)));
+        let mut optimizer = self.optimizer.for_trial();
+        let before = self.meter.read().in_use_bytes;
+        let mut gradients = GradientsParams::new();
+        gradients.register::<1>(own.id, zeros(NUMBERS).slice([0..1]));
+        let own = optimizer.step(0.0, own, gradients);
+        let left = self.meter.read().in_use_bytes - before;
+        drop(own);
+        left.0 >= (NUMBERS * like.dtype().size()) as u64
+    }
+
+    /// As [`step`](Self::step), of a parameter whose state is there, and which somebody else holds as well where it is
+    /// `shared`. A large one is stood for by some of its rows: beside the model there may be no room for another copy of it.
+    fn step_alone<const D: usize>(
+        &self,
+        param: &Param<Tensor<D>>,
+        lies: Lies,
+        shared: bool,
+    ) -> OptimizerCost {
         let mut shape = param.val().dims();
         let bytes = param.val().shape().num_elements() * param.val().dtype().size();
         let parts = bytes.div_ceil(LARGE_BYTES);
@@ -141,28 +184,17 @@ impl<O: Optimizer> Each<'_, O> {
             _ => 1.0,
         };
         let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
-        let zeros_of = |shape: [usize; D]| {
-            let options = (&param.val().device(), param.val().dtype());
-            Tensor::<D>::zeros(shape, options).without_autodiff()
-        };
-        let zeros = || zeros_of(shape);
-        let gradient = || match tried == Tried::Turned && D > 1 {
-            true => {
-                let mut turned = shape;
-                turned.swap(0, 1);
-                zeros_of(turned).swap_dims(0, 1)
-            }
-            false => zeros(),
-        };
+        let zeros = |lies: Lies| lies.zeros(shape, &param.val());
         let mut optimizer = self.optimizer.for_trial();
-        let mut own = Param::initialized(param.id, Leaf::of(&param.val()).again(zeros()));
+        let leaf = Leaf::of(&param.val());
+        let mut own = Param::initialized(param.id, leaf.again(zeros(Lies::Alike)));
         let mut cost = OptimizerCost::default();
         // The first makes the state.
         for first in [true, false] {
             let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
-            gradients.register::<D>(param.id, gradient());
-            let shared = (tried == Tried::Shared).then(|| own.clone());
+            gradients.register::<D>(param.id, zeros(lies));
+            let shared = shared.then(|| own.clone());
             self.meter.start_interval();
             let begins = self.meter.read().in_use_bytes;
             let started = Instant::now();
@@ -181,11 +213,10 @@ impl<O: Optimizer> Each<'_, O> {
         cost
     }
 
-    fn step<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
+    fn step<const D: usize>(&self, param: &Param<Tensor<D>>, lies: Lies) -> OptimizerCost {
         let mut optimizer = self.optimizer.for_trial();
         let mut gradients = GradientsParams::new();
-        let gradient = param.val().inner().zeros_like();
-        gradients.register::<D>(param.id, gradient);
+        gradients.register::<D>(param.id, lies.zeros(param.dims(), &param.val()));
         self.meter.start_interval();
         let before = self.meter.read().in_use_bytes;
         let started = Instant::now();

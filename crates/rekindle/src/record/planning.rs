@@ -275,6 +275,23 @@ impl<A> Measured<A> {
         bytes.sum()
     }
 
+    /// What gradients' storage takes beyond their numbers.
+    fn beside_gradients(&self, graph: &Graph) -> Bytes {
+        let tensors = graph.tensors.iter();
+        let mut storage: Vec<Bytes> = tensors.map(|tensor| tensor.bytes).collect();
+        // In recorded order: what is viewed comes first.
+        for view in graph.operations.iter().filter(|one| one.view) {
+            if let (Some(output), Some(viewed)) = (view.outputs.first(), view.inputs.first()) {
+                storage[output.0 as usize] = storage[viewed.0 as usize];
+            }
+        }
+        let parameters = self.recording.parameters.iter();
+        let gradients = parameters.filter_map(|one| one.gradient);
+        gradients
+            .map(|one| storage[one] - Bytes(self.recording.tensors.value_bytes(one)))
+            .sum()
+    }
+
     /// What the step holds that is neither the program's nor the process's: constants, views, tables.
     fn own_bytes(&self) -> Bytes {
         let constants = self.recording.constants.iter();
@@ -324,13 +341,6 @@ fn planned_once<A>(
     let asked = planning.budget.unwrap_or(Bytes::MAX);
     // All bytes below are without the reserve.
     let budget = planning.budget.map_or(Bytes::MAX, without_reserve);
-    let optimizer = match planning.updated {
-        true => OptimizerCost {
-            state_bytes: Bytes::ZERO,
-            ..planning.optimizer
-        },
-        false => planning.optimizer,
-    };
     // What burn's graph keeps until the next backward, and what a queue frees late, is not there for long.
     free_dead_nodes(&planning.device);
     planning.meter.trim();
@@ -346,14 +356,20 @@ fn planned_once<A>(
             false => Bytes::ZERO,
         };
         let base = before + of_plan + planning.later + batch;
-        graph.fixed_bytes =
-            base + planning.staging + measured.own_bytes() + optimizer.state_bytes + beside;
+        let optimizer = planning.optimizer;
+        // State that the first update makes of gradients has their storage until the second.
+        let state = match (planning.updated, planning.updates.keeps_storage) {
+            (true, _) => Bytes::ZERO,
+            (false, false) => optimizer.state_bytes,
+            (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
+        };
+        graph.fixed_bytes = base + planning.staging + measured.own_bytes() + state + beside;
         let gradients: Bytes = measured
             .recording
             .gradients()
             .map(|gradient| graph.tensors[gradient].bytes)
             .sum();
-        let updating = base + beside + optimizer.state_bytes + gradients + optimizer.temp_bytes;
+        let updating = base + beside + state + gradients + optimizer.temp_bytes;
         let request = (planning.budget, planning.slots, planning.elsewhere);
         let (plan, plain) = chosen(&graph, updating, &planning.wanted, request, planning.link)?;
         let (plain_peak, plain_time) = (plain.peak.max(updating), plain.time);
@@ -382,7 +398,7 @@ fn planned_once<A>(
             fixed_bytes: graph.fixed_bytes,
             update_bytes: updating,
             base,
-            optimizer_state: optimizer.state_bytes,
+            optimizer_state: state,
             plain_peak,
             plain_time,
             planner,

@@ -188,10 +188,10 @@ impl Recording {
         parameters.filter(move |one| updates && one.gradient.is_some())
     }
 
-    /// Of the parameters that the step itself updates, those whose gradient is made by exchanging dimensions.
+    /// The parameters whose gradient is made by exchanging dimensions.
     pub(crate) fn turned(&self) -> HashSet<usize> {
-        let updated = self.updated();
-        let gradients: HashMap<usize, usize> = updated
+        let parameters = self.parameters.iter();
+        let gradients: HashMap<usize, usize> = parameters
             .filter_map(|one| Some((one.gradient?, one.tensor)))
             .collect();
         let operations = self.operations.iter();

@@ -688,7 +688,7 @@ where
             }
         };
         let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
-            let cost = costs.update_cost(one, true);
+            let cost = self.planning.updates.of(one.id, true);
             make_room(cost.temp_bytes + cost.state_bytes);
             update(one, gradient, interpreter)
         };

@@ -6,8 +6,10 @@ use burn::{
     module::ParamId,
     tensor::{GradientCheckpointingStrategy, Tensor},
 };
-use rekindle_plan::OptimizerCost;
+use rekindle_plan::{Bytes, OptimizerCost};
 use serde::{Deserialize, Serialize};
+
+use super::recording::Recording;
 
 /// When a training step updates its parameters.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -45,9 +47,41 @@ impl FromStr for Update {
     }
 }
 
-/// What the update of each parameter takes, where it was measured: with a gradient that lies in memory as the parameter
-/// does, and with one whose first two dimensions are exchanged there.
-pub(super) type UpdateCosts = Arc<HashMap<ParamId, [OptimizerCost; 2]>>;
+/// What the updates of parameters take.
+#[derive(Clone, Default)]
+pub(super) struct UpdateCosts {
+    /// That of each: with a gradient that lies in memory as the parameter does, and with one whose first two dimensions
+    /// are exchanged there.
+    pub(super) each: Arc<HashMap<ParamId, [OptimizerCost; 2]>>,
+    /// Whether the first update leaves state in the storage of gradients, which may be larger than their numbers.
+    pub(super) keeps_storage: bool,
+}
+
+impl UpdateCosts {
+    /// What an update takes besides gradient and state; `turned` says that its gradient has dimensions exchanged in memory.
+    pub(super) fn of(&self, parameter: ParamId, turned: bool) -> OptimizerCost {
+        let [as_it_lies, exchanged] = self.each.get(&parameter).copied().unwrap_or_default();
+        match turned {
+            true => exchanged,
+            false => as_it_lies,
+        }
+    }
+
+    /// What updates after the step take besides gradients and state: one comes after the other, and frees its gradient.
+    pub(super) fn after(&self, recording: &Recording) -> Bytes {
+        let turned = recording.turned();
+        let (mut freed, mut most) = (Bytes::ZERO, Bytes::ZERO);
+        for parameter in &recording.parameters {
+            let Some(gradient) = parameter.gradient else {
+                continue;
+            };
+            let cost = self.of(parameter.id, turned.contains(&parameter.tensor));
+            most = most.max(cost.temp_bytes - freed);
+            freed += Bytes(recording.tensors.value_bytes(gradient));
+        }
+        most
+    }
+}
 
 /// What the optimizer takes, of a step that can be planned either way.
 #[derive(Debug, Clone, Copy)]
