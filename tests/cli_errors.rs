@@ -457,6 +457,7 @@ fn too_little_address_space_is_told() {
             ])
             .arg(assert_cmd::cargo::cargo_bin("rekindle"))
             .env("REKINDLE_CACHE", "")
+            .env("RAYON_NUM_THREADS", "2")
             .env_remove("RUST_BACKTRACE")
             .current_dir(folder.path())
             .output()

@@ -13,12 +13,14 @@ pub fn folder(config: &str) -> TempDir {
     folder
 }
 
-/// Runs the program in `folder`, with nothing cached.
+/// Runs the program in `folder`, with nothing cached, on two threads: each keeps scratch, of which machines with many
+/// processors need more than the small budgets here.
 pub fn rekindle(folder: &Path, arguments: &[&str]) -> Output {
     Command::cargo_bin("rekindle")
         .expect("built")
         .env("REKINDLE_CACHE", "")
         .env("NO_COLOR", "1")
+        .env("RAYON_NUM_THREADS", "2")
         .env_remove("RUST_BACKTRACE")
         .current_dir(folder)
         .args(arguments)

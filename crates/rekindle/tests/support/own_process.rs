@@ -9,8 +9,8 @@ use std::{
 /// Set for the process that a test has to itself.
 const ALONE: &str = "REKINDLE_TEST_ALONE";
 
-/// Goes on in a process of the test's own, one such process at a time: the test returns here once it is over there, and
-/// fails if it failed there.
+/// Goes on in a process of the test's own, one such process at a time, with two threads for kernels on every machine: the
+/// test returns here once it is over there, and fails if it failed there.
 macro_rules! own_process {
     () => {
         fn here() {}
@@ -32,6 +32,7 @@ pub fn ran_elsewhere(function: &str) -> bool {
     let output = Command::new(env::current_exe().expect("this program"))
         .args([test, "--exact", "--nocapture", "--include-ignored"])
         .env(ALONE, "1")
+        .env("RAYON_NUM_THREADS", "2")
         .output()
         .expect("a process");
     let said = String::from_utf8_lossy(&output.stdout);
