@@ -96,7 +96,7 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
             "the plain run would fit the budget as well, with {} of {budget}",
             planned.plain_peak
         )),
-        Some(_) if !recomputes && planned.moves().is_none() => warnings.push(
+        Some(budget) if !recomputes && planned.plain_peak <= budget => warnings.push(
             "the plain run fits this budget: nothing is recomputed, and a smaller budget would show what can be saved"
                 .into(),
         ),
@@ -243,19 +243,24 @@ pub fn saved(record: &RunRecord) -> String {
             "predicted ",
         )
     };
-    if !record.recomputes {
+    let saving = saving(peak, plain.peak_bytes);
+    if !record.recomputes && saving.is_none() {
         return format!(
             "Nothing was recomputed: this is the plain run. Peak {}; `--segments K` or `--budget SIZE` lowers it.",
             record.measured_peak_bytes
         );
     }
-    let told = match saving(peak, plain.peak_bytes) {
+    let told = match saving {
         None => format!(
             "Checkpointing saves nothing here: {how}peak {peak}, plain run {}.",
             plain.peak_bytes
         ),
         Some(saved) => format!(
-            "Checkpointing saves {saved} ({:.0}%): {how}peak {peak} instead of {}, at {:.2}x the {how}step time.",
+            "{} saves {saved} ({:.0}%): {how}peak {peak} instead of {}, at {:.2}x the {how}step time.",
+            match record.recomputes {
+                true => "Checkpointing",
+                false => "The plan recomputes nothing and",
+            },
             100.0 * saved.0 as f64 / plain.peak_bytes.0 as f64,
             plain.peak_bytes,
             step.0 / plain.step_s.0,
