@@ -19,6 +19,7 @@
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`dtype`] | f32, f16 and bf16 |
 //! | [`master_weights`] | optimizers of half types that keep parameters in f32 |
+//! | [`Sharded`] | optimizers whose state ranks share out |
 //! | [`size`] | sizes as people write them |
 //! | `cubecl` | settings of GPU backends, with their features |
 //!
@@ -52,6 +53,7 @@ pub mod record;
 pub mod reduce;
 pub mod seed;
 pub mod sequential;
+mod sharded;
 pub mod size;
 pub mod statistics;
 pub mod tape;
@@ -69,6 +71,7 @@ pub use rekindle_alloc as alloc;
 pub use rekindle_plan as plan;
 pub use seed::StepSeed;
 pub use sequential::Sequential;
+pub use sharded::Sharded;
 pub use tape::Tape;
 pub use tied::retie;
 

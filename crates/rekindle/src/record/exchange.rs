@@ -264,11 +264,16 @@ impl<'a> Exchange<'a> {
         })
     }
 
+    /// Whether all buckets are summed.
+    pub(super) fn is_done(&self) -> bool {
+        let begun = self.begun == self.ranks.buckets.len();
+        begun && self.under_way.is_empty() && !self.settled
+    }
+
     /// Gives the step up on all ranks: begins what is left, and tells why. Returns what this rank's caller is told.
     pub(super) fn abandon(&mut self, error: RecordError) -> RecordError {
-        let done = self.begun == self.ranks.buckets.len() && self.under_way.is_empty();
         // A broken network is beyond agreement.
-        if self.settled || done || matches!(error, RecordError::Reduce(_)) {
+        if self.settled || self.is_done() || matches!(error, RecordError::Reduce(_)) {
             return error;
         }
         self.settle(Some(error))

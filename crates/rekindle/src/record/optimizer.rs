@@ -10,7 +10,7 @@ use burn::{
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::update::{Leaf, Update, UpdateCosts};
-use crate::meter::Meter;
+use crate::{meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients: what [`with_optimizer`](super::Recorded::with_optimizer) measures.
 pub trait Optimizer: 'static {
@@ -21,6 +21,12 @@ pub trait Optimizer: 'static {
     /// Updates the parameters of `module` that have a gradient.
     #[must_use]
     fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M;
+
+    /// Whose parameters are whose, where ranks share out the updates: a step then makes this rank's alone, and the others'
+    /// come by [`Shards::share`].
+    fn shards(&self) -> Option<&Shards> {
+        None
+    }
 }
 
 impl Optimizer for ModuleOptimizer {
@@ -91,7 +97,8 @@ struct Each<'a, O> {
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
+        let others = |shards: &Shards| !shards.keeps(param.id);
+        if !param.is_require_grad() || self.optimizer.shards().is_some_and(others) {
             return;
         }
         let key = (param.shape(), param.dtype());

@@ -276,7 +276,7 @@ where
         batch: I,
         (rate, optimizer): (f64, &mut O),
         watch: Option<&mut dyn FnMut(&Span)>,
-        exchange: Option<&mut Exchange<'_>>,
+        mut exchange: Option<&mut Exchange<'_>>,
     ) -> Result<Output<R::Auxiliary, I>, (usize, RecordError)> {
         let before = |error| (0, error);
         let (planned, predicted_peak) = self
@@ -301,6 +301,7 @@ where
                 Ok(())
             };
             let interpreter = interpreter.as_mut();
+            let exchange = exchange.as_deref_mut();
             let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
             self.interpret(&planned, interpreter, returned, readings, hooks)
         });
@@ -309,6 +310,15 @@ where
             false => Ok(done),
         });
         let updated = lent.updated();
+        // No rank has given the step up: all come here.
+        let complete = exchange.is_some_and(|exchange| exchange.is_done());
+        let done = match optimizer.shards().filter(|_| complete) {
+            Some(shards) => {
+                let shared = lent.share(recording, interpreter.as_mut(), shards);
+                done.and_then(|done| Ok(shared.map(|()| done)?))
+            }
+            None => done,
+        };
         lent.put_back(model, recording, interpreter.as_mut());
         drop(interpreter);
         let failed = |error| (updated, error);
