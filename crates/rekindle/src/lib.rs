@@ -13,6 +13,7 @@
 //! | [`tape`] | checkpointed parts of a model that is no chain |
 //! | [`seed`] | the same random numbers in every recompute |
 //! | [`statistics`] | what a forward changes of a model, and how it is put back |
+//! | [`synchronised_batch_norm`] | batch normalisation by the samples of all ranks |
 //! | [`tied`] | layers that share their parameters |
 //! | [`cross_entropy`] | the loss over a large vocabulary, without the logits |
 //! | [`meter`] | memory in use and reserved, by phase |
@@ -56,6 +57,7 @@ pub mod sequential;
 mod sharded;
 pub mod size;
 pub mod statistics;
+mod synchronised;
 pub mod tape;
 pub mod tied;
 
@@ -72,6 +74,7 @@ pub use rekindle_plan as plan;
 pub use seed::StepSeed;
 pub use sequential::Sequential;
 pub use sharded::Sharded;
+pub use synchronised::synchronised_batch_norm;
 pub use tape::Tape;
 pub use tied::retie;
 

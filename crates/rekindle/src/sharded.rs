@@ -7,12 +7,12 @@ use crate::{
     reduce::{ReduceError, Reducer, Shards},
 };
 
-/// An optimizer of which each rank keeps a part of the state: of n ranks about one n-th, in [whole parameters](Shards).
-/// Parameters and their bits are those of an optimizer that every rank has whole.
+/// An optimizer of which each rank keeps a part of the state: of n ranks about one n-th, in [whole parameters](Shards) (ZeRO
+/// stage 1, Rajbhandari et al. 2020, arXiv 1910.02054). Parameters and their bits are those of an optimizer that every rank has whole.
 ///
 /// In place of an optimizer `o`, `Sharded::new(o, &model, world)` is given to
 /// [`with_optimizer`](crate::record::Recorded::with_optimizer) and updates the model; plans count its part of the state. A
-/// step sends each trained parameter once, to all ranks, after gradients were summed as ever.
+/// step sends the bytes of each trained parameter once, to all ranks, after gradients were summed as ever.
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, optim::AdamConfig, prelude::*};

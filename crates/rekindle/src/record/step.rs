@@ -703,7 +703,7 @@ where
             update(one, gradient, interpreter)
         };
         if let Some(exchange) = &mut exchange {
-            exchange.start(recording);
+            exchange.start(recording)?;
         }
         let mut turns = planned.prepared.turns(recording);
         for span in &planned.spans {
@@ -712,8 +712,14 @@ where
                 match turn {
                     Turn::Run(run) => {
                         make_room(costs.taken_by(recording, run.number));
+                        match &mut exchange {
+                            Some(exchange) if run.recorded.kind.synchronises => {
+                                run.run_changed(interpreter, |own| exchange.mean(own))?;
+                            }
+                            _ => interpreter.run(run.operation()),
+                        }
                         let mut ready = Ok(());
-                        run.run(interpreter, &mut |tensor, value| {
+                        run.finish(interpreter, &mut |tensor, value| {
                             keep(&mut tensors, &mut exchange, &mut ready, (tensor, value));
                         });
                         ready?;

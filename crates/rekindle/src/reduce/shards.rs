@@ -22,7 +22,8 @@ use burn::{
 use super::{ReduceError, Reducer};
 use crate::record::Leaf;
 
-/// Which rank keeps the optimizer's state of which parameter: the same on all ranks of models made alike.
+/// Which rank keeps the optimizer's state of which parameter: the same on all ranks of models made alike. The largest
+/// parameter is given first, to the rank that has the fewest numbers so far.
 #[derive(Clone)]
 pub struct Shards {
     reducer: Arc<dyn Reducer>,
