@@ -76,6 +76,30 @@ learning_rate = 1e-3
 clip = { type = "global_norm", max = 0.5 }
 "#;
 
+/// Convolutions that are normalised by the samples of all ranks.
+const CNN: &str = r#"
+[data]
+type = "synthetic"
+shape = [3, 12, 12]
+target = { classes = 4 }
+samples = 64
+eval_split = 0.2
+
+[model]
+layers = [
+  { repeat = 4, layers = [{ type = "conv2d", out = 8, kernel = 3, padding = "same" }, "batch_norm", "relu"] },
+  "flatten",
+  { type = "linear", out = 4 },
+]
+
+[train]
+steps = 20
+batch = 35
+optimizer = { type = "sgd", momentum = 0.9 }
+learning_rate = 1e-2
+sync_batch_norm = true
+"#;
+
 /// Data that is not there.
 const NO_DATA: &str = r#"
 [data]
@@ -226,16 +250,17 @@ fn ranks_train_a_transformer_as_one_process() {
     ranks_train_as_one(GPT, 0.9);
 }
 
-/// Six square layers, which 2 and 3 ranks share out evenly but for biases and the last layer.
+/// Six square layers, which 2 and 3 ranks share out evenly but for biases and the last layer. All gradients go into one
+/// bucket: of several, as many are on their way at once as the network is slow.
 const WIDE: &str = r#"
 [data]
 type = "synthetic"
-shape = [512]
+shape = [384]
 target = { classes = 4 }
 samples = 40
 
 [model]
-layers = [{ repeat = 6, layers = [{ type = "linear", out = 512 }, "tanh"] }, { type = "linear", out = 4 }]
+layers = [{ repeat = 6, layers = [{ type = "linear", out = 384 }, "tanh"] }, { type = "linear", out = 4 }]
 
 [train]
 steps = 6
@@ -264,7 +289,7 @@ fn a_sharded_state_takes_its_share_of_memory_and_gives_the_same_bits() {
         return;
     };
     let folder = folder(WIDE);
-    let parameters = 6 * (512 * 512 + 512) + 512 * 4 + 4;
+    let parameters = 6 * (384 * 384 + 384) + 384 * 4 + 4;
     for count in [2, 3] {
         let [whole, sharded, tight] =
             ["whole", "sharded", "tight"].map(|run| format!("{run}-{count}"));
@@ -365,6 +390,11 @@ fn snapshots_of_a_sharded_state_continue_with_any_ranks_whole_or_sharded() {
         resumed(count, "any", &["--steps", steps]);
     }
     all_close(&losses(&folder, "whole"), &losses(&folder, "any"));
+}
+
+#[test]
+fn ranks_train_a_synchronised_cnn_as_one_process() {
+    ranks_train_as_one(CNN, 0.9);
 }
 
 /// The processes that a job's `mpirun` has started, and it.

@@ -62,6 +62,9 @@ pub struct TrainSettings {
     pub update: UpdateChoice,
     /// Who keeps the optimizer's state where several ranks train. A run continues with either.
     pub optimizer_state: OptimizerState,
+    /// Whether batch normalisation takes mean and variance of the samples of all ranks, where several train, instead of its
+    /// rank's. It then waits for the others twice in the forward and twice in the backward pass.
+    pub sync_batch_norm: bool,
     /// Bound on the gradients, if any.
     pub clip: Option<Clip>,
     /// Steps between evaluations; the last step is always evaluated.
@@ -90,6 +93,7 @@ impl Default for TrainSettings {
             optimizer,
             update: UpdateChoice::default(),
             optimizer_state: OptimizerState::default(),
+            sync_batch_norm: false,
             clip: None,
             eval_every: None,
             on_nonfinite: OnNonFinite::default(),
