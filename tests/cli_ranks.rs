@@ -547,8 +547,10 @@ fn a_signal_ends_all_ranks_after_one_step_with_one_snapshot() {
         "snapshot_every = 5",
         "snapshot_every = 5\nkeep_snapshots = 1",
     );
-    for to in [None, Some(2)] {
-        let folder = folder(&config);
+    // All ranks have their part in the snapshot of a sharded state.
+    let sharded = config.replace("[train]", "[train]\noptimizer_state = \"sharded\"");
+    for (to, config) in [(None, &config), (Some(2), &sharded)] {
+        let folder = folder(config);
         let output = signalled(&folder, "-TERM", to);
         let said = messages(&output);
         assert_eq!(said.matches("interrupted after step").count(), 1, "{said}");
