@@ -12,7 +12,7 @@ use rekindle_plan::PlannerKind;
 use rekindle_train::{
     ExecutorKind,
     loss_scale::LossScale,
-    settings::{LossChunks, OnNonFinite},
+    settings::{LossChunks, OnNonFinite, OptimizerState},
     update::UpdateChoice,
 };
 use schemars::JsonSchema;
@@ -289,6 +289,15 @@ pub struct TrainArgs {
         value_parser = word::<OnNonFinite>()
     )]
     pub on_nonfinite: Option<OnNonFinite>,
+    /// Who keeps the optimizer's state under `mpirun`: whole (the default), every rank; or sharded, each rank a part
+    #[arg(
+        long,
+        value_name = "WHO",
+        hide_possible_values = true,
+        help_heading = "Training",
+        value_parser = word::<OptimizerState>()
+    )]
+    pub optimizer_state: Option<OptimizerState>,
     /// Measure a few plain steps too. On the CPU, long runs do so without being asked
     #[arg(long, help_heading = "Output and checks")]
     pub compare: bool,

@@ -52,6 +52,7 @@ pub mod run_dir;
 mod run_dir_error;
 pub mod session;
 pub mod settings;
+mod sharded_state;
 mod short_form;
 pub mod shortage;
 mod snapshot;

@@ -31,12 +31,14 @@ use super::{
     loss_scale::LossScaler,
     run_dir_error::RunDirError,
     settings::{Clip, OptimizerSettings, TrainSettings},
+    sharded_state::Part,
     snapshot::{Snapshot, SnapshotWriter},
 };
 use rekindle::{
     MasterWeights,
     dtype::Dtype,
     record::{Leaf, Optimizer},
+    reduce::{ReduceError, Shards},
     sequential::Sequential,
 };
 
@@ -48,7 +50,9 @@ pub struct AnyOptimizer {
     clip_each: Option<GradientClipping>,
     global_norm: Option<f64>,
     scaler: LossScaler,
+    /// Of those that ranks share out, if they do, this rank's.
     states: HashMap<ParamId, DynState>,
+    shards: Option<Shards>,
 }
 
 impl Optimizer for AnyOptimizer {
@@ -58,6 +62,7 @@ impl Optimizer for AnyOptimizer {
             clip_each: self.clip_each.clone(),
             scaler: self.scaler.clone(),
             states: HashMap::new(),
+            shards: self.shards.clone(),
             ..*self
         }
     }
@@ -68,6 +73,10 @@ impl Optimizer for AnyOptimizer {
         let squares = squares.and_then(|sum| finite::read(sum).ok());
         let factor = self.factor(squares);
         self.update(rate, model, &mut gradients, factor)
+    }
+
+    fn shards(&self) -> Option<&Shards> {
+        self.shards.as_ref()
     }
 }
 
@@ -92,7 +101,14 @@ impl AnyOptimizer {
             global_norm,
             scaler: LossScaler::new(settings),
             states: HashMap::new(),
+            shards: None,
         }
+    }
+
+    /// Keeps this rank's part of the state alone, where ranks share it out.
+    #[must_use]
+    pub(super) fn sharded(self, shards: Option<Shards>) -> Self {
+        Self { shards, ..self }
     }
 
     /// The scale of the loss.
@@ -150,7 +166,7 @@ impl AnyOptimizer {
         })
     }
 
-    /// Updates the parameters of `module` that have a gradient, which is taken.
+    /// Updates the parameters of `module` that have a gradient, which is taken: of those that ranks share out, this rank's.
     fn update<M: Module>(
         &mut self,
         rate: f64,
@@ -166,12 +182,14 @@ impl AnyOptimizer {
         }
         impl ModuleMapper for Update<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let shards = self.optimizer.shards.as_ref();
+                let own = shards.is_none_or(|shards| shards.keeps(param.id));
                 match self.gradients.remove::<D>(param.id) {
-                    Some(gradient) => {
+                    Some(gradient) if own => {
                         let Self { rate, factor, .. } = *self;
                         self.optimizer.update_one(rate, param, gradient, factor)
                     }
-                    None => param,
+                    _ => param,
                 }
             }
         }
@@ -233,19 +251,42 @@ impl AnyOptimizer {
         found.map(|(id, _)| *id)
     }
 
-    /// Writes the state of every parameter.
+    /// Writes the state of every parameter. Where ranks share them out, the others [answer](Self::end_save) meanwhile.
     pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        to.optimizer(&*self.optimizer, &self.states)?;
+        match self.part() {
+            Some(part) => part.write(to)?,
+            None => to.optimizer(&*self.optimizer, &self.states)?,
+        }
         self.scaler.save(to)
     }
 
-    /// Goes on with the state that an optimizer of the same settings has written.
+    /// Ends what rank 0 has saved, or tried to; the other ranks give it their parts until then.
+    pub(super) fn end_save(&self) -> Result<(), ReduceError> {
+        match self.part() {
+            Some(part) if part.shards.reducer().rank() == 0 => part.done(),
+            Some(part) => part.answer(),
+            None => Ok(()),
+        }
+    }
+
+    /// This rank's part of the state, where ranks share it out.
+    fn part(&self) -> Option<Part<'_>> {
+        Some(Part {
+            shards: self.shards.as_ref()?,
+            optimizer: &*self.optimizer,
+            states: &self.states,
+        })
+    }
+
+    /// Goes on with the state that an optimizer of the same settings has written, whole or not.
     pub(super) fn restored(
         self,
         from: &mut Snapshot,
         device: &Device,
     ) -> Result<Self, RunDirError> {
-        let states = from.optimizer(&*self.optimizer, device)?;
+        let shards = self.shards.as_ref();
+        let wanted = |id| shards.is_none_or(|shards| shards.keeps(id));
+        let states = from.optimizer(&*self.optimizer, wanted, device)?;
         let scaler = self.scaler.restored(from)?;
         Ok(Self {
             states,

@@ -28,7 +28,7 @@ use std::{
 use bincode::config;
 use rekindle::{
     record::RecordError,
-    reduce::{self, ReduceError, Reducer, agree, broadcast_parameters},
+    reduce::{self, ReduceError, Reducer, Shards, agree, broadcast_parameters},
     sequential::Sequential,
 };
 use rekindle_plan::Bytes;
@@ -40,6 +40,7 @@ use crate::{
     model::stage::Stage,
     record::RankRecord,
     session::{Job, RunError},
+    settings::{OptimizerState, TrainSettings},
     snapshot::Snapshot,
 };
 pub use refused::RanksRefused;
@@ -168,9 +169,51 @@ impl Ranks {
         let Some(shared) = &self.0 else {
             return Ok(own);
         };
-        let all = shared.gather(&own.is_ok())?.into_iter().all(|well| well);
+        let all = self.all(own.is_ok())?;
         shared.ending.store(!all, Relaxed);
         Ok(own.and_then(|value| if all { Ok(value) } else { Err(other) }))
+    }
+
+    /// Whether all ranks say so.
+    pub(crate) fn all(&self, own: bool) -> Result<bool, ReduceError> {
+        let said = |shared: &Arc<Shared>| shared.gather(&own);
+        let all = self.0.as_ref().map_or(Ok(vec![own]), said)?;
+        Ok(all.into_iter().all(|one| one))
+    }
+
+    /// The first rank's answer that is one, where ranks have their own.
+    pub(crate) fn first<T: Serialize + DeserializeOwned>(
+        &self,
+        own: Option<T>,
+    ) -> Result<Option<T>, RunError> {
+        let Some(shared) = &self.0 else {
+            return Ok(own);
+        };
+        let all = shared.gather(&own).map_err(RecordError::from)?;
+        Ok(all.into_iter().flatten().next())
+    }
+
+    /// What rank 0 says.
+    pub(crate) fn said_by_first(&self, own: bool) -> Result<bool, RunError> {
+        match &self.0 {
+            None => Ok(own),
+            Some(shared) => Ok(shared.broadcast(vec![u8::from(own)])? == [1]),
+        }
+    }
+
+    /// Who keeps the optimizer's state of which parameter of a model, where ranks share it out.
+    pub(crate) fn shards(
+        &self,
+        settings: &TrainSettings,
+        model: &Sequential<Stage>,
+    ) -> Option<Shards> {
+        let reducer = self.reducer().filter(|_| self.is_sharded(settings))?;
+        Some(Shards::of(model, reducer))
+    }
+
+    /// Whether ranks share out the optimizer's state.
+    pub(crate) fn is_sharded(&self, settings: &TrainSettings) -> bool {
+        !self.is_alone() && settings.optimizer_state == OptimizerState::Sharded
     }
 
     /// Whether all ranks end now, each knowing that the others do: they may still talk to each other.
@@ -214,6 +257,7 @@ impl Ranks {
             return Ok(());
         };
         let settings = serde_json::to_string(job.settings).unwrap_or_default();
+        let options = format!("{settings}{fingerprint}{}", job.snapshot_every);
         let eval = job.eval.map(|data| (data.identity(), data.len()));
         let data = (job.train.identity(), job.train.len(), eval);
         let agree = |what: &str, own: &str| agree(&*shared.reducer, what, own.as_bytes());
@@ -224,7 +268,7 @@ impl Ranks {
                     &serde_json::to_string(&data).unwrap_or_default(),
                 )
             })
-            .and_then(|()| agree("the config and its options", &(settings + fingerprint)))
+            .and_then(|()| agree("the config and its options", &options))
             .map_err(|error| RecordError::from(error).into())
     }
 
@@ -233,7 +277,7 @@ impl Ranks {
         let Some(shared) = &self.0 else {
             return Ok(own);
         };
-        let there = shared.broadcast(vec![u8::from(own.is_some())])? == [1];
+        let there = self.said_by_first(own.is_some())?;
         match own {
             Some(own) => {
                 let refused = || RunDirError::refused(own.path(), "read");

@@ -185,7 +185,12 @@ impl<'a> Job<'a> {
     pub fn updates(&self) -> Updates {
         match (&self.schedule, self.settings.update) {
             (ScheduleRequest::Given { update, .. }, UpdateChoice::Auto) => Updates::One(*update),
-            _ => Updates::of(self.settings, self.executor, self.budget().is_some()),
+            _ => {
+                // Ranks that share out the updates make them at the same time, whatever each plans.
+                let sharded = self.ranks.is_sharded(self.settings);
+                let plans = self.budget().is_some() && !sharded;
+                Updates::of(self.settings, self.executor, plans)
+            }
         }
     }
 }

@@ -60,6 +60,11 @@ pub struct TrainSettings {
     /// where that is faster. It changes what a step holds, not what it computes.
     #[schemars(schema_with = "update_schema")]
     pub update: UpdateChoice,
+    /// Who keeps the optimizer's state where several ranks train. A run continues with either.
+    pub optimizer_state: OptimizerState,
+    /// Whether batch normalisation takes mean and variance of the samples of all ranks, where several train, instead of its
+    /// rank's. It then waits for the others twice in the forward and twice in the backward pass.
+    pub sync_batch_norm: bool,
     /// Bound on the gradients, if any.
     pub clip: Option<Clip>,
     /// Steps between evaluations; the last step is always evaluated.
@@ -87,6 +92,8 @@ impl Default for TrainSettings {
             },
             optimizer,
             update: UpdateChoice::default(),
+            optimizer_state: OptimizerState::default(),
+            sync_batch_norm: false,
             clip: None,
             eval_every: None,
             on_nonfinite: OnNonFinite::default(),
@@ -166,6 +173,18 @@ pub enum OnNonFinite {
     Skip,
     /// The update is made all the same.
     Continue,
+}
+
+/// Who keeps the optimizer's state, with the copy of half parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerState {
+    /// Every rank all of it: no parameter is sent.
+    #[default]
+    Whole,
+    /// Each rank that of its share of the parameters, whose updates it makes and sends to the others (ZeRO stage 1): of n
+    /// ranks about one n-th. Parameters and their bits are the same. `update = "auto"` is then `after`.
+    Sharded,
 }
 
 /// Whether the last projection and its loss run in chunks.

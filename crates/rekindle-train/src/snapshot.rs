@@ -189,11 +189,16 @@ impl SnapshotWriter<'_> {
         states.sort_unstable_by_key(|(id, _)| id.val());
         self.put(&states.len())?;
         for (id, state) in states {
-            let mut sink = StateSink::default();
-            optimizer.state_flatten(STATE_PREFIX, state, &mut sink);
-            self.put(&(id.val(), state.rank(), sink.tensors, sink.scalars))?;
+            self.put(&id.val())?;
+            self.put(&flattened(optimizer, state))?;
         }
         Ok(())
+    }
+
+    /// Writes a parameter's [flattened] state that was encoded elsewhere.
+    pub(super) fn state(&mut self, id: ParamId, encoded: &[u8]) -> io::Result<()> {
+        self.put(&id.val())?;
+        self.write_all(encoded)
     }
 }
 
@@ -207,6 +212,13 @@ impl Write for SnapshotWriter<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
+}
+
+/// A parameter's optimizer state as plain values: its rank, tensors and scalars.
+pub(super) fn flattened(optimizer: &dyn DynOptimizer, state: &DynState) -> impl Serialize + use<> {
+    let mut sink = StateSink::default();
+    optimizer.state_flatten(STATE_PREFIX, state, &mut sink);
+    (state.rank(), sink.tensors, sink.scalars)
 }
 
 /// A snapshot that was found whole and is being read: the model first, then the optimizer.
@@ -336,10 +348,11 @@ impl Snapshot {
         Ok(model)
     }
 
-    /// Reads an optimizer's state, parameter by parameter.
+    /// Reads an optimizer's state, parameter by parameter: of those that are wanted.
     pub(super) fn optimizer(
         &mut self,
         optimizer: &dyn DynOptimizer,
+        wanted: impl Fn(ParamId) -> bool,
         device: &Device,
     ) -> Result<HashMap<ParamId, DynState>, RunDirError> {
         // Updates are computed without autodiff.
@@ -358,6 +371,9 @@ impl Snapshot {
             {
                 return Err(wrong("has another shape"));
             }
+            if !wanted(ParamId::from(id)) {
+                return Ok(None);
+            }
             let mut source = StateSource::new(scalars);
             let mut bytes = 0;
             for (name, data) in tensors {
@@ -370,9 +386,9 @@ impl Snapshot {
                     .map_err(|_| wrong("holds something else than its tensors"))?
                     .ok_or_else(|| wrong("is incomplete"))?;
             staging.copied(bytes, &device);
-            Ok((ParamId::from(id), state))
+            Ok(Some((ParamId::from(id), state)))
         });
-        states.collect()
+        states.filter_map(Result::transpose).collect()
     }
 }
 

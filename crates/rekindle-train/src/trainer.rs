@@ -46,7 +46,7 @@ use rekindle::{
     free_dead_nodes,
     layer::Layer,
     meter::{Count, Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::Update,
+    record::{Optimizer, RecordError, Update},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -207,9 +207,27 @@ impl Trainer {
         Self { bound, ..self }
     }
 
-    /// Shares steps and evaluations with other ranks.
+    /// Shares steps and evaluations with other ranks, and the optimizer's state where the settings say.
     pub(super) fn among(self, ranks: Ranks) -> Self {
-        Self { ranks, ..self }
+        let shards = ranks.shards(&self.settings, &self.model);
+        let optimizer = self.optimizer.sharded(shards);
+        Self {
+            ranks,
+            optimizer,
+            ..self
+        }
+    }
+
+    /// Whether a snapshot takes all ranks.
+    pub(super) fn is_sharded(&self) -> bool {
+        self.optimizer.shards().is_some()
+    }
+
+    /// Ends [`save`](Self::save) on rank 0, which it may have failed or not; on other ranks, takes part in it.
+    pub(super) fn end_save(&self) -> Result<(), RecordError> {
+        let ended = self.optimizer.end_save();
+        self.meter.trim();
+        Ok(ended?)
     }
 
     /// Runs another plan, whose peak is `peak`, from the next step on.
@@ -412,7 +430,7 @@ impl Trainer {
         } else {
             drop(before);
             if !in_backward {
-                self.update(rate, gradients, squares);
+                self.update(rate, gradients, squares)?;
             }
             self.optimizer.scaler_mut().updated();
         }
@@ -529,18 +547,36 @@ impl Trainer {
         }
     }
 
-    fn update(&mut self, rate: f64, gradients: GradientsParams, squares: Option<f64>) {
+    fn update(
+        &mut self,
+        rate: f64,
+        gradients: GradientsParams,
+        squares: Option<f64>,
+    ) -> Result<(), RecordError> {
         // The optimizer consumes the model, so that it can update parameters in place.
         let mut model = self.take_model();
         untie(&mut model);
         let first_step = self.steps_done == 0;
         let engine = &self.engine;
-        self.model = self
+        let mut model = self
             .optimizer
             .step_by_layer(rate, model, gradients, squares, |stage| {
                 engine.make_room_for_update(stage, first_step);
             });
+        let mut failed = None;
+        if let Some(shards) = self.optimizer.shards() {
+            let (shared, result) = shards.share(model);
+            model = shared;
+            let owners = shards.owners().iter();
+            failed = result.err().map(|error| RecordError::PartlyUpdated {
+                updated: owners.filter(|(id, _)| shards.keeps(*id)).count(),
+                of: shards.owners().len(),
+                source: Box::new(error.into()),
+            });
+        }
+        self.model = model;
         tie(&mut self.model);
+        failed.map_or(Ok(()), Err)
     }
 
     fn take_model(&mut self) -> Sequential<Stage> {

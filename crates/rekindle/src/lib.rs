@@ -13,12 +13,14 @@
 //! | [`tape`] | checkpointed parts of a model that is no chain |
 //! | [`seed`] | the same random numbers in every recompute |
 //! | [`statistics`] | what a forward changes of a model, and how it is put back |
+//! | [`synchronised_batch_norm`] | batch normalisation by the samples of all ranks |
 //! | [`tied`] | layers that share their parameters |
 //! | [`cross_entropy`] | the loss over a large vocabulary, without the logits |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`dtype`] | f32, f16 and bf16 |
 //! | [`master_weights`] | optimizers of half types that keep parameters in f32 |
+//! | [`Sharded`] | optimizers whose state ranks share out |
 //! | [`size`] | sizes as people write them |
 //! | `cubecl` | settings of GPU backends, with their features |
 //!
@@ -52,8 +54,10 @@ pub mod record;
 pub mod reduce;
 pub mod seed;
 pub mod sequential;
+mod sharded;
 pub mod size;
 pub mod statistics;
+mod synchronised;
 pub mod tape;
 pub mod tied;
 
@@ -69,6 +73,8 @@ pub use rekindle_alloc as alloc;
 pub use rekindle_plan as plan;
 pub use seed::StepSeed;
 pub use sequential::Sequential;
+pub use sharded::Sharded;
+pub use synchronised::synchronised_batch_norm;
 pub use tape::Tape;
 pub use tied::retie;
 

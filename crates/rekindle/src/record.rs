@@ -358,8 +358,10 @@ where
     ///
     /// All ranks record, plan and run their steps together, each within its own budget; they begin with
     /// [equal parameters](crate::reduce::broadcast_parameters). While the backward pass runs, complete gradients are summed
-    /// in buckets; on the CPU backend a plan counts what that holds. Each rank's optimizer then makes the same update. A
-    /// step that fails on one rank fails on all, and the next can succeed. Auxiliary output, running statistics and
+    /// in buckets; on the CPU backend a plan counts what that holds. Each rank's optimizer then makes the same update, or a
+    /// [`Sharded`](crate::Sharded) one that of its part of the parameters. A step that fails on one rank fails on all, and the
+    /// next can succeed. Auxiliary output, running statistics (but those of
+    /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) and
     /// [gradients of the batch](Self::with_input_gradients) are the rank's own, and so is the predicted time, which is
     /// without what the step [waits](Output::waited) for others.
     #[must_use]

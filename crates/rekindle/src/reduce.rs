@@ -40,10 +40,11 @@
 //! ```
 //!
 //! All ranks call the same functions in the same order, as in MPI. Nothing here depends on burn but
-//! [`broadcast_parameters`].
+//! [`broadcast_parameters`] and [`Shards`].
 
 mod in_process;
 mod parameters;
+mod shards;
 
 use std::{
     ops::Range,
@@ -58,6 +59,7 @@ use thiserror::Error;
 
 pub use in_process::{InProcess, Link, in_process};
 pub use parameters::broadcast_parameters;
+pub use shards::Shards;
 
 /// How long ranks wait for each other unless told otherwise: some plan, measure or compile kernels longer than others.
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);

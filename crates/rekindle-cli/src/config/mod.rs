@@ -50,7 +50,7 @@ use rekindle_train::{
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
     },
-    settings::{LossChunks, OnNonFinite, TrainSettings},
+    settings::{LossChunks, OnNonFinite, OptimizerState, TrainSettings},
     update::UpdateChoice,
 };
 use toml::de::DeTable;
@@ -106,6 +106,8 @@ pub struct Overrides {
     pub loss_chunks: Option<LossChunks>,
     /// What happens where a step's loss or gradients are not finite.
     pub on_nonfinite: Option<OnNonFinite>,
+    /// Who keeps the optimizer's state.
+    pub optimizer_state: Option<OptimizerState>,
     /// Random data of the same shape.
     pub synthetic: bool,
     /// Folder of the data's files.
@@ -313,6 +315,9 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     training.update = overrides.update.unwrap_or(training.update);
     training.loss_chunks = overrides.loss_chunks.unwrap_or(training.loss_chunks);
     training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
+    training.optimizer_state = overrides
+        .optimizer_state
+        .unwrap_or(training.optimizer_state);
     Ok(())
 }
 

@@ -25,6 +25,7 @@ use rekindle::{
     ChunkedCrossEntropy,
     activation::{Activation, ActivationMapper},
     layer::Layer,
+    synchronised_batch_norm,
 };
 
 /// A layer with parameters.
@@ -57,6 +58,8 @@ pub enum Op {
 pub(super) enum Instruction {
     /// Runs the module of this index.
     Apply(usize),
+    /// Runs the batch normalisation of this index by the samples of all ranks.
+    Synchronise(usize),
     /// Runs the attention of this index.
     Attend {
         op: usize,
@@ -130,6 +133,17 @@ impl Stage {
         }
     }
 
+    /// Has its batch normalisation see the samples of all ranks.
+    pub(crate) fn synchronise(&mut self) {
+        for instruction in &mut self.program {
+            if let Instruction::Apply(op) = *instruction
+                && matches!(self.ops[op], Op::BatchNorm(_))
+            {
+                *instruction = Instruction::Synchronise(op);
+            }
+        }
+    }
+
     fn run(&self, input: Value) -> Result<Value, ValueError> {
         input.check(&self.input)?;
         let mut skips = Vec::new();
@@ -137,6 +151,7 @@ impl Stage {
         for instruction in &self.program {
             value = match instruction {
                 Instruction::Apply(index) => apply(&self.ops[*index], value)?,
+                Instruction::Synchronise(index) => value.map(&mut Synchronised(&self.ops[*index])),
                 Instruction::Attend { op, causal } => {
                     attend(&self.ops[*op], value.into_float3()?, *causal).into()
                 }
@@ -309,6 +324,18 @@ impl ActivationMapper for AnyRank<'_> {
             Op::LayerNorm(norm) => norm.forward(tensor),
             Op::Unembedding(shared) => logits(shared, tensor),
             Op::Conv2d(_) | Op::Embedding(_) | Op::Positions(_) | Op::Attention(_) => tensor,
+        }
+    }
+}
+
+/// Batch normalisation by the samples of all ranks.
+struct Synchronised<'a>(&'a Op);
+
+impl ActivationMapper for Synchronised<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        match self.0 {
+            Op::BatchNorm(norm) => synchronised_batch_norm(norm, tensor),
+            _ => tensor,
         }
     }
 }

@@ -42,6 +42,9 @@ impl Built {
         let mut built =
             TrainError::caught(|| build(job.model, &stages, job.settings.dtype, device))??;
         job.settings.defer_projection(&mut built);
+        if job.settings.sync_batch_norm && !job.ranks.is_alone() {
+            built.iter_mut().for_each(Stage::synchronise);
+        }
         Ok(Self {
             model: Sequential::new(built),
             shape,

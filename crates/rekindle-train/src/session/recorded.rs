@@ -69,7 +69,8 @@ impl Built {
         // come.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         let accumulated = settings.accumulated_bytes(self.shape.param_count());
-        let optimizer = AnyOptimizer::new(settings);
+        let shards = job.ranks.shards(settings, &self.model);
+        let optimizer = AnyOptimizer::new(settings).sharded(shards);
         let recorded = record(&self.model, &batch, loss).and_then(|recorded| {
             let largest = recorded.largest_tensor();
             let link = job.host.map(|bytes| measured_link(device, bytes, largest));

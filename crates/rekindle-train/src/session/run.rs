@@ -243,7 +243,7 @@ impl<'a> Session<'a> {
                 false => Some(false),
             };
             interrupted |= best.is_none();
-            if best == Some(true) || self.snapshot_is_due() || interrupted || done == steps {
+            if best == Some(true) || self.snapshot_is_due()? || interrupted || done == steps {
                 self.save(observer)?;
             } else if evaluate {
                 self.write_record(observer)?;
@@ -269,10 +269,15 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn snapshot_is_due(&self) -> bool {
-        match self.job.snapshot_every {
+    fn snapshot_is_due(&self) -> Result<bool, RunError> {
+        let due = match self.job.snapshot_every {
             SnapshotEvery::Steps(every) => self.trainer.steps_done().is_multiple_of(every),
             SnapshotEvery::Time(time) => self.tried.elapsed() >= time,
+        };
+        match self.trainer.is_sharded() {
+            // Ranks have clocks of their own.
+            true => self.job.ranks.said_by_first(due),
+            false => Ok(due),
         }
     }
 
@@ -294,8 +299,10 @@ impl<'a> Session<'a> {
             }
             match self.trainer.step(parts) {
                 Ok(report) => {
-                    if let Some(shortage) = &report.short {
-                        self.plan_smaller(shortage.clone(), observer)?;
+                    if let Some(shortage) = &report.short
+                        && let Err(error) = self.plan_smaller(shortage.clone(), observer)
+                    {
+                        return Err(self.ended(error, true, observer));
                     }
                     if let Some(by) = self.trainer.engine().take_growth() {
                         self.planned_by_step(by, observer);
@@ -305,11 +312,9 @@ impl<'a> Session<'a> {
                 Err(error) => {
                     let whole = !is_partly_updated(&error);
                     let again = self.again(error, observer);
-                    let again = self.job.ranks.settled(again);
-                    if whole && matches!(again, Err(RunError::OtherRank)) {
-                        let _ = self.save(observer);
+                    if let Err(error) = self.job.ranks.settled(again) {
+                        return Err(self.ended(error, whole, observer));
                     }
-                    again?;
                 }
             }
         }
@@ -376,10 +381,11 @@ impl<'a> Session<'a> {
             Err(error) => {
                 self.meter.trim();
                 let ended = match error.or_shortage() {
-                    TrainError::Short(shortage) => self.out_of_memory(shortage, None, observer),
-                    error => self.ended_by(error, observer),
+                    TrainError::Short(shortage) => self.out_of_memory(shortage, None),
+                    error => self.at_stage(error),
                 };
-                return self.job.ranks.settled(Err(ended));
+                let ended = self.job.ranks.settled(Err(ended));
+                return ended.map_err(|error| self.ended(error, true, observer));
             }
         };
         observer.evaluated(&evaluation);
@@ -392,18 +398,28 @@ impl<'a> Session<'a> {
     /// Takes a snapshot, but of a state that is not finite; then writes the record.
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
         self.tried = Instant::now();
+        let (trainer, sharded) = (&self.trainer, self.trainer.is_sharded());
+        if self.files.is_none() && !sharded {
+            return Ok(());
+        }
+        let mut found = trainer.not_finite()?;
+        if sharded {
+            found = self.job.ranks.first(found)?;
+        }
+        if let Some(what) = found {
+            observer.snapshot_withheld(trainer.steps_done(), &what);
+            return self.write_record(observer);
+        }
         if let Some(files) = &mut self.files {
-            let trainer = &self.trainer;
-            if let Some(what) = trainer.not_finite()? {
-                observer.snapshot_withheld(trainer.steps_done(), &what);
-                return self.write_record(observer);
-            }
             files.take_snapshot(
                 &self.fingerprint,
                 &self.progress,
                 |to| trainer.save(to),
                 &mut |notice| observer.notified(notice),
             );
+        }
+        if sharded {
+            trainer.end_save().map_err(RunError::from)?;
         }
         self.write_record(observer)
     }
@@ -420,14 +436,20 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The error that ends the run. What a later run continues from is written first; files that cannot be written are not
-    /// the error to tell.
-    fn ended_by(&mut self, error: TrainError, observer: &mut dyn Observer) -> RunError {
-        let _ = match is_partly_updated(&error) {
-            true => self.write_record(observer),
-            false => self.save(observer),
+    /// What a later run continues from is written before an error ends the run: a snapshot, where the model is `whole`. Files
+    /// that cannot be written are not the error to tell.
+    fn ended(&mut self, error: RunError, whole: bool, observer: &mut dyn Observer) -> RunError {
+        let ranks = &self.job.ranks;
+        let saves = match self.trainer.is_sharded() {
+            // That takes all ranks.
+            true => ranks.ends_with_others() && ranks.all(whole).unwrap_or(false),
+            false => whole,
         };
-        self.at_stage(error)
+        let _ = match saves {
+            true => self.save(observer),
+            false => self.write_record(observer),
+        };
+        error
     }
 
     fn finish(

@@ -36,6 +36,8 @@ pub(super) struct Ranks {
     /// This rank's samples over those of all ranks.
     pub(super) share: f64,
     pub(super) buckets: Vec<Bucket>,
+    /// Values of each mean over ranks, in the order in which all ranks take them.
+    pub(super) means: Vec<usize>,
 }
 
 /// Gradients that are summed together: the places of their parameters in recordings, with their numbers of elements.
@@ -81,7 +83,7 @@ impl Ranks {
         let recording = &planned.measured.recording;
         agree(
             &*reducer,
-            "the parameters of the steps",
+            "parameters and synchronised operations of the steps",
             &parameters_of(recording),
         )?;
         same_steps(&*reducer, &planned.measured.shapes, recording.hash)?;
@@ -105,6 +107,7 @@ impl Ranks {
         Ok(Self {
             share: 1.0 / reducer.ranks() as f64,
             buckets: Bucket::cut(order),
+            means: recording.synchronised().collect(),
             reducer,
         })
     }
@@ -112,8 +115,8 @@ impl Ranks {
 
 /// What an exchange holds of the process's memory beside the gradients that a plan counts: a bucket and the sum of the one
 /// before, and a copy of a gradient on its way in or out; for updates in the backward pass two buckets more, one that is
-/// awaited while the next is filled, and what its updates take, which come later than planned. Of gradients in 16
-/// bits, also the half that 32 bits are more.
+/// awaited while the next is filled, and what its updates take, which come later than planned; with means over ranks
+/// all gradients, which wait for the last of these. Of gradients in 16 bits, also the half that 32 bits are more.
 pub(super) fn staging(recording: &Recording, update: Update, largest_update: Bytes) -> Bytes {
     let trained = recording
         .parameters
@@ -133,7 +136,11 @@ pub(super) fn staging(recording: &Recording, update: Update, largest_update: Byt
     let staging = Bytes(2 * bucket + largest);
     match update {
         Update::After => staging + Bytes(wider),
-        Update::InBackward => staging + Bytes(2 * bucket) + largest_update,
+        Update::InBackward => {
+            let waits = recording.synchronised().next().is_some();
+            let waiting = if waits { all } else { 0 };
+            staging + Bytes(2 * bucket + waiting) + largest_update
+        }
     }
 }
 
@@ -163,7 +170,7 @@ pub(super) fn failures(
     (most.unwrap_or(updated), own.or(other))
 }
 
-/// Equal where ranks train the same parameters with the same version of this crate.
+/// Equal where ranks train the same parameters with the same version of this crate, and take the same means.
 fn parameters_of(recording: &Recording) -> [u8; 8] {
     let mut hasher = DefaultHasher::new();
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
@@ -177,6 +184,8 @@ fn parameters_of(recording: &Recording) -> [u8; 8] {
         recording.tensors.value_bytes(one.tensor).hash(&mut hasher);
         one.gradient.is_some().hash(&mut hasher);
     }
+    let means: Vec<usize> = recording.synchronised().collect();
+    means.hash(&mut hasher);
     hasher.finish().to_le_bytes()
 }
 

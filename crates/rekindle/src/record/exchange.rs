@@ -11,6 +11,9 @@
 //! in 32 bits, w being the rank's share of the samples. Every rank reads the same sums, so all check the same values. A
 //! rank that fails (out of memory, a refused kernel) still begins all its buckets: all ranks give the step up together, and
 //! begin the next one together.
+//!
+//! Means over ranks ([`synchronised`](crate::synchronised)) come in the order of the recording in every plan, but not between
+//! the same gradients: so buckets wait for the last of them. A rank that fails before it answers the next one with that.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -80,6 +83,8 @@ pub(super) struct Exchange<'a> {
     /// By their parameters' places.
     pieces: HashMap<usize, Piece>,
     loss: Option<(Like, f32)>,
+    /// Means over ranks that were taken.
+    means: usize,
     /// Buckets that were begun.
     begun: usize,
     under_way: VecDeque<(Likes, Pending<Vec<f32>>)>,
@@ -106,6 +111,7 @@ impl<'a> Exchange<'a> {
             parameters: Parameters::default(),
             pieces: HashMap::new(),
             loss: None,
+            means: 0,
             begun: 0,
             under_way: VecDeque::new(),
             updated: 0,
@@ -115,8 +121,36 @@ impl<'a> Exchange<'a> {
     }
 
     /// Which recording runs.
-    pub(super) fn start(&mut self, recording: &Recording) {
+    pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
         self.parameters = Parameters::of(recording);
+        match recording.synchronised().eq(self.ranks.means.iter().copied()) {
+            true => Ok(()),
+            false => Err(RecordError::Capture(
+                "with a batch of this shape it takes other means over ranks than with the first one".into(),
+            )),
+        }
+    }
+
+    /// The mean over ranks of what this one has computed, by their shares.
+    pub(super) fn mean(&mut self, own: DispatchTensor) -> Result<DispatchTensor, RecordError> {
+        let (like, mut values) = Like::take(own)?;
+        scale(&mut values, self.ranks.share);
+        values.push(0.0);
+        let mut sums = self.take_mean(values)?;
+        if sums.pop().is_none_or(|failed| failed > 0.0) {
+            return Err(self.settle(None));
+        }
+        self.begin_ready();
+        Ok(like.tensor(sums))
+    }
+
+    /// Sums the values of the next mean, and in the place behind them how many ranks have failed.
+    fn take_mean(&mut self, values: Vec<f32>) -> Result<Vec<f32>, ReduceError> {
+        self.means += 1;
+        let started = Instant::now();
+        let sums = self.ranks.reducer.all_reduce(values).wait();
+        self.waited += started.elapsed();
+        sums
     }
 
     /// Takes a tensor that the step hands out, if it is a gradient; what is something else too comes back.
@@ -161,6 +195,15 @@ impl<'a> Exchange<'a> {
         let (like, mut values) = Like::take(gradient)?;
         scale(&mut values, self.ranks.share);
         self.pieces.insert(place, Piece { values, like });
+        self.begin_ready();
+        Ok(())
+    }
+
+    /// Begins buckets whose gradients are complete.
+    fn begin_ready(&mut self) {
+        if self.means < self.ranks.means.len() {
+            return;
+        }
         // The last waits for the loss, and for all else that can fail.
         let (all, pieces) = (&self.ranks.buckets, &self.pieces);
         let ready = |bucket: &Bucket| bucket.0.iter().all(|(place, _)| pieces.contains_key(place));
@@ -170,7 +213,6 @@ impl<'a> Exchange<'a> {
         for _ in 0..begun.count() {
             self.begin(false);
         }
-        Ok(())
     }
 
     /// Begins the next bucket. Nothing of a rank that has `failed` counts.
@@ -264,11 +306,16 @@ impl<'a> Exchange<'a> {
         })
     }
 
+    /// Whether all buckets are summed.
+    pub(super) fn is_done(&self) -> bool {
+        let begun = self.begun == self.ranks.buckets.len();
+        begun && self.under_way.is_empty() && !self.settled
+    }
+
     /// Gives the step up on all ranks: begins what is left, and tells why. Returns what this rank's caller is told.
     pub(super) fn abandon(&mut self, error: RecordError) -> RecordError {
-        let done = self.begun == self.ranks.buckets.len() && self.under_way.is_empty();
         // A broken network is beyond agreement.
-        if self.settled || done || matches!(error, RecordError::Reduce(_)) {
+        if self.settled || self.is_done() || matches!(error, RecordError::Reduce(_)) {
             return error;
         }
         self.settle(Some(error))
@@ -279,6 +326,13 @@ impl<'a> Exchange<'a> {
     fn settle(&mut self, own: Option<RecordError>) -> RecordError {
         self.settled = true;
         self.pieces.clear();
+        if let (Some(own), Some(values)) = (&own, self.ranks.means.get(self.means)) {
+            let mut values = vec![0.0; *values];
+            values.push(1.0);
+            if self.take_mean(values).is_err() {
+                return own.clone();
+            }
+        }
         while self.begun < self.ranks.buckets.len() {
             self.begin(own.is_some());
         }

@@ -18,6 +18,7 @@ use super::{
     recording::{Parameter, Recording},
     update::Leaf,
 };
+use crate::reduce::{ReduceError, Shards};
 
 /// A model whose parameters are lent to a step.
 pub(super) struct Lent {
@@ -83,6 +84,31 @@ impl Lent {
         });
         self.updated.insert(id, updated);
         self.lost = None;
+    }
+
+    /// Has ranks that share out the updates send each other their parameters.
+    pub(super) fn share(
+        &mut self,
+        recording: &Recording,
+        interpreter: &mut dyn Interpreter,
+        shards: &Shards,
+    ) -> Result<(), ReduceError> {
+        let mut sharing = shards.sharing();
+        for one in recording.updated() {
+            if self.lost == Some(one.id) {
+                sharing.lost(one.id);
+            } else if sharing.is_due(one.id) {
+                let value = self.updated.remove(&one.id).unwrap_or_else(|| {
+                    interpreter.hand_out(&recording.tensors.last_read(one.tensor))
+                });
+                let value = of_rank!(&value, D => {
+                    let own = Tensor::<D>::from_dispatch(value);
+                    sharing.value(one.id, own).into_dispatch()
+                });
+                self.updated.insert(one.id, value);
+            }
+        }
+        sharing.done()
     }
 
     /// Puts all parameters back into the model, those that were not updated as the interpreter has them.

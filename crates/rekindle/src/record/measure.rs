@@ -268,7 +268,7 @@ impl Costs {
         for output in recording.outputs() {
             tensors[output].output = true;
         }
-        let mut last_draw: Option<TensorId> = None;
+        let mut last_ordered: Option<TensorId> = None;
         let id = |tensor: usize| TensorId(tensor as u32);
         let operations = recording.operations.iter().enumerate();
         let operations = operations.map(|(number, one)| {
@@ -278,12 +278,13 @@ impl Costs {
             }
             let mut inputs: Vec<TensorId> = one.inputs().map(id).collect();
             let mut outputs: Vec<TensorId> = one.outputs().map(id).collect();
-            let draws = one.kind.draws;
-            if draws {
-                // The generator's state, of no bytes, from each draw to the next: they keep their order.
+            let ordered = one.kind.draws || one.kind.synchronises;
+            if ordered {
+                // The state of generator and network, of no bytes, from each draw or mean over ranks to the next: they keep
+                // their order.
                 let state = TensorId(tensors.len() as u32);
                 tensors.push(Tensor::default());
-                inputs.extend(last_draw.replace(state));
+                inputs.extend(last_ordered.replace(state));
                 outputs.push(state);
             }
             Operation {
@@ -293,7 +294,7 @@ impl Costs {
                 in_place: cost.in_place,
                 seconds: Seconds(cost.seconds),
                 temp_bytes: Bytes(cost.temp_bytes),
-                repeatable: !draws,
+                repeatable: !ordered,
                 stage: one.stage,
                 backward: one.backward,
                 ..Operation::default()
@@ -324,7 +325,7 @@ impl Costs {
                 ..Operation::default()
             });
         }
-        if let Some(state) = last_draw {
+        if let Some(state) = last_ordered {
             // Draws that nothing needs move the generator too.
             tensors[state.0 as usize].output = true;
         }

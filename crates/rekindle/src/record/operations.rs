@@ -25,6 +25,7 @@ use super::{
     operation::{draws, name_of},
     tensors::Numbering,
 };
+use crate::synchronised::is_mean_over_ranks;
 
 /// What equal operations have in common.
 #[derive(Debug, Clone)]
@@ -33,6 +34,8 @@ pub(crate) struct Kind {
     pub(crate) name: String,
     /// Whether it draws random numbers.
     pub(crate) draws: bool,
+    /// Whether it is a mean over ranks.
+    pub(crate) synchronises: bool,
     /// burn's description; a tensor's id is its place, its status says nothing.
     pub(crate) operation: OperationIr,
     /// The places of its inputs, in burn's order; a tensor that it reads twice occurs twice.
@@ -47,6 +50,7 @@ impl Kind {
         Self {
             name: name_of(&operation),
             draws: draws(&operation),
+            synchronises: is_mean_over_ranks(&operation),
             inputs: operation.inputs().map(place).collect(),
             outputs: operation.outputs().map(place).collect(),
             operation,

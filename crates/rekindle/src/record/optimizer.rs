@@ -10,7 +10,7 @@ use burn::{
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::update::{Leaf, Update, UpdateCosts};
-use crate::meter::Meter;
+use crate::{meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients: what [`with_optimizer`](super::Recorded::with_optimizer) measures.
 pub trait Optimizer: 'static {
@@ -21,6 +21,12 @@ pub trait Optimizer: 'static {
     /// Updates the parameters of `module` that have a gradient.
     #[must_use]
     fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M;
+
+    /// Whose parameters are whose, where ranks share out the updates: a step then makes this rank's alone, and the others'
+    /// come by [`Shards::share`].
+    fn shards(&self) -> Option<&Shards> {
+        None
+    }
 }
 
 impl Optimizer for ModuleOptimizer {
@@ -110,7 +116,8 @@ struct Each<'a, O> {
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
+        let others = |shards: &Shards| !shards.keeps(param.id);
+        if !param.is_require_grad() || self.optimizer.shards().is_some_and(others) {
             return;
         }
         let key = (param.shape(), param.dtype());
@@ -136,7 +143,7 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
             return;
         }
         if self.keeps_storage.is_none() {
-            self.keeps_storage = Some(self.keeps_storage(&param.val()));
+            self.keeps_storage = Some(self.keeps_storage(param));
         }
         let [one, _] = one;
         self.sum.state_bytes += one.state_bytes;
@@ -148,12 +155,13 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
 
 impl<O: Optimizer> Each<'_, O> {
     /// Whether state lies in the storage of the first gradient, found with one that has a single number of its storage.
-    fn keeps_storage<const D: usize>(&self, like: &Tensor<D>) -> bool {
+    fn keeps_storage<const D: usize>(&self, param: &Param<Tensor<D>>) -> bool {
         const NUMBERS: usize = 16 << 10;
+        let like = param.val();
         let zeros = |count: usize| {
             Tensor::<1>::zeros([count], (&like.device(), like.dtype())).without_autodiff()
         };
-        let own = Param::initialized(ParamId::new(), Leaf::of(like).again(zeros(1)));
+        let own = Param::initialized(param.id, Leaf::of(&like).again(zeros(1)));
         let mut optimizer = self.optimizer.for_trial();
         let before = self.meter.read().in_use_bytes;
         let mut gradients = GradientsParams::new();

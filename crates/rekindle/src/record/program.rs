@@ -13,6 +13,7 @@ use burn_ir::OperationIr;
 use rekindle_plan::graph::{Program, TensorId};
 
 use super::{
+    RecordError,
     bridge::Interpreter,
     host::Move,
     operations::Recorded,
@@ -214,14 +215,20 @@ fn moved(number: usize, others: usize, offloaded: &[TensorId]) -> Option<(usize,
 }
 
 impl Run<'_> {
-    /// Runs it and frees what it was the last to read. `ready` is told what the step hands out.
-    pub(super) fn run(
+    /// Runs it, and replaces what it has made; [`finish`](Self::finish) follows.
+    pub(super) fn run_changed(
         self,
         interpreter: &mut dyn Interpreter,
-        ready: &mut dyn FnMut(usize, DispatchTensor),
-    ) {
+        mut change: impl FnMut(DispatchTensor) -> Result<DispatchTensor, RecordError>,
+    ) -> Result<(), RecordError> {
         interpreter.run(self.operation());
-        self.finish(interpreter, ready);
+        for output in self.recorded.outputs() {
+            let made = self.recording.tensors.last_read(output);
+            let (id, value) = (made.id, interpreter.hand_out(&made));
+            interpreter.run(OperationIr::Drop(made));
+            interpreter.give(id, change(value)?);
+        }
+        Ok(())
     }
 
     /// What follows after the operation itself: inputs that it reads twice and outputs that nobody reads are freed.

@@ -188,6 +188,13 @@ impl Recording {
         parameters.filter(move |one| updates && one.gradient.is_some())
     }
 
+    /// Values of each mean over ranks, in order.
+    pub(crate) fn synchronised(&self) -> impl Iterator<Item = usize> {
+        let means = self.operations.iter().filter(|one| one.kind.synchronises);
+        let made = means.flat_map(|one| one.outputs());
+        made.map(|tensor| self.tensors.shape(tensor).num_elements())
+    }
+
     /// The parameters whose gradient is made by exchanging dimensions.
     pub(crate) fn turned(&self) -> HashSet<usize> {
         let parameters = self.parameters.iter();

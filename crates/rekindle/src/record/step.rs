@@ -276,7 +276,7 @@ where
         batch: I,
         (rate, optimizer): (f64, &mut O),
         watch: Option<&mut dyn FnMut(&Span)>,
-        exchange: Option<&mut Exchange<'_>>,
+        mut exchange: Option<&mut Exchange<'_>>,
     ) -> Result<Output<R::Auxiliary, I>, (usize, RecordError)> {
         let before = |error| (0, error);
         let (planned, predicted_peak) = self
@@ -301,6 +301,7 @@ where
                 Ok(())
             };
             let interpreter = interpreter.as_mut();
+            let exchange = exchange.as_deref_mut();
             let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
             self.interpret(&planned, interpreter, returned, readings, hooks)
         });
@@ -309,6 +310,15 @@ where
             false => Ok(done),
         });
         let updated = lent.updated();
+        // No rank has given the step up: all come here.
+        let complete = exchange.is_some_and(|exchange| exchange.is_done());
+        let done = match optimizer.shards().filter(|_| complete) {
+            Some(shards) => {
+                let shared = lent.share(recording, interpreter.as_mut(), shards);
+                done.and_then(|done| Ok(shared.map(|()| done)?))
+            }
+            None => done,
+        };
         lent.put_back(model, recording, interpreter.as_mut());
         drop(interpreter);
         let failed = |error| (updated, error);
@@ -693,7 +703,7 @@ where
             update(one, gradient, interpreter)
         };
         if let Some(exchange) = &mut exchange {
-            exchange.start(recording);
+            exchange.start(recording)?;
         }
         let mut turns = planned.prepared.turns(recording);
         for span in &planned.spans {
@@ -702,8 +712,14 @@ where
                 match turn {
                     Turn::Run(run) => {
                         make_room(costs.taken_by(recording, run.number));
+                        match &mut exchange {
+                            Some(exchange) if run.recorded.kind.synchronises => {
+                                run.run_changed(interpreter, |own| exchange.mean(own))?;
+                            }
+                            _ => interpreter.run(run.operation()),
+                        }
                         let mut ready = Ok(());
-                        run.run(interpreter, &mut |tensor, value| {
+                        run.finish(interpreter, &mut |tensor, value| {
                             keep(&mut tensors, &mut exchange, &mut ready, (tensor, value));
                         });
                         ready?;

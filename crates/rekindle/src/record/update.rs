@@ -72,7 +72,10 @@ impl UpdateCosts {
         let turned = recording.turned();
         let (mut freed, mut most) = (Bytes::ZERO, Bytes::ZERO);
         for parameter in &recording.parameters {
-            let Some(gradient) = parameter.gradient else {
+            // Ranks that share out the updates make some of them.
+            let (Some(gradient), true) =
+                (parameter.gradient, self.each.contains_key(&parameter.id))
+            else {
                 continue;
             };
             let cost = self.of(parameter.id, turned.contains(&parameter.tensor));

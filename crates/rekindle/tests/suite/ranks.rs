@@ -8,13 +8,18 @@ use std::{ops::Range, thread};
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
-    nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig},
+    nn::{
+        BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+        loss::CrossEntropyLossConfig,
+    },
     tensor::{Device, Distribution, Int, Tensor},
 };
 use rekindle::{
     Activation, Sequential,
     meter::{MemoryReading, Meter, PeakMemory},
     reduce::{InProcess, in_process},
+    synchronised_batch_norm,
 };
 
 use crate::{
@@ -34,6 +39,10 @@ trait Task: Sync {
     fn part(batch: &Self::Batch, samples: Range<usize>) -> Self::Batch;
     /// The mean over samples.
     fn loss(model: &Self::Model, batch: Self::Batch) -> Tensor<1>;
+    /// The same on one device, where ranks do it by other means.
+    fn loss_alone(model: &Self::Model, batch: Self::Batch) -> Tensor<1> {
+        Self::loss(model, batch)
+    }
 }
 
 struct Mlp;
@@ -118,6 +127,48 @@ impl Task for Wide {
     fn loss(model: &Vec<Linear>, input: Tensor<2>) -> Tensor<1> {
         let output = model.iter().fold(input, |x, layer| layer.forward(x).tanh());
         output.square().mean()
+    }
+}
+
+/// Convolutions, each normalised by the samples of all ranks; burn's own normalisation on one device.
+#[derive(Module, Debug)]
+struct Normed {
+    layers: Vec<(Conv2d, BatchNorm)>,
+}
+
+impl Normed {
+    fn loss(&self, input: Tensor<4>, norm: fn(&BatchNorm, Tensor<4>) -> Tensor<4>) -> Tensor<1> {
+        let layer = |x, (conv, own): &(Conv2d, BatchNorm)| norm(own, conv.forward(x)).tanh();
+        let output = self.layers.iter().fold(input.clone(), layer);
+        (output.mean_dim(2) - input.narrow(2, 0, 1)).square().mean()
+    }
+}
+
+impl Task for Normed {
+    type Model = Self;
+    type Batch = Tensor<4>;
+
+    fn model(device: &Device) -> Self {
+        let conv = Conv2dConfig::new([3, 3], [3, 3]).with_padding(PaddingConfig2d::Same);
+        let layer = |_| (conv.init(device), BatchNormConfig::new(3).init(device));
+        let layers = (0..3).map(layer).collect();
+        Self { layers }
+    }
+
+    fn batch(samples: usize, device: &Device) -> Tensor<4> {
+        Tensor::random([samples, 3, 4, 3], Distribution::Default, device)
+    }
+
+    fn part(batch: &Tensor<4>, samples: Range<usize>) -> Tensor<4> {
+        batch.clone().slice([samples])
+    }
+
+    fn loss(model: &Self, input: Tensor<4>) -> Tensor<1> {
+        model.loss(input, synchronised_batch_norm)
+    }
+
+    fn loss_alone(model: &Self, input: Tensor<4>) -> Tensor<1> {
+        model.loss(input, BatchNorm::forward)
     }
 }
 

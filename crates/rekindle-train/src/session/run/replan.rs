@@ -21,11 +21,9 @@ impl Session<'_> {
             TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
                 self.go_back(shortage, error, observer)
             }
-            TrainError::ShortAfterUpdates { error, .. } => {
-                Err(self.ended_by(error.into(), observer))
-            }
+            TrainError::ShortAfterUpdates { error, .. } => Err(self.at_stage(error.into())),
             error if error.is_of_another_rank() && !is_partly_updated(&error) => Ok(()),
-            error => Err(self.ended_by(error, observer)),
+            error => Err(self.at_stage(error)),
         }
     }
 
@@ -42,7 +40,7 @@ impl Session<'_> {
         let left = match shortage {
             Shortage::Device { .. } => {
                 if !self.trainer.is_readable() {
-                    return Err(self.out_of_memory(Shortage::InUpdate, None, observer));
+                    return Err(self.out_of_memory(Shortage::InUpdate, None));
                 }
                 self.left()
             }
@@ -62,9 +60,9 @@ impl Session<'_> {
         let (budget, planned) = match planned {
             Ok(planned) => planned,
             Err(Some(RunError::Plan(PlanError::Infeasible { smallest, .. }))) => {
-                return Err(self.out_of_memory(shortage, Some(smallest), observer));
+                return Err(self.out_of_memory(shortage, Some(smallest)));
             }
-            Err(None) => return Err(self.out_of_memory(shortage, None, observer)),
+            Err(None) => return Err(self.out_of_memory(shortage, None)),
             Err(Some(error)) => return Err(error),
         };
         observer.planned_again(&PlannedAgain {
@@ -94,7 +92,7 @@ impl Session<'_> {
         let files = self.files.as_mut();
         let snapshot = files.map(|files| files.go_back(&mut |notice| observer.notified(notice)));
         let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
-            return Err(self.ended_by(error.into(), observer));
+            return Err(self.at_stage(error.into()));
         };
         let failed = self.trainer.steps_done() + 1;
         self.trainer.go_back(&mut snapshot)?;
@@ -148,12 +146,7 @@ impl Session<'_> {
         };
     }
 
-    pub(super) fn out_of_memory(
-        &mut self,
-        shortage: Shortage,
-        smallest: Option<Bytes>,
-        observer: &mut dyn Observer,
-    ) -> RunError {
+    pub(super) fn out_of_memory(&self, shortage: Shortage, smallest: Option<Bytes>) -> RunError {
         let error = OutOfMemory::new(
             self.trainer.steps_done() + 1,
             shortage,
@@ -162,7 +155,6 @@ impl Session<'_> {
             &self.planned,
             smallest,
         );
-        let _ = self.save(observer);
         RunError::OutOfMemory(Box::new(error))
     }
 }

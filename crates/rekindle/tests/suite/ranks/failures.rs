@@ -18,7 +18,7 @@ use rekindle::{
 };
 use rekindle_plan::Bytes;
 
-use super::{Mlp, Task, Wide, parameters, ranks};
+use super::{Mlp, Normed, Task, Wide, parameters, ranks};
 use crate::compare::assert_same;
 
 const RANKS: usize = 3;
@@ -68,19 +68,18 @@ fn assert_told(rank: usize, error: &RecordError) {
     }
 }
 
-#[test]
-fn a_step_that_fails_on_one_rank_fails_on_all() {
+/// One rank fails after such shares of its operations.
+fn fail_together<T: Task>(shares: &[f64]) {
     let device = Device::flex().autodiff();
-    let model = Wide::model(&device);
+    let model = T::model(&device);
     drop(model.valid());
-    let batch = Wide::batch(SAMPLES, &device);
-    // Amid the buckets, and at the end.
-    for share in [0.7, 1.0] {
+    let batch = T::batch(SAMPLES, &device);
+    for share in shares {
         let results = ranks(RANKS, |rank| {
-            let own = Wide::part(&batch, part(SAMPLES, rank.rank(), RANKS));
+            let own = T::part(&batch, part(SAMPLES, rank.rank(), RANKS));
             let model = model.valid().train();
             let meter = Arc::new(Fails::default());
-            let recorded = rekindle::record(&model, &own, Wide::loss).expect("recorded");
+            let recorded = rekindle::record(&model, &own, T::loss).expect("recorded");
             let recorded = recorded
                 .with_meter(meter.clone())
                 .with_reducer(rank.clone());
@@ -104,6 +103,15 @@ fn a_step_that_fails_on_one_rank_fails_on_all() {
             assert_eq!(before.to_bits(), after.to_bits());
         }
     }
+}
+
+#[test]
+fn a_step_that_fails_on_one_rank_fails_on_all() {
+    own_process!();
+    // Amid the buckets, and at the end.
+    fail_together::<Wide>(&[0.7, 1.0]);
+    // Before the first mean over ranks, amid those of the forward and the backward pass, and after the last.
+    fail_together::<Normed>(&[0.01, 0.2, 0.7, 1.0]);
 }
 
 #[test]

@@ -8,15 +8,16 @@ use burn::{
     tensor::Device,
 };
 use rekindle::{
-    record::{Update, Wanted},
-    reduce::{InProcess, Reducer, broadcast_parameters, part},
+    Sharded,
+    record::{Optimizer, Update, Wanted},
+    reduce::{InProcess, ReduceError, Reducer, Shards, broadcast_parameters, part},
 };
 use rekindle_plan::{
     Bytes,
     graph::{GraphPlanError, GraphPlanner, GraphRequest, OperationId, plan_graph, simulate},
 };
 
-use super::{Mlp, Silent, Task, Transformer, Wide, parameters, ranks};
+use super::{Mlp, Normed, Silent, Task, Transformer, Wide, parameters, ranks};
 use crate::compare::{Trace, assert_same};
 
 const RATE: f64 = 1e-2;
@@ -38,6 +39,8 @@ fn adam() -> ModuleOptimizer {
 #[derive(Clone, Copy)]
 struct Way<'a> {
     optimizer: fn() -> ModuleOptimizer,
+    /// Whether ranks share out the optimizer's state.
+    sharded: bool,
     update: Update,
     /// A plan's operations, some of which run again.
     plan: Option<&'a [OperationId]>,
@@ -46,19 +49,46 @@ struct Way<'a> {
     steps: usize,
 }
 
+/// An optimizer whose state is whole on every rank, or sharded.
+struct Either {
+    whole: ModuleOptimizer,
+    sharded: Option<Sharded<ModuleOptimizer>>,
+}
+
+impl Optimizer for Either {
+    fn for_trial(&self) -> Self {
+        Self {
+            whole: self.whole.clone(),
+            sharded: self.sharded.as_ref().map(Sharded::for_trial),
+        }
+    }
+
+    fn step<M: Module>(&mut self, rate: f64, model: M, gradients: GradientsParams) -> M {
+        match &mut self.sharded {
+            None => self.whole.step(rate, model, gradients),
+            Some(sharded) => Optimizer::step(sharded, rate, model, gradients),
+        }
+    }
+
+    fn shards(&self) -> Option<&Shards> {
+        self.sharded.as_ref()?.shards()
+    }
+}
+
 /// A hand-written burn training loop on one device.
 fn alone<T: Task>(model: &T::Model, batches: &[T::Batch], way: Way) -> Trace {
     let mut model = model.valid().train();
     let mut optimizer = (way.optimizer)();
     let mut trace = Trace::new();
     for (step, batch) in (0..way.steps).zip(batches.iter().cycle()) {
-        let loss = T::loss(&model, batch.clone());
+        let loss = T::loss_alone(&model, batch.clone());
         let value = loss.clone().into_scalar::<f32>();
         trace.push((format!("loss of step {step}"), vec![value]));
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         model = optimizer.step(RATE, model, gradients);
     }
-    trace.extend(parameters(&model));
+    // The last update of running statistics waits.
+    trace.extend(parameters(&model.valid()));
     trace
 }
 
@@ -81,7 +111,11 @@ fn shared<T: Task>(rank: InProcess, (model, batches): (&T::Model, &[T::Batch]), 
         _ => T::model(&Device::flex().autodiff()),
     };
     let mut model = broadcast_parameters(&rank, model).expect("broadcast");
-    let mut optimizer = (way.optimizer)();
+    let sharded = || Sharded::new((way.optimizer)(), &model, rank.clone());
+    let mut optimizer = Either {
+        whole: (way.optimizer)(),
+        sharded: way.sharded.then(sharded),
+    };
     let (first, _) = own_batch(0);
     let recorded = rekindle::record(&model, &first, T::loss).expect("recorded");
     let recorded = match way.update {
@@ -94,7 +128,8 @@ fn shared<T: Task>(rank: InProcess, (model, batches): (&T::Model, &[T::Batch]), 
         .with_reducer(rank.clone())
         .plain()
         .expect("planned");
-    if let Some(operations) = way.plan {
+    // Plans of ranks may differ: the last one's is plain.
+    if let Some(operations) = way.plan.filter(|_| rank.rank() + 1 < rank.ranks()) {
         let wanted = Wanted::Operations {
             operations: operations.to_vec(),
             offloaded: Vec::new(),
@@ -109,7 +144,10 @@ fn shared<T: Task>(rank: InProcess, (model, batches): (&T::Model, &[T::Batch]), 
         let loss = match way.update {
             Update::After => {
                 let output = step.run(&model, batch).expect("run");
-                model = optimizer.step(RATE, model, output.gradients);
+                model = match &mut optimizer.sharded {
+                    None => optimizer.whole.step(RATE, model, output.gradients),
+                    Some(sharded) => sharded.step(RATE, model, output.gradients).expect("shared"),
+                };
                 output.loss
             }
             Update::InBackward => {
@@ -205,6 +243,7 @@ fn check_all<T: Task>(
     for update in [Update::After, Update::InBackward] {
         let plain = Way {
             optimizer,
+            sharded: false,
             update,
             plan: None,
             sizes: &[12, 12, 7, 12, 3],
@@ -242,6 +281,40 @@ fn ranks_train_a_transformer_as_one_device_does() {
 }
 
 #[test]
+fn ranks_normalise_as_one_device_does() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    device.seed(3);
+    let model = Normed::model(&device);
+    drop(model.valid());
+    let after = Way {
+        optimizer: sgd,
+        sharded: false,
+        update: Update::After,
+        plan: None,
+        sizes: &[12, 7, 3],
+        steps: 20,
+    };
+    let in_backward = Way {
+        update: Update::InBackward,
+        ..after
+    };
+    for way in [after, in_backward] {
+        check::<Normed>("batch norm", 2..=3, (&model, &device), way);
+    }
+    for count in 2..=3 {
+        let batch = Normed::batch(12 / count, &device);
+        let plan = planned::<Normed>(&model, &batch, Update::After, GraphPlanner::Graph);
+        let way = Way {
+            plan: Some(&plan),
+            sizes: &[12],
+            ..after
+        };
+        check::<Normed>("batch norm", count..=count, (&model, &device), way);
+    }
+}
+
+#[test]
 fn ranks_exchange_many_buckets_as_one_device_does() {
     own_process!();
     let device = Device::flex().autodiff();
@@ -250,6 +323,7 @@ fn ranks_exchange_many_buckets_as_one_device_does() {
     for update in [Update::After, Update::InBackward] {
         let way = Way {
             optimizer: sgd,
+            sharded: false,
             update,
             plan: None,
             sizes: &[7],
@@ -257,4 +331,73 @@ fn ranks_exchange_many_buckets_as_one_device_does() {
         };
         check::<Wide>("wide", 3..=3, (&model, &device), way);
     }
+}
+
+/// Trains with the optimizer's state whole on every rank, and sharded, plain and under a plan.
+fn check_sharded<T: Task>(
+    counts: RangeInclusive<usize>,
+    planner: GraphPlanner,
+    (samples, steps): (usize, usize),
+) {
+    let device = Device::flex().autodiff();
+    device.seed(2);
+    let model = T::model(&device);
+    drop(model.valid());
+    let batch = [T::batch(samples, &device)];
+    for (count, update) in
+        counts.flat_map(|count| [Update::After, Update::InBackward].map(|update| (count, update)))
+    {
+        let own = T::part(&batch[0], part(samples, 0, count));
+        let operations = planned::<T>(&model, &own, update, planner);
+        for plan in [None, Some(&operations[..])] {
+            let way = Way {
+                optimizer: adam,
+                sharded: false,
+                update,
+                plan,
+                sizes: &[samples],
+                steps,
+            };
+            let run = |sharded| {
+                let way = Way { sharded, ..way };
+                ranks(count, |rank| shared::<T>(rank, (&model, &batch), way))
+            };
+            for (whole, sharded) in run(false).iter().zip(run(true)) {
+                let what = format!(
+                    "sharded, {count} ranks, {update}, planned: {}",
+                    plan.is_some()
+                );
+                assert_same(&what, whole, &sharded, 0.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sharded_state_gives_the_bits_of_a_whole_one() {
+    own_process!();
+    check_sharded::<Mlp>(2..=3, GraphPlanner::Uniform(Some(2)), (12, 20));
+    check_sharded::<Transformer>(3..=3, GraphPlanner::Graph, (12, 2));
+    // More ranks than parameters, and many buckets.
+    check_sharded::<Wide>(5..=5, GraphPlanner::Uniform(Some(2)), (5, 1));
+}
+
+#[test]
+fn a_rank_that_does_not_share_its_updates_is_named() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let model = Mlp::model(&device);
+    drop(model.valid());
+    let told = ranks(3, |rank| {
+        let model = model.valid().train();
+        let loss = Mlp::loss(&model, Mlp::batch(2, &Device::flex().autodiff()));
+        let mut optimizer = Sharded::new(adam(), &model, rank.clone());
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        match rank.rank() {
+            1 => None,
+            _ => optimizer.step(RATE, model, gradients).err(),
+        }
+    });
+    let gone = || Some(ReduceError::Gone { rank: 1 });
+    assert_eq!(told, [gone(), None, gone()]);
 }

@@ -1,0 +1,260 @@
+//! Updates that ranks share out: each keeps the optimizer's state of some parameters.
+//!
+//! ZeRO stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054, section 5.1). All ranks have all gradients; each updates its
+//! own parameters and sends their values to the others. Parameters stay whole: the largest is given first, to the rank
+//! that has the fewest numbers so far. The fullest rank has at most 4/3 - 1/(3 n) times what the best assignment to n
+//! ranks would leave there (Graham 1969, "Bounds on multiprocessing timing anomalies", theorem 2).
+//!
+//! A step sends the bytes of all trained parameters once, from their ranks to all others, through host memory.
+
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    optim::GradientsParams,
+    tensor::{Tensor, TensorData},
+};
+
+use super::{ReduceError, Reducer};
+use crate::record::Leaf;
+
+/// Which rank keeps the optimizer's state of which parameter: the same on all ranks of models made alike. The largest
+/// parameter is given first, to the rank that has the fewest numbers so far.
+#[derive(Clone)]
+pub struct Shards {
+    reducer: Arc<dyn Reducer>,
+    /// In the model's order.
+    owners: Arc<[(ParamId, usize)]>,
+    own: Arc<HashSet<ParamId>>,
+}
+
+impl Shards {
+    /// Shares out the parameters of `model` that train.
+    pub fn of<M: Module>(model: &M, reducer: impl Reducer + 'static) -> Self {
+        struct Sizes(Vec<(ParamId, usize)>);
+        impl ModuleVisitor for Sizes {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                // Parameters of one identity are one parameter.
+                if param.is_require_grad() && self.0.iter().all(|(id, _)| *id != param.id) {
+                    self.0.push((param.id, param.shape().num_elements()));
+                }
+            }
+        }
+        let mut sizes = Sizes(Vec::new());
+        model.visit(&mut sizes);
+        let (ids, sizes): (Vec<_>, Vec<_>) = sizes.0.into_iter().unzip();
+        let owners = shared_out(&sizes, reducer.ranks());
+        let owners: Arc<[_]> = ids.into_iter().zip(owners).collect();
+        let own = owners.iter().filter(|(_, owner)| *owner == reducer.rank());
+        Self {
+            own: Arc::new(own.map(|(id, _)| *id).collect()),
+            owners,
+            reducer: Arc::new(reducer),
+        }
+    }
+
+    /// Whether this rank updates a parameter, and keeps its state.
+    #[must_use]
+    pub fn keeps(&self, id: ParamId) -> bool {
+        self.own.contains(&id)
+    }
+
+    /// The parameters that are shared out, in the model's order, and whose they are.
+    #[must_use]
+    pub fn owners(&self) -> &[(ParamId, usize)] {
+        &self.owners
+    }
+
+    /// Drops the gradients of parameters that other ranks update.
+    pub(crate) fn drop_others<M: Module>(&self, model: &M, gradients: &mut GradientsParams) {
+        struct Others<'a>(&'a Shards, &'a mut GradientsParams);
+        impl ModuleVisitor for Others<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if !self.0.keeps(param.id) {
+                    drop(self.1.remove::<D>(param.id));
+                }
+            }
+        }
+        model.visit(&mut Others(self, gradients));
+    }
+
+    /// The ranks.
+    #[must_use]
+    pub fn reducer(&self) -> &dyn Reducer {
+        &*self.reducer
+    }
+
+    /// The model with every parameter as its rank has updated it; of parameters with one identity the first. With an error it
+    /// is a model between two steps.
+    pub fn share<M: Module>(&self, model: M) -> (M, Result<(), ReduceError>) {
+        struct Share<'a>(Sharing<'a>);
+        impl ModuleMapper for Share<'_> {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let (id, own, mapper) = param.consume();
+                let leaf = Leaf::of(&own);
+                let value = match self.0.is_due(id) {
+                    true => leaf.again(self.0.value(id, own.without_autodiff())),
+                    false => own,
+                };
+                Param::from_mapped_value(id, value, mapper)
+            }
+        }
+        let mut share = Share(self.sharing());
+        let model = model.map(&mut share);
+        (model, share.0.done())
+    }
+
+    /// Begins to share parameters one by one, in the model's order, on all ranks.
+    pub(crate) fn sharing(&self) -> Sharing<'_> {
+        Sharing {
+            shards: self,
+            due: self.owners.iter().copied().collect(),
+            failed: None,
+            disconnected: false,
+        }
+    }
+}
+
+/// Parameters on their way from those that have updated them.
+pub(crate) struct Sharing<'a> {
+    shards: &'a Shards,
+    /// Those that were not shared yet.
+    due: HashMap<ParamId, usize>,
+    failed: Option<ReduceError>,
+    disconnected: bool,
+}
+
+impl Sharing<'_> {
+    /// Whether a parameter is shared out, and was not shared before.
+    pub(crate) fn is_due(&self, id: ParamId) -> bool {
+        self.due.contains_key(&id)
+    }
+
+    /// The updated value of a parameter; `own` has no graph. A rank that cannot read its own value sends nothing, so that all
+    /// fail alike.
+    pub(crate) fn value<const D: usize>(&mut self, id: ParamId, own: Tensor<D>) -> Tensor<D> {
+        let (device, shape, dtype) = (own.device(), own.shape(), own.dtype());
+        let bytes = shape.num_elements() * dtype.size();
+        let mut read = Vec::new();
+        if self.shards.keeps(id) {
+            match own.clone().try_into_data() {
+                Ok(data) => read = data.as_bytes().to_vec(),
+                Err(error) => self.failed = Some(ReduceError::Failed(error.to_string())),
+            }
+        }
+        match self.sent(id, read, bytes) {
+            None => own,
+            Some(sent) => {
+                // Freed before its successor comes.
+                drop(own);
+                let data = TensorData::from_bytes_vec(sent, shape, dtype);
+                Tensor::from_data(data, (&device, dtype))
+            }
+        }
+    }
+
+    /// In the place of [`value`](Self::value), where this rank has none.
+    pub(crate) fn lost(&mut self, id: ParamId) {
+        drop(self.sent(id, Vec::new(), 0));
+    }
+
+    /// What another rank sends of a parameter: so many bytes.
+    fn sent(&mut self, id: ParamId, own: Vec<u8>, bytes: usize) -> Option<Vec<u8>> {
+        let owner = self.due.remove(&id).filter(|_| !self.disconnected)?;
+        match self.shards.reducer.broadcast(owner, own).wait() {
+            Ok(_) if owner == self.shards.reducer.rank() => None,
+            Ok(sent) if sent.len() == bytes => Some(sent),
+            Ok(_) => {
+                let message = format!("rank {owner} has lost a parameter that it has updated");
+                self.failed.get_or_insert(ReduceError::Failed(message));
+                None
+            }
+            Err(error) => {
+                self.disconnected = true;
+                self.failed = Some(error);
+                None
+            }
+        }
+    }
+
+    /// Ends it.
+    pub(crate) fn done(self) -> Result<(), ReduceError> {
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+/// The rank that each of some sizes is given to: see the [module](self). Of equal sizes the first is given first, and of
+/// equally full ranks the first one gets it.
+fn shared_out(sizes: &[usize], ranks: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|&place| Reverse(sizes[place]));
+    let mut loads = vec![0; ranks];
+    let mut owners = vec![0; sizes.len()];
+    for place in order {
+        let least = (0..ranks).min_by_key(|&rank| loads[rank]);
+        owners[place] = least.unwrap_or_default();
+        loads[owners[place]] += sizes[place];
+    }
+    owners
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fullest(sizes: &[usize], owners: &[usize], ranks: usize) -> usize {
+        let load = |rank| {
+            let own = sizes
+                .iter()
+                .zip(owners)
+                .filter(|(_, owner)| **owner == rank);
+            own.map(|(size, _)| size).sum()
+        };
+        (0..ranks).map(load).max().unwrap_or_default()
+    }
+
+    /// All assignments of a few sizes.
+    #[test]
+    fn the_fullest_rank_is_within_grahams_bound_of_the_best() {
+        let lists: [&[usize]; 5] = [
+            &[5, 5, 4, 4, 3, 3, 3],
+            &[1, 1, 1],
+            &[7],
+            &[64, 4096, 64, 4096, 320, 5],
+            &[9, 8, 7, 6, 5, 4, 3, 2],
+        ];
+        for (sizes, ranks) in lists
+            .into_iter()
+            .flat_map(|list| [(list, 2_usize), (list, 3)])
+        {
+            let assignments = (0..ranks.pow(sizes.len() as u32)).map(|number: usize| {
+                let owner = |place| number / ranks.pow(place) % ranks;
+                let owners: Vec<_> = (0..sizes.len() as u32).map(owner).collect();
+                fullest(sizes, &owners, ranks)
+            });
+            let best = assignments.min().expect("some");
+            let found = fullest(sizes, &shared_out(sizes, ranks), ranks);
+            assert!(
+                3 * ranks * found <= (4 * ranks - 1) * best,
+                "{sizes:?}, {ranks}: {found}, {best}"
+            );
+        }
+        // The examples of Graham's theorem, which reach the bound: 11 of 9, and 7 of 6.
+        assert_eq!(
+            fullest(
+                &[5, 5, 4, 4, 3, 3, 3],
+                &shared_out(&[5, 5, 4, 4, 3, 3, 3], 3),
+                3
+            ),
+            11
+        );
+        assert_eq!(
+            fullest(&[3, 3, 2, 2, 2], &shared_out(&[3, 3, 2, 2, 2], 2), 2),
+            7
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! Batch normalisation by the statistics of the whole batch, where [ranks](crate::reduce) share it.
+//!
+//! Of rank r, with the share w_r of the samples and the values x over samples and places,
+//!
+//! ```text
+//! m = sum_r w_r mean_r(x)      v = sum_r w_r mean_r((x - m)^2)      y = gamma (x - m) / sqrt(v + epsilon) + beta
+//! ```
+//!
+//! Each sum is one operation of a recorded step, the *mean over ranks* A(z) = sum_r w_r z_r. A rank's backward pass has the
+//! derivatives of its own loss, which the whole loss weighs by w_r. So with d_r the derivative by A's result, that by z_r is
+//! sum_q w_q d_q, again without the rank's own weight: A(d). Forward and backward take two sums of C values each.
+//!
+//! A runs once, in recorded order, in any plan: what it gave is kept for recomputing. Outside of a recorded step that ranks
+//! share it is the identity, and the statistics are those of the process.
+
+#[cfg(feature = "cubecl")]
+use burn::backend::Cube;
+#[cfg(feature = "flex")]
+use burn::backend::Flex;
+use burn::{
+    backend::{Autodiff, Backend, Capture, Dispatch, backend_extension, tensor::FloatTensor},
+    nn::BatchNorm,
+    tensor::Tensor,
+};
+use burn_autodiff::{
+    checkpoint::{
+        base::Checkpointer,
+        strategy::{CheckpointStrategy, NoCheckpointing},
+    },
+    grads::Gradients,
+    ops::{Backward, Ops, OpsKind},
+};
+use burn_backend::{Scalar, ops::FloatTensorOps};
+use burn_ir::{NumericOperationIr, OperationIr, ScalarIr};
+
+/// As [`BatchNorm::forward`]; in a recorded step that several ranks share, by mean and variance of the samples of all, which
+/// its running statistics take in: forward and gradients are those of one device with the whole batch.
+///
+/// The input is `[samples, channels, ..]`, and so is the output. Ranks whose shares are not equal say so by
+/// [`Step::set_share`](crate::record::Step::set_share). It is made of more operations than burn's, so it holds more memory.
+/// Forward and backward pass each wait twice for all ranks, which sum as many values as there are channels; gradients are
+/// summed after the last of these sums.
+///
+/// # Panics
+///
+/// As [`BatchNorm::forward`].
+pub fn synchronised_batch_norm<const D: usize>(norm: &BatchNorm, input: Tensor<D>) -> Tensor<D> {
+    let device = input.device();
+    if !(device.is_autodiff() && norm.training.is_enabled()) {
+        return norm.forward(input);
+    }
+    let channels = norm.gamma.dims()[0];
+    let mut per_channel = [1; D];
+    per_channel[1] = channels;
+    let mean = |values: Tensor<D>| {
+        let by_channel = values.swap_dims(0, 1).reshape([channels as i32, -1]);
+        mean_over_ranks(by_channel.mean_dim(1).reshape([channels]))
+    };
+    let batch_mean = mean(input.clone());
+    let centred = input - batch_mean.clone().reshape(per_channel);
+    let variance = mean(centred.clone().square());
+    let deviation = variance.clone().add_scalar(norm.epsilon).sqrt();
+    for (running, now) in [
+        (&norm.running_mean, batch_mean),
+        (&norm.running_var, variance),
+    ] {
+        let before = running.value_sync().to_device(&device);
+        let before = before.mul_scalar(1.0 - norm.momentum);
+        running.update((before + now.detach().mul_scalar(norm.momentum)).detach());
+    }
+    let normalised = centred / deviation.reshape(per_channel);
+    normalised * norm.gamma.val().reshape(per_channel) + norm.beta.val().reshape(per_channel)
+}
+
+/// A of the [module](self).
+fn mean_over_ranks<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as MeanOverRanks>::mean_over_ranks(
+        tensor.into_dispatch(),
+    ))
+}
+
+/// Whether a recorded operation is a mean over ranks. burn has no operation for it: a clamp between the infinities, which
+/// changes nothing, stands for it.
+pub(crate) fn is_mean_over_ranks(operation: &OperationIr) -> bool {
+    let infinite = |bound: &ScalarIr, value: f64| *bound == ScalarIr::Float(value);
+    matches!(
+        operation,
+        OperationIr::NumericFloat(_, NumericOperationIr::Clamp(clamp))
+            if infinite(&clamp.min, f64::NEG_INFINITY) && infinite(&clamp.max, f64::INFINITY)
+    )
+}
+
+#[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cubecl"), Capture, Autodiff)]
+pub(crate) trait MeanOverRanks: Backend {
+    fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+/// Where nothing is recorded, a rank alone.
+macro_rules! alone {
+    ($backend:ty) => {
+        impl MeanOverRanks for $backend {
+            fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+                tensor
+            }
+        }
+    };
+}
+
+#[cfg(feature = "flex")]
+alone!(Flex);
+#[cfg(feature = "cubecl")]
+alone!(Cube);
+
+impl MeanOverRanks for Capture {
+    fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        let [min, max] = [f64::NEG_INFINITY, f64::INFINITY].map(Scalar::Float);
+        Self::float_clamp(tensor, min, max)
+    }
+}
+
+impl<I, C> MeanOverRanks for Autodiff<I, C>
+where
+    I: Backend + MeanOverRanks,
+    C: CheckpointStrategy,
+{
+    fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (value, node) = tensor.into_parts();
+        let mean = I::mean_over_ranks(value);
+        match Mean
+            .prepare::<NoCheckpointing>([node])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish((), mean),
+            OpsKind::UnTracked(prep) => prep.finish(mean),
+        }
+    }
+}
+
+/// The mean over ranks of the gradient.
+#[derive(Debug)]
+struct Mean;
+
+impl<I: Backend + MeanOverRanks> Backward<I, 1> for Mean {
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let arriving = grads.consume::<I>(&ops.node);
+        let [parent] = ops.parents;
+        if let Some(parent) = parent {
+            grads.register::<I>(parent.id, I::mean_over_ranks(arriving));
+        }
+    }
+}
