@@ -138,24 +138,23 @@ impl Drop for Own {
 /// Answers until nobody asks any more.
 fn serve(world: &SimpleCommunicator, asked: &Receiver<Collective>, under_way: &AtomicUsize) {
     let done = || under_way.fetch_sub(1, Ordering::SeqCst);
-    // Whoever does not wait for an answer wants none.
     for job in asked {
         match job {
             Collective::AllReduce(values, answer) => {
                 let sums = reduce(world, &values);
                 drop(values);
                 done();
-                let _ = answer.send(Ok(sums));
+                answer.send(Ok(sums));
             }
             Collective::AllGather(bytes, answer) => {
                 let all = gather(world, &bytes);
                 done();
-                let _ = answer.send(Ok(all));
+                answer.send(Ok(all));
             }
             Collective::Broadcast(root, bytes, answer) => {
                 let sent = broadcast(world, root, bytes);
                 done();
-                let _ = answer.send(Ok(sent));
+                answer.send(Ok(sent));
             }
         }
     }
