@@ -28,7 +28,7 @@ pub struct Timeline {
     pub beside_buffers_bytes: Bytes,
     /// Its actions in order.
     pub actions: Vec<TimedAction>,
-    /// The all-reduces of its gradients, beside these actions, in order; empty in a run of one process.
+    /// The all-reduces of its gradients, beside these actions, in order; only of a run of several ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub all_reduces: Vec<TimedAllReduce>,
 }

@@ -2,7 +2,8 @@
 //! against the MPI of the system.
 //!
 //! One thread of ours initialises MPI, makes every call of it, and finalises it: `MPI_THREAD_FUNNELED` is enough. Operations
-//! are handed to that thread and block it, not the training. Values pass through host memory.
+//! are handed to that thread and block it, not the training. Values pass through host memory. MPI makes progress all along, as that
+//! thread stays inside its call; on processors that takes a core, which the training then lacks.
 //!
 //! A rank that ends early, by an error, a panic or a signal, has not finalised MPI, or ends with an exit status that is
 //! not 0; `mpirun` then ends all others.

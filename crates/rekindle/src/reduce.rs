@@ -39,7 +39,8 @@
 //! assert_eq!(losses[0], losses[1]);
 //! ```
 //!
-//! All ranks call the same functions in the same order, as in MPI. Nothing here depends on burn but
+//! All ranks call the same functions in the same order, as in MPI. A step is planned for more ranks than there are with a
+//! [`Rehearsal`]. Nothing here depends on burn but
 //! [`broadcast_parameters`].
 
 mod clock;

@@ -4,19 +4,23 @@ use std::{fmt::Write, path::Path};
 
 use rekindle::record::Offload;
 use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
-use rekindle_train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
+use rekindle_train::{
+    device::DeviceInfo,
+    ranks::Ranks,
+    session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{profile, train};
 use crate::{
     args::PlanArgs,
-    config::{self, OffloadChoice, Overrides, TypedSchedule},
+    config::{self, Config, OffloadChoice, Overrides, TypedSchedule},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
-    input, output,
+    input, network, output,
     plan_file::PlanFile,
-    summary,
+    ranks, summary,
     table::{self, several},
     terminal,
 };
@@ -61,12 +65,27 @@ pub fn run(args: &PlanArgs) -> Outcome {
     if let Some(path) = &args.chain {
         return of_chain(args, path);
     }
+    let world = ranks::world()?;
+    let ranks = ranks::settled(&world, ranks::planned_for(&world, args.ranks, args.link));
+    let outcome = ranks.and_then(|ranks| of_config(args, &ranks));
+    ranks::end(world, outcome)
+}
+
+/// What is to be measured and planned.
+struct Asked {
+    config: Config,
+    device: DeviceInfo,
+    schedule: ScheduleRequest,
+}
+
+fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let Some(config) = &args.config else {
         return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
     };
     let mut config = config::load(config, &Overrides::from(&args.replace))?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
-    let count = config.count(args.measure.count);
+    let local = ranks.local();
+    let device = train::device(args.measure.device, &config)?.of_rank(local)?;
+    let device = device.resolve()?.shared_by(local.ranks);
     config.run = config.run.replaced(TypedSchedule {
         segments: args.segments,
         budget: args.budget,
@@ -77,6 +96,20 @@ pub fn run(args: &PlanArgs) -> Outcome {
     if let ScheduleRequest::Plan(request) = &mut schedule {
         request.slots = args.slots;
     }
+    Ok(Asked {
+        config,
+        device,
+        schedule,
+    })
+}
+
+fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
+    let Asked {
+        config,
+        device,
+        schedule,
+    } = ranks::settled(ranks, asked(args, ranks))?;
+    let count = config.count(args.measure.count);
     let all = PlanRequest {
         planner: train::planner(args.planner, None),
         slots: args.slots,
@@ -89,14 +122,25 @@ pub fn run(args: &PlanArgs) -> Outcome {
         |job| Job {
             count,
             schedule,
+            ranks: ranks.clone(),
             ..job
         },
         |job, mut subject| {
-            if args.frontier {
-                let points = subject.frontier(job, all)?;
-                return frontier_of(args, all.planner, &points);
-            }
-            shown(args, subject.plan(job, &job.schedule))
+            let speaks = ranks.rank() == 0;
+            let outcome = match args.frontier {
+                true => subject
+                    .frontier(job, all)
+                    .map_err(Failure::from)
+                    .and_then(|points| match speaks {
+                        true => frontier_of(args, all.planner, &points),
+                        false => Ok(()),
+                    }),
+                false => match subject.plan(job, &job.schedule) {
+                    planned if !speaks => planned.map(drop).map_err(Failure::from),
+                    planned => shown(args, planned, Some(job)),
+                },
+            };
+            ranks::settled(ranks, outcome)
         },
     )
 }
@@ -120,12 +164,12 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     if args.frontier {
         return frontier_of(args, request.planner, &step.frontier(request)?);
     }
-    shown(args, step.plan(&request))
+    shown(args, step.plan(&request), None)
 }
 
-fn shown(args: &PlanArgs, planned: Result<Planned, RunError>) -> Outcome {
+fn shown(args: &PlanArgs, planned: Result<Planned, RunError>, job: Option<&Job<'_>>) -> Outcome {
     match planned {
-        Ok(planned) => show(args, &planned),
+        Ok(planned) => show(args, &planned, job.map_or(0, |job| job.part().len())),
         Err(RunError::Plan(error)) => Err(refused(args, error)),
         Err(error) => Err(error.into()),
     }
@@ -140,8 +184,9 @@ fn refused(args: &PlanArgs, error: PlanError) -> Failure {
     reported.err().unwrap_or_else(|| error.into())
 }
 
-fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
-    let file = PlanFile::new(plan);
+/// `batch` is this rank's, where the plan is for several.
+fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
+    let file = PlanFile::new(plan, batch);
     if let Some(path) = &args.output {
         let text = serde_json::to_string_pretty(&file).map_err(Failure::other)?;
         output::file(path, &text)?;
@@ -166,6 +211,21 @@ fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
         plan.step.0 / plan.plain_step.0,
         plan.plain_step
     );
+    if let Some(ranks) = &file.ranks {
+        let lines = [
+            format!(
+                "ranks      {}, each with {} of the batch at most; link {}",
+                ranks.exchange.ring.ranks,
+                several(batch, "sample"),
+                network::link(&ranks.exchange)
+            ),
+            format!("exchange   {}", network::exchange(&ranks.exchange)),
+            format!("efficiency {:.0}%", 100.0 * ranks.efficiency),
+        ];
+        for line in lines {
+            let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
+        }
+    }
     let _ = writeln!(text, "schedule   {}", shape(plan));
     if let Some(offload) = summary::offload_line(plan) {
         let line = format!("offload    {offload}");
