@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use burn::{module::Module, optim::AdamConfig, tensor::Device};
+use burn::{
+    module::Module,
+    optim::{AdamConfig, SgdConfig},
+    tensor::Device,
+};
 use rekindle::{
     meter::{FailedAllocation, HostMeter, MemoryReading, Meter, PeakMemory},
     record::{ExchangeReading, Rate, RecordError, StepPlan, Wanted},
@@ -62,6 +66,10 @@ fn what_is_exchanged_is_in_the_budget() {
 /// gradients, and clocks show whole nanoseconds.
 const TOLERANCE: f64 = 1e-3;
 
+/// The same with updates in the backward pass: clocks show their time where the program has them, and they run where their
+/// bucket is done.
+const TOLERANCE_OF_UPDATES: f64 = 0.15;
+
 /// Reads nothing; by its rank's clock each step of a program takes as long as `seconds` say.
 struct Paced {
     clock: Clock,
@@ -105,12 +113,12 @@ struct Shared {
 }
 
 /// Runs a step by two ranks that are equally fast, its forward pass once, or `again` in the middle of the
-/// backward pass as far as that needs it.
+/// backward pass as far as that needs it; parameters are updated after it, or `in_backward`.
 fn shared(
     model: &<Wide as Task>::Model,
     batch: &<Wide as Task>::Batch,
     link: Option<Rate>,
-    again: bool,
+    (again, in_backward): (bool, bool),
 ) -> Shared {
     const RANKS: usize = 2;
     // Those of rank 0.
@@ -118,7 +126,8 @@ fn shared(
     let paced = Barrier::new(RANKS);
     let mut results = each(in_process(RANKS, link), |rank| {
         let own = Wide::part(batch, part(16, rank.rank(), RANKS));
-        let model = model.valid().train();
+        let mut model = model.valid().train();
+        let mut optimizer = SgdConfig::new().init();
         let meter = Arc::new(Paced {
             clock: rank.clock(),
             seconds: Mutex::default(),
@@ -126,6 +135,10 @@ fn shared(
         let recorded = rekindle::record(&model, &own, Wide::loss).expect("recorded");
         let recorded = recorded.with_meter(meter.clone());
         let recorded = recorded.with_reducer(rank.clone());
+        let recorded = match in_backward {
+            true => recorded.with_update_in_backward(&optimizer),
+            false => recorded,
+        };
         let mut step = recorded.plain().expect("planned");
         if again {
             let (graph, program) = step.graph();
@@ -151,7 +164,11 @@ fn shared(
         *meter.seconds.lock().expect("no panic") = pace.lock().expect("no panic").clone();
         let started = rank.clock().now();
         meter.next();
-        let output = step.run(&model, own).expect("run");
+        let output = match in_backward {
+            true => step.run_updating(&mut model, own, 1e-3, &mut optimizer),
+            false => step.run(&model, own),
+        };
+        let output = output.expect("run");
         assert!(meter.seconds.lock().expect("no panic").is_empty());
         Shared {
             plan: step.plan(),
@@ -169,8 +186,8 @@ fn the_time_of_a_step_on_a_slow_link_is_predicted() {
     let model = Wide::model(&device);
     drop(model.valid());
     let batch = Wide::batch(16, &device);
-    for again in [false, true] {
-        let alone = shared(&model, &batch, None, again);
+    for way in [(false, false), (true, false), (false, true)] {
+        let alone = shared(&model, &batch, None, way);
         let computing =
             alone.plan.predicted_time - alone.plan.exchange.expect("ranks").taken.added();
         let bucket = (WIDE * WIDE * size_of::<f32>()) as f64;
@@ -186,15 +203,20 @@ fn the_time_of_a_step_on_a_slow_link_is_predicted() {
                 took,
                 exchange,
                 loss,
-            } = shared(&model, &batch, Some(link), again);
+            } = shared(&model, &batch, Some(link), way);
             assert_eq!(loss.to_bits(), alone.loss.to_bits());
             let predicted = plan.exchange.expect("of ranks");
             assert!(predicted.link_measured);
             let found = predicted.ring.link;
             close(found.bytes_per_s, link.bytes_per_s);
             close(found.latency_s.0, link.latency_s.0);
-            close(plan.predicted_time.0, took);
-            close(predicted.taken.added().0, exchange.added().as_secs_f64());
+            if way.1 {
+                let error = (plan.predicted_time.0 - took).abs() / took;
+                assert!(error <= TOLERANCE_OF_UPDATES, "{error}");
+            } else {
+                close(plan.predicted_time.0, took);
+                close(predicted.taken.added().0, exchange.added().as_secs_f64());
+            }
             assert_eq!(predicted.taken.buckets, 4);
             // The last bucket waits for the end of the step in any case.
             let waits = predicted.taken.waited_s.0 / predicted.taken.network_s.0;
