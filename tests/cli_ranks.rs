@@ -208,6 +208,30 @@ fn exchanged(record: &Value, count: usize) {
     assert_eq!(bytes.sum::<u64>(), given + 8 * all_reduces.len() as u64);
 }
 
+/// A run's trace has its all-reduces on a track of their own, and its picture names them.
+fn shown_beside_the_actions(record: &Value, run: &Path) {
+    let report = |file: &str| {
+        let output = rekindle(run, &["report", ".", "-o", file]);
+        assert!(output.status.success(), "{}", messages(&output));
+        fs::read_to_string(run.join(file)).expect("written")
+    };
+    let trace: Value = serde_json::from_str(&report("trace.json")).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("a list");
+    let all_reduces = events.iter().filter(|event| event["name"] == "all-reduce");
+    let shown: Vec<_> = all_reduces
+        .map(|event| {
+            assert!(event["tid"] != events[0]["tid"]);
+            event["args"]["bytes"].clone()
+        })
+        .collect();
+    let recorded = record["timeline"]["all_reduces"]
+        .as_array()
+        .expect("a list");
+    let recorded: Vec<_> = recorded.iter().map(|one| one["bytes"].clone()).collect();
+    assert_eq!(shown, recorded);
+    assert!(report("timeline.svg").contains("all-reduces"));
+}
+
 /// Trains by 1, 2 and 3 ranks, plain and within a share of what the plain step of a rank takes.
 fn ranks_train_as_one(config: &str, share: f64) {
     let Some(_turn) = turn() else {
@@ -223,6 +247,7 @@ fn ranks_train_as_one(config: &str, share: f64) {
         let record = trained(count, &folder, &plain, &[]);
         all_close(&expected, &losses(&folder, &plain));
         exchanged(&record, count);
+        shown_beside_the_actions(&record, &folder.path().join(&plain));
         let evaluation = &record["evaluation"];
         assert_eq!(evaluation["samples"], alone["evaluation"]["samples"]);
         assert_eq!(evaluation["accuracy"], alone["evaluation"]["accuracy"]);

@@ -1,13 +1,10 @@
 //! The figures of `docs/scaling.md` are what its commands print: `REKINDLE_WRITE_DOCS=1` writes them all, and one command runs
 //! in each test.
 
-mod support;
-
 use std::{env, fs, path::Path};
 
+use assert_cmd::Command;
 use serde_json::Value;
-
-use self::support::{document, rekindle};
 
 /// Samples of each rank.
 const SAMPLES: usize = 64;
@@ -62,7 +59,15 @@ fn rows(root: &Path, config: &str, ranks: usize) -> Vec<String> {
     for (_, typed, _) in &links {
         arguments.extend(["--link", typed]);
     }
-    let estimate = document(&rekindle(root, &arguments));
+    let output = Command::cargo_bin("rekindle")
+        .expect("built")
+        .current_dir(root)
+        .args(&arguments)
+        .output()
+        .expect("started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    let estimate: Value = serde_json::from_slice(&output.stdout).expect("a document");
     let found = &estimate["ranks"][0];
     assert_eq!(found["batch"], SAMPLES);
     let found = found["links"].as_array().expect("links");

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Thakur, Rabenseifner and Gropp, "Optimization of
-//! collective communication operations in MPICH", 2005, section 4.4, without the time of the additions.)
+//! collective communication operations in MPICH", 2005, without the time of the additions.)
 //!
 //! [`ExchangeCost::simulate`] follows a step as it runs. The program hands over each gradient where it is complete
 //! ([`Timetable`]). The computing thread copies it to its bucket, which is *staging*, and begins a bucket once that and all
