@@ -314,6 +314,36 @@ fn a_plan_says_what_a_link_adds_to_the_step_of_several_ranks() {
 }
 
 #[test]
+fn an_estimate_says_what_each_of_several_ranks_takes() {
+    let folder = folder(MLP);
+    let estimated = |more: &[&str]| {
+        let estimate = [
+            "estimate", "run.toml", "--device", "cpu", "--budget", "8MiB", "--json",
+        ];
+        document(&rekindle(folder.path(), &[&estimate[..], more].concat()))
+    };
+    let found = estimated(&["--ranks", "4"]);
+    let rank = &found["ranks"][0];
+    assert_eq!(rank["batch"], 251);
+    let of_batch = |batch: u64| estimated(&["--batch", &batch.to_string()]);
+    let alone = of_batch(251);
+    assert_eq!(
+        rank["plain_peak_bytes"],
+        alone["plain"]["peak"]["total_bytes"]
+    );
+    let largest = rank["largest_plain_batch"].as_u64().expect("some batch");
+    assert_eq!(largest % 4, 0);
+    assert_eq!(of_batch(largest / 4)["advice"]["fits_plain"], true);
+    assert_eq!(of_batch(largest / 4 + 1)["advice"]["fits_plain"], false);
+    let few = rekindle(
+        folder.path(),
+        &["estimate", "run.toml", "--batch", "2", "--ranks", "3"],
+    );
+    assert_eq!(few.status.code(), Some(2));
+    assert!(messages(&few).contains("a batch of 2 cannot be shared by 3 ranks"));
+}
+
+#[test]
 fn a_sweep_without_mpi_predicts_its_rows_of_several_ranks() {
     let folder = folder(MLP);
     let sweep = [
