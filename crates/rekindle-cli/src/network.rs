@@ -133,7 +133,7 @@ pub fn link(exchange: &StepExchange) -> String {
 pub fn exchange(exchange: &StepExchange) -> String {
     let taken = &exchange.taken;
     format!(
-        "adds {} to the step: {} of waiting, {} of copying; {} in {}, which take {}",
+        "adds {} to the step: {} of waiting, {} of copying; {} in {}, {} in all",
         taken.added(),
         taken.waited_s,
         taken.staged_s,

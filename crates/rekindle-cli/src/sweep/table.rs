@@ -157,10 +157,7 @@ impl SweepRecord {
         let mut table = table::table(HEADER, 0..0);
         table.add_rows(self.rows.iter().map(SweepRow::cells));
         table::dense(&mut table, 1..HEADER.len() - 1);
-        // A table pads its last column, and nothing follows it.
-        let shown = table::shown(&table, &SPARED);
-        let lines = shown.lines().map(str::trim_end);
-        lines.collect::<Vec<_>>().join("\n")
+        table::shown(&table, &SPARED)
     }
 
     fn heading(&self) -> String {
