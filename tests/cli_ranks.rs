@@ -208,6 +208,54 @@ fn within_budgets(record: &Value, count: usize) {
     assert_eq!(Some(batch.sum()), record["batch"].as_u64());
 }
 
+/// What the exchange adds is predicted and measured, and its all-reduces are in the timeline.
+fn exchanged(record: &Value, count: usize) {
+    let exchange = &record["exchange"];
+    let predicted = &exchange["predicted"];
+    assert_eq!(predicted["ring"]["ranks"], count);
+    assert_eq!(predicted["link_measured"], true);
+    let seconds = |key: &str| exchange[key].as_f64().expect("seconds");
+    assert!(seconds("predicted_exchange_s") > 0.0 && seconds("measured_exchange_s") > 0.0);
+    let step = record["predicted_step_s"].as_f64().expect("seconds");
+    assert!(seconds("predicted_exchange_s") < step);
+    // Rank 0's last bucket holds two values more.
+    let all_reduces = record["timeline"]["all_reduces"].as_array();
+    let all_reduces = all_reduces.expect("a list");
+    assert_eq!(
+        Some(all_reduces.len() as u64),
+        predicted["taken"]["buckets"].as_u64()
+    );
+    let bytes = all_reduces
+        .iter()
+        .map(|one| one["bytes"].as_u64().expect("bytes"));
+    let given = predicted["taken"]["bytes"].as_u64().expect("bytes");
+    assert_eq!(bytes.sum::<u64>(), given + 8 * all_reduces.len() as u64);
+}
+
+/// A run's trace has its all-reduces on a track of their own, and its picture names them.
+fn shown_beside_the_actions(record: &Value, run: &Path) {
+    let report = |file: &str| {
+        let output = rekindle(run, &["report", ".", "-o", file]);
+        assert!(output.status.success(), "{}", messages(&output));
+        fs::read_to_string(run.join(file)).expect("written")
+    };
+    let trace: Value = serde_json::from_str(&report("trace.json")).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("a list");
+    let all_reduces = events.iter().filter(|event| event["name"] == "all-reduce");
+    let shown: Vec<_> = all_reduces
+        .map(|event| {
+            assert!(event["tid"] != events[0]["tid"]);
+            event["args"]["bytes"].clone()
+        })
+        .collect();
+    let recorded = record["timeline"]["all_reduces"]
+        .as_array()
+        .expect("a list");
+    let recorded: Vec<_> = recorded.iter().map(|one| one["bytes"].clone()).collect();
+    assert_eq!(shown, recorded);
+    assert!(report("timeline.svg").contains("all-reduces"));
+}
+
 /// Trains by 1, 2 and 3 ranks, plain and within a share of what the plain step of a rank takes.
 fn ranks_train_as_one(config: &str, share: f64) {
     let Some(_turn) = turn() else {
@@ -222,6 +270,8 @@ fn ranks_train_as_one(config: &str, share: f64) {
         let [plain, tight] = ["plain", "tight"].map(|run| format!("{run}-{count}"));
         let record = trained(count, &folder, &plain, &[]);
         all_close(&expected, &losses(&folder, &plain));
+        exchanged(&record, count);
+        shown_beside_the_actions(&record, &folder.path().join(&plain));
         let evaluation = &record["evaluation"];
         assert_eq!(evaluation["samples"], alone["evaluation"]["samples"]);
         assert_eq!(evaluation["accuracy"], alone["evaluation"]["accuracy"]);
@@ -395,6 +445,143 @@ fn snapshots_of_a_sharded_state_continue_with_any_ranks_whole_or_sharded() {
 #[test]
 fn ranks_train_a_synchronised_cnn_as_one_process() {
     ranks_train_as_one(CNN, 0.9);
+}
+
+/// Parameters of `MLP`.
+const MLP_PARAMETERS: u64 = (32 * 64 + 64) + 11 * (64 * 64 + 64) + (64 * 5 + 5);
+
+/// A link so slow that it outweighs all that is computed.
+const SLOW: [&str; 4] = ["--ranks", "4", "--link", "10MB/s,100ms"];
+
+#[test]
+fn a_plan_says_what_a_link_adds_to_the_step_of_several_ranks() {
+    let folder = folder(MLP);
+    let plan = ["plan", "run.toml", "--device", "cpu", "--json"];
+    let of_ranks = document(&rekindle(folder.path(), &[&plan[..], &SLOW].concat()));
+    let ranks = &of_ranks["ranks"];
+    // A quarter of 1,001.
+    assert_eq!(ranks["batch"], 251);
+    assert_eq!(ranks["exchange"]["link_measured"], false);
+    let taken = &ranks["exchange"]["taken"];
+    let bytes = MLP_PARAMETERS * 4;
+    assert_eq!(taken["bytes"], bytes);
+    // One bucket: six messages of a quarter, all of it after the backward pass.
+    assert_eq!(taken["buckets"], 1);
+    let network = 6.0 * (0.1 + bytes as f64 / 4.0 / 10e6);
+    let seconds = |value: &Value| value.as_f64().expect("seconds");
+    close(seconds(&taken["network_s"]), network);
+    close(seconds(&taken["waited_s"]), network);
+    let (added, step) = (
+        seconds(&ranks["predicted_exchange_s"]),
+        seconds(&of_ranks["predicted_step_s"]),
+    );
+    close(added, network + seconds(&taken["staged_s"]));
+    close(seconds(&ranks["efficiency"]), 1.0 - added / step);
+    let alone = document(&rekindle(folder.path(), &plan));
+    assert!(alone.get("ranks").is_none());
+    let quiet = rekindle(folder.path(), &["plan", "run.toml", "--ranks", "4"]);
+    assert_eq!(quiet.status.code(), Some(2));
+    assert!(messages(&quiet).contains("`--link 12GB/s,5us`"));
+}
+
+#[test]
+fn an_estimate_says_what_each_of_several_ranks_takes() {
+    let folder = folder(MLP);
+    let estimated = |more: &[&str]| {
+        let estimate = [
+            "estimate", "run.toml", "--device", "cpu", "--budget", "8MiB", "--json",
+        ];
+        document(&rekindle(folder.path(), &[&estimate[..], more].concat()))
+    };
+    let found = estimated(&["--ranks", "4"]);
+    let rank = &found["ranks"][0];
+    assert_eq!(rank["batch"], 251);
+    let of_batch = |batch: u64| estimated(&["--batch", &batch.to_string()]);
+    let alone = of_batch(251);
+    assert_eq!(
+        rank["plain_peak_bytes"],
+        alone["plain"]["peak"]["total_bytes"]
+    );
+    let largest = rank["largest_plain_batch"].as_u64().expect("some batch");
+    assert_eq!(largest % 4, 0);
+    assert_eq!(of_batch(largest / 4)["advice"]["fits_plain"], true);
+    assert_eq!(of_batch(largest / 4 + 1)["advice"]["fits_plain"], false);
+    let few = rekindle(
+        folder.path(),
+        &["estimate", "run.toml", "--batch", "2", "--ranks", "3"],
+    );
+    assert_eq!(few.status.code(), Some(2));
+    assert!(messages(&few).contains("a batch of 2 cannot be shared by 3 ranks"));
+}
+
+#[test]
+fn a_sweep_without_mpi_predicts_its_rows_of_several_ranks() {
+    let folder = folder(MLP);
+    let sweep = [
+        "sweep", "run.toml", "--device", "cpu", "--steps", "1", "--json",
+    ];
+    let record = document(&rekindle(folder.path(), &[&sweep[..], &SLOW].concat()));
+    let rows = record["rows"].as_array().expect("rows");
+    let kinds: Vec<_> = rows
+        .iter()
+        .map(|row| (&row["kind"], &row["outcome"]))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            (&"plain".into(), &"done".into()),
+            (&"ranks".into(), &"predicted".into())
+        ]
+    );
+    assert_eq!(rows[1]["ranks"], 4);
+    assert!(rows[1]["measured_step_s"].is_null());
+    let seconds = rows[1]["predicted_step_s"].as_f64().expect("seconds");
+    assert!(seconds > 6.0 * 0.1);
+    close(
+        rows[1]["samples_per_s"].as_f64().expect("a rate"),
+        1001.0 / seconds,
+    );
+}
+
+#[test]
+fn ranks_measure_their_link_for_a_plan_and_a_sweep_trains_on_them() {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    let folder = folder(MLP);
+    let plan = ["plan", "run.toml", "--device", "cpu", "--json"];
+    let output = ranks(2, folder.path(), &plan).output().expect("started");
+    assert!(output.status.success(), "{}", messages(&output));
+    let exchange = &document(&output)["ranks"]["exchange"];
+    assert_eq!(exchange["link_measured"], true);
+    assert_eq!(exchange["ring"]["ranks"], 2);
+    assert!(exchange["ring"]["link"]["bytes_per_s"].as_f64() > Some(0.0));
+    refused(
+        ranks(2, folder.path(), &[&plan[..], &["--ranks", "3"]].concat()),
+        2,
+        "leave out `--ranks`",
+    );
+    let sweep = [
+        "sweep", "run.toml", "--device", "cpu", "--steps", "2", "--ranks", "2", "--json",
+    ];
+    let output = Command::new(cargo_bin("rekindle"))
+        .envs([
+            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+            ("REKINDLE_CACHE", ""),
+        ])
+        .current_dir(folder.path())
+        .args(sweep)
+        .output()
+        .expect("started");
+    assert!(output.status.success(), "{}", messages(&output));
+    let row = &document(&output)["rows"][1];
+    assert_eq!(
+        (&row["kind"], &row["outcome"]),
+        (&"ranks".into(), &"done".into()),
+        "{row}"
+    );
+    assert!(row["measured_step_s"].as_f64() > Some(0.0));
 }
 
 /// The processes that a job's `mpirun` has started, and it.

@@ -26,6 +26,7 @@ use crate::{
     config::OffloadChoice,
     device::DeviceChoice,
     failure::Failure,
+    network::{Flops, LinkChoice},
     started::{self, Started},
     terminal::LookArgs,
 };
@@ -49,6 +50,13 @@ where
         let from: value::StrDeserializer<'_, value::Error> = word.as_str().into_deserializer();
         T::deserialize(from)
     })
+}
+
+/// Reads a number of ranks.
+fn ranks() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u32)
+        .range(1..)
+        .map(|ranks| ranks as usize)
 }
 
 /// Train sequential models that do not fit in memory.
@@ -190,7 +198,7 @@ impl ConfigArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle estimate configs/deep-linear.toml\n  rekindle estimate configs/deep-linear.toml --batch 4096 --budget 2GiB"
+    after_help = "Examples:\n  rekindle estimate configs/deep-linear.toml\n  rekindle estimate configs/deep-linear.toml --batch 4096 --budget 2GiB\n  rekindle estimate configs/deep-linear.toml --ranks 2,4,8 --link 25Gb/s,30us --flops 10T"
 )]
 pub struct EstimateArgs {
     #[command(flatten)]
@@ -217,6 +225,32 @@ pub struct EstimateArgs {
     /// Device whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
+    /// Also count what each of N ranks takes that share the batch
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        value_parser = ranks(),
+        help_heading = "Several ranks"
+    )]
+    pub ranks: Vec<usize>,
+    /// Predict the ranks' step on this link from each to its neighbour in a ring: bytes or bits a second, and the latency of a
+    /// message (12GB/s,5us or 25Gb/s). May be given several times
+    #[arg(
+        long,
+        value_name = "RATE[,LATENCY]",
+        requires_all = ["ranks", "flops"],
+        help_heading = "Several ranks"
+    )]
+    pub link: Vec<LinkChoice>,
+    /// Operations on numbers that a device does in a second (100T)
+    #[arg(
+        long,
+        value_name = "SPEED",
+        requires = "link",
+        help_heading = "Several ranks"
+    )]
+    pub flops: Option<Flops>,
     /// Show N levels of layers inside layers (all of them if not given)
     #[arg(long, value_name = "N", help_heading = "Output")]
     pub levels: Option<usize>,
@@ -345,10 +379,15 @@ impl TrainArgs {
 
     /// The command line, as it is typed.
     pub fn typed(&self) -> Result<String, Failure> {
-        let mut words = vec!["train".to_owned()];
+        self.words("train").map(|words| started::line(&words))
+    }
+
+    /// The command line of a command that has these options.
+    pub fn words(&self, command: &str) -> Result<Vec<String>, Failure> {
+        let mut words = vec![command.to_owned()];
         let fields = serde_json::to_value(self).map_err(Failure::other)?;
         add_typed(&mut words, &fields);
-        Ok(started::line(&words))
+        Ok(words)
     }
 }
 
@@ -438,7 +477,7 @@ pub struct ProfileArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle plan configs/deep-linear.toml --budget 40MiB --explain\n  rekindle plan configs/deep-linear.toml --frontier\n  rekindle plan --chain chain.json --budget 40MiB -o plan.json"
+    after_help = "Examples:\n  rekindle plan configs/deep-linear.toml --budget 40MiB --explain\n  rekindle plan configs/deep-linear.toml --frontier\n  rekindle plan --chain chain.json --budget 40MiB -o plan.json\n  rekindle plan configs/deep-linear.toml --ranks 4 --link 12GB/s,5us"
 )]
 pub struct PlanArgs {
     /// The TOML file whose model is measured and planned
@@ -468,6 +507,25 @@ pub struct PlanArgs {
     /// Memory slots that `optimal` rounds sizes to, where exact sizes would take too long; short chains get more
     #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS, help_heading = "Schedule")]
     pub slots: usize,
+    /// Plan for one of N ranks that share the batch, and predict what summing gradients adds. Under `mpirun` N is the number of
+    /// processes
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = ranks(),
+        conflicts_with = "chain",
+        help_heading = "Several ranks"
+    )]
+    pub ranks: Option<usize>,
+    /// The link from each rank to its neighbour in a ring: bytes or bits a second, and the latency of a message (12GB/s,5us or
+    /// 25Gb/s). Under `mpirun` it is measured
+    #[arg(
+        long,
+        value_name = "RATE[,LATENCY]",
+        requires = "ranks",
+        help_heading = "Several ranks"
+    )]
+    pub link: Option<LinkChoice>,
     /// Write the plan to this file, for `rekindle train --plan`
     #[arg(
         short,
@@ -490,7 +548,7 @@ pub struct PlanArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle sweep configs/deep-linear.toml -o sweeps/first\n  rekindle sweep configs/deep-linear.toml --segments 1,4,16 --budgets 40MiB,60MiB"
+    after_help = "Examples:\n  rekindle sweep configs/deep-linear.toml -o sweeps/first\n  rekindle sweep configs/deep-linear.toml --segments 1,4,16 --budgets 40MiB,60MiB\n  rekindle sweep configs/deep-linear.toml --ranks 1,2,4 --link 12GB/s,5us"
 )]
 pub struct SweepArgs {
     #[command(flatten)]
@@ -511,6 +569,25 @@ pub struct SweepArgs {
         help_heading = "Schedule"
     )]
     pub budgets: Vec<Size>,
+    /// Numbers of ranks to train on: each is a job under `mpirun`, on this machine's devices. Without MPI, or its feature, the
+    /// rows are predicted for the link that --link names
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        value_parser = ranks(),
+        help_heading = "Several ranks"
+    )]
+    pub ranks: Vec<usize>,
+    /// Predict rows of several ranks on this link from each to its neighbour in a ring instead of training: bytes or bits a
+    /// second, and the latency of a message (12GB/s,5us or 25Gb/s)
+    #[arg(
+        long,
+        value_name = "RATE[,LATENCY]",
+        requires = "ranks",
+        help_heading = "Several ranks"
+    )]
+    pub link: Option<LinkChoice>,
     /// Optimizer steps of each row
     #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Schedule")]
     pub steps: usize,

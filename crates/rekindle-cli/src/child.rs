@@ -169,27 +169,42 @@ impl Children {
 
     /// The answer to a task.
     pub fn ask(&self, task: &Task<'_>) -> Result<String, Refused> {
-        let mut command = this_program()?;
+        let start = |command: &mut Command| task.start(command);
+        answer(self.keeping(this_program()?), start, stop::asked)
+    }
+
+    /// The answer of a command line of this program.
+    pub fn run(&self, command: Command) -> Result<String, Refused> {
+        let start = |command: &mut Command| command.stdin(Stdio::null()).spawn();
+        answer(self.keeping(command), start, stop::asked)
+    }
+
+    /// The command with the folder in which its profiles are kept.
+    fn keeping(&self, mut command: Command) -> Command {
         if let Some(cache) = &self.cache {
             command.env(cache::FOLDER_VARIABLE, Path::new(cache.path()));
         }
-        answer(command, task, stop::asked)
+        command
     }
 }
 
 /// The answer to a task that is waited for even if this process is asked to stop: it would do the work itself, in memory
 /// that a budget bounds.
 pub fn ask(task: &Task<'_>) -> Result<String, Refused> {
-    answer(this_program()?, task, || false)
+    answer(this_program()?, |command| task.start(command), || false)
 }
 
-fn answer(mut command: Command, task: &Task<'_>, stopped: fn() -> bool) -> Result<String, Refused> {
+fn answer(
+    mut command: Command,
+    start: impl FnOnce(&mut Command) -> io::Result<Child>,
+    stopped: fn() -> bool,
+) -> Result<String, Refused> {
     // Files, not pipes: reading two pipes takes threads, whose address space may be what the process lacks.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
         .stdout(stdout.try_clone()?)
         .stderr(stderr.try_clone()?);
-    let mut child = task.start(&mut command)?;
+    let mut child = start(&mut command)?;
     let (mut interrupted, mut pause) = (false, Duration::from_millis(1));
     let status = loop {
         if let Some(status) = child.try_wait()? {

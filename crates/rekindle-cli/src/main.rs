@@ -8,7 +8,7 @@
 //! | [`cache`], [`compiling`] | what is kept between commands; kernels while they are compiled |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
-//! | [`ranks`] | processes that `mpirun` has started |
+//! | [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
 //! | [`input`] | text files that a user names |
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
@@ -51,6 +51,7 @@ mod max;
 #[cfg(test)]
 #[path = "../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
+mod network;
 mod plan_file;
 mod plot;
 mod progress;

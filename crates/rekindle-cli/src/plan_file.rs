@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rekindle::record::{Offload, Update};
+use rekindle::record::{Offload, StepExchange, Update};
 use rekindle_plan::{
     Bytes, Chain, Schedule, Seconds,
     graph::{OperationId, TensorId},
@@ -49,9 +49,40 @@ pub struct PlanFile {
     /// What waits in host memory; only where there is a link to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     offload: Option<Offload>,
+    /// What summing gradients takes of the step; only in plans for several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<PlanOfRanks>,
     /// Only in plans of single operations of a recorded step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     operations: Option<Operations>,
+}
+
+/// A step that several ranks share.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanOfRanks {
+    /// The largest number of samples that a rank has of the batch: all else here is of such a rank.
+    pub batch: usize,
+    /// What the exchange adds to the step; included in `predicted_step_s`.
+    pub predicted_exchange_s: Seconds,
+    /// The share of the step that is not the exchange: how many times as many samples a second the ranks train as one rank
+    /// with its part of the batch, by their number.
+    pub efficiency: f64,
+    /// What the exchange consists of.
+    pub exchange: StepExchange,
+}
+
+impl PlanOfRanks {
+    fn new(plan: &Planned, batch: usize) -> Option<Self> {
+        let exchange = plan.exchange?;
+        let added = exchange.taken.added();
+        Some(Self {
+            batch,
+            predicted_exchange_s: added,
+            efficiency: 1.0 - added.0 / plan.step.0,
+            exchange,
+        })
+    }
 }
 
 /// A program of a recorded step.
@@ -80,8 +111,8 @@ struct StageSizes {
 }
 
 impl PlanFile {
-    /// A plan and the sizes of the stages that it was made for.
-    pub fn new(plan: &Planned) -> Self {
+    /// A plan and the sizes of the stages that it was made for; `batch` is the samples of a rank.
+    pub fn new(plan: &Planned, batch: usize) -> Self {
         let (schedule, operations) = match &plan.order {
             Order::Schedule(schedule) => (schedule.actions().to_vec(), None),
             Order::Operations {
@@ -109,6 +140,7 @@ impl PlanFile {
             segments: plan.segments.clone(),
             schedule,
             offload: plan.offload,
+            ranks: PlanOfRanks::new(plan, batch),
             operations,
         }
     }

@@ -3,10 +3,10 @@
 //! Rank 0 speaks for all of them. What goes wrong before ranks can talk to each other is the same on all of them: the others
 //! [leave it](leave_to_first) to rank 0. Later they [tell](end) each other.
 
-use std::{collections::BTreeMap, env, ffi::OsStr, process, thread, time::Duration};
+use std::{collections::BTreeMap, env, ffi::OsStr, process, sync::Arc, thread, time::Duration};
 
 use clap::CommandFactory;
-use rekindle::reduce::named;
+use rekindle::reduce::{Rehearsal, named};
 use rekindle_train::{
     device::seal_kernels,
     ranks::{Local, Ranks},
@@ -14,9 +14,10 @@ use rekindle_train::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{Cli, Command},
+    args::{Cli, Command, PlanArgs},
     exit,
     failure::{self, Failure, Outcome},
+    network::LinkChoice,
     terminal::LookArgs,
 };
 
@@ -89,13 +90,16 @@ pub fn check(command: &Command) -> Outcome {
         Command::Train(args) if args.compare => Err(Failure::usage(
             "`--compare` measures plain steps of one process: leave it out under `mpirun`",
         )),
-        Command::Train(_) if cfg!(feature = "mpi") => Ok(()),
-        Command::Train(_) => Err(no_mpi()),
+        Command::Plan(PlanArgs { chain: Some(_), .. }) => Err(Failure::usage(
+            "`--chain` plans a step that was measured before: start it without `mpirun`",
+        )),
+        Command::Train(_) | Command::Plan(_) if cfg!(feature = "mpi") => Ok(()),
+        Command::Train(_) | Command::Plan(_) => Err(no_mpi()),
         _ => {
             let typed = Cli::command().get_matches();
             let name = typed.subcommand_name().unwrap_or_default().to_owned();
             Err(Failure::usage(format!(
-                "`rekindle {name}` is one process: start it without `mpirun`, which is for `rekindle train`"
+                "`rekindle {name}` is one process: start it without `mpirun`, which is for `rekindle train` and `rekindle plan`"
             )))
         }
     }
@@ -104,7 +108,7 @@ pub fn check(command: &Command) -> Outcome {
 fn no_mpi() -> Failure {
     Failure::with_help(
         exit::USAGE,
-        "this `rekindle` is built without MPI: it does not train on several ranks",
+        "this `rekindle` is built without MPI: it runs as one process",
         "build it with `--features mpi`, or start it without `mpirun`",
     )
 }
@@ -112,6 +116,39 @@ fn no_mpi() -> Failure {
 /// The ranks of this process's job. To be called once.
 pub fn world() -> Result<Ranks, Failure> {
     launched().map_or_else(|| Ok(Ranks::default()), connected)
+}
+
+/// The ranks that a plan is for: those of this job, else so many that are imagined, with this link between them.
+pub fn planned_for(
+    world: &Ranks,
+    asked: Option<usize>,
+    link: Option<LinkChoice>,
+) -> Result<Ranks, Failure> {
+    match (asked, link) {
+        (None, _) => Ok(world.clone()),
+        (Some(count), link) if !world.is_alone() => {
+            match world.count() == count && link.is_none() {
+                true => Ok(world.clone()),
+                false => Err(Failure::usage(format!(
+                    "`mpirun` has started {} ranks, and their link is measured: leave out `--ranks` and `--link`",
+                    world.count()
+                ))),
+            }
+        }
+        (Some(1), _) => Ok(Ranks::default()),
+        (Some(count), Some(LinkChoice(link))) => {
+            let local = Local { rank: 0, ranks: 1 };
+            let rehearsal = Arc::new(Rehearsal::new(count, link));
+            Ok(Ranks::new(rehearsal, local, crate::stop::asked))
+        }
+        (Some(count), None) => Err(Failure::with_help(
+            exit::USAGE,
+            format!("the step time of {count} ranks depends on the link between them"),
+            format!(
+                "name it, for example `--link 12GB/s,5us`, or start the command by `mpirun -n {count}`, which measures it"
+            ),
+        )),
+    }
 }
 
 #[cfg(feature = "mpi")]
@@ -127,8 +164,11 @@ fn connected(launched: Launched) -> Result<Ranks, Failure> {
              that of `mpirun`"
         )));
     }
-    let world = std::sync::Arc::new(world);
-    Ok(Ranks::new(world, launched.local, crate::stop::asked))
+    Ok(Ranks::new(
+        Arc::new(world),
+        launched.local,
+        crate::stop::asked,
+    ))
 }
 
 #[cfg(not(feature = "mpi"))]

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use comfy_table::Table;
 use rekindle::meter::Count;
 use rekindle_plan::{
-    Bytes,
+    Bytes, Seconds,
     graph::{Link, Rate},
 };
 use rekindle_train::{
@@ -47,8 +47,12 @@ pub fn plan_line(planned: &Planned) -> String {
         .budget
         .map(|budget| format!(", budget {budget}"))
         .unwrap_or_default();
+    let exchange = planned
+        .exchange
+        .map(|one| format!(", of it exchange {}", one.taken.added()));
+    let exchange = exchange.unwrap_or_default();
     format!(
-        "plan `{}`: {shape}; predicted peak {}{budget}, step {} (plain: {}, {})",
+        "plan `{}`: {shape}; predicted peak {}{budget}, step {}{exchange} (plain: {}, {})",
         planned.planner, planned.peak, planned.step, planned.plain_peak, planned.plain_step
     )
 }
@@ -191,6 +195,16 @@ pub fn peaks(record: &RunRecord) -> Vec<PredictedPeak> {
     peaks
 }
 
+/// A run's times, each predicted and measured.
+pub fn times(record: &RunRecord) -> Vec<(&'static str, Seconds, Seconds)> {
+    let step = ("step time", record.predicted_step_s, record.measured_step_s);
+    let exchange = record.exchange.map(|one| {
+        let (predicted, measured) = (one.predicted_exchange_s, one.measured_exchange_s);
+        ("of it exchange", predicted, measured)
+    });
+    [Some(step), exchange].into_iter().flatten().collect()
+}
+
 /// By how much a prediction is off, as a share of the measurement.
 pub fn error(predicted: f64, measured: f64) -> String {
     format!("{:+.1}%", 100.0 * (predicted - measured) / measured)
@@ -208,14 +222,15 @@ fn predictions(record: &RunRecord) -> Table {
                 .map_or(String::new(), |budget| budget.to_string()),
         ]);
     }
-    let (predicted, measured) = (record.predicted_step_s, record.measured_step_s);
-    table.add_row([
-        "step time".into(),
-        predicted.to_string(),
-        measured.to_string(),
-        error(predicted.0, measured.0),
-        String::new(),
-    ]);
+    for (name, predicted, measured) in times(record) {
+        table.add_row([
+            name.into(),
+            predicted.to_string(),
+            measured.to_string(),
+            error(predicted.0, measured.0),
+            String::new(),
+        ]);
+    }
     if record.budget_bytes.is_none() {
         table::hide(&mut table, 4);
     }

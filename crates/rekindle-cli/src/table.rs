@@ -40,10 +40,13 @@ pub fn hide(table: &mut Table, column: usize) {
 /// A table as the terminal can show it: where it is too narrow, first without the `dispensable` columns, one after the
 /// other, then with cells that wrap. A line under it says so.
 pub fn shown(table: &Table, dispensable: &[usize]) -> String {
-    match table.width() {
+    let shown = match table.width() {
         Some(width) => fitted(table, dispensable, usize::from(width)),
         None => table.to_string(),
-    }
+    };
+    // Tables pad their last column, and nothing follows it.
+    let lines = shown.lines().map(str::trim_end);
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The same for so many columns.

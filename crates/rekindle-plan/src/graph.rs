@@ -24,6 +24,7 @@
 //! | `smallest.rs` | the leanest program |
 //! | `spans.rs` | a program told in terms of stages |
 //! | `updates.rs` | updates of parameters inside the backward pass: when each may run |
+//! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks beside a program, and what that adds to its time |
 //! | `link.rs` | [`Link`]: host memory as a second place for tensors, and what it costs to use it |
 //! | `validate.rs`, `index.rs`, `found.rs` | the rules of a graph; who makes and reads what; a program with its cost |
 //!
@@ -63,6 +64,7 @@
 
 mod borders;
 mod exact;
+mod exchange;
 mod found;
 mod index;
 mod ladder;
@@ -88,6 +90,7 @@ use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
 pub use borders::{Border, borders};
+pub use exchange::{ExchangeCost, Exchanged, HandOver, Ring, Timetable};
 pub use link::{Link, OnDevice, Rate, Transfer};
 pub use plan::{
     GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, plan_graph, smallest_program,

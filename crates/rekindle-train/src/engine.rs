@@ -19,7 +19,7 @@ use rekindle::{
     executor::{ActionHook, Executor, Room, TraceEntry, Tracing, needed, needed_by_update},
     meter::{Meter, PhaseReading},
     quiet,
-    record::{Output, RecordError, Step, Update, action},
+    record::{ExchangeReading, Output, RecordError, Step, Update, action},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -80,6 +80,7 @@ fn run_recorded(
         gradients: output.gradients,
         trace: trace.collect(),
         phases: output.phases,
+        exchange: output.exchange,
     })
 }
 
@@ -110,6 +111,7 @@ pub(super) struct Part {
     pub(super) gradients: GradientsParams,
     pub(super) phases: Vec<PhaseReading>,
     pub(super) trace: Vec<TraceEntry>,
+    pub(super) exchange: Option<ExchangeReading>,
 }
 
 /// What runs the steps, with its plan.
@@ -218,6 +220,7 @@ impl Engine {
                     gradients: output.gradients,
                     phases: output.phases,
                     trace: output.trace,
+                    exchange: None,
                 })
             }
             Self::Recorded {

@@ -10,7 +10,7 @@ use super::{ExecutorKind, settings::TrainSettings, timeline::Timeline};
 use crate::model::spec::ModelSpec;
 use rekindle::{
     meter::{Count, Leftover, PhaseReading},
-    record::{Offload, Update},
+    record::{Offload, StepExchange, Update},
 };
 
 /// Format tag of [`RunRecord`].
@@ -167,6 +167,18 @@ pub struct RankRecord {
     pub replans: usize,
 }
 
+/// What exchanging gradients adds to each step: copying them to their buckets and back, and waiting for what the rest of the
+/// step does not hide.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExchangeRecord {
+    /// As predicted; included in `predicted_step_s`.
+    pub predicted_exchange_s: Seconds,
+    /// The median over the steps of `measured_step_s`, waiting for slower ranks included.
+    pub measured_exchange_s: Seconds,
+    /// What the prediction is made of.
+    pub predicted: StepExchange,
+}
+
 /// A whole run, in as much memory after any number of steps: steps and evaluations are in [files of their
 /// own](super::run_dir).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -222,6 +234,10 @@ pub struct RunRecord {
     /// What waited in host memory; only where there is a link to it. Of a run that was planned again, by its last plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<Offload>,
+    /// What exchanging gradients added to each step; only of a run of several ranks. Of a run that was planned again, by its
+    /// last plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<ExchangeRecord>,
     /// The same training without recomputing.
     pub plain: PlainRun,
     /// Loss of the first step; `null` where it is not finite.

@@ -51,7 +51,7 @@ use rekindle::{
     executor::{Recheck, StepError},
     meter::{Count, PeakMemory},
     profile::Measured,
-    record::{Offload, PlanElsewhere, RecordError, Update},
+    record::{Offload, PlanElsewhere, RecordError, StepExchange, Update},
 };
 
 /// [`Job::keep_snapshots`], where nothing else is asked for.
@@ -277,6 +277,8 @@ pub struct Planned {
     pub operations: Option<(usize, usize)>,
     /// What goes to the host's memory, where there is a link to it.
     pub offload: Option<Offload>,
+    /// What exchanging gradients adds to the step, where ranks share it.
+    pub exchange: Option<StepExchange>,
     /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
     pub levers: Option<Levers>,
     /// When parameters are updated.
@@ -330,6 +332,7 @@ impl Planned {
             source: plan.source.to_string(),
             operations: None,
             offload: None,
+            exchange: None,
             levers: None,
             update: Update::After,
             in_backward_because: None,
@@ -608,6 +611,9 @@ pub fn measure(
     device: DeviceId,
     observer: &mut dyn Observer,
 ) -> Result<Subject, RunError> {
-    let opened = open(device, job.settings.dtype)?;
-    Subject::new(job, opened, observer)
+    let ranks = &job.ranks;
+    let opened = ranks.check(job).map_err(RunError::from);
+    let opened = opened.and_then(|()| Ok(open(device, job.settings.dtype)?));
+    let opened = ranks.settled(opened)?;
+    ranks.settled(Subject::new(job, opened, observer))
 }

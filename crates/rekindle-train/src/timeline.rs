@@ -4,6 +4,8 @@
 //! without the driver's beside_buffers_bytes. On a GPU a meter sees memory between actions alone, so measured peaks there lack
 //! what an action takes and gives back itself.
 
+use std::time::Duration;
+
 use rekindle_plan::{
     Action, Bytes, Chain, OptimizerCost, Parts, Schedule, Seconds, Violation,
     graph::{SpanPass, Transfer},
@@ -12,7 +14,10 @@ use rekindle_plan::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use rekindle::{executor::TraceEntry, record::StagedPlan};
+use rekindle::{
+    executor::TraceEntry,
+    record::{BucketReading, StagedPlan},
+};
 
 /// One traced step. Where a batch runs in parts, its last part and the update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,6 +28,37 @@ pub struct Timeline {
     pub beside_buffers_bytes: Bytes,
     /// Its actions in order.
     pub actions: Vec<TimedAction>,
+    /// The all-reduces of its gradients, beside these actions, in order; only of a run of several ranks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub all_reduces: Vec<TimedAllReduce>,
+}
+
+/// An all-reduce of one step's gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TimedAllReduce {
+    /// Bytes that the rank gave.
+    pub bytes: Bytes,
+    /// When the network could begin, from the start of the step: this rank had handed it over, and the one before was done.
+    pub start_s: Seconds,
+    /// How long until it was done.
+    pub duration_s: Seconds,
+}
+
+impl TimedAllReduce {
+    /// Those of a step, in order.
+    pub(super) fn all(readings: &[BucketReading]) -> Vec<Self> {
+        let seconds = |time: Duration| Seconds(time.as_secs_f64());
+        let mut before = Duration::ZERO;
+        let all = readings.iter().map(|one| {
+            let start = one.begun.max(std::mem::replace(&mut before, one.done));
+            Self {
+                bytes: one.bytes,
+                start_s: seconds(start),
+                duration_s: seconds(one.done.saturating_sub(start)),
+            }
+        });
+        all.collect()
+    }
 }
 
 /// One action of a step.
@@ -119,6 +155,7 @@ impl Timeline {
             step,
             beside_buffers_bytes,
             actions,
+            all_reduces: Vec::new(),
         })
     }
 
@@ -173,6 +210,7 @@ impl Timeline {
             step,
             beside_buffers_bytes: beside,
             actions: actions.collect(),
+            all_reduces: Vec::new(),
         }
     }
 
@@ -228,8 +266,6 @@ fn pass(action: Action, ran: &mut [bool]) -> Pass {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use rekindle_plan::{LossCost, OptimizerCost, Stage, StageId, planner};
 
     use super::*;

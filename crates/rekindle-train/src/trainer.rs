@@ -46,7 +46,7 @@ use rekindle::{
     free_dead_nodes,
     layer::Layer,
     meter::{Count, Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{Optimizer, RecordError, Update},
+    record::{ExchangeReading, Optimizer, RecordError, Update},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -95,6 +95,9 @@ pub struct StepReport {
     pub phases: Vec<PhaseReading>,
     /// Memory after every action of the schedule, where the step was [traced](Trainer::trace_next_step).
     pub trace: Vec<TraceEntry>,
+    /// What the exchange took, where [ranks](crate::ranks) share the step: of all parts together, with the all-reduces of
+    /// the last.
+    pub exchange: Option<ExchangeReading>,
     /// What came and what went, where the step was tracked.
     pub moments: Vec<TrackedMoment>,
     /// What of the step is not finite, where the settings go on all the same.
@@ -112,6 +115,7 @@ struct Parts {
     peak: PeakMemory,
     phases: Vec<PhaseReading>,
     trace: Vec<TraceEntry>,
+    exchange: Option<ExchangeReading>,
 }
 
 /// What is known of a step's gradients before the update.
@@ -451,6 +455,7 @@ impl Trainer {
             loss,
             mut phases,
             mut trace,
+            exchange,
             ..
         } = parts;
         trace.extend(
@@ -472,6 +477,7 @@ impl Trainer {
             record,
             phases,
             trace,
+            exchange,
             moments,
             nonfinite,
             short,
@@ -507,6 +513,13 @@ impl Trainer {
             }
             all.phases = part.phases;
             all.trace = part.trace;
+            if let Some(part) = part.exchange {
+                let sum = all.exchange.get_or_insert_default();
+                sum.waited += part.waited;
+                sum.taken += part.taken;
+                sum.returned += part.returned;
+                sum.buckets = part.buckets;
+            }
         }
         Ok(all)
     }

@@ -2,7 +2,8 @@
 //! against the MPI of the system.
 //!
 //! One thread of ours initialises MPI, makes every call of it, and finalises it: `MPI_THREAD_FUNNELED` is enough. Operations
-//! are handed to that thread and block it, not the training. Values pass through host memory.
+//! are handed to that thread and block it, not the training. Values pass through host memory. MPI makes progress all along, as that
+//! thread stays inside its call; on processors that takes a core, which the training then lacks.
 //!
 //! A rank that ends early, by an error, a panic or a signal, has not finalised MPI, or ends with an exit status that is
 //! not 0; `mpirun` then ends all others.
@@ -138,24 +139,23 @@ impl Drop for Own {
 /// Answers until nobody asks any more.
 fn serve(world: &SimpleCommunicator, asked: &Receiver<Collective>, under_way: &AtomicUsize) {
     let done = || under_way.fetch_sub(1, Ordering::SeqCst);
-    // Whoever does not wait for an answer wants none.
     for job in asked {
         match job {
             Collective::AllReduce(values, answer) => {
                 let sums = reduce(world, &values);
                 drop(values);
                 done();
-                let _ = answer.send(Ok(sums));
+                answer.send(Ok(sums));
             }
             Collective::AllGather(bytes, answer) => {
                 let all = gather(world, &bytes);
                 done();
-                let _ = answer.send(Ok(all));
+                answer.send(Ok(all));
             }
             Collective::Broadcast(root, bytes, answer) => {
                 let sent = broadcast(world, root, bytes);
                 done();
-                let _ = answer.send(Ok(sent));
+                answer.send(Ok(sent));
             }
         }
     }

@@ -88,6 +88,7 @@
 //! | `update.rs`, `lent.rs` | [`Update`]: parameters updated in the backward pass, by a step that the model lends them to |
 //! | `agreement.rs` | what [ranks](crate::reduce) that share a step agree on before its first run |
 //! | `exchange.rs` | gradients summed over ranks while the backward pass runs |
+//! | `exchange_cost.rs` | what that takes, measured before the first step |
 //! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
@@ -99,6 +100,7 @@ mod choosing;
 mod error;
 mod estimate;
 mod exchange;
+mod exchange_cost;
 mod finite;
 mod given;
 mod host;
@@ -143,6 +145,7 @@ pub use bridge::StepResult;
 pub use budget::{Budget, IntoBudget};
 pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
+pub use exchange::{BucketReading, ExchangeReading};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
@@ -150,10 +153,10 @@ pub(crate) use output::Put;
 pub use output::{Output, SpanReading};
 pub use planning::{PlanElsewhere, Wanted};
 pub use profile::StepProfile;
-pub use rekindle_plan::graph::Link;
+pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
 pub use staged::{StagedPlan, action};
 pub use step::Step;
-pub use step_plan::{Offload, StepPlan};
+pub use step_plan::{Offload, StepExchange, StepPlan};
 pub use update::{Leaf, Update};
 
 /// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
@@ -362,8 +365,12 @@ where
     /// [`Sharded`](crate::Sharded) one that of its part of the parameters. A step that fails on one rank fails on all, and the
     /// next can succeed. Auxiliary output, running statistics (but those of
     /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) and
-    /// [gradients of the batch](Self::with_input_gradients) are the rank's own, and so is the predicted time, which is
-    /// without what the step [waits](Output::waited) for others.
+    /// [gradients of the batch](Self::with_input_gradients) are the rank's own.
+    ///
+    /// Before the first step the ranks measure their link, by a few all-reduces of two sizes, and each rank what it takes to
+    /// copy gradients to their buckets and back. The [predicted time](StepPlan::predicted_time) includes
+    /// [what that adds](StepPlan::exchange), beside the rest of the backward pass and for ranks that are as fast as this one;
+    /// [`Output::exchange`] is what it added. What a sharded optimizer sends, and means over ranks, are not in it.
     #[must_use]
     pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
         self.options.reducer = Some(Arc::new(reducer));
@@ -568,6 +575,7 @@ where
             elsewhere: self.options.elsewhere,
             link: self.options.link,
             later: self.options.later,
+            shared,
             staging,
             updated: false,
             without_batch: false,

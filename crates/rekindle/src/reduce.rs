@@ -39,11 +39,13 @@
 //! assert_eq!(losses[0], losses[1]);
 //! ```
 //!
-//! All ranks call the same functions in the same order, as in MPI. Nothing here depends on burn but
-//! [`broadcast_parameters`] and [`Shards`].
+//! All ranks call the same functions in the same order, as in MPI. A step is planned for more ranks than there are with a
+//! [`Rehearsal`]. Nothing here depends on burn but [`broadcast_parameters`] and [`Shards`].
 
+mod clock;
 mod in_process;
 mod parameters;
+mod rehearsal;
 mod shards;
 
 use std::{
@@ -52,13 +54,16 @@ use std::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use rekindle_plan::graph::Rate;
 use thiserror::Error;
 
-pub use in_process::{InProcess, Link, in_process};
+pub use clock::Clock;
+pub use in_process::{InProcess, in_process};
 pub use parameters::broadcast_parameters;
+pub use rehearsal::Rehearsal;
 pub use shards::Shards;
 
 /// How long ranks wait for each other unless told otherwise: some plan, measure or compile kernels longer than others.
@@ -75,26 +80,37 @@ pub trait Reducer: Send + Sync {
     /// How long this rank waits for the others.
     fn time_limit(&self) -> Duration;
 
+    /// The clock that its operations go by.
+    fn clock(&self) -> Clock {
+        Clock::default()
+    }
+
+    /// The link between neighbouring ranks of a [ring](rekindle_plan::graph::Ring), where it is given; else steps measure
+    /// it.
+    fn link(&self) -> Option<Rate> {
+        None
+    }
+
     /// Begins an operation and returns at once. Where it cannot be begun, it is dropped, and with it its answer.
     fn begin(&self, operation: Collective);
 
     /// Begins an [`AllReduce`](Collective::AllReduce).
     fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
-        let (answer, pending) = Pending::new(self.time_limit());
+        let (answer, pending) = Pending::new(self.time_limit(), self.clock());
         self.begin(Collective::AllReduce(values, answer));
         pending
     }
 
     /// Begins an [`AllGather`](Collective::AllGather).
     fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
-        let (answer, pending) = Pending::new(self.time_limit());
+        let (answer, pending) = Pending::new(self.time_limit(), self.clock());
         self.begin(Collective::AllGather(bytes, answer));
         pending
     }
 
     /// Begins a [`Broadcast`](Collective::Broadcast) from the rank `root`.
     fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
-        let (answer, pending) = Pending::new(self.time_limit());
+        let (answer, pending) = Pending::new(self.time_limit(), self.clock());
         self.begin(Collective::Broadcast(root, bytes, answer));
         pending
     }
@@ -111,6 +127,14 @@ impl<R: Reducer + ?Sized> Reducer for Arc<R> {
 
     fn time_limit(&self) -> Duration {
         (**self).time_limit()
+    }
+
+    fn clock(&self) -> Clock {
+        (**self).clock()
+    }
+
+    fn link(&self) -> Option<Rate> {
+        (**self).link()
     }
 
     fn begin(&self, operation: Collective) {
@@ -133,18 +157,37 @@ pub enum Collective {
 #[derive(Debug)]
 #[must_use = "the result comes by `wait`"]
 pub struct Pending<T> {
-    answer: Receiver<Result<T, ReduceError>>,
+    answer: Receiver<(Result<T, ReduceError>, Instant)>,
     limit: Duration,
+    clock: Clock,
 }
 
-/// Where the result of a collective operation goes.
-pub type Answer<T> = SyncSender<Result<T, ReduceError>>;
+/// Where the result of a collective operation goes. Whoever does not wait for it wants none.
+#[derive(Debug)]
+pub struct Answer<T>(SyncSender<(Result<T, ReduceError>, Instant)>);
+
+impl<T> Answer<T> {
+    /// The operation is done.
+    pub fn send(self, result: Result<T, ReduceError>) {
+        self.send_at(result, Instant::now());
+    }
+
+    /// The operation is done at this moment of the clock that it goes by.
+    pub fn send_at(self, result: Result<T, ReduceError>, done: Instant) {
+        let _ = self.0.send((result, done));
+    }
+}
 
 impl<T> Pending<T> {
     /// A result that is to come within `limit`, and where it goes.
-    fn new(limit: Duration) -> (Answer<T>, Self) {
+    fn new(limit: Duration, clock: Clock) -> (Answer<T>, Self) {
         let (sender, answer) = sync_channel(1);
-        (sender, Self { answer, limit })
+        let pending = Self {
+            answer,
+            limit,
+            clock,
+        };
+        (Answer(sender), pending)
     }
 
     /// Waits for the result.
@@ -153,8 +196,20 @@ impl<T> Pending<T> {
     ///
     /// If another rank has gone, has begun another operation, or does not answer in time.
     pub fn wait(self) -> Result<T, ReduceError> {
+        self.wait_timed().map(|(result, _)| result)
+    }
+
+    /// As [`wait`](Self::wait), with when the operation was done.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_timed(self) -> Result<(T, Instant), ReduceError> {
         match self.answer.recv_timeout(self.limit) {
-            Ok(answer) => answer,
+            Ok((answer, done)) => {
+                self.clock.reach(done);
+                answer.map(|answer| (answer, done))
+            }
             Err(RecvTimeoutError::Timeout) => Err(ReduceError::TimedOut {
                 seconds: self.limit.as_secs_f64(),
             }),

@@ -14,7 +14,10 @@ use crate::{
     args::EstimateArgs,
     config::{self, Config, Overrides, RunKeys, TypedSchedule},
     device::kernels,
-    estimate::{Estimate, Limit, RecordedStep, Wanted},
+    estimate::{
+        Estimate, Limit, RecordedStep, Wanted,
+        ranks::{Asked, RanksEstimate},
+    },
     exit,
     failure::{Failure, Outcome},
     output,
@@ -45,6 +48,12 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         }),
     };
     let kernels = kernels(device.device);
+    let asked = Asked {
+        ranks: &args.ranks,
+        links: &args.link,
+        flops: args.flops,
+    };
+    let ranks = RanksEstimate::all(&asked, &config, kernels, limit.as_ref())?;
     let made = made_before(&config)?;
     let find = |measured: &Measured| match (&made, &request) {
         (Some(plan), _) => Ok(measured.costed(plan.clone())?),
@@ -65,6 +74,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     }
     let (estimate, impossible) = found;
     let estimate = estimate.with_recorded(RecordedStep::new(&config, budget)?);
+    let estimate = estimate.with_ranks(ranks);
     if args.json {
         output::json(&estimate)?;
     } else {

@@ -3,6 +3,7 @@
 pub mod child;
 pub mod devices;
 pub mod estimate;
+mod explain;
 pub mod init;
 
 pub mod max;

@@ -2,21 +2,24 @@
 
 use std::{fmt::Write, path::Path};
 
-use rekindle::record::Offload;
-use rekindle_plan::{Action, Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
-use rekindle_train::session::{Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest};
+use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
+use rekindle_train::{
+    device::DeviceInfo,
+    ranks::Ranks,
+    session::{Job, MeasuredStep, Planned, RunError, ScheduleRequest},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{profile, train};
+use super::{explain, profile, train};
 use crate::{
     args::PlanArgs,
-    config::{self, OffloadChoice, Overrides, TypedSchedule},
+    config::{self, Config, OffloadChoice, Overrides, TypedSchedule},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
-    input, output,
+    input, network, output,
     plan_file::PlanFile,
-    summary,
+    ranks, summary,
     table::{self, several},
     terminal,
 };
@@ -61,12 +64,27 @@ pub fn run(args: &PlanArgs) -> Outcome {
     if let Some(path) = &args.chain {
         return of_chain(args, path);
     }
+    let world = ranks::world()?;
+    let ranks = ranks::settled(&world, ranks::planned_for(&world, args.ranks, args.link));
+    let outcome = ranks.and_then(|ranks| of_config(args, &ranks));
+    ranks::end(world, outcome)
+}
+
+/// What is to be measured and planned.
+struct Asked {
+    config: Config,
+    device: DeviceInfo,
+    schedule: ScheduleRequest,
+}
+
+fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let Some(config) = &args.config else {
         return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
     };
     let mut config = config::load(config, &Overrides::from(&args.replace))?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
-    let count = config.count(args.measure.count);
+    let local = ranks.local();
+    let device = train::device(args.measure.device, &config)?.of_rank(local)?;
+    let device = device.resolve()?.shared_by(local.ranks);
     config.run = config.run.replaced(TypedSchedule {
         segments: args.segments,
         budget: args.budget,
@@ -77,6 +95,20 @@ pub fn run(args: &PlanArgs) -> Outcome {
     if let ScheduleRequest::Plan(request) = &mut schedule {
         request.slots = args.slots;
     }
+    Ok(Asked {
+        config,
+        device,
+        schedule,
+    })
+}
+
+fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
+    let Asked {
+        config,
+        device,
+        schedule,
+    } = ranks::settled(ranks, asked(args, ranks))?;
+    let count = config.count(args.measure.count);
     let all = PlanRequest {
         planner: train::planner(args.planner, None),
         slots: args.slots,
@@ -89,14 +121,25 @@ pub fn run(args: &PlanArgs) -> Outcome {
         |job| Job {
             count,
             schedule,
+            ranks: ranks.clone(),
             ..job
         },
         |job, mut subject| {
-            if args.frontier {
-                let points = subject.frontier(job, all)?;
-                return frontier_of(args, all.planner, &points);
-            }
-            shown(args, subject.plan(job, &job.schedule))
+            let speaks = ranks.rank() == 0;
+            let outcome = match args.frontier {
+                true => subject
+                    .frontier(job, all)
+                    .map_err(Failure::from)
+                    .and_then(|points| match speaks {
+                        true => frontier_of(args, all.planner, &points),
+                        false => Ok(()),
+                    }),
+                false => match subject.plan(job, &job.schedule) {
+                    planned if !speaks => planned.map(drop).map_err(Failure::from),
+                    planned => shown(args, planned, Some(job)),
+                },
+            };
+            ranks::settled(ranks, outcome)
         },
     )
 }
@@ -120,12 +163,12 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     if args.frontier {
         return frontier_of(args, request.planner, &step.frontier(request)?);
     }
-    shown(args, step.plan(&request))
+    shown(args, step.plan(&request), None)
 }
 
-fn shown(args: &PlanArgs, planned: Result<Planned, RunError>) -> Outcome {
+fn shown(args: &PlanArgs, planned: Result<Planned, RunError>, job: Option<&Job<'_>>) -> Outcome {
     match planned {
-        Ok(planned) => show(args, &planned),
+        Ok(planned) => show(args, &planned, job.map_or(0, |job| job.part().len())),
         Err(RunError::Plan(error)) => Err(refused(args, error)),
         Err(error) => Err(error.into()),
     }
@@ -140,8 +183,9 @@ fn refused(args: &PlanArgs, error: PlanError) -> Failure {
     reported.err().unwrap_or_else(|| error.into())
 }
 
-fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
-    let file = PlanFile::new(plan);
+/// `batch` is this rank's, where the plan is for several.
+fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
+    let file = PlanFile::new(plan, batch);
     if let Some(path) = &args.output {
         let text = serde_json::to_string_pretty(&file).map_err(Failure::other)?;
         output::file(path, &text)?;
@@ -166,6 +210,21 @@ fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
         plan.step.0 / plan.plain_step.0,
         plan.plain_step
     );
+    if let Some(ranks) = &file.ranks {
+        let lines = [
+            format!(
+                "ranks      {}, each with {} of the batch at most; link {}",
+                ranks.exchange.ring.ranks,
+                several(batch, "sample"),
+                network::link(&ranks.exchange)
+            ),
+            format!("exchange   {}", network::exchange(&ranks.exchange)),
+            format!("efficiency {:.0}%", 100.0 * ranks.efficiency),
+        ];
+        for line in lines {
+            let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
+        }
+    }
     let _ = writeln!(text, "schedule   {}", shape(plan));
     if let Some(offload) = summary::offload_line(plan) {
         let line = format!("offload    {offload}");
@@ -176,7 +235,7 @@ fn show(args: &PlanArgs, plan: &Planned) -> Outcome {
         let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
     }
     if args.explain {
-        explain(plan, &mut text);
+        explain::explain(plan, &mut text);
     }
     output::text(&text)
 }
@@ -278,149 +337,4 @@ fn spread(count: usize) -> Vec<usize> {
     (0..FRONTIER_ROWS)
         .map(|row| row * (count - 1) / (FRONTIER_ROWS - 1))
         .collect()
-}
-
-/// What is kept, from when to when, how often stages run, and what the peak is made of.
-fn explain(plan: &Planned, text: &mut String) {
-    let (place, parts) = plan.at_peak;
-    let _ = writeln!(
-        text,
-        "\nThe peak of {} comes at action {} of {}, `{}`:",
-        plan.peak,
-        place + 1,
-        plan.actions.len(),
-        plan.actions[place]
-    );
-    for (name, bytes) in [
-        ("parameters, data, optimizer state", parts.fixed),
-        ("input", parts.input),
-        ("kept activations", parts.activations),
-        ("live segment", parts.graphs),
-        ("gradients of activations", parts.gradients),
-        ("gradients of parameters", parts.parameter_gradients),
-        ("temporaries of the action", parts.temporary),
-    ] {
-        if bytes.0 > 0 {
-            let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
-        }
-    }
-    if let Some(levers) = plan.levers {
-        let _ = writeln!(text, "\nWhat gave what, as peaks of the step:");
-        for (name, bytes) in [
-            ("neither", levers.neither),
-            ("recomputing alone", levers.recomputing),
-            ("update in backward alone", levers.updating),
-            ("both", levers.both),
-        ] {
-            let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
-        }
-    }
-    if let Some(offload) = &plan.offload {
-        host_memory(plan, offload, text);
-    }
-    let (chain, actions) = (
-        &plan.chain,
-        match &plan.order {
-            Order::Schedule(schedule) => schedule.actions(),
-            Order::Operations { .. } => &[],
-        },
-    );
-    if !actions.is_empty() {
-        let _ = writeln!(
-            text,
-            "\nKept boundaries (the input of a stage, held apart from any graph):"
-        );
-        let mut table = table::table(["before stage", "bytes", "from action", "to action"], 1..4);
-        for (stage, from, to) in boundaries(actions) {
-            table.add_row([
-                format!("{stage} {}", chain.stages[stage].name),
-                chain.activation_bytes(stage).to_string(),
-                (from + 1).to_string(),
-                (to + 1).to_string(),
-            ]);
-        }
-        let _ = writeln!(text, "{table}");
-    }
-    let mut times: Vec<(usize, usize)> = Vec::new();
-    for count in &plan.forwards {
-        match times.iter_mut().find(|(times, _)| times == count) {
-            Some((_, stages)) => *stages += 1,
-            None => times.push((*count, 1)),
-        }
-    }
-    times.sort_unstable();
-    let times: Vec<String> = times
-        .iter()
-        .map(|(times, stages)| format!("{} {times}x", several(*stages, "stage")))
-        .collect();
-    let _ = writeln!(text, "\nForwards: {}.", times.join(", "));
-    let balanced = actions
-        .iter()
-        .filter(|action| matches!(action, Action::ForwardTracked { alternative, .. } if *alternative > 0))
-        .count();
-    if balanced > 0 {
-        let _ = writeln!(
-            text,
-            "With burn's balanced strategy, which keeps less: {}.",
-            several(balanced, "stage")
-        );
-    }
-}
-
-/// What waits in host memory, and what the plan would be without that.
-fn host_memory(plan: &Planned, offload: &Offload, text: &mut String) {
-    let _ = writeln!(text, "\nHost memory: {}.", summary::link(&offload.link));
-    let Some(on_device) = offload.on_device.filter(|_| offload.tensors > 0) else {
-        let _ = writeln!(text, "  no tensor waits there");
-        return;
-    };
-    for (name, value) in [
-        ("tensors that wait there", offload.tensors.to_string()),
-        (
-            "freed on the device at most",
-            offload.host_peak_bytes.to_string(),
-        ),
-        (
-            "copied there and back",
-            format!("{} and {}", offload.to_host_bytes, offload.to_device_bytes),
-        ),
-        (
-            "copying, of the step's time",
-            offload.transfer_s.to_string(),
-        ),
-        (
-            "with them: peak, step",
-            format!("{}, {}", plan.peak, plan.step),
-        ),
-        (
-            "without: peak, step",
-            match on_device.time {
-                Some(time) => format!("{}, {time}", on_device.peak),
-                None => format!("no plan fits; the smallest budget is {}", on_device.peak),
-            },
-        ),
-    ] {
-        let _ = writeln!(text, "  {name:<34} {value:>12}");
-    }
-}
-
-/// Inputs that `forward_keep` leaves standing: the stage, the action that first keeps it, the backward that frees it.
-fn boundaries(actions: &[Action]) -> Vec<(usize, usize, usize)> {
-    let mut found: Vec<(usize, usize, usize)> = Vec::new();
-    for (from, action) in actions.iter().enumerate() {
-        let Action::ForwardKeep(stage) = action else {
-            continue;
-        };
-        let freed = actions[from..]
-            .iter()
-            .position(|later| matches!(later, Action::Backward(freed) if freed == stage));
-        if let Some(after) = freed
-            && !found
-                .iter()
-                .any(|(known, _, to)| *known == stage.0 && *to == from + after)
-        {
-            found.push((stage.0, from, from + after));
-        }
-    }
-    found
 }

@@ -1,7 +1,9 @@
 //! `rekindle sweep`: one config under many schedules, each in a process of its own.
 
+use std::process::Command;
+
 use rekindle_plan::{Bytes, PlanError};
-use rekindle_train::model::stages::StagePlan;
+use rekindle_train::{model::stages::StagePlan, ranks::RanksRefused};
 
 use super::train;
 use crate::{
@@ -24,6 +26,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
         },
     )?;
     check_segments(args, &config)?;
+    check_ranks(args, &config)?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
     let budgets = args
         .budgets
@@ -59,7 +62,11 @@ pub fn run(args: &SweepArgs) -> Outcome {
     stop::in_order("stopping; rows that are done are kept");
 
     let mut sweep = Sweep {
-        runner: Runner::new(args, DeviceChoice::One(device.device))?,
+        runner: Runner::new(
+            args,
+            DeviceChoice::One(device.device),
+            config.training.batch,
+        )?,
         chosen: Point::of_config(&config.run),
         record,
         folder,
@@ -114,6 +121,29 @@ fn check_segments(args: &SweepArgs, config: &Config) -> Outcome {
     }
 }
 
+/// Refuses ranks that can neither train nor be predicted.
+fn check_ranks(args: &SweepArgs, config: &Config) -> Outcome {
+    let Some(&ranks) = args.ranks.iter().max().filter(|ranks| **ranks > 1) else {
+        return Ok(());
+    };
+    let batch = config.training.batch;
+    if batch < ranks {
+        return Err(Failure::usage(RanksRefused::FewSamples { batch, ranks }));
+    }
+    let can_train = || {
+        let found = Command::new("mpirun").arg("--version").output();
+        cfg!(feature = "mpi") && found.is_ok()
+    };
+    if args.link.is_some() || can_train() {
+        return Ok(());
+    }
+    Err(Failure::with_help(
+        exit::USAGE,
+        "training on several ranks takes `mpirun`, and a `rekindle` that is built with `--features mpi`",
+        "name the link between ranks, for example `--link 12GB/s,5us`: then their rows are predicted",
+    ))
+}
+
 fn stages(config: &Config) -> usize {
     StagePlan::new(&config.model, &config.shape).stages.len()
 }
@@ -128,14 +158,16 @@ struct Sweep<'a> {
 
 impl Sweep<'_> {
     fn run(&mut self, args: &SweepArgs, config: &Config, asked: Vec<Bytes>) -> Outcome {
-        let mut points = point::uniform(&args.segments, stages(config), !args.budgets.is_empty());
-        // Where segments alone are asked for, budgets are not run.
-        let spread = args.budgets.is_empty() && args.segments.is_empty();
+        let others = !args.budgets.is_empty() || !args.ranks.is_empty();
+        let mut points = point::uniform(&args.segments, stages(config), others);
+        // Where other rows are asked for, budgets are not run.
+        let spread = args.segments.is_empty() && !others;
         points.extend(asked.into_iter().map(Point::Optimal));
         let more = if spread { point::BUDGETS } else { 0 };
         if !points.contains(&self.chosen) {
             points.push(self.chosen);
         }
+        points.extend(args.ranks.iter().copied().map(Point::Ranks));
         self.record.rows_asked = points.len() + more;
 
         if points.iter().any(|&point| !self.record.has(point)) || (spread && !self.is_spread()) {

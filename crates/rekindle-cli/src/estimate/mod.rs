@@ -5,11 +5,13 @@
 //! | [`layers`] | the tree of layers |
 //! | [`breakdown`] | what a peak is made of |
 //! | [`recorded`] | the step as operations, by shapes |
+//! | [`ranks`] | the batch shared by several ranks |
 //! | [`advice`] | whether it fits, and what would |
 
 mod advice;
 mod breakdown;
 mod layers;
+pub mod ranks;
 mod recorded;
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,7 @@ use rekindle_train::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::{advice::Advice, breakdown::Breakdown, layers::Layer};
+use self::{advice::Advice, breakdown::Breakdown, layers::Layer, ranks::RanksEstimate};
 pub use self::{advice::Limit, recorded::RecordedStep};
 use crate::{config::Config, failure::Failure, terminal};
 
@@ -71,6 +73,8 @@ pub struct Estimate {
     plan: Option<Column>,
     /// The step as `train` records it, by shapes; `null` where it has more than 50,000 operations.
     recorded: Option<RecordedStep>,
+    /// The batch shared by several ranks, for each number of them that was asked for.
+    ranks: Vec<RanksEstimate>,
     /// Whether the step fits the budget, or else the device; `null` where neither is known.
     advice: Option<Advice>,
 }
@@ -166,6 +170,7 @@ impl Estimate {
             plain: column(&plain, Some(1))?,
             plan,
             recorded: None,
+            ranks: Vec::new(),
             advice,
         };
         Ok((estimate, impossible))
@@ -175,6 +180,12 @@ impl Estimate {
     #[must_use]
     pub fn with_recorded(self, recorded: Option<RecordedStep>) -> Self {
         Self { recorded, ..self }
+    }
+
+    /// The same with what several ranks take.
+    #[must_use]
+    pub fn with_ranks(self, ranks: Vec<RanksEstimate>) -> Self {
+        Self { ranks, ..self }
     }
 
     /// For people: so many levels of layers inside layers; `colours` paints the bars.
@@ -192,6 +203,9 @@ impl Estimate {
         }
         if let Some(recorded) = &self.recorded {
             let _ = writeln!(text, "\n{}", recorded.text());
+        }
+        if !self.ranks.is_empty() {
+            let _ = writeln!(text, "\n{}", ranks::text(&self.ranks));
         }
         if let Some(advice) = &self.advice {
             let _ = writeln!(text, "\n{advice}");

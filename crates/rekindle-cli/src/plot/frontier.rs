@@ -40,7 +40,8 @@ fn look(kind: RowKind) -> (Shape, Ink, &'static str) {
             "equal segments, with their number",
         ),
         RowKind::Optimal => (Shape::Triangle, theme::BOUNDARIES, "plan for a budget"),
-        RowKind::Config => (
+        // Rows of several ranks are not shown.
+        RowKind::Config | RowKind::Ranks => (
             Shape::Diamond,
             theme::FORWARD,
             "plan that the config asks for",
@@ -77,6 +78,9 @@ struct Point<'a> {
 
 impl<'a> Point<'a> {
     fn of(row: &'a SweepRow) -> Option<Self> {
+        if row.kind == RowKind::Ranks {
+            return None;
+        }
         Some(Self {
             row,
             peak: row.measured_peak_bytes?,
@@ -301,7 +305,7 @@ impl Picture<'_> {
             .record
             .rows
             .iter()
-            .filter(|row| row.outcome != RowOutcome::Done)
+            .filter(|row| row.outcome != RowOutcome::Done || row.kind == RowKind::Ranks)
             .map(|row| row.line())
             .collect();
         if !missing.is_empty() {

@@ -1,7 +1,7 @@
 //! One step: what was held when, and why.
 //!
 //! Areas are the prediction, stacked by kind, each action as high as its peak; the line over them is what was measured.
-//! The strip above says which pass was under way.
+//! The strip above says which pass was under way; a second one, of a run on several ranks, when an all-reduce was.
 
 use plotters::{
     element::{Circle, PathElement, Polygon},
@@ -65,6 +65,9 @@ const PASSES: [(Pass, &str, Ink); 7] = [
     (Pass::Fetch, "fetch", theme::FETCH),
 ];
 
+/// All-reduces of gradients.
+const EXCHANGE: Ink = theme::PARAMETER_GRADIENTS;
+
 /// What an action is there for, in a word.
 pub fn pass_name(pass: Pass) -> &'static str {
     let known = PASSES.iter().find(|(known, ..)| *known == pass);
@@ -125,7 +128,11 @@ impl<'a> Picture<'a> {
             Size::Narrow => 270,
         };
         let head = MARGIN + 2 * theme::LINE as i32;
-        let bottom = head + STRIP + plot + BELOW + GAP;
+        let strips = match self.timeline.all_reduces.is_empty() {
+            true => STRIP,
+            false => 2 * STRIP,
+        };
+        let bottom = head + strips + plot + BELOW + GAP;
         let height = bottom as u32 + legend.height() + MARGIN as u32;
         let letters = theme::TITLE_LETTERS;
         let lead = format!("Memory during step {}", self.timeline.step);
@@ -141,12 +148,13 @@ impl<'a> Picture<'a> {
         let svg = canvas::picture((width, height), &title, |area| {
             canvas::title(area, &title, (MARGIN, MARGIN + theme::LINE as i32 / 2))?;
             self.strip(area, head)?;
-            let (_, rest) = area.split_vertically(head + STRIP);
+            self.all_reduces(area, head + STRIP)?;
+            let (_, rest) = area.split_vertically(head + strips);
             let (chart, _) = rest.split_vertically(plot + BELOW);
             self.plot(&chart)?;
             legend.paint(area, (MARGIN, bottom))
         })?;
-        Ok(canvas::with_hints(svg, self.hints(head, STRIP + plot)))
+        Ok(canvas::with_hints(svg, self.hints(head, strips + plot)))
     }
 
     /// What each action held, over all columns in which it is the highest.
@@ -185,6 +193,19 @@ impl<'a> Picture<'a> {
                 of_pass(run[0].pass).1,
             )?;
             start += run.len() as i32;
+        }
+        Ok(())
+    }
+
+    /// When all-reduces were under way.
+    fn all_reduces(&self, area: &Area<'_>, top: i32) -> Drawn<()> {
+        let width = self.columns.len() as f64;
+        let total = self.timeline.duration().0;
+        let place = |seconds: f64| MARGIN + LEFT + (seconds / total * width).min(width) as i32;
+        for one in &self.timeline.all_reduces {
+            let from = place(one.start_s.0);
+            let to = place(one.start_s.0 + one.duration_s.0).max(from + 1);
+            canvas::rectangle(area, (from, top), (to, top + STRIP - 4), EXCHANGE)?;
         }
         Ok(())
     }
@@ -290,6 +311,13 @@ impl<'a> Picture<'a> {
             if of_pass.count() > 0 {
                 passes.push(Entry::new(Mark::Area, ink, format!("{name} {seconds}")));
             }
+        }
+        let all_reduces = &self.timeline.all_reduces;
+        if !all_reduces.is_empty() {
+            let seconds: Seconds = all_reduces.iter().map(|one| one.duration_s).sum();
+            let bytes: Bytes = all_reduces.iter().map(|one| one.bytes).sum();
+            let text = format!("all-reduces beside them {seconds}, {bytes}");
+            passes.push(Entry::new(Mark::Area, EXCHANGE, text));
         }
         let parts = &self.highest.predicted_at_peak;
         let mut kinds = vec![Entry::words(format!(

@@ -113,14 +113,19 @@ fn predictions(record: &RunRecord) -> Markup {
             ]
         })
         .collect();
-    let (predicted, measured) = (record.predicted_step_s, record.measured_step_s);
-    rows.push(vec![
-        html! { "step time" },
-        cells::seconds(predicted),
-        cells::seconds(measured),
-        html! { (summary::error(predicted.0, measured.0)) },
-        html! { "-" },
-    ]);
+    rows.extend(
+        summary::times(record)
+            .into_iter()
+            .map(|(name, predicted, measured)| {
+                vec![
+                    html! { (name) },
+                    cells::seconds(predicted),
+                    cells::seconds(measured),
+                    html! { (summary::error(predicted.0, measured.0)) },
+                    html! { "-" },
+                ]
+            }),
+    );
     cells::table(&["", "predicted", "measured", "error", "budget"], 1, &rows)
 }
 

@@ -1,12 +1,12 @@
 //! A traced step in Chrome's trace event format, which Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open.
 //!
-//! Actions are complete events of one thread, in microseconds from the start of the step; the most that was held in each, as
+//! Actions are complete events of one thread, and all-reduces of a run on several ranks of another beside it, in microseconds from the start of the step; the most that was held in each, as
 //! predicted and as measured, are counters in bytes. The format: "Trace Event Format", Duygulu, Nilsson and others, Google.
 
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     record::RunRecord,
-    timeline::{TimedAction, Timeline},
+    timeline::{TimedAction, TimedAllReduce, Timeline},
 };
 use serde::Serialize;
 
@@ -50,27 +50,39 @@ enum Arguments {
         #[serde(skip_serializing_if = "Option::is_none")]
         reserved_bytes: Option<Bytes>,
     },
-    Counter {
+    Bytes {
         bytes: Bytes,
     },
 }
 
+/// The threads of actions and of the exchange.
+const ACTIONS: u32 = 1;
+const EXCHANGE: u32 = 2;
+
 /// The trace of a run's timeline.
 pub fn trace(record: &RunRecord, timeline: &Timeline) -> Result<String, Failure> {
-    let named = |what: &str, name: String| Event {
+    let named = |what: &str, tid, name: String| Event {
         name: what.into(),
         category: None,
         phase: 'M',
         start_us: 0.0,
         duration_us: None,
         pid: 1,
-        tid: 1,
+        tid,
         args: Arguments::Name { name },
     };
     let mut events = vec![
-        named("process_name", format!("rekindle: {}", record.name)),
-        named("thread_name", format!("step {}", timeline.step)),
+        named(
+            "process_name",
+            ACTIONS,
+            format!("rekindle: {}", record.name),
+        ),
+        named("thread_name", ACTIONS, format!("step {}", timeline.step)),
     ];
+    if !timeline.all_reduces.is_empty() {
+        events.push(named("thread_name", EXCHANGE, "exchange".into()));
+        events.extend(timeline.all_reduces.iter().map(all_reduce));
+    }
     for action in &timeline.actions {
         events.push(complete(record, action));
         let measured = action.measured_peak_bytes;
@@ -85,6 +97,19 @@ pub fn trace(record: &RunRecord, timeline: &Timeline) -> Result<String, Failure>
     serde_json::to_string(&file).map_err(Failure::other)
 }
 
+fn all_reduce(one: &TimedAllReduce) -> Event {
+    Event {
+        name: "all-reduce".into(),
+        category: Some("exchange"),
+        phase: 'X',
+        start_us: microseconds(one.start_s),
+        duration_us: Some(microseconds(one.duration_s)),
+        pid: 1,
+        tid: EXCHANGE,
+        args: Arguments::Bytes { bytes: one.bytes },
+    }
+}
+
 fn complete(record: &RunRecord, action: &TimedAction) -> Event {
     Event {
         name: plot::what_runs(record, action),
@@ -93,7 +118,7 @@ fn complete(record: &RunRecord, action: &TimedAction) -> Event {
         start_us: microseconds(action.start_s),
         duration_us: Some(microseconds(action.duration_s)),
         pid: 1,
-        tid: 1,
+        tid: ACTIONS,
         args: Arguments::Held {
             predicted_peak_bytes: action.predicted_at_peak.total(),
             measured_peak_bytes: action.measured_peak_bytes,
@@ -112,8 +137,8 @@ fn counter(name: &str, at: Seconds, bytes: Bytes) -> Event {
         start_us: microseconds(at),
         duration_us: None,
         pid: 1,
-        tid: 1,
-        args: Arguments::Counter { bytes },
+        tid: ACTIONS,
+        args: Arguments::Bytes { bytes },
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Point {
     Optimal(Bytes),
     /// What the config itself asks for.
     Config,
+    /// The same, on so many ranks.
+    Ranks(usize),
 }
 
 impl Point {
@@ -44,7 +46,7 @@ impl Point {
                 budget: Some(Size::Bytes(budget)),
                 ..training
             },
-            Self::Config => training,
+            Self::Config | Self::Ranks(_) => training,
         }
     }
 
@@ -117,7 +119,7 @@ mod tests {
                 .map(|point| match point {
                     Point::Plain => 1,
                     Point::Uniform(count) => count,
-                    Point::Optimal(_) | Point::Config => 0,
+                    Point::Optimal(_) | Point::Config | Point::Ranks(_) => 0,
                 })
                 .collect()
         };

@@ -10,11 +10,12 @@
 
 use rekindle::meter::{Count, Phase};
 use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::record::{PhasedStep, PlainRun, RunRecord};
+use rekindle_train::record::{PhasedStep, PlainRun, RankRecord, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Point, pareto};
+use crate::plan_file::PlanFile;
 
 /// Format tag of [`SweepRecord`].
 pub const SWEEP_FORMAT: &str = "rekindle-sweep/1";
@@ -62,6 +63,8 @@ pub struct SweepRecord {
 pub enum RowOutcome {
     /// It ran.
     Done,
+    /// Nothing ran: it has predictions alone.
+    Predicted,
     /// No plan fits its budget.
     NoPlan,
     /// The device's memory ran out.
@@ -82,6 +85,8 @@ pub enum RowKind {
     Optimal,
     /// What the config asks for, where it is none of the above.
     Config,
+    /// What the config asks for, on several ranks: memory is that of the rank with the highest peak.
+    Ranks,
 }
 
 /// One row: what was asked for, and what came of it. Flat, so that CSV has the same fields as JSON.
@@ -89,10 +94,13 @@ pub enum RowKind {
 pub struct SweepRow {
     /// What it was made for.
     pub kind: RowKind,
-    /// How it ended; measured and predicted keys are `null` unless it is `done`.
+    /// How it ended; measured keys are `null` unless it is `done`, predicted ones unless it is `done` or `predicted`.
     pub outcome: RowOutcome,
     /// Number of segments, as asked for or as the schedule has; `null` for nested schedules.
     pub segments: Option<usize>,
+    /// Number of ranks; `null` of rows that one process runs.
+    #[serde(default)]
+    pub ranks: Option<usize>,
     /// The budget; `null` where there was none.
     pub budget_bytes: Option<Bytes>,
     /// The planner that found the schedule.
@@ -111,7 +119,7 @@ pub struct SweepRow {
     pub measured_step_s: Option<Seconds>,
     /// Share by which a step takes longer than the plain run's: 0.25 is a quarter longer.
     pub overhead: Option<f64>,
-    /// Samples per second.
+    /// Samples per second; of a row that is predicted, as predicted.
     pub samples_per_s: Option<f64>,
     /// Whether the measured peak is within `limit_bytes`; true where there is no limit.
     pub fits: bool,
@@ -135,11 +143,16 @@ impl SweepRow {
             Point::Uniform(segments) => (RowKind::Uniform, Some(segments), None),
             Point::Optimal(budget) => (RowKind::Optimal, None, Some(budget)),
             Point::Config => (RowKind::Config, None, None),
+            Point::Ranks(_) => (RowKind::Ranks, None, None),
         };
         Self {
             kind,
             outcome: RowOutcome::Failed,
             segments,
+            ranks: match point {
+                Point::Ranks(count) => Some(count),
+                _ => None,
+            },
             budget_bytes,
             planner: None,
             predicted_peak_bytes: None,
@@ -161,20 +174,36 @@ impl SweepRow {
     /// A row that ran.
     pub fn done(point: Point, chosen: bool, run: &RunRecord) -> Self {
         let step = run.measured_step_s;
+        let most =
+            |own, of: fn(&RankRecord) -> Bytes| run.ranks.iter().map(of).fold(own, Bytes::max);
+        let measured = most(run.measured_peak_bytes, |rank| rank.measured_peak_bytes);
+        let predicted = most(run.predicted_peak_bytes, |rank| rank.predicted_peak_bytes);
         Self {
             outcome: RowOutcome::Done,
             segments: run.segments.as_ref().map(Vec::len),
             budget_bytes: run.budget_bytes,
             planner: Some(run.planner.clone()),
-            predicted_peak_bytes: Some(run.predicted_peak_bytes),
-            measured_peak_bytes: Some(run.measured_peak_bytes),
-            within_budget: run
-                .budget_bytes
-                .map(|budget| run.measured_peak_bytes <= budget),
+            predicted_peak_bytes: Some(predicted),
+            measured_peak_bytes: Some(measured),
+            within_budget: run.budget_bytes.map(|budget| measured <= budget),
             activation_bytes: activations(&run.phases),
             predicted_step_s: Some(run.predicted_step_s),
             measured_step_s: Some(step),
             samples_per_s: (step.0 > 0.0).then(|| run.batch as f64 / step.0),
+            ..Self::asking(point, chosen)
+        }
+    }
+
+    /// A row of so many samples a step that did not run.
+    pub fn predicted(point: Point, chosen: bool, plan: &PlanFile, batch: usize) -> Self {
+        Self {
+            outcome: RowOutcome::Predicted,
+            segments: plan.segments.as_ref().map(Vec::len),
+            budget_bytes: plan.budget_bytes,
+            planner: Some(plan.planner.clone()),
+            predicted_peak_bytes: Some(plan.predicted_peak_bytes),
+            predicted_step_s: Some(plan.predicted_step_s),
+            samples_per_s: Some(batch as f64 / plan.predicted_step_s.0),
             ..Self::asking(point, chosen)
         }
     }
@@ -201,8 +230,11 @@ impl SweepRow {
         }
     }
 
-    /// Its memory and time, if it ran.
+    /// Its memory and time, if one process ran it.
     fn cost(&self) -> Option<(u64, f64)> {
+        if self.kind == RowKind::Ranks {
+            return None;
+        }
         Some((self.measured_peak_bytes?.0, self.measured_step_s?.0))
     }
 }
@@ -236,6 +268,7 @@ impl SweepRecord {
                     RowKind::Plain | RowKind::Config => true,
                     RowKind::Uniform => row.segments == asked.segments,
                     RowKind::Optimal => row.budget_bytes == asked.budget_bytes,
+                    RowKind::Ranks => row.ranks == asked.ranks,
                 }
         })
     }

@@ -1,15 +1,18 @@
 //! Rows, run.
 
+use std::{env, process::Command};
+
 use rekindle_plan::Bytes;
 use rekindle_train::record::{PlainRun, RunRecord};
 
 use super::{Point, SweepRow, record::RowOutcome};
 use crate::{
     args::{MeasureArgs, ProfileArgs, SweepArgs, TrainArgs},
-    child::{Children, Refused, Task},
+    child::{Children, Refused, Task, this_program},
     device::DeviceChoice,
     exit,
     failure::Failure,
+    plan_file::PlanFile,
 };
 
 /// Runs each row in a process of its own.
@@ -18,15 +21,18 @@ pub struct Runner<'a> {
     args: &'a SweepArgs,
     /// Where rows run.
     device: DeviceChoice,
+    /// Samples in each step.
+    batch: usize,
 }
 
 impl<'a> Runner<'a> {
     /// Rows of a sweep.
-    pub fn new(args: &'a SweepArgs, device: DeviceChoice) -> Result<Self, Failure> {
+    pub fn new(args: &'a SweepArgs, device: DeviceChoice, batch: usize) -> Result<Self, Failure> {
         Ok(Self {
             children: Children::new()?,
             args,
             device,
+            batch,
         })
     }
 
@@ -56,9 +62,36 @@ impl<'a> Runner<'a> {
             steps: Some(self.args.steps),
             ..self.args.config.training(self.measure(false))
         };
-        let task = Task::Train(Box::new(point.of(training)));
+        let training = point.of(training);
         let failed = |outcome, message| SweepRow::not_done(point, chosen, outcome, message);
-        let row = match self.children.ask(&task) {
+        let answer = match (point, self.args.link) {
+            (Point::Ranks(ranks @ 2..), None) => {
+                let mut mpirun = Command::new("mpirun");
+                // More ranks than cores, if need be, by the names of Open MPI 4 and 5.
+                mpirun.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+                mpirun.env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
+                mpirun.args(["-n", &ranks.to_string()]);
+                mpirun.arg(env::current_exe().map_err(Failure::other)?);
+                mpirun.args(training.words("train")?);
+                self.children.run(mpirun)
+            }
+            (Point::Ranks(ranks), Some(link)) => {
+                let mut command = this_program().map_err(Failure::other)?;
+                let planning = TrainArgs {
+                    steps: None,
+                    ..training
+                };
+                command.args(planning.words("plan")?);
+                command.args(["--ranks", &ranks.to_string(), "--link", &link.to_string()]);
+                self.children.run(command)
+            }
+            _ => self.children.ask(&Task::Train(Box::new(training))),
+        };
+        let row = match answer {
+            Ok(answer) if matches!((point, self.args.link), (Point::Ranks(_), Some(_))) => {
+                let plan: PlanFile = serde_json::from_str(&answer).map_err(Failure::other)?;
+                SweepRow::predicted(point, chosen, &plan, self.batch)
+            }
             Ok(answer) => {
                 let run: RunRecord = serde_json::from_str(&answer).map_err(Failure::other)?;
                 return Ok((SweepRow::done(point, chosen, &run), Some(run.plain)));

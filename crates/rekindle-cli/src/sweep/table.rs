@@ -39,6 +39,13 @@ impl SweepRow {
             (RowKind::Config, Some(budget), _) => format!("config {budget}"),
             (RowKind::Optimal, None, _) => "plan".into(),
             (RowKind::Config, None, _) => "config's plan".into(),
+            (RowKind::Ranks, ..) => {
+                let ranks = several(self.ranks.unwrap_or(1), "rank");
+                match self.outcome {
+                    RowOutcome::Predicted => format!("{ranks}, predicted"),
+                    _ => ranks,
+                }
+            }
         }
     }
 
@@ -50,6 +57,7 @@ impl SweepRow {
             bytes(self.measured_peak_bytes),
             bytes(self.activation_bytes),
             self.measured_step_s
+                .or(self.predicted_step_s)
                 .map_or("-".into(), |step| step.to_string()),
             match self.overhead {
                 Some(overhead) if self.kind != RowKind::Plain => percent(overhead),
@@ -74,6 +82,10 @@ impl SweepRow {
             (RowOutcome::Done, Some(peak), Some(step)) => {
                 format!("{name}: peak {peak}, step {step}")
             }
+            (RowOutcome::Predicted, ..) => {
+                let step = self.predicted_step_s.unwrap_or_default();
+                format!("{name}: step {step}")
+            }
             (RowOutcome::NoPlan, ..) => format!("{name}: no plan fits"),
             (RowOutcome::OutOfMemory, ..) => format!("{name}: out of memory"),
             _ => format!("{name}: failed"),
@@ -85,6 +97,7 @@ impl SweepRow {
             (RowOutcome::Done, _) if self.within_budget == Some(false) => "EXCEEDED",
             (RowOutcome::Done, true) => "yes",
             (RowOutcome::Done, false) => "no",
+            (RowOutcome::Predicted, _) => "-",
             (RowOutcome::NoPlan, _) => "no plan",
             (RowOutcome::OutOfMemory, _) => "memory",
             (RowOutcome::Failed, _) => "failed",
@@ -144,10 +157,7 @@ impl SweepRecord {
         let mut table = table::table(HEADER, 0..0);
         table.add_rows(self.rows.iter().map(SweepRow::cells));
         table::dense(&mut table, 1..HEADER.len() - 1);
-        // A table pads its last column, and nothing follows it.
-        let shown = table::shown(&table, &SPARED);
-        let lines = shown.lines().map(str::trim_end);
-        lines.collect::<Vec<_>>().join("\n")
+        table::shown(&table, &SPARED)
     }
 
     fn heading(&self) -> String {

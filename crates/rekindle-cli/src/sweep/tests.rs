@@ -69,6 +69,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         executor: rekindle_train::ExecutorKind::Recorded,
         update: rekindle::record::Update::After,
         offload: None,
+        exchange: None,
         planner: segments.map_or("optimal", |_| "uniform").into(),
         segments: segments.map(|count| vec![[0, 0]; count]),
         recomputes: true,

@@ -36,6 +36,21 @@ impl Rate {
     pub fn seconds(&self, bytes: Bytes) -> Seconds {
         self.latency_s + Seconds(bytes.0 as f64 / self.bytes_per_s)
     }
+
+    /// The line through the times of a smaller and of a larger number of bytes.
+    pub fn of_times(small: (Bytes, Seconds), large: (Bytes, Seconds)) -> Rate {
+        let ((few, of_few), (many, of_many)) = (small, large);
+        let more = (of_many - of_few).0;
+        let bytes_per_s = match more > 0.0 {
+            true => (many.0 - few.0) as f64 / more,
+            // Too quick to tell.
+            false => many.0 as f64 / of_many.0.max(1e-9),
+        };
+        Rate {
+            latency_s: Seconds((of_few.0 - few.0 as f64 / bytes_per_s).max(0.0)),
+            bytes_per_s,
+        }
+    }
 }
 
 /// The link between a device and its host, and how much may be held there.
@@ -186,4 +201,18 @@ pub(super) fn used(
         places.into_iter().map(|place| tensors[place]).collect(),
         renumbered,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_the_line_through_two_times() {
+        let small = (Bytes(1000), Seconds(0.25));
+        let rate = Rate::of_times(small, (Bytes(5000), Seconds(0.5)));
+        assert_eq!(rate.bytes_per_s, 16_000.0);
+        assert_eq!(rate.latency_s, Seconds(0.1875));
+        assert_eq!(rate.seconds(Bytes(5000)), Seconds(0.5));
+    }
 }

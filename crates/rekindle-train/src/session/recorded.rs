@@ -22,8 +22,8 @@ use rekindle::{
     meter::Meter,
     profile::{StageLabel, keep_useful, with_reserve},
     record::{
-        Offload, RecordError, StagedPlan, StepPlan, StepProfile, Update, Wanted, measured_link,
-        record,
+        Offload, RecordError, StagedPlan, StepExchange, StepPlan, StepProfile, Update, Wanted,
+        measured_link, record,
     },
 };
 
@@ -385,6 +385,10 @@ fn planned(
                 }),
                 ..offload
             }
+        }),
+        exchange: plan.exchange.map(|exchange| StepExchange {
+            taken: exchange.taken.repeated(terms.micro_batches),
+            ..exchange
         }),
         levers: staged.levers,
         update: match staged.levers {

@@ -7,7 +7,7 @@ mod told;
 use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
 use growth::GrowthWatch;
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Seconds};
 use replan::is_partly_updated;
 
 use super::{
@@ -32,6 +32,7 @@ use crate::{
 use rekindle::{
     executor::TraceEntry,
     meter::{Meter, PeakMemory},
+    record::BucketReading,
 };
 
 /// Steps that are tracked, where that was asked for: the optimizer's state comes in the first.
@@ -51,9 +52,13 @@ pub(super) struct Session<'a> {
     /// The step that is to be traced, and its trace once it is done.
     traced: Option<usize>,
     trace: Vec<TraceEntry>,
+    /// The all-reduces of the traced step.
+    all_reduces: Vec<BucketReading>,
     tracker: Option<Arc<Tracker>>,
     progress: Progress,
     times: StepTimes,
+    /// What the exchange adds to steps, where ranks share them.
+    exchange_times: Option<StepTimes>,
     resumed_at: Option<usize>,
     fingerprint: String,
     files: Option<RunFiles>,
@@ -85,6 +90,7 @@ impl<'a> Session<'a> {
         let fingerprint = fingerprint(job.model, settings, job.train);
         let ranks = &job.ranks;
         let mut times = StepTimes::new();
+        let exchange_times = (!ranks.is_alone()).then(StepTimes::new);
         let opened = ranks.check(job).map_err(RunError::from);
         let opened = opened.and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
         let (files, snapshot) = ranks.settled(opened)?;
@@ -171,9 +177,11 @@ impl<'a> Session<'a> {
             traced: (files.is_some() || on_gpu)
                 .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
             trace: Vec::new(),
+            all_reduces: Vec::new(),
             tracker,
             progress,
             times,
+            exchange_times,
             resumed_at,
             fingerprint,
             files,
@@ -203,6 +211,8 @@ impl<'a> Session<'a> {
             let done = self.trainer.steps_done();
             if self.traced == Some(done) {
                 self.trace = report.trace;
+                let exchange = report.exchange.as_ref();
+                self.all_reduces = exchange.map_or_else(Vec::new, |one| one.buckets.clone());
                 self.growth.predicted = self.predicted_changes()?;
             }
 
@@ -233,6 +243,9 @@ impl<'a> Session<'a> {
             self.progress.stepped(&report.record);
             let counts = self.steps_here() > 1 && self.traced != Some(done);
             self.times.add(report.record.step_s, counts);
+            if let (Some(times), Some(took)) = (&mut self.exchange_times, &report.exchange) {
+                times.add(Seconds(took.added().as_secs_f64()), counts);
+            }
             if let Some(files) = &mut self.files {
                 files.stepped(&report.record, &mut |notice| observer.notified(notice));
             }

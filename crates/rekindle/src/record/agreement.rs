@@ -1,7 +1,7 @@
 //! What ranks that share a step agree on before its first run: that they run the same one, and in which buckets its
 //! gradients are summed.
 //!
-//! Which gradients share a bucket, and the order of buckets, is rank 0's order of completion in its first plan. Every
+//! Which gradients share a bucket, and the order of buckets, is the order in which rank 0's first plan hands them over. Every
 //! rank's own plan, budget and times may differ; a plan that completes gradients in another order holds more of them at a
 //! time, and begins buckets later. Ranks whose batches have equal shapes must have equal recordings; those of other
 //! shapes may have other operations, and all have the same parameters.
@@ -12,23 +12,23 @@ use std::{
     sync::Arc,
 };
 
-use burn::tensor::{DType, Shape};
-use rekindle_plan::Bytes;
+use burn::tensor::{DType, Device, Shape};
+use rekindle_plan::{
+    Bytes,
+    graph::{ExchangeCost, TensorId, Timetable},
+};
 
 use super::{
-    RecordError,
-    planned::Planned,
-    program::{Prepared, Turn},
-    recording::Recording,
+    RecordError, exchange_cost, planned::Planned, recording::Recording, step_plan::StepExchange,
     update::Update,
 };
 use crate::reduce::{ReduceError, Reducer, agree};
 
 /// Gradients of a bucket, where none of them is larger by itself.
-const BUCKET_BYTES: usize = 4 << 20;
+pub(super) const BUCKET_BYTES: usize = 4 << 20;
 
 /// Bytes of a value in a bucket.
-const VALUE: usize = size_of::<f32>();
+pub(super) const VALUE: usize = size_of::<f32>();
 
 /// The ranks that share a step, as one of them sees it.
 pub(super) struct Ranks {
@@ -38,10 +38,12 @@ pub(super) struct Ranks {
     pub(super) buckets: Vec<Bucket>,
     /// Values of each mean over ranks, in the order in which all ranks take them.
     pub(super) means: Vec<usize>,
+    /// What their exchange takes, once it is measured.
+    pub(super) cost: Option<ExchangeCost>,
 }
 
 /// Gradients that are summed together: the places of their parameters in recordings, with their numbers of elements.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Bucket(pub(super) Vec<(usize, usize)>);
 
 impl Bucket {
@@ -67,19 +69,20 @@ impl Bucket {
 }
 
 impl Ranks {
-    /// Compares what this rank has planned with the others, and takes over the order of gradients.
+    /// Compares what this rank has planned with the others, takes over the order of gradients, and measures what exchanging
+    /// them takes.
     ///
     /// # Errors
     ///
     /// On every rank alike: if one of them could not plan, or they train different models or run different steps.
     pub(super) fn agreed<A>(
         reducer: Arc<dyn Reducer>,
-        planned: Result<&Planned<A>, &RecordError>,
+        planned: Result<(&Planned<A>, &Device), &RecordError>,
     ) -> Result<Self, RecordError> {
         if let (_, Some(error)) = failures(&*reducer, 0, planned.err().cloned()) {
             return Err(error);
         }
-        let planned = planned.map_err(Clone::clone)?;
+        let (planned, device) = planned.map_err(Clone::clone)?;
         let recording = &planned.measured.recording;
         agree(
             &*reducer,
@@ -87,28 +90,37 @@ impl Ranks {
             &parameters_of(recording),
         )?;
         same_steps(&*reducer, &planned.measured.shapes, recording.hash)?;
-        let order = completed(recording, &planned.prepared);
-        let order: Vec<u8> = order
-            .iter()
-            .flat_map(|place| (*place as u64).to_le_bytes())
-            .collect();
-        let order = reducer.broadcast(0, order).wait()?;
+        let own = planned
+            .timetables
+            .as_ref()
+            .map(|[own, _]| order(recording, own));
+        let own = own.unwrap_or_default().into_iter();
+        let own: Vec<u8> = own.flat_map(|place| (place as u64).to_le_bytes()).collect();
+        let order = reducer.broadcast(0, own).wait()?;
         let (order, _) = order.as_chunks();
         let order = order
             .iter()
             .map(|place| u64::from_le_bytes(*place) as usize);
-        let order = order.filter_map(|place| {
-            let parameter = recording.parameters.get(place)?;
-            Some((
-                place,
-                recording.tensors.shape(parameter.tensor).num_elements(),
-            ))
-        });
-        Ok(Self {
+        let mut ranks = Self {
             share: 1.0 / reducer.ranks() as f64,
-            buckets: Bucket::cut(order),
+            buckets: buckets(recording, order),
             means: recording.synchronised().collect(),
+            cost: None,
             reducer,
+        };
+        ranks.cost = Some(exchange_cost::measured(&ranks, recording, device)?);
+        Ok(ranks)
+    }
+}
+
+impl Ranks {
+    /// What the exchange takes of a step.
+    pub(super) fn predicted(&self, timetable: &Timetable) -> Option<StepExchange> {
+        let cost = self.cost?;
+        Some(StepExchange {
+            ring: cost.ring,
+            link_measured: self.reducer.link().is_none(),
+            taken: cost.simulate(timetable, &on_network(&self.buckets)),
         })
     }
 }
@@ -170,6 +182,48 @@ pub(super) fn failures(
     (most.unwrap_or(updated), own.or(other))
 }
 
+/// Places of the parameters that have gradients, in the order in which a program hands these over.
+pub(super) fn order(recording: &Recording, timetable: &Timetable) -> Vec<usize> {
+    let mut order: Vec<usize> = timetable.handed.iter().map(|one| one.gradient).collect();
+    // None is left out, whatever the program does.
+    let known: HashSet<usize> = order.iter().copied().collect();
+    let (_, all) = gradients(recording);
+    order.extend(all.into_iter().filter(|place| !known.contains(place)));
+    order
+}
+
+/// The buckets of parameters in this order.
+pub(super) fn buckets(
+    recording: &Recording,
+    order: impl IntoIterator<Item = usize>,
+) -> Vec<Bucket> {
+    let sized = order.into_iter().filter_map(|place| {
+        let parameter = recording.parameters.get(place)?;
+        Some((
+            place,
+            recording.tensors.shape(parameter.tensor).num_elements(),
+        ))
+    });
+    Bucket::cut(sized)
+}
+
+/// Buckets with the bytes of their gradients on the network.
+pub(super) fn on_network(buckets: &[Bucket]) -> Vec<Vec<(usize, Bytes)>> {
+    let sized = |&(place, elements): &(usize, usize)| (place, Bytes((elements * VALUE) as u64));
+    buckets
+        .iter()
+        .map(|bucket| bucket.0.iter().map(sized).collect())
+        .collect()
+}
+
+/// The gradients of a recording's parameters, and the parameters' places.
+pub(super) fn gradients(recording: &Recording) -> (Vec<TensorId>, Vec<usize>) {
+    let parameters = recording.parameters.iter().enumerate();
+    let gradients =
+        parameters.filter_map(|(place, one)| Some((TensorId(one.gradient? as u32), place)));
+    gradients.unzip()
+}
+
 /// Equal where ranks train the same parameters with the same version of this crate, and take the same means.
 fn parameters_of(recording: &Recording) -> [u8; 8] {
     let mut hasher = DefaultHasher::new();
@@ -215,34 +269,6 @@ fn same_steps(
             ranks,
         })),
     }
-}
-
-/// Places of the parameters whose gradients a program completes, in that order.
-fn completed(recording: &Recording, program: &Prepared) -> Vec<usize> {
-    let parameters = Parameters::of(recording);
-    let mut order: Vec<usize> = Vec::new();
-    for turn in program.turns(recording) {
-        let ready = match turn {
-            Turn::Run(run) => run.ready,
-            Turn::Move(_, ready) => ready,
-            Turn::Update(one) => {
-                order.extend(parameters.place.get(&one.parameter.tensor));
-                continue;
-            }
-        };
-        order.extend(
-            ready
-                .tensors()
-                .flat_map(|tensor| parameters.of_gradient(tensor)),
-        );
-    }
-    // None is left out, whatever the program does.
-    let known: HashSet<usize> = order.iter().copied().collect();
-    let trained = |place: &usize| recording.parameters[*place].gradient.is_some();
-    let rest =
-        (0..recording.parameters.len()).filter(|place| trained(place) && !known.contains(place));
-    order.extend(rest);
-    order
 }
 
 /// A recording's parameters by the numbers of their tensors.

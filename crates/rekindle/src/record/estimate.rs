@@ -7,14 +7,19 @@
 use burn::{module::Module, tensor::Device};
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{GraphPlanner, GraphRequest, Program, plan_graph, simulate, smallest_program},
+    graph::{
+        ExchangeCost, Exchanged, GraphPlanner, GraphRequest, Program, Ring, Timetable, plan_graph,
+        simulate, smallest_program,
+    },
 };
 
 use super::{
     RecordError,
+    agreement::{buckets, on_network, order},
     bridge::{self, StepResult},
     measure::Costs,
     operation::flops,
+    planning::timetable,
     recording::Recording,
     update::Update,
 };
@@ -47,6 +52,8 @@ pub struct Estimate {
     pub layers: Vec<LayerEstimate>,
     graph: rekindle_plan::graph::Graph,
     work: Vec<f64>,
+    /// When the plain step hands its gradients over, and their buckets.
+    exchange: (Timetable, Vec<Vec<(usize, Bytes)>>),
 }
 
 /// One part of the module that holds parameters.
@@ -140,6 +147,8 @@ impl Estimate {
         let fixed = parameter_bytes + input_bytes;
         let graph = Costs::from_shapes(recording).graph(recording, fixed);
         let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
+        let timetable = timetable(recording, &graph, &plain);
+        let buckets = buckets(recording, order(recording, &timetable));
         let plain = simulate(&graph, &plain);
         let smallest = smallest_program(&graph, None).map_err(|error| wrong(&error))?;
         let at = recording.operations.iter().nth(plain.peak_step);
@@ -165,6 +174,7 @@ impl Estimate {
             layers: layers(recording),
             graph,
             work,
+            exchange: (timetable, on_network(&buckets)),
         })
     }
 
@@ -191,6 +201,21 @@ impl Estimate {
             .filter_map(|one| self.work.get(one.index()))
             .sum();
         Ok(Some((plan.simulated.peak, work / self.flops.max(1.0))))
+    }
+
+    /// What the plain step computes on a device that does so many operations on numbers in a second, and what summing its
+    /// gradients over a ring of ranks takes beside that. Copies between device and network are not counted.
+    #[must_use]
+    pub fn on_ranks(&self, ring: Ring, flops_per_s: f64) -> (Seconds, Exchanged) {
+        let (timetable, buckets) = &self.exchange;
+        let cost = ExchangeCost {
+            ring,
+            take_s_per_byte: 0.0,
+            return_s_per_byte: 0.0,
+        };
+        let computing = Seconds(self.flops / flops_per_s);
+        let timetable = timetable.scaled(computing.0 / timetable.computing.0);
+        (computing, cost.simulate(&timetable, buckets))
     }
 
     /// Seconds are of a nominal machine here: only their ratios mean anything.

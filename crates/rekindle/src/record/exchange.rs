@@ -21,6 +21,7 @@ use std::{
 };
 
 use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
+use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
@@ -28,7 +29,7 @@ use super::{
     rank::of_rank,
     recording::Recording,
 };
-use crate::reduce::{Pending, ReduceError};
+use crate::reduce::{Clock, Pending, ReduceError};
 
 /// A complete gradient that waits for its bucket, times the share, and what it was.
 struct Piece {
@@ -73,8 +74,46 @@ impl Like {
     }
 }
 
-/// What the gradients of a bucket are made into again; `None` for one that this rank does not have.
-type Likes = Vec<Option<Like>>;
+/// A bucket that was begun.
+struct UnderWay {
+    /// What its gradients are made into again; `None` for one that this rank does not have.
+    likes: Vec<Option<Like>>,
+    begun: Instant,
+    bytes: Bytes,
+    sums: Pending<Vec<f32>>,
+}
+
+/// What the exchange of a step took.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExchangeReading {
+    /// How long the step waited for other ranks and the network: what its computation did not hide.
+    pub waited: Duration,
+    /// How long it copied gradients to their buckets. What a device had still to compute of them is not included.
+    pub taken: Duration,
+    /// How long it copied sums back.
+    pub returned: Duration,
+    /// Its all-reduces in order.
+    pub buckets: Vec<BucketReading>,
+}
+
+impl ExchangeReading {
+    /// What it added to the step.
+    #[must_use]
+    pub fn added(&self) -> Duration {
+        self.waited + self.taken + self.returned
+    }
+}
+
+/// An all-reduce of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketReading {
+    /// Bytes that the rank gave.
+    pub bytes: Bytes,
+    /// When it was begun, from the start of the step on.
+    pub begun: Duration,
+    /// When the network was done.
+    pub done: Duration,
+}
 
 /// The exchange of one step.
 pub(super) struct Exchange<'a> {
@@ -87,27 +126,32 @@ pub(super) struct Exchange<'a> {
     means: usize,
     /// Buckets that were begun.
     begun: usize,
-    under_way: VecDeque<(Likes, Pending<Vec<f32>>)>,
+    under_way: VecDeque<UnderWay>,
     /// Parameters that were updated: most on any rank, once the ranks have told each other of a failure.
     pub(super) updated: usize,
     /// Whether the ranks have told each other of a failure.
     settled: bool,
-    waited: Duration,
+    clock: Clock,
+    started: Instant,
+    reading: ExchangeReading,
 }
 
 /// What a step's ranks have together.
 pub(super) struct Shared {
     /// The whole batch's loss.
     pub(super) loss: DispatchTensor,
-    /// How long this rank waited for the network and for other ranks.
-    pub(super) waited: Duration,
+    pub(super) exchange: ExchangeReading,
 }
 
 impl<'a> Exchange<'a> {
     /// That of a step which these ranks begin now.
     pub(super) fn new(ranks: &'a Ranks) -> Self {
+        let clock = ranks.reducer.clock();
         Self {
             ranks,
+            started: clock.now(),
+            clock,
+            reading: ExchangeReading::default(),
             parameters: Parameters::default(),
             pieces: HashMap::new(),
             loss: None,
@@ -116,13 +160,13 @@ impl<'a> Exchange<'a> {
             under_way: VecDeque::new(),
             updated: 0,
             settled: false,
-            waited: Duration::ZERO,
         }
     }
 
     /// Which recording runs.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
         self.parameters = Parameters::of(recording);
+        self.started = self.clock.now();
         match recording.synchronised().eq(self.ranks.means.iter().copied()) {
             true => Ok(()),
             false => Err(RecordError::Capture(
@@ -147,9 +191,9 @@ impl<'a> Exchange<'a> {
     /// Sums the values of the next mean, and in the place behind them how many ranks have failed.
     fn take_mean(&mut self, values: Vec<f32>) -> Result<Vec<f32>, ReduceError> {
         self.means += 1;
-        let started = Instant::now();
+        let started = self.clock.now();
         let sums = self.ranks.reducer.all_reduce(values).wait();
-        self.waited += started.elapsed();
+        self.reading.waited += self.clock.now() - started;
         sums
     }
 
@@ -191,11 +235,22 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn take(&mut self, place: usize, gradient: DispatchTensor) -> Result<(), RecordError> {
+    /// Takes the gradient of a parameter, and begins the buckets that are full with it.
+    pub(super) fn take(
+        &mut self,
+        place: usize,
+        gradient: DispatchTensor,
+    ) -> Result<(), RecordError> {
+        let device =
+            of_rank!(&gradient, D => Tensor::<D>::from_dispatch(gradient.clone()).device());
+        // What it has still to compute is no part of the exchange; a failure shows where values are read.
+        let _ = device.sync();
+        let started = self.clock.now();
         let (like, mut values) = Like::take(gradient)?;
         scale(&mut values, self.ranks.share);
         self.pieces.insert(place, Piece { values, like });
         self.begin_ready();
+        self.reading.taken += self.clock.now() - started;
         Ok(())
     }
 
@@ -237,18 +292,24 @@ impl<'a> Exchange<'a> {
             loss.map_or(0.0, |(_, loss)| *loss),
             f32::from(u8::from(failed)),
         ]);
-        self.under_way
-            .push_back((likes, self.ranks.reducer.all_reduce(values)));
+        self.under_way.push_back(UnderWay {
+            likes,
+            begun: self.clock.now(),
+            bytes: Bytes(size_of_val(values.as_slice()) as u64),
+            sums: self.ranks.reducer.all_reduce(values),
+        });
     }
 
     /// Begins what is left: the step has run, and this rank has not failed. `next` hands out the rest.
     pub(super) fn close(&mut self, loss: DispatchTensor) -> Result<(), RecordError> {
+        let started = self.clock.now();
         let (like, mut value) = Like::take(loss)?;
         scale(&mut value, self.ranks.share);
         self.loss = Some((like, value.first().copied().unwrap_or_default()));
         while self.begun < self.ranks.buckets.len() {
             self.begin(false);
         }
+        self.reading.taken += self.clock.now() - started;
         Ok(())
     }
 
@@ -271,6 +332,7 @@ impl<'a> Exchange<'a> {
         if let Some((_, whole)) = self.loss.as_mut().filter(|_| self.under_way.is_empty()) {
             *whole = *loss;
         }
+        let started = self.clock.now();
         let bucket = self.bucket_done();
         let mut rest = values;
         let mut gradients = Vec::with_capacity(likes.len());
@@ -279,6 +341,7 @@ impl<'a> Exchange<'a> {
             rest = others;
             gradients.extend(like.map(|like| (place, like.tensor(own.to_vec()))));
         }
+        self.reading.returned += self.clock.now() - started;
         Ok(Some(gradients))
     }
 
@@ -287,14 +350,19 @@ impl<'a> Exchange<'a> {
         &self.ranks.buckets[self.begun - self.under_way.len() - 1]
     }
 
-    fn wait(&mut self) -> Result<Option<(Likes, Vec<f32>)>, RecordError> {
-        let Some((likes, pending)) = self.under_way.pop_front() else {
+    fn wait(&mut self) -> Result<Option<(Vec<Option<Like>>, Vec<f32>)>, RecordError> {
+        let Some(one) = self.under_way.pop_front() else {
             return Ok(None);
         };
-        let started = Instant::now();
-        let values = pending.wait()?;
-        self.waited += started.elapsed();
-        Ok(Some((likes, values)))
+        let started = self.clock.now();
+        let (values, done) = one.sums.wait_timed()?;
+        self.reading.waited += self.clock.now() - started;
+        self.reading.buckets.push(BucketReading {
+            bytes: one.bytes,
+            begun: one.begun.saturating_duration_since(self.started),
+            done: done.saturating_duration_since(self.started),
+        });
+        Ok(Some((one.likes, values)))
     }
 
     /// What the ranks have together, after the last bucket.
@@ -302,7 +370,7 @@ impl<'a> Exchange<'a> {
         let (like, loss) = self.loss.take().ok_or(RecordError::LossElsewhere)?;
         Ok(Shared {
             loss: like.tensor(vec![loss]),
-            waited: self.waited,
+            exchange: std::mem::take(&mut self.reading),
         })
     }
 

@@ -172,27 +172,16 @@ pub fn measured_link(device: &Device, host_bytes: Bytes, most: Bytes) -> Result<
         }
     }
     device.memory_cleanup();
-    let rate = |way: usize| rate(timed, [best[0][way], best[1][way]]);
+    let rate = |way: usize| {
+        let time = |size: usize| (Bytes(timed[size] as u64), Seconds(best[size][way]));
+        Rate::of_times(time(0), time(1))
+    };
     Ok(Link {
         to_host: rate(0),
         to_device: rate(1),
         host_bytes,
         staging_bytes: Bytes(2 * PIECE_BYTES as u64),
     })
-}
-
-/// The line through two points.
-fn rate([small, large]: [usize; 2], [of_small, of_large]: [f64; 2]) -> Rate {
-    let more = of_large - of_small;
-    let bytes_per_s = match more > 0.0 {
-        true => (large - small) as f64 / more,
-        // Too quick to tell.
-        false => large as f64 / of_large.max(1e-9),
-    };
-    Rate {
-        latency_s: Seconds((of_small - small as f64 / bytes_per_s).max(0.0)),
-        bytes_per_s,
-    }
 }
 
 #[cfg(test)]
@@ -237,13 +226,5 @@ mod tests {
             }
             assert_eq!(read, places(&shape));
         }
-    }
-
-    #[test]
-    fn a_rate_is_the_line_through_two_times() {
-        let rate = rate([1000, 5000], [0.25, 0.5]);
-        assert_eq!(rate.bytes_per_s, 16_000.0);
-        assert_eq!(rate.latency_s, Seconds(0.1875));
-        assert_eq!(rate.seconds(Bytes(5000)), Seconds(0.5));
     }
 }

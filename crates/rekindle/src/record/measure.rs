@@ -75,6 +75,8 @@ pub(crate) struct Costs {
     costs: Vec<Cost>,
     /// By parameters that the step itself updates.
     updates: UpdateCosts,
+    /// What threads took for good while they were held together: one that came too late may take it in a step.
+    scratch_bytes: u64,
 }
 
 impl Costs {
@@ -101,6 +103,7 @@ impl Costs {
             costs: alike.first.iter().map(cost).collect(),
             group: alike.group,
             updates: UpdateCosts::default(),
+            scratch_bytes: 0,
         }
     }
 
@@ -125,6 +128,7 @@ impl Costs {
         let started = Instant::now();
         let mut passes = LEAST_PASSES;
         let mut pass = 0;
+        let mut scratch_bytes = 0;
         while pass < passes {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
@@ -166,10 +170,15 @@ impl Costs {
                         meter.gather_threads(true);
                         let reading = keeping();
                         meter.gather_threads(false);
-                        reading.temp_bytes()
+                        reading
                     });
                     let kept = keeping();
-                    let temp_bytes = kept.temp_bytes().max(together.unwrap_or_default());
+                    let mut temp_bytes = kept.temp_bytes();
+                    if let Some(together) = together {
+                        temp_bytes = temp_bytes.max(together.temp_bytes());
+                        scratch_bytes +=
+                            together.output_bytes().saturating_sub(kept.output_bytes());
+                    }
                     let seen = look.then(|| Look {
                         output_bytes: kept.output_bytes(),
                         temp_bytes,
@@ -196,7 +205,10 @@ impl Costs {
             }
         }
         let firsts = alike.first.clone();
-        let mut costs = Self::of_groups(recording, alike);
+        let mut costs = Self {
+            scratch_bytes,
+            ..Self::of_groups(recording, alike)
+        };
         for ((cost, group), first) in costs.costs.iter_mut().zip(&groups).zip(firsts) {
             // What did not run keeps what its shapes say.
             if !group.runs.is_empty() {
@@ -226,11 +238,13 @@ impl Costs {
         &self.costs[self.group[number] as usize]
     }
 
-    /// What all views take themselves, besides the storage that they share.
-    pub(crate) fn view_bytes(&self) -> Bytes {
+    /// What is held beside tensors: what all views take themselves, besides the storage that they share, and scratch that
+    /// threads may still take.
+    pub(crate) fn beside_tensors(&self) -> Bytes {
         let costs = (0..self.group.len()).map(|number| self.of(number));
         let views = costs.filter(|cost| cost.view);
-        views.map(|cost| Bytes(cost.output_bytes)).sum()
+        let views: Bytes = views.map(|cost| Bytes(cost.output_bytes)).sum();
+        views + Bytes(self.scratch_bytes)
     }
 
     /// What an operation takes while it runs: its outputs and temporary bytes.

@@ -11,7 +11,7 @@ use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
-    exchange::Shared,
+    exchange::{ExchangeReading, Shared},
     finite,
     planned::Measured,
     rank::of_rank,
@@ -59,8 +59,8 @@ pub struct Output<A, I> {
     /// holds beside the step than when it was planned. Equal to the plan's where nothing was added since. `memory` ends
     /// with the step, so its peak may be lower: the update comes later.
     pub predicted_peak: Bytes,
-    /// How long the step waited for other ranks and the network: what of the exchange its computation did not hide.
-    pub waited: Duration,
+    /// What the exchange took, where [ranks](crate::reduce) share the step.
+    pub exchange: Option<ExchangeReading>,
 }
 
 /// What a program left.
@@ -119,7 +119,7 @@ impl Done {
             phases: seen.phases,
             spans: seen.spans,
             predicted_peak: seen.predicted_peak,
-            waited: self.shared.map_or(Duration::ZERO, |shared| shared.waited),
+            exchange: self.shared.map(|shared| shared.exchange),
         })
     }
 

@@ -5,7 +5,7 @@ use std::{borrow::Cow, rc::Rc, time::Duration};
 use burn::tensor::{DType, Shape};
 use rekindle_plan::{
     Bytes, Schedule, Seconds,
-    graph::{Graph, GraphPlanner, Span},
+    graph::{Graph, GraphPlanner, Span, Timetable},
 };
 
 use super::{measure::Costs, program::Prepared, recording::Recording, step_plan::Offload};
@@ -46,6 +46,9 @@ pub(super) struct Planned<A> {
     pub(super) offload: Option<Offload>,
     pub(super) plain_peak: Bytes,
     pub(super) plain_time: Seconds,
+    /// When gradients are handed over, by the plan and by the plain order, where ranks share the step: by the places of
+    /// their parameters.
+    pub(super) timetables: Option<[Timetable; 2]>,
 }
 
 impl<A> Planned<A> {

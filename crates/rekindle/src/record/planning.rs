@@ -11,12 +11,14 @@ use rekindle_plan::{
     Bytes, OptimizerCost, Schedule,
     graph::{
         Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Link, OnDevice, OperationId,
-        Program, Simulated, TensorId, plan_graph, simulate, smallest_program,
+        Program, Simulated, TensorId, Timetable, plan_graph, simulate, smallest_program,
     },
 };
 
 use super::{
-    RecordError, choosing,
+    RecordError,
+    agreement::gradients,
+    choosing,
     given::started,
     measure::Costs,
     planned::{Measured, Planned},
@@ -135,6 +137,8 @@ pub(super) struct Planning {
     pub(super) either: Option<EitherUpdate>,
     /// What will be held while the step runs, and is not there when it is planned.
     pub(super) later: Bytes,
+    /// Whether ranks share the step.
+    pub(super) shared: bool,
     /// What an exchange between ranks holds while the step runs, and not while the optimizer updates.
     pub(super) staging: Bytes,
     /// Whether steps have run, after which the optimizer's state is in use.
@@ -300,7 +304,7 @@ impl<A> Measured<A> {
             .sum();
         let given = self.recording.given().count() as u64;
         let made = self.recording.tensors.len() as u64 - given;
-        Bytes(constants + given * GIVEN_BYTES + made * MADE_BYTES) + self.costs.view_bytes()
+        Bytes(constants + given * GIVEN_BYTES + made * MADE_BYTES) + self.costs.beside_tensors()
     }
 }
 
@@ -387,7 +391,18 @@ fn planned_once<A>(
             let linked = linked.map_err(GraphPlanError::from)?;
             super::staged::stages(&graph).spans(&linked, &program)
         };
+        let timetables = planning.shared.then(|| {
+            let linked = graph.linked(&offloaded, planning.link.as_ref());
+            let (Ok(linked), Ok(plain)) = (linked, Program::recorded(&graph)) else {
+                // Both were found when the plan was made.
+                return Default::default();
+            };
+            let of =
+                |graph: &Graph, program: &Program| timetable(&measured.recording, graph, program);
+            [of(&linked, &program), of(&graph, &plain)]
+        });
         let mut planned = Planned {
+            timetables,
             offload: planning
                 .link
                 .map(|link| Offload::new(&simulated, offloaded.len(), on_device, link)),
@@ -431,6 +446,16 @@ fn planned_once<A>(
         budget: asked,
         smallest: with_reserve(smallest),
     })
+}
+
+/// When a program hands over the gradients of a recording's parameters, by the parameters' places.
+pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
+    let (gradients, places) = gradients(recording);
+    let mut timetable = Timetable::new(graph, program, &gradients);
+    for one in &mut timetable.handed {
+        one.gradient = places[one.gradient];
+    }
+    timetable
 }
 
 /// The plan that is wanted, and what the plain order takes. `updating` is in use while the optimizer updates. The budget

@@ -88,6 +88,7 @@ impl StepProfile {
             offload: self
                 .link
                 .map(|link| Offload::new(&simulated, tensors, on_device, link)),
+            exchange: None,
         };
         Ok((plan, staged))
     }

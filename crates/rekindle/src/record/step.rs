@@ -32,7 +32,7 @@ use super::{
     program::Turn,
     recording::{Parameter, Recording},
     staged::StagedPlan,
-    step_plan::StepPlan,
+    step_plan::{StepExchange, StepPlan},
     update::Update,
 };
 use crate::{
@@ -109,7 +109,12 @@ where
         reducer: Arc<dyn Reducer>,
     ) -> Result<Self, RecordError> {
         let ranks = match &step {
-            Ok(step) => Ranks::agreed(reducer, Ok(&step.state.borrow().plans[0])),
+            Ok(step) => {
+                let (state, planning) = (step.state.borrow(), &step.planning);
+                let ranks = Ranks::agreed(reducer, Ok((&*state.plans[0], &planning.device)));
+                planning.meter.trim();
+                ranks
+            }
             Err(error) => Ranks::agreed::<R::Auxiliary>(reducer, Err(error)),
         }?;
         Ok(Self {
@@ -494,13 +499,21 @@ where
     pub fn plan(&self) -> StepPlan {
         let state = self.state.borrow();
         let planned = &state.plans[0];
+        let exchanges = self.ranks.as_ref().zip(planned.timetables.as_ref());
+        let exchanges =
+            exchanges.map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one)));
+        let [exchange, plain_exchange] = exchanges.unwrap_or_default();
+        let added = |exchange: Option<StepExchange>| {
+            exchange.map(|one| one.taken.added()).unwrap_or_default()
+        };
         StepPlan {
             planner: planned.planner,
             budget: self.planning.budget,
             predicted_peak: planned.predicted_peak,
-            predicted_time: planned.predicted_time,
+            predicted_time: planned.predicted_time + added(exchange),
+            exchange,
             plain_peak: planned.plain_peak,
-            plain_time: planned.plain_time,
+            plain_time: planned.plain_time + added(plain_exchange),
             operations: planned.measured.recording.operations.len(),
             repeated: planned.repeated,
             offload: planned.offload,

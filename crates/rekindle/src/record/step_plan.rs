@@ -4,7 +4,7 @@ use std::fmt;
 
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{GraphPlanner, Link, OnDevice, Simulated},
+    graph::{Exchanged, GraphPlanner, Link, OnDevice, Ring, Simulated},
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,8 @@ pub struct StepPlan {
     /// [`Output::predicted_peak`](super::Output::predicted_peak) is the same for one run, with what the process holds by
     /// then.
     pub predicted_peak: Bytes,
-    /// Time of the step; of the optimizer's update only where it is part of the backward pass.
+    /// Time of the step, the [exchange](Self::exchange) included; of the optimizer's update only where it is part of the
+    /// backward pass.
     pub predicted_time: Seconds,
     /// The peak of the plain run, counted as `predicted_peak` is.
     pub plain_peak: Bytes,
@@ -35,6 +36,21 @@ pub struct StepPlan {
     pub repeated: usize,
     /// What goes to the host's memory, where there is a link to it.
     pub offload: Option<Offload>,
+    /// What summing gradients adds to the step, where [ranks](crate::reduce) share it.
+    pub exchange: Option<StepExchange>,
+}
+
+/// What summing gradients over ranks takes of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct StepExchange {
+    /// The ranks, and the link from each to its neighbour in a ring.
+    pub ring: Ring,
+    /// Whether the link was measured; else it was given.
+    pub link_measured: bool,
+    /// What is predicted.
+    pub taken: Exchanged,
 }
 
 /// What a plan does with the host's memory.

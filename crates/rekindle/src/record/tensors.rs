@@ -25,6 +25,11 @@ impl Tensors {
         &self.format(tensor).0
     }
 
+    /// The type of one's numbers.
+    pub(crate) fn dtype(&self, tensor: usize) -> DType {
+        self.format(tensor).1
+    }
+
     /// Bytes of one's numbers.
     pub(crate) fn value_bytes(&self, tensor: usize) -> u64 {
         let (shape, dtype) = self.format(tensor);

@@ -1,7 +1,9 @@
 //! Ranks that are threads of one process, for tests: sums are taken in order of rank, so they are the same every time.
 //!
 //! One thread, the *hub*, stands for the network: it takes the next operation of every rank, and answers all when it has
-//! them. Operations follow one another. With a [`Link`] it sleeps as long as a ring of such links takes.
+//! them. Operations follow one another. With a link they take as long as a [`Ring`] of such links does, by a simulated
+//! [`Clock`] for each rank: time passes where a rank waits for an operation, and as far as a test
+//! [advances](Clock::advance) it.
 
 use std::{
     collections::VecDeque,
@@ -10,30 +12,15 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::{Answer, Collective, ReduceError, Reducer, TIME_LIMIT};
+use rekindle_plan::{
+    Bytes,
+    graph::{Rate, Ring},
+};
 
-/// A simulated link between neighbouring ranks of a ring.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Link {
-    /// Of one message.
-    pub latency: Duration,
-    /// Each way.
-    pub bytes_per_second: f64,
-}
-
-impl Link {
-    /// What a ring takes to sum `bytes` over `ranks`: 2 (n - 1) rounds, in each of which every rank sends one n-th of
-    /// the bytes (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
-    #[must_use]
-    pub fn all_reduce(&self, bytes: usize, ranks: usize) -> Duration {
-        let rounds = 2.0 * (ranks as f64 - 1.0);
-        let message = bytes as f64 / ranks as f64 / self.bytes_per_second;
-        Duration::from_secs_f64(rounds * (self.latency.as_secs_f64() + message))
-    }
-}
+use super::{Answer, Clock, Collective, ReduceError, Reducer, TIME_LIMIT};
 
 /// One rank of several in a process; made by [`in_process`].
 #[derive(Debug, Clone)]
@@ -46,24 +33,31 @@ pub struct InProcess {
 struct Own {
     rank: usize,
     ranks: usize,
-    /// Operations of ranks; `None` from one that has ended.
-    hub: Sender<(usize, Option<Collective>)>,
+    clock: Clock,
+    /// Operations of ranks, with when they begin; `None` from one that has ended.
+    hub: Sender<(usize, Option<Asked>)>,
 }
+
+type Asked = (Instant, Collective);
 
 /// `ranks` ranks, each to be moved to a thread. Without a link, operations take no time but the sum's.
 #[must_use]
-pub fn in_process(ranks: usize, link: Option<Link>) -> Vec<InProcess> {
+pub fn in_process(ranks: usize, link: Option<Rate>) -> Vec<InProcess> {
     let (hub, asked) = channel();
+    let started = Instant::now();
+    let clock = || link.map_or_else(Clock::default, |_| Clock::simulated(started));
     let all = (0..ranks).map(|rank| InProcess {
         own: Arc::new(Own {
             rank,
             ranks,
+            clock: clock(),
             hub: hub.clone(),
         }),
         limit: TIME_LIMIT,
     });
     let all = all.collect();
-    thread::spawn(move || Hub::new(ranks, link).serve(&asked));
+    let ring = link.map(|link| Ring { ranks, link });
+    thread::spawn(move || Hub::new(ranks, ring, started).serve(&asked));
     all
 }
 
@@ -89,9 +83,14 @@ impl Reducer for InProcess {
         self.limit
     }
 
+    fn clock(&self) -> Clock {
+        self.own.clock.clone()
+    }
+
     fn begin(&self, operation: Collective) {
+        let asked = (self.own.clock.now(), operation);
         // A hub that is gone drops the answer, which `wait` reports.
-        let _ = self.own.hub.send((self.own.rank, Some(operation)));
+        let _ = self.own.hub.send((self.own.rank, Some(asked)));
     }
 }
 
@@ -113,31 +112,34 @@ impl Collective {
 
     fn refuse(self, error: ReduceError) {
         match self {
-            Self::AllReduce(_, answer) => drop(answer.send(Err(error))),
-            Self::AllGather(_, answer) => drop(answer.send(Err(error))),
-            Self::Broadcast(_, _, answer) => drop(answer.send(Err(error))),
+            Self::AllReduce(_, answer) => answer.send(Err(error)),
+            Self::AllGather(_, answer) => answer.send(Err(error)),
+            Self::Broadcast(_, _, answer) => answer.send(Err(error)),
         }
     }
 }
 
 struct Hub {
     /// What each rank has asked for and was not answered.
-    waiting: Vec<VecDeque<Collective>>,
+    waiting: Vec<VecDeque<Asked>>,
     /// Those that have ended, the first one first.
     gone: Vec<usize>,
-    link: Option<Link>,
+    ring: Option<Ring>,
+    /// When the last operation was done, by the simulated clocks.
+    free: Instant,
 }
 
 impl Hub {
-    fn new(ranks: usize, link: Option<Link>) -> Self {
+    fn new(ranks: usize, ring: Option<Ring>, free: Instant) -> Self {
         Self {
             waiting: (0..ranks).map(|_| VecDeque::new()).collect(),
             gone: Vec::new(),
-            link,
+            ring,
+            free,
         }
     }
 
-    fn serve(mut self, asked: &Receiver<(usize, Option<Collective>)>) {
+    fn serve(mut self, asked: &Receiver<(usize, Option<Asked>)>) {
         while self.gone.len() < self.waiting.len() {
             let Ok((rank, ask)) = asked.recv() else {
                 return;
@@ -156,13 +158,16 @@ impl Hub {
             let ended = self.gone.iter().find(|&&one| self.waiting[one].is_empty());
             if let Some(&rank) = ended {
                 for ask in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
-                    ask.refuse(ReduceError::Gone { rank });
+                    ask.1.refuse(ReduceError::Gone { rank });
                 }
             }
         }
     }
 
-    fn answer(&self, round: Vec<Collective>) {
+    fn answer(&mut self, round: Vec<Asked>) {
+        let begun = round.iter().map(|(at, _)| *at);
+        let begun = begun.fold(self.free, Instant::max);
+        let round: Vec<Collective> = round.into_iter().map(|(_, asked)| asked).collect();
         let kinds: Vec<_> = round.iter().map(Collective::kind).collect();
         let ranks: Vec<usize> = (0..kinds.len())
             .filter(|&rank| kinds[rank] != kinds[0])
@@ -184,43 +189,47 @@ impl Hub {
                 }
             }
         }
-        self.reduce(reduces);
+        let takes = |ring: Ring| match kinds.first() {
+            Some((0, values)) => ring.all_reduce(Bytes((values * size_of::<f32>()) as u64)).0,
+            _ => 0.0,
+        };
+        let done = match self.ring {
+            Some(ring) => begun + Duration::from_secs_f64(takes(ring)),
+            None => Instant::now(),
+        };
+        self.free = done;
+        reduce(reduces, done);
         let all: Vec<Vec<u8>> = gathers.iter().map(|(bytes, _)| bytes.clone()).collect();
         for (_, answer) in gathers {
-            // A rank that does not wait for its answer wants none.
-            let _ = answer.send(Ok(all.clone()));
+            answer.send_at(Ok(all.clone()), done);
         }
         let sent = broadcasts.first().map_or(0, |(root, ..)| *root);
         let sent = broadcasts.get(sent).map(|(_, bytes, _)| bytes.clone());
         for (_, _, answer) in broadcasts {
             let root = || ReduceError::Failed("the broadcast's root is no rank".into());
-            let _ = answer.send(sent.clone().ok_or_else(root));
+            answer.send_at(sent.clone().ok_or_else(root), done);
         }
     }
+}
 
-    fn reduce(&self, reduces: Vec<(Vec<f32>, Answer<Vec<f32>>)>) {
-        let ranks = reduces.len();
-        let (values, answers): (Vec<_>, Vec<_>) = reduces.into_iter().unzip();
-        let mut values = values.into_iter();
-        let Some(mut sum) = values.next() else {
-            return;
-        };
-        for more in values {
-            for (sum, more) in sum.iter_mut().zip(more) {
-                *sum += more;
-            }
+fn reduce(reduces: Vec<(Vec<f32>, Answer<Vec<f32>>)>, done: Instant) {
+    let (values, answers): (Vec<_>, Vec<_>) = reduces.into_iter().unzip();
+    let mut values = values.into_iter();
+    let Some(mut sum) = values.next() else {
+        return;
+    };
+    for more in values {
+        for (sum, more) in sum.iter_mut().zip(more) {
+            *sum += more;
         }
-        if let Some(link) = self.link {
-            thread::sleep(link.all_reduce(size_of_val(sum.as_slice()), ranks));
-        }
-        let mut answers = answers.into_iter();
-        let first = answers.next();
-        for answer in answers {
-            let _ = answer.send(Ok(sum.clone()));
-        }
-        if let Some(first) = first {
-            let _ = first.send(Ok(sum));
-        }
+    }
+    let mut answers = answers.into_iter();
+    let first = answers.next();
+    for answer in answers {
+        answer.send_at(Ok(sum.clone()), done);
+    }
+    if let Some(first) = first {
+        first.send_at(Ok(sum), done);
     }
 }
 

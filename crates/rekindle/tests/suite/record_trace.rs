@@ -153,12 +153,15 @@ where
             let mut wrong = None;
             for _ in 0..RUNS {
                 meter.clear();
-                if in_backward {
-                    step.run_updating(&mut model, batch.clone(), 1e-3, &mut optimizer)
-                        .expect(name);
-                } else {
-                    step.run(&model, batch.clone()).expect(name);
+                let ran = match in_backward {
+                    true => step.run_updating(&mut model, batch.clone(), 1e-3, &mut optimizer),
+                    false => step.run(&model, batch.clone()),
+                };
+                if let Err(RecordError::OverBudget { in_use, budget }) = ran {
+                    wrong = Some(format!("{in_use} in use of {budget}"));
+                    continue;
                 }
+                ran.expect(name);
                 let seen = meter.seen.lock().unwrap_or_else(PoisonError::into_inner);
                 wrong = first_difference(&graph, &program, &simulated.resident, &seen);
                 if wrong.is_none() {

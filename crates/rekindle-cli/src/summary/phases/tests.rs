@@ -60,6 +60,7 @@ fn record(
         executor: rekindle_train::ExecutorKind::Recorded,
         update: rekindle::record::Update::After,
         offload: None,
+        exchange: None,
         planner: "uniform".into(),
         segments: None,
         recomputes: true,

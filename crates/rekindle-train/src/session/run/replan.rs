@@ -135,6 +135,7 @@ impl Session<'_> {
         });
         // A timeline is one plan's.
         self.trace.clear();
+        self.all_reduces.clear();
         let next = self.trainer.steps_done() + 2;
         self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
         // The record's peaks are the whole run's.

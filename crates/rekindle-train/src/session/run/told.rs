@@ -10,8 +10,8 @@ use rekindle::meter::PhaseChanges;
 
 use crate::{
     device::DeviceId,
-    record::{PeakInUse, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
-    timeline::Timeline,
+    record::{ExchangeRecord, PeakInUse, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
+    timeline::{TimedAllReduce, Timeline},
 };
 
 /// Plain steps' time that a run takes at least if plain steps are measured beside it without being asked for: measuring
@@ -39,6 +39,7 @@ impl Session<'_> {
             executor: self.job.executor,
             update: planned.update,
             offload: planned.offload,
+            exchange: self.exchange(),
             planner: planned.planner.clone(),
             segments: planned.segments.clone(),
             recomputes: planned.recomputes(),
@@ -77,12 +78,26 @@ impl Session<'_> {
         })
     }
 
+    /// What exchanging gradients adds to a step.
+    fn exchange(&self) -> Option<ExchangeRecord> {
+        let predicted = self.planned.exchange?;
+        Some(ExchangeRecord {
+            predicted_exchange_s: predicted.taken.added(),
+            measured_exchange_s: self.exchange_times.as_ref()?.median(),
+            predicted,
+        })
+    }
+
     /// The traced step, once it is done.
     pub(super) fn timeline(&self) -> Result<Option<Timeline>, RunError> {
         let Some(step) = self.traced.filter(|_| !self.trace.is_empty()) else {
             return Ok(None);
         };
-        Ok(Some(self.trainer.engine().timeline(step, &self.trace)?))
+        let timeline = self.trainer.engine().timeline(step, &self.trace)?;
+        Ok(Some(Timeline {
+            all_reduces: TimedAllReduce::all(&self.all_reduces),
+            ..timeline
+        }))
     }
 
     /// What each phase of a step should change in a device's pools, once a step was traced.

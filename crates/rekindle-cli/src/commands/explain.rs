@@ -1,0 +1,157 @@
+//! `rekindle plan --explain`: what a plan keeps and why.
+
+use std::fmt::Write;
+
+use rekindle::record::Offload;
+use rekindle_plan::Action;
+use rekindle_train::session::{Order, Planned};
+
+use crate::{
+    summary,
+    table::{self, several},
+};
+
+/// What is kept, from when to when, how often stages run, and what the peak is made of.
+pub(super) fn explain(plan: &Planned, text: &mut String) {
+    let (place, parts) = plan.at_peak;
+    let _ = writeln!(
+        text,
+        "\nThe peak of {} comes at action {} of {}, `{}`:",
+        plan.peak,
+        place + 1,
+        plan.actions.len(),
+        plan.actions[place]
+    );
+    for (name, bytes) in [
+        ("parameters, data, optimizer state", parts.fixed),
+        ("input", parts.input),
+        ("kept activations", parts.activations),
+        ("live segment", parts.graphs),
+        ("gradients of activations", parts.gradients),
+        ("gradients of parameters", parts.parameter_gradients),
+        ("temporaries of the action", parts.temporary),
+    ] {
+        if bytes.0 > 0 {
+            let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
+        }
+    }
+    if let Some(levers) = plan.levers {
+        let _ = writeln!(text, "\nWhat gave what, as peaks of the step:");
+        for (name, bytes) in [
+            ("neither", levers.neither),
+            ("recomputing alone", levers.recomputing),
+            ("update in backward alone", levers.updating),
+            ("both", levers.both),
+        ] {
+            let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
+        }
+    }
+    if let Some(offload) = &plan.offload {
+        host_memory(plan, offload, text);
+    }
+    let (chain, actions) = (
+        &plan.chain,
+        match &plan.order {
+            Order::Schedule(schedule) => schedule.actions(),
+            Order::Operations { .. } => &[],
+        },
+    );
+    if !actions.is_empty() {
+        let _ = writeln!(
+            text,
+            "\nKept boundaries (the input of a stage, held apart from any graph):"
+        );
+        let mut table = table::table(["before stage", "bytes", "from action", "to action"], 1..4);
+        for (stage, from, to) in boundaries(actions) {
+            table.add_row([
+                format!("{stage} {}", chain.stages[stage].name),
+                chain.activation_bytes(stage).to_string(),
+                (from + 1).to_string(),
+                (to + 1).to_string(),
+            ]);
+        }
+        let _ = writeln!(text, "{table}");
+    }
+    let mut times: Vec<(usize, usize)> = Vec::new();
+    for count in &plan.forwards {
+        match times.iter_mut().find(|(times, _)| times == count) {
+            Some((_, stages)) => *stages += 1,
+            None => times.push((*count, 1)),
+        }
+    }
+    times.sort_unstable();
+    let times: Vec<String> = times
+        .iter()
+        .map(|(times, stages)| format!("{} {times}x", several(*stages, "stage")))
+        .collect();
+    let _ = writeln!(text, "\nForwards: {}.", times.join(", "));
+    let balanced = actions
+        .iter()
+        .filter(|action| matches!(action, Action::ForwardTracked { alternative, .. } if *alternative > 0))
+        .count();
+    if balanced > 0 {
+        let _ = writeln!(
+            text,
+            "With burn's balanced strategy, which keeps less: {}.",
+            several(balanced, "stage")
+        );
+    }
+}
+
+/// What waits in host memory, and what the plan would be without that.
+fn host_memory(plan: &Planned, offload: &Offload, text: &mut String) {
+    let _ = writeln!(text, "\nHost memory: {}.", summary::link(&offload.link));
+    let Some(on_device) = offload.on_device.filter(|_| offload.tensors > 0) else {
+        let _ = writeln!(text, "  no tensor waits there");
+        return;
+    };
+    for (name, value) in [
+        ("tensors that wait there", offload.tensors.to_string()),
+        (
+            "freed on the device at most",
+            offload.host_peak_bytes.to_string(),
+        ),
+        (
+            "copied there and back",
+            format!("{} and {}", offload.to_host_bytes, offload.to_device_bytes),
+        ),
+        (
+            "copying, of the step's time",
+            offload.transfer_s.to_string(),
+        ),
+        (
+            "with them: peak, step",
+            format!("{}, {}", plan.peak, plan.step),
+        ),
+        (
+            "without: peak, step",
+            match on_device.time {
+                Some(time) => format!("{}, {time}", on_device.peak),
+                None => format!("no plan fits; the smallest budget is {}", on_device.peak),
+            },
+        ),
+    ] {
+        let _ = writeln!(text, "  {name:<34} {value:>12}");
+    }
+}
+
+/// Inputs that `forward_keep` leaves standing: the stage, the action that first keeps it, the backward that frees it.
+fn boundaries(actions: &[Action]) -> Vec<(usize, usize, usize)> {
+    let mut found: Vec<(usize, usize, usize)> = Vec::new();
+    for (from, action) in actions.iter().enumerate() {
+        let Action::ForwardKeep(stage) = action else {
+            continue;
+        };
+        let freed = actions[from..]
+            .iter()
+            .position(|later| matches!(later, Action::Backward(freed) if freed == stage));
+        if let Some(after) = freed
+            && !found
+                .iter()
+                .any(|(known, _, to)| *known == stage.0 && *to == from + after)
+        {
+            found.push((stage.0, from, from + after));
+        }
+    }
+    found
+}

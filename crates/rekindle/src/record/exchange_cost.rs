@@ -1,0 +1,131 @@
+//! What an exchange takes, measured before the first step: the ranks' link together, and staging by each rank.
+//!
+//! The link is that of the [`Ring`] that sums one value, and as many as make a bucket, in the times that were seen. A time is
+//! the shortest of any rank, as the others wait for that one, and of a few all-reduces: what else runs is no part of the link.
+//! Staging is timed by exchanging the first buckets with nobody.
+
+use std::sync::Arc;
+
+use burn::tensor::{Device, DispatchTensor, Tensor};
+use rekindle_plan::{
+    Bytes, Seconds,
+    graph::{ExchangeCost, Ring},
+};
+
+use super::{
+    RecordError,
+    agreement::{BUCKET_BYTES, Ranks, VALUE},
+    exchange::Exchange,
+    rank::of_rank,
+    recording::Recording,
+};
+use crate::reduce::{ReduceError, Reducer, Rehearsal};
+
+/// All-reduces of each size that count. One before warms up.
+const ROUNDS: usize = 5;
+/// After so much time no more of them are made, in seconds.
+const ENOUGH_S: f64 = 0.5;
+/// How often staging is timed. The quickest counts.
+const STAGED: usize = 3;
+/// Bytes of gradients that are staged, at least, where there are so many.
+const STAGED_BYTES: usize = 64 << 20;
+
+/// Measures what exchanging a recording's gradients takes.
+pub(super) fn measured(
+    ranks: &Ranks,
+    recording: &Recording,
+    device: &Device,
+) -> Result<ExchangeCost, RecordError> {
+    let reducer = &*ranks.reducer;
+    let ring = match reducer.link() {
+        Some(link) => Ring {
+            ranks: reducer.ranks(),
+            link,
+        },
+        None => ring(reducer, ranks)?,
+    };
+    let mut quickest = [f64::INFINITY; 2];
+    for _ in 0..STAGED {
+        let [take, give_back] = staging(ranks, recording, device)?;
+        quickest = [quickest[0].min(take), quickest[1].min(give_back)];
+    }
+    let [take_s_per_byte, return_s_per_byte] = quickest;
+    Ok(ExchangeCost {
+        ring,
+        take_s_per_byte,
+        return_s_per_byte,
+    })
+}
+
+fn ring(reducer: &dyn Reducer, ranks: &Ranks) -> Result<Ring, ReduceError> {
+    let largest = ranks.buckets.iter().map(|bucket| bucket.elements()).max();
+    let large = largest.unwrap_or_default().clamp(2, BUCKET_BYTES / VALUE);
+    let timed = |values: usize| -> Result<_, ReduceError> {
+        let seconds = all_reduce(reducer, values)?;
+        Ok((Bytes((values * VALUE) as u64), Seconds(seconds)))
+    };
+    let (small, large) = (timed(1)?, timed(large)?);
+    Ok(Ring::of_times(reducer.ranks(), small, large))
+}
+
+/// Seconds that an all-reduce takes: the same number on all ranks.
+fn all_reduce(reducer: &dyn Reducer, values: usize) -> Result<f64, ReduceError> {
+    let clock = reducer.clock();
+    let (mut shortest, mut all) = (f64::INFINITY, 0.0);
+    for round in 0..=ROUNDS {
+        let started = clock.now();
+        let (_, done) = reducer.all_reduce(vec![0.0; values]).wait_timed()?;
+        let own = done.saturating_duration_since(started).as_secs_f64();
+        let each = reducer.all_gather(own.to_le_bytes().to_vec()).wait()?;
+        let each = each.iter().filter_map(|one| one.as_slice().try_into().ok());
+        let last = each.map(f64::from_le_bytes).fold(own, f64::min);
+        all += last;
+        if round > 0 || all > ENOUGH_S {
+            shortest = shortest.min(last);
+        }
+        if all > ENOUGH_S {
+            break;
+        }
+    }
+    Ok(shortest)
+}
+
+/// Seconds that the computing thread takes to copy a byte of gradients to its bucket, and back.
+fn staging(ranks: &Ranks, recording: &Recording, device: &Device) -> Result<[f64; 2], RecordError> {
+    let mut staged = 0;
+    let buckets = ranks.buckets.iter().take_while(|bucket| {
+        let more = staged < STAGED_BYTES;
+        staged += bucket.elements() * VALUE;
+        more
+    });
+    let alone = Ranks {
+        reducer: Arc::new(Rehearsal::alone(ranks.reducer.clock())),
+        share: 1.0,
+        buckets: buckets.cloned().collect(),
+        means: Vec::new(),
+        cost: None,
+    };
+    let device = &device.clone().without_autodiff();
+    let ones = |tensor: usize| -> DispatchTensor {
+        let (shape, dtype) = (
+            recording.tensors.shape(tensor),
+            recording.tensors.dtype(tensor),
+        );
+        of_rank!(@ shape.num_dims(), D => Tensor::<D>::ones(shape.clone(), (device, dtype)).into_dispatch())
+    };
+    let mut exchange = Exchange::new(&alone);
+    let mut bytes = 0;
+    for bucket in &alone.buckets {
+        for (place, elements) in &bucket.0 {
+            exchange.take(*place, ones(recording.parameters[*place].tensor))?;
+            bytes += elements * VALUE;
+        }
+        // One at a time, as few as the plan has counted.
+        exchange.next()?;
+    }
+    exchange.close(Tensor::<1>::ones([1], device).into_dispatch())?;
+    while exchange.next()?.is_some() {}
+    let reading = exchange.finish()?.exchange;
+    let per_byte = |time: std::time::Duration| time.as_secs_f64() / bytes.max(1) as f64;
+    Ok([reading.taken, reading.returned].map(per_byte))
+}
