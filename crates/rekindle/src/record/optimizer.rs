@@ -125,11 +125,10 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
             Some(one) => *one,
             None => {
                 let step = || {
-                    Lies::BOTH.map(|lies| match (self.update, self.trial, lies) {
-                        (Update::After, Trial::Whole, Lies::Alike) => self.step(param),
-                        // It takes more, and most parameters need not.
-                        (Update::After, ..) => self.step_alone(param, lies, true),
-                        (Update::InBackward, ..) => self.step_alone(param, lies, false),
+                    Lies::BOTH.map(|lies| match (self.update, self.trial) {
+                        (Update::After, Trial::Whole) => self.step(param, lies),
+                        (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
+                        (Update::InBackward, _) => self.step_alone(param, lies, false),
                     })
                 };
                 // The first step of a process makes tables that stay.
@@ -222,10 +221,10 @@ impl<O: Optimizer> Each<'_, O> {
         cost
     }
 
-    fn step<const D: usize>(&self, param: &Param<Tensor<D>>) -> OptimizerCost {
+    fn step<const D: usize>(&self, param: &Param<Tensor<D>>, lies: Lies) -> OptimizerCost {
         let mut optimizer = self.optimizer.for_trial();
         let mut gradients = GradientsParams::new();
-        gradients.register::<D>(param.id, param.val().inner().zeros_like());
+        gradients.register::<D>(param.id, lies.zeros(param.dims(), &param.val()));
         self.meter.start_interval();
         let before = self.meter.read().in_use_bytes;
         let started = Instant::now();
