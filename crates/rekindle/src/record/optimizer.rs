@@ -126,6 +126,8 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
             None => {
                 let step = || {
                     Lies::BOTH.map(|lies| match (self.update, self.trial) {
+                        // The large matrices have no turned gradients but where they are tied, and these take a copy more.
+                        (Update::After, Trial::Whole) if D <= 2 => self.step(param, Lies::Alike),
                         (Update::After, Trial::Whole) => self.step(param, lies),
                         (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
                         (Update::InBackward, _) => self.step_alone(param, lies, false),
