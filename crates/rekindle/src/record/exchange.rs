@@ -74,10 +74,12 @@ impl Like {
     }
 }
 
+/// What a bucket's gradients are made into again; `None` for one that this rank does not have.
+type Likes = Vec<Option<Like>>;
+
 /// A bucket that was begun.
 struct UnderWay {
-    /// What its gradients are made into again; `None` for one that this rank does not have.
-    likes: Vec<Option<Like>>,
+    likes: Likes,
     begun: Instant,
     bytes: Bytes,
     sums: Pending<Vec<f32>>,
@@ -350,7 +352,7 @@ impl<'a> Exchange<'a> {
         &self.ranks.buckets[self.begun - self.under_way.len() - 1]
     }
 
-    fn wait(&mut self) -> Result<Option<(Vec<Option<Like>>, Vec<f32>)>, RecordError> {
+    fn wait(&mut self) -> Result<Option<(Likes, Vec<f32>)>, RecordError> {
         let Some(one) = self.under_way.pop_front() else {
             return Ok(None);
         };

@@ -167,7 +167,7 @@ impl<O: Optimizer> Each<'_, O> {
         let mut optimizer = self.optimizer.for_trial();
         let before = self.meter.read().in_use_bytes;
         let mut gradients = GradientsParams::new();
-        gradients.register::<1>(own.id, zeros(NUMBERS).slice([0..1]));
+        gradients.register::<1>(own.id, zeros(NUMBERS).narrow(0, 0, 1));
         let own = optimizer.step(0.0, own, gradients);
         let left = self.meter.read().in_use_bytes - before;
         drop(own);
