@@ -11,7 +11,10 @@ use rekindle::{
     record::Update,
 };
 use rekindle_plan::Bytes;
-use rekindle_train::record::{PhasedStep, RunRecord};
+use rekindle_train::{
+    record::{PhasedStep, RunRecord},
+    settings::OptimizerState,
+};
 
 use crate::table;
 
@@ -87,8 +90,11 @@ fn param_bytes(record: &RunRecord) -> Bytes {
     record.stages.iter().map(|stage| stage.param_bytes).sum()
 }
 
-fn state_bytes(record: &RunRecord) -> Bytes {
-    record.settings.state_bytes(record.param_count)
+/// Bytes of the optimizer's state, where all of it is here: a rank's share of it is known to its plan alone.
+fn state_bytes(record: &RunRecord) -> Option<Bytes> {
+    let shared = record.settings.optimizer_state == OptimizerState::Sharded;
+    let whole = !shared || record.ranks.is_empty();
+    whole.then(|| record.settings.state_bytes(record.param_count))
 }
 
 fn numbered(record: &RunRecord, number: usize) -> Option<&PhasedStep> {
@@ -146,7 +152,7 @@ fn peak_phase(record: &RunRecord) -> Option<String> {
 fn second_step(record: &RunRecord) -> Option<String> {
     let peak = |step: &PhasedStep| Some(highest(step)?.memory.peak_in_use_bytes);
     let (first, second) = (peak(numbered(record, 1)?)?, peak(numbered(record, 2)?)?);
-    let state = state_bytes(record);
+    let state = state_bytes(record)?;
     if state == Bytes::ZERO || second <= first || alike(first, second) {
         return None;
     }
@@ -172,7 +178,7 @@ fn after_backward(record: &RunRecord) -> Option<String> {
     let state = if step.step == 1 && !updated {
         Bytes::ZERO
     } else {
-        state_bytes(record)
+        state_bytes(record)?
     };
     let (gradients, said) = match updated {
         true => (Bytes::ZERO, "no gradients".to_owned()),
