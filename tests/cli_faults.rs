@@ -15,7 +15,7 @@ use std::{
 
 use self::{
     history::losses,
-    support::{document, folder, messages, rekindle},
+    support::{document, folder, messages, program, rekindle},
 };
 
 const MLP: &str = include_str!("../configs/parity/mlp.toml");
@@ -63,15 +63,8 @@ impl Moments {
 /// Starts the run, or goes on with it: both have the config's name, since a killed run may not have kept it.
 fn start(folder: &Path) -> Child {
     let begun = folder.join("killed/history.csv").exists();
-    Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder)
-        .args([
-            "train",
-            "run.toml",
-            if begun { "--resume" } else { "-o" },
-            "killed",
-        ])
+    let named = if begun { "--resume" } else { "-o" };
+    program(folder, &["train", "run.toml", named, "killed"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -266,10 +259,7 @@ fn a_second_process_is_told_who_trains_in_the_folder() {
         "-o",
         "run",
     ];
-    let mut first = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder.path())
-        .args(endless)
+    let mut first = program(folder.path(), &endless)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

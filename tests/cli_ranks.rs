@@ -22,7 +22,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use self::{
-    limit::{ACTIVATION, LARGE, limit_below_peak},
+    limit::{ACTIVATION, LARGE, ONE_ARENA, limit_below_peak},
     support::{document, folder, messages, rekindle},
 };
 
@@ -702,10 +702,11 @@ fn a_rank_that_runs_short_of_memory_plans_smaller_and_all_repeat_the_batch() {
         "train", "run.toml", "--device", "cpu", "--json", "-o", "short",
     ];
     let mut job = ranks(2, folder.path(), &train);
-    // A thread that gets an arena of its own maps twice as much as it keeps, for a moment: the most that was mapped is then
-    // more than steps need.
-    job.env("MALLOC_ARENA_MAX", "1");
-    let job = job.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let job = job
+        .envs([ONE_ARENA])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
     let mut job = job.expect("started");
     let mut said = BufReader::new(job.stderr.take().expect("piped"));
     let mut line = String::new();

@@ -21,19 +21,17 @@ use tempfile::TempDir;
 
 use self::{
     history::losses,
-    limit::{ACTIVATION, LARGE, limit_below_peak},
+    limit::{ACTIVATION, LARGE, ONE_ARENA, limit_below_peak},
     signal::signalled,
-    support::{document, folder, messages, rekindle},
+    support::{document, folder, messages, program, rekindle},
 };
 
 const MLP: &str = include_str!("../configs/parity/mlp.toml");
 
 /// Starts the program in `folder`; its messages can be read.
 fn started(folder: &Path, arguments: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
-    let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder)
-        .args(arguments)
+    let mut child = program(folder, arguments)
+        .envs([ONE_ARENA])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

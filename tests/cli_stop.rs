@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use self::{
     history::losses,
     signal::signalled,
-    support::{document, folder, messages, rekindle},
+    support::{document, folder, messages, program, rekindle},
 };
 
 const MLP: &str = include_str!("../configs/parity/mlp.toml");
@@ -115,10 +115,7 @@ fn an_interrupt_of_what_keeps_nothing_is_said() {
 
 /// Starts the program in `folder`.
 fn started(folder: &Path, arguments: &[&str]) -> Child {
-    Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder)
-        .args(arguments)
+    program(folder, arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -23,6 +23,10 @@ batch = 80000
 steps = 4
 ";
 
+/// The environment of a process that is to be [limited](limit_below_peak). A thread that gets an arena of its own maps twice as
+/// much as it keeps, for a moment: the most that was mapped is then more than steps need.
+pub const ONE_ARENA: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
+
 /// Limits the address space of a process to so many bytes less than the most that it has taken.
 pub fn limit_below_peak(pid: &str, bytes: u64) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");

@@ -1,8 +1,11 @@
 //! Running the program in a folder of its own.
 
-use std::{fs, path::Path, process::Output};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
 
-use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -13,19 +16,23 @@ pub fn folder(config: &str) -> TempDir {
     folder
 }
 
-/// Runs the program in `folder`, with nothing cached, on two threads: each keeps scratch, of which machines with many
+/// The program in `folder`, with nothing cached, on two threads: each keeps scratch, of which machines with many
 /// processors need more than the small budgets here.
-pub fn rekindle(folder: &Path, arguments: &[&str]) -> Output {
-    Command::cargo_bin("rekindle")
-        .expect("built")
+pub fn program(folder: &Path, arguments: &[&str]) -> Command {
+    let mut program = Command::new(assert_cmd::cargo::cargo_bin("rekindle"));
+    program
         .env("REKINDLE_CACHE", "")
         .env("NO_COLOR", "1")
         .env("RAYON_NUM_THREADS", "2")
         .env_remove("RUST_BACKTRACE")
         .current_dir(folder)
-        .args(arguments)
-        .output()
-        .expect("started")
+        .args(arguments);
+    program
+}
+
+/// Runs the program.
+pub fn rekindle(folder: &Path, arguments: &[&str]) -> Output {
+    program(folder, arguments).output().expect("started")
 }
 
 /// What it said, in one line.

@@ -6,6 +6,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use crate::support::program;
+
 /// Sends the program, run in `folder`, a signal once it has said a line that `due` knows. Its messages are those after
 /// that line.
 pub fn signalled(
@@ -14,10 +16,7 @@ pub fn signalled(
     due: impl Fn(&str) -> bool,
     signal: &str,
 ) -> Output {
-    let mut child = Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder)
-        .args(arguments)
+    let mut child = program(folder, arguments)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

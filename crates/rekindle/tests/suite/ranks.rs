@@ -17,7 +17,7 @@ use burn::{
 };
 use rekindle::{
     Activation, Sequential,
-    meter::{MemoryReading, Meter, PeakMemory},
+    meter::{FailedAllocation, MemoryReading, Meter, PeakMemory},
     reduce::{InProcess, in_process},
     synchronised_batch_norm,
 };
@@ -173,9 +173,18 @@ impl Task for Normed {
 }
 
 /// Reads nothing: ranks of one process cannot tell whose its memory is, and plans then go by the sizes of tensors alone.
-struct Silent;
+struct Silent<A = ()>(A);
 
-impl Meter for Silent {
+/// What a silent meter does where it is asked for a failure, as it is behind each operation.
+trait Asked: Send + Sync {
+    fn asked(&self) -> Option<FailedAllocation> {
+        None
+    }
+}
+
+impl Asked for () {}
+
+impl<A: Asked> Meter for Silent<A> {
     fn read(&self) -> MemoryReading {
         MemoryReading::default()
     }
@@ -184,6 +193,10 @@ impl Meter for Silent {
 
     fn lifetime_peak(&self) -> PeakMemory {
         PeakMemory::default()
+    }
+
+    fn failure(&self) -> Option<FailedAllocation> {
+        self.0.asked()
     }
 }
 

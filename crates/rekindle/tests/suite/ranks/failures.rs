@@ -12,13 +12,13 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use rekindle::{
-    meter::{FailedAllocation, MemoryReading, Meter, PeakMemory},
+    meter::FailedAllocation,
     record::RecordError,
     reduce::{ReduceError, Reducer, broadcast_parameters, part},
 };
 use rekindle_plan::Bytes;
 
-use super::{Mlp, Normed, Task, Wide, parameters, ranks};
+use super::{Asked, Mlp, Normed, Silent, Task, Wide, parameters, ranks};
 use crate::compare::assert_same;
 
 const RANKS: usize = 3;
@@ -26,22 +26,12 @@ const RANKS: usize = 3;
 const FAILS: usize = 1;
 const SAMPLES: usize = 6;
 
-/// Reads nothing, and has an allocation fail before the operation that is told.
+/// Has an allocation fail before the operation that is told.
 #[derive(Default)]
 struct Fails(AtomicIsize);
 
-impl Meter for Fails {
-    fn read(&self) -> MemoryReading {
-        MemoryReading::default()
-    }
-
-    fn start_interval(&self) {}
-
-    fn lifetime_peak(&self) -> PeakMemory {
-        PeakMemory::default()
-    }
-
-    fn failure(&self) -> Option<FailedAllocation> {
+impl Asked for Fails {
+    fn asked(&self) -> Option<FailedAllocation> {
         let left = self.0.fetch_sub(1, Ordering::SeqCst);
         (left == 1).then_some(FailedAllocation {
             asked: Bytes(7),
@@ -78,7 +68,7 @@ fn fail_together<T: Task>(shares: &[f64]) {
         let results = ranks(RANKS, |rank| {
             let own = T::part(&batch, part(SAMPLES, rank.rank(), RANKS));
             let model = model.valid().train();
-            let meter = Arc::new(Fails::default());
+            let meter = Arc::new(Silent(Fails::default()));
             let recorded = rekindle::record(&model, &own, T::loss).expect("recorded");
             let recorded = recorded
                 .with_meter(meter.clone())
@@ -88,6 +78,7 @@ fn fail_together<T: Task>(shares: &[f64]) {
             if rank.rank() == FAILS {
                 let operations = step.graph().1.operations().len() as f64;
                 meter
+                    .0
                     .0
                     .store((operations * share) as isize, Ordering::SeqCst);
             }
@@ -126,7 +117,7 @@ fn ranks_that_update_in_the_backward_pass_tell_alike_what_is_updated() {
             let mut model = model.valid().train();
             let start = parameters(&model);
             let mut optimizer = SgdConfig::new().init();
-            let meter = Arc::new(Fails::default());
+            let meter = Arc::new(Silent(Fails::default()));
             let recorded = rekindle::record(&model, &own, Wide::loss).expect("recorded");
             let recorded = recorded.with_update_in_backward(&optimizer);
             let recorded = recorded
@@ -136,6 +127,7 @@ fn ranks_that_update_in_the_backward_pass_tell_alike_what_is_updated() {
             if rank.rank() == FAILS {
                 let operations = step.graph().1.operations().len() as f64;
                 meter
+                    .0
                     .0
                     .store((operations * share) as isize, Ordering::SeqCst);
             }
@@ -204,7 +196,7 @@ fn a_rank_that_cannot_plan_is_named_by_all() {
         let model = model.valid().train();
         let recorded = rekindle::record(&model, &batch, Mlp::loss).expect("recorded");
         let budget = Bytes(if rank.rank() == FAILS { 1 } else { u64::MAX });
-        let recorded = recorded.with_meter(Arc::new(Fails::default()));
+        let recorded = recorded.with_meter(Arc::new(Silent(Fails::default())));
         recorded
             .with_reducer(rank)
             .within(budget)

@@ -12,13 +12,13 @@ use burn::{
     tensor::Device,
 };
 use rekindle::{
-    meter::{FailedAllocation, HostMeter, MemoryReading, Meter, PeakMemory},
+    meter::{FailedAllocation, HostMeter, Meter},
     record::{ExchangeReading, Rate, RecordError, StepPlan, Wanted},
     reduce::{Clock, Reducer, in_process, part},
 };
 use rekindle_plan::{Bytes, Seconds};
 
-use super::{Task, WIDE, Wide, each};
+use super::{Asked, Silent, Task, WIDE, Wide, each};
 
 #[test]
 fn what_is_exchanged_is_in_the_budget() {
@@ -70,7 +70,7 @@ const TOLERANCE: f64 = 1e-3;
 /// bucket is done.
 const TOLERANCE_OF_UPDATES: f64 = 0.15;
 
-/// Reads nothing; by its rank's clock each step of a program takes as long as `seconds` say.
+/// By its rank's clock each step of a program takes as long as `seconds` say.
 struct Paced {
     clock: Clock,
     seconds: Mutex<VecDeque<f64>>,
@@ -85,19 +85,8 @@ impl Paced {
     }
 }
 
-impl Meter for Paced {
-    fn read(&self) -> MemoryReading {
-        MemoryReading::default()
-    }
-
-    fn start_interval(&self) {}
-
-    fn lifetime_peak(&self) -> PeakMemory {
-        PeakMemory::default()
-    }
-
-    /// Is asked after each step of a program.
-    fn failure(&self) -> Option<FailedAllocation> {
+impl Asked for Paced {
+    fn asked(&self) -> Option<FailedAllocation> {
         self.next();
         None
     }
@@ -128,10 +117,10 @@ fn shared(
         let own = Wide::part(batch, part(16, rank.rank(), RANKS));
         let mut model = model.valid().train();
         let mut optimizer = SgdConfig::new().init();
-        let meter = Arc::new(Paced {
+        let meter = Arc::new(Silent(Paced {
             clock: rank.clock(),
             seconds: Mutex::default(),
-        });
+        }));
         let recorded = rekindle::record(&model, &own, Wide::loss).expect("recorded");
         let recorded = recorded.with_meter(meter.clone());
         let recorded = recorded.with_reducer(rank.clone());
@@ -161,15 +150,15 @@ fn shared(
             *pace.lock().expect("no panic") = seconds.collect();
         }
         paced.wait();
-        *meter.seconds.lock().expect("no panic") = pace.lock().expect("no panic").clone();
+        *meter.0.seconds.lock().expect("no panic") = pace.lock().expect("no panic").clone();
         let started = rank.clock().now();
-        meter.next();
+        meter.0.next();
         let output = match in_backward {
             true => step.run_updating(&mut model, own, 1e-3, &mut optimizer),
             false => step.run(&model, own),
         };
         let output = output.expect("run");
-        assert!(meter.seconds.lock().expect("no panic").is_empty());
+        assert!(meter.0.seconds.lock().expect("no panic").is_empty());
         Shared {
             plan: step.plan(),
             took: (rank.clock().now() - started).as_secs_f64(),

@@ -124,7 +124,7 @@ fn shared<T: Task>(rank: InProcess, (model, batches): (&T::Model, &[T::Batch]), 
     };
     // What other ranks hold is not this one's.
     let mut step = recorded
-        .with_meter(Arc::new(Silent))
+        .with_meter(Arc::new(Silent(())))
         .with_reducer(rank.clone())
         .plain()
         .expect("planned");
