@@ -126,10 +126,7 @@ fn check_ranks(args: &SweepArgs, config: &Config) -> Outcome {
     let Some(&ranks) = args.ranks.iter().max().filter(|ranks| **ranks > 1) else {
         return Ok(());
     };
-    let batch = config.training.batch;
-    if batch < ranks {
-        return Err(Failure::usage(RanksRefused::FewSamples { batch, ranks }));
-    }
+    RanksRefused::check_samples(config.training.batch, ranks).map_err(Failure::usage)?;
     let can_train = || {
         let found = Command::new("mpirun").arg("--version").output();
         cfg!(feature = "mpi") && found.is_ok()

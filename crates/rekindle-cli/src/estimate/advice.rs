@@ -1,6 +1,6 @@
 //! Whether a model fits a limit, and what would.
 
-use std::fmt;
+use std::{convert::Infallible, fmt};
 
 use rekindle::profile::{Measured, with_reserve};
 use rekindle_plan::{Bytes, Plan, PlanError, PlanRequest, PlannerKind, Seconds, Source, planner};
@@ -8,7 +8,7 @@ use rekindle_train::{counted::Counted, settings::TrainSettings};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, max::search::largest};
 
 /// The most memory that there is.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -140,16 +140,11 @@ fn fitting_batch(counted: &Counted<'_>, limit: Bytes) -> Option<usize> {
         };
         optimal(&smaller.chain(), limit).is_ok()
     };
-    let (mut fitting, mut not) = (0, counted.settings.micro_batch());
-    while not - fitting > 1 {
-        let middle = fitting + (not - fitting) / 2;
-        if fits(middle) {
-            fitting = middle;
-        } else {
-            not = middle;
-        }
-    }
-    (fitting > 0).then(|| fitting * counted.settings.accumulate.max(1))
+    let smaller = counted.settings.micro_batch().saturating_sub(1);
+    let Ok(found) = largest(smaller, smaller.div_ceil(2), 2.0, 0.0, |samples| {
+        Ok::<_, Infallible>(fits(samples))
+    });
+    found.map(|samples| samples * counted.settings.accumulate.max(1))
 }
 
 impl fmt::Display for Advice {

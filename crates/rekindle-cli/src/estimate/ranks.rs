@@ -1,5 +1,7 @@
 //! What several ranks take and give, from shapes.
 
+use std::convert::Infallible;
+
 use rekindle::{
     profile::with_reserve,
     record::{Rate, Ring},
@@ -16,6 +18,7 @@ use super::Limit;
 use crate::{
     config::Config,
     failure::Failure,
+    max::search::largest,
     network::{Flops, LinkChoice, in_words},
     table::{self, thousands},
 };
@@ -80,13 +83,7 @@ impl RanksEstimate {
         limit: Option<&Limit>,
     ) -> Result<Self, Failure> {
         let whole = config.training.batch;
-        if whole < ranks {
-            let refused = RanksRefused::FewSamples {
-                batch: whole,
-                ranks,
-            };
-            return Err(Failure::usage(refused));
-        }
+        RanksRefused::check_samples(whole, ranks).map_err(Failure::usage)?;
         let settings = |batch| TrainSettings {
             batch,
             ..config.training.clone()
@@ -105,10 +102,11 @@ impl RanksEstimate {
         let own = settings(whole.div_ceil(ranks));
         let parts = own.accumulate.max(1);
         let largest = limit.and_then(|limit| {
-            largest(|samples| {
+            let Ok(found) = largest(MOST_SAMPLES, 1, 2.0, 0.0, |samples| {
                 let peak = peak(&settings(samples * parts));
-                peak.is_ok_and(|peak| with_reserve(peak) <= limit.bytes)
-            })
+                Ok::<_, Infallible>(peak.is_ok_and(|peak| with_reserve(peak) <= limit.bytes))
+            });
+            found
         });
         let links = match asked.flops {
             Some(flops) if !asked.links.is_empty() => {
@@ -138,22 +136,6 @@ impl RanksEstimate {
             links,
         })
     }
-}
-
-/// The largest number of samples that fits.
-fn largest(fits: impl Fn(usize) -> bool) -> Option<usize> {
-    let (mut fitting, mut not) = (0, 1);
-    while not < MOST_SAMPLES && fits(not) {
-        (fitting, not) = (not, 2 * not);
-    }
-    while not - fitting > 1 {
-        let middle = fitting + (not - fitting) / 2;
-        match fits(middle) {
-            true => fitting = middle,
-            false => not = middle,
-        }
-    }
-    (fitting > 0).then_some(fitting)
 }
 
 /// For people.

@@ -64,7 +64,9 @@ impl<'a> Runner<'a> {
         };
         let training = point.of(training);
         let failed = |outcome, message| SweepRow::not_done(point, chosen, outcome, message);
-        let answer = match (point, self.args.link) {
+        // Of several ranks alone, whose rows are then predicted.
+        let link = self.args.link.filter(|_| matches!(point, Point::Ranks(_)));
+        let answer = match (point, link) {
             (Point::Ranks(ranks @ 2..), None) => {
                 let mut mpirun = Command::new("mpirun");
                 // More ranks than cores, if need be, by the names of Open MPI 4 and 5.
@@ -88,7 +90,7 @@ impl<'a> Runner<'a> {
             _ => self.children.ask(&Task::Train(Box::new(training))),
         };
         let row = match answer {
-            Ok(answer) if matches!((point, self.args.link), (Point::Ranks(_), Some(_))) => {
+            Ok(answer) if link.is_some() => {
                 let plan: PlanFile = serde_json::from_str(&answer).map_err(Failure::other)?;
                 SweepRow::predicted(point, chosen, &plan, self.batch)
             }
