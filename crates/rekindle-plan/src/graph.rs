@@ -245,6 +245,18 @@ impl Graph {
         (0..self.operations.len() as u32).map(OperationId)
     }
 
+    /// The tensor whose storage each tensor shares through views: itself where no view is involved.
+    pub fn roots(&self) -> Vec<TensorId> {
+        let mut roots: Vec<TensorId> = self.tensor_ids().collect();
+        for operation in self.operations.iter().filter(|one| one.view) {
+            let root = operation.inputs.first().map(|input| roots[input.index()]);
+            for output in &operation.outputs {
+                roots[output.index()] = root.unwrap_or(*output);
+            }
+        }
+        roots
+    }
+
     /// All tensors' numbers.
     pub fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
         (0..self.tensors.len() as u32).map(TensorId)

@@ -28,7 +28,6 @@ impl Index {
     pub(crate) fn new(graph: &Graph) -> Index {
         let tensors = graph.tensors.len();
         let mut maker = vec![None; tensors];
-        let mut root: Vec<TensorId> = graph.tensor_ids().collect();
         let mut pairs: Vec<(TensorId, OperationId)> = Vec::new();
         let mut moves: Vec<Option<Moves>> = Vec::new();
         for (id, operation) in graph.operation_ids().zip(&graph.operations) {
@@ -46,9 +45,6 @@ impl Index {
             }
             for &output in &operation.outputs {
                 maker[output.index()] = Some(id);
-                if operation.view {
-                    root[output.index()] = root[operation.inputs[0].index()];
-                }
             }
             pairs.extend(operation.inputs.iter().map(|&input| (input, id)));
         }
@@ -65,7 +61,7 @@ impl Index {
         }
         Index {
             maker,
-            root,
+            root: graph.roots(),
             readers: pairs.into_iter().map(|(_, reader)| reader).collect(),
             ends,
             moves,

@@ -71,7 +71,7 @@ pub(super) fn settled(graph: &Graph, operations: Vec<OperationId>) -> Vec<Operat
     if graph.updates().is_empty() {
         return operations;
     }
-    let roots = roots(graph);
+    let roots = graph.roots();
     let mut made: Vec<Option<usize>> = vec![None; graph.tensors.len()];
     let mut read: Vec<Option<usize>> = vec![None; graph.tensors.len()];
     let mut updates: Vec<(Option<usize>, OperationId, TensorId)> = Vec::new();
@@ -123,7 +123,7 @@ impl Replaced {
     pub(super) fn new(graph: &Graph) -> Replaced {
         let updates = !graph.updates().is_empty();
         let (roots, tensors) = match updates {
-            true => (roots(graph), graph.tensors.len()),
+            true => (graph.roots(), graph.tensors.len()),
             false => (Vec::new(), 0),
         };
         Replaced {
@@ -144,16 +144,4 @@ impl Replaced {
         }
         read
     }
-}
-
-/// The tensor whose storage each tensor shares through views.
-fn roots(graph: &Graph) -> Vec<TensorId> {
-    let mut roots: Vec<TensorId> = graph.tensor_ids().collect();
-    for operation in graph.operations.iter().filter(|o| o.view) {
-        let root = operation.inputs.first().map(|input| roots[input.index()]);
-        for output in &operation.outputs {
-            roots[output.index()] = root.unwrap_or(*output);
-        }
-    }
-    roots
 }

@@ -111,9 +111,7 @@ impl Ranks {
         ranks.cost = Some(exchange_cost::measured(&ranks, recording, device)?);
         Ok(ranks)
     }
-}
 
-impl Ranks {
     /// What the exchange takes of a step.
     pub(super) fn predicted(&self, timetable: &Timetable) -> Option<StepExchange> {
         let cost = self.cost?;

@@ -85,12 +85,10 @@ enum Lies {
 }
 
 impl Lies {
-    const BOTH: [Self; 2] = [Self::Alike, Self::Turned];
-
     /// A gradient of zeros for a parameter like this one.
     fn zeros<const D: usize>(self, mut shape: [usize; D], like: &Tensor<D>) -> Tensor<D> {
         let zeros = |shape| Tensor::zeros(shape, (&like.device(), like.dtype())).without_autodiff();
-        match self == Self::Turned && D > 1 {
+        match self == Self::Turned {
             true => {
                 shape.swap(0, 1);
                 zeros(shape).swap_dims(0, 1)
@@ -124,14 +122,19 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         let one = match self.known.get(&key) {
             Some(one) => *one,
             None => {
+                let tried = |lies| match (self.update, self.trial) {
+                    (Update::After, Trial::Whole) => self.step(param, lies),
+                    (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
+                    (Update::InBackward, _) => self.step_alone(param, lies, false),
+                };
+                // Vectors cannot be turned. Whole matrices, which may be large, have no turned gradients but where they are
+                // tied, and these take a copy more.
+                let whole = (self.update, self.trial) == (Update::After, Trial::Whole);
+                let turns = D > if whole { 2 } else { 1 };
                 let step = || {
-                    Lies::BOTH.map(|lies| match (self.update, self.trial) {
-                        // The large matrices have no turned gradients but where they are tied, and these take a copy more.
-                        (Update::After, Trial::Whole) if D <= 2 => self.step(param, Lies::Alike),
-                        (Update::After, Trial::Whole) => self.step(param, lies),
-                        (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
-                        (Update::InBackward, _) => self.step_alone(param, lies, false),
-                    })
+                    let alike = tried(Lies::Alike);
+                    let turned = turns.then(|| tried(Lies::Turned));
+                    [alike, turned.unwrap_or(alike)]
                 };
                 // The first step of a process makes tables that stay.
                 step();

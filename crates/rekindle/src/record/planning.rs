@@ -281,18 +281,12 @@ impl<A> Measured<A> {
 
     /// What gradients' storage takes beyond their numbers.
     fn beside_gradients(&self, graph: &Graph) -> Bytes {
-        let tensors = graph.tensors.iter();
-        let mut storage: Vec<Bytes> = tensors.map(|tensor| tensor.bytes).collect();
-        // In recorded order: what is viewed comes first.
-        for view in graph.operations.iter().filter(|one| one.view) {
-            if let (Some(output), Some(viewed)) = (view.outputs.first(), view.inputs.first()) {
-                storage[output.0 as usize] = storage[viewed.0 as usize];
-            }
-        }
+        let roots = graph.roots();
+        let storage = |tensor: usize| graph.tensors[roots[tensor].0 as usize].bytes;
         let parameters = self.recording.parameters.iter();
         let gradients = parameters.filter_map(|one| one.gradient);
         gradients
-            .map(|one| storage[one] - Bytes(self.recording.tensors.value_bytes(one)))
+            .map(|one| storage(one) - Bytes(self.recording.tensors.value_bytes(one)))
             .sum()
     }
 
@@ -386,21 +380,18 @@ fn planned_once<A>(
             offloaded,
             on_device,
         } = plan;
-        let spans = {
+        let (spans, timetables) = {
             let linked = graph.linked(&offloaded, planning.link.as_ref());
             let linked = linked.map_err(GraphPlanError::from)?;
-            super::staged::stages(&graph).spans(&linked, &program)
-        };
-        let timetables = planning.shared.then(|| {
-            let linked = graph.linked(&offloaded, planning.link.as_ref());
-            let (Ok(linked), Ok(plain)) = (linked, Program::recorded(&graph)) else {
-                // Both were found when the plan was made.
-                return Default::default();
-            };
+            let spans = super::staged::stages(&graph).spans(&linked, &program);
             let of =
                 |graph: &Graph, program: &Program| timetable(&measured.recording, graph, program);
-            [of(&linked, &program), of(&graph, &plain)]
-        });
+            let timetables = match planning.shared {
+                true => Some([of(&linked, &program), of(&graph, &plain_order(&graph)?)]),
+                false => None,
+            };
+            (spans, timetables)
+        };
         let mut planned = Planned {
             timetables,
             offload: planning
@@ -494,10 +485,13 @@ pub(super) fn chosen(
         Err(GraphPlanError::Infeasible { smallest, .. }) => return Err(infeasible(smallest)),
         Err(error) => return Err(error.into()),
     };
-    let plain = Program::recorded(graph)
-        .map_err(|error| RecordError::Capture(error.to_string()))
-        .map(|plain| simulate(graph, &plain))?;
+    let plain = simulate(graph, &plain_order(graph)?);
     Ok((plan, plain))
+}
+
+/// The order in which the operations were recorded.
+fn plain_order(graph: &Graph) -> Result<Program, RecordError> {
+    Program::recorded(graph).map_err(|error| RecordError::Capture(error.to_string()))
 }
 
 /// Share of a budget that plans do not get: what a step takes varies a little from run to run, by the scratch of kernels
