@@ -15,7 +15,10 @@ use rekindle_plan::{Bytes, PlanError, PlannerKind};
 use rekindle_train::{
     RunDirError, TrainError, WeightsError,
     data::{DataError, error::Blame},
-    device::{DeviceError, device_fault, innermost_cause, refused_kernel, seal_kernels},
+    device::{
+        DeviceError, address_space_left, device_fault, innermost_cause, refused_kernel,
+        seal_kernels,
+    },
     model::largest::TensorRole,
     session::{Planned, RunError, holders},
     shortage::speaks_of_memory,
@@ -376,6 +379,33 @@ pub fn report_exhausted_memory() {
         let _ = writeln!(stderr, "; {SMALLER}");
         std::process::exit(exit::OUT_OF_MEMORY);
     });
+}
+
+/// Refuses to start where the address space has a limit that leaves too little for stacks. Beyond it neither the main
+/// stack can grow (SIGSEGV) nor can the C library register what a thread frees at its end (SIGABRT): no code of ours
+/// runs then that could say so.
+pub fn check_address_space() -> Outcome {
+    /// For the main stack, which may grow to 8 MiB, and what libraries take as they start.
+    const PROCESS: u64 = 24 << 20;
+    /// For a thread of the pool: its stack and what it allocates first.
+    const THREAD: u64 = 3 << 20;
+    let asked = std::env::var("RAYON_NUM_THREADS").ok();
+    let threads = asked
+        .and_then(|asked| asked.parse().ok())
+        .filter(|threads| *threads > 0);
+    let threads = threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |all| all.get() as u64));
+    let needed = Bytes(PROCESS + threads.saturating_mul(THREAD));
+    match address_space_left() {
+        Some(left) if left < needed => Err(Failure::with_help(
+            exit::OUT_OF_MEMORY,
+            format_args!(
+                "the limit of the address space leaves {left} of memory, and {threads} threads need {needed} to start"
+            ),
+            "raise the limit (`ulimit -v`); `RAYON_NUM_THREADS=1` needs less",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a panic's message is that of a thread that the system did not start: both the standard library's and rayon's hold the

@@ -94,6 +94,10 @@ fn main() {
         failure::end(Err(refusal));
     }
     failure::report_panics_as_bugs();
+    if let Err(refusal) = failure::check_address_space() {
+        ranks::leave_to_first(refusal.code);
+        failure::end(Err(refusal));
+    }
     stop::listen();
     let result = match command {
         Command::Estimate(args) => commands::estimate::run(&args),

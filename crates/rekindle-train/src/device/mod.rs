@@ -25,7 +25,7 @@ pub use nvidia::cuda_parts;
 pub use nvml::{NvmlError, NvmlMemory, nvml_memory};
 pub use open::{DeviceError, OpenDevice, open};
 pub use pools::pool_overhead;
-pub use probe::{DeviceInfo, Obstacle, Unavailable, probe, probe_kind};
+pub use probe::{DeviceInfo, Obstacle, Unavailable, address_space_left, probe, probe_kind};
 pub use process::{GpuProcess, gpu_processes};
 
 /// Has CUDA found where the backend looks for it, where this build has CUDA. Call it first in `main`: the environment may

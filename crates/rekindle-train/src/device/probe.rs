@@ -228,7 +228,13 @@ fn limited(system: &System) -> (Bytes, Bytes) {
     (Bytes(total), Bytes(free))
 }
 
-/// The limit of the process's address space (`ulimit -v`) and what is left of it, where there is one.
+/// What is left of the process's address space, where it has a limit (`ulimit -v`).
+#[must_use]
+pub fn address_space_left() -> Option<Bytes> {
+    address_space().map(|(_, left)| Bytes(left))
+}
+
+/// The limit of the process's address space and what is left of it, where there is one.
 fn address_space() -> Option<(u64, u64)> {
     // Only Linux has these files.
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
