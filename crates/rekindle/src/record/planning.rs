@@ -4,7 +4,7 @@
 //! 2. It runs a few times, and every operation is measured.
 //! 3. The measured graph is planned for the budget, less all that the process holds besides.
 
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{collections::HashSet, rc::Rc, sync::Arc, time::Duration};
 
 use burn::tensor::{DType, Device, DispatchTensor, Shape};
 use rekindle_plan::{
@@ -279,15 +279,24 @@ impl<A> Measured<A> {
         bytes.sum()
     }
 
+    /// What gradients' storage takes: of views, that behind them, which is counted once.
+    fn gradient_bytes(&self, graph: &Graph) -> Bytes {
+        let (gradients, _) = gradients(&self.recording);
+        let roots = graph.roots();
+        let storage: HashSet<TensorId> = gradients.iter().map(|one| roots[one.index()]).collect();
+        let storage = storage.into_iter();
+        storage.map(|root| graph.tensors[root.index()].bytes).sum()
+    }
+
     /// What gradients' storage takes beyond their numbers.
     fn beside_gradients(&self, graph: &Graph) -> Bytes {
-        let roots = graph.roots();
-        let storage = |tensor: usize| graph.tensors[roots[tensor].0 as usize].bytes;
-        let parameters = self.recording.parameters.iter();
-        let gradients = parameters.filter_map(|one| one.gradient);
-        gradients
-            .map(|one| storage(one) - Bytes(self.recording.tensors.value_bytes(one)))
-            .sum()
+        let gradients = self
+            .recording
+            .parameters
+            .iter()
+            .filter_map(|one| one.gradient);
+        let numbers = gradients.map(|one| Bytes(self.recording.tensors.value_bytes(one)));
+        self.gradient_bytes(graph) - numbers.sum()
     }
 
     /// What the step holds that is neither the program's nor the process's: constants, views, tables.
@@ -362,11 +371,10 @@ fn planned_once<A>(
             (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
         };
         graph.fixed_bytes = base + planning.staging + measured.own_bytes() + state + beside;
-        let gradients: Bytes = measured
-            .recording
-            .gradients()
-            .map(|gradient| graph.tensors[gradient].bytes)
-            .sum();
+        let gradients = match planning.update {
+            Update::After => measured.gradient_bytes(&graph),
+            Update::InBackward => Bytes::ZERO,
+        };
         let updating = base + beside + state + gradients + optimizer.temp_bytes;
         let request = (planning.budget, planning.slots, planning.elsewhere);
         let (plan, plain) = chosen(&graph, updating, &planning.wanted, request, planning.link)?;
