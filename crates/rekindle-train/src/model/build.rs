@@ -46,7 +46,7 @@ pub enum BuildError {
 
 /// Builds a module for each stage, with all parameters drawn in `f32` and rounded to `dtype`.
 ///
-/// Memory: the parameters, plus up to twice the largest one on the host while it is drawn, and the largest layer in `f32`.
+/// Memory: the parameters, plus the largest one on the host while it is drawn, and the largest layer in `f32`.
 ///
 /// # Errors
 ///

@@ -38,9 +38,8 @@ pub(super) fn mirrored_weight(
 ) -> Vec<f32> {
     let rows = if pairs_in { inputs / 2 } else { inputs };
     let columns = outputs / 2;
-    let matrix = orthogonal(rows, columns, device);
     let mut weight = vec![0.0; inputs * outputs];
-    for (row, values) in matrix.chunks_exact(columns).enumerate() {
+    orthogonal(rows, columns, device, |row, values| {
         for (column, &value) in values.iter().enumerate() {
             weight[row * outputs + column] = value;
             weight[row * outputs + columns + column] = -value;
@@ -49,14 +48,14 @@ pub(super) fn mirrored_weight(
                 weight[(rows + row) * outputs + columns + column] = value;
             }
         }
-    }
+    });
     weight
 }
 
-/// A `rows` x `columns` part of an orthogonal matrix, scaled by `sqrt(columns / rows)` where it is wide.
-fn orthogonal(rows: usize, columns: usize, device: &Device) -> Vec<f32> {
+/// Gives the rows, one by one, of a `rows` x `columns` part of an orthogonal matrix, scaled by `sqrt(columns / rows)` where it is
+/// wide. A reflection changes each row by itself, so that no matrix is held: of a tall one it would be square.
+fn orthogonal(rows: usize, columns: usize, device: &Device, mut give: impl FnMut(usize, &[f32])) {
     let size = rows.max(columns);
-    let reflections = size.min(REFLECTIONS);
     let draw = |count: usize| -> Vec<f32> {
         let tensor = Tensor::<1>::random([count], Distribution::Normal(0.0, 1.0), device);
         tensor.into_data().iter::<f32>().collect()
@@ -65,26 +64,25 @@ fn orthogonal(rows: usize, columns: usize, device: &Device) -> Vec<f32> {
     let mut order: Vec<usize> = (0..size).collect();
     order.sort_by(|&a, &b| order_by[a].total_cmp(&order_by[b]));
     let signs = draw(size);
-
-    let mut matrix = vec![0.0_f32; rows * size];
-    for (row, values) in matrix.chunks_exact_mut(size).enumerate() {
-        values[order[row]] = 1.0_f32.copysign(signs[row]);
-    }
-    for _ in 0..reflections {
+    let normals = (0..size.min(REFLECTIONS)).map(|_| {
         let normal = draw(size);
         let squares: f32 = normal.iter().map(|x| x * x).sum();
-        for values in matrix.chunks_exact_mut(size) {
-            let along: f32 = values.iter().zip(&normal).map(|(x, n)| x * n).sum();
-            let twice = 2.0 * along / squares.max(f32::MIN_POSITIVE);
-            values
-                .iter_mut()
-                .zip(&normal)
-                .for_each(|(x, n)| *x -= twice * n);
-        }
-    }
+        (normal, squares.max(f32::MIN_POSITIVE))
+    });
+    let normals: Vec<(Vec<f32>, f32)> = normals.collect();
+
     let scale = (columns as f32 / rows as f32).sqrt().max(1.0);
-    matrix
-        .chunks_exact(size)
-        .flat_map(|values| values[..columns].iter().map(move |x| x * scale))
-        .collect()
+    let mut values = vec![0.0_f32; size];
+    for row in 0..rows {
+        values.fill(0.0);
+        values[order[row]] = 1.0_f32.copysign(signs[row]);
+        for (normal, squares) in &normals {
+            let along: f32 = values.iter().zip(normal).map(|(x, n)| x * n).sum();
+            let twice = 2.0 * along / squares;
+            let pairs = values.iter_mut().zip(normal);
+            pairs.for_each(|(x, n)| *x -= twice * n);
+        }
+        values[..columns].iter_mut().for_each(|x| *x *= scale);
+        give(row, &values[..columns]);
+    }
 }

@@ -5,7 +5,11 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Device, Distribution, Tensor},
 };
-use rekindle::{Dtype, layer::Layer};
+use rekindle::{
+    Dtype,
+    layer::Layer,
+    meter::{HostMeter, Meter},
+};
 use rekindle_train::model::{
     build::{BuildError, build},
     spec::{LayerSpec, ModelSpec, Padding, SampleShape},
@@ -61,6 +65,7 @@ fn a_built_model_is_reproducible_complete_and_keeps_its_signal() {
     parameters_are_counted_named_and_shared();
     stages_of_another_model_are_refused();
     linear_stacks_start_as_orthogonal_maps();
+    a_tall_layer_takes_its_own_size_while_it_is_drawn();
     for activation in [LayerSpec::Gelu, LayerSpec::Relu] {
         deep_stacks_keep_their_signal(&activation, 128, 2.0);
         // Without pairs, the size of a signal wanders in a narrow stack.
@@ -221,6 +226,24 @@ fn linear_stacks_start_as_orthogonal_maps() {
     let off = map.clone().matmul(map.transpose()) - Tensor::eye(inputs, &device);
     let off: f32 = off.abs().max().into_scalar();
     assert!(off < ROUNDING, "off by {off}");
+}
+
+/// As a part of a square orthogonal matrix, 64 MiB, it would take 128 times its 512 KiB.
+fn a_tall_layer_takes_its_own_size_while_it_is_drawn() {
+    let (inputs, out) = (4096, 32);
+    let linear = LayerSpec::Linear { out, bias: false };
+    let model = ModelSpec {
+        input: SampleShape::float([inputs]),
+        layers: vec![linear, LayerSpec::Relu],
+    };
+    let meter = HostMeter::new().unwrap();
+    let before = meter.read().in_use_bytes;
+    meter.start_interval();
+    let built = seeded(&model, &planned(&model), 5);
+    let taken = meter.read().peak_in_use_bytes - before;
+    let weight = (inputs * out * size_of::<f32>()) as u64;
+    assert!((weight..3 * weight).contains(&taken.0), "{taken}");
+    drop(built);
 }
 
 /// 63 layers of one activation keep the size of values and gradients within a factor.
