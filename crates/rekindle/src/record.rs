@@ -217,6 +217,7 @@ struct Options<M> {
     elsewhere: Option<PlanElsewhere>,
     link: Option<Link>,
     later: Bytes,
+    between: Bytes,
     reducer: Option<Arc<dyn Reducer>>,
 }
 
@@ -233,6 +234,7 @@ impl<M> Default for Options<M> {
             elsewhere: None,
             link: None,
             later: Bytes::ZERO,
+            between: Bytes::ZERO,
             reducer: None,
         }
     }
@@ -352,6 +354,14 @@ where
     #[must_use]
     pub fn with_held(mut self, bytes: Bytes) -> Self {
         self.options.later = bytes;
+        self
+    }
+
+    /// Counts bytes that will be taken for a while between steps, when neither activations nor gradients are there, such as
+    /// copies that a snapshot is written from.
+    #[must_use]
+    pub fn with_held_between(mut self, bytes: Bytes) -> Self {
+        self.options.between = bytes;
         self
     }
 
@@ -575,6 +585,7 @@ where
             elsewhere: self.options.elsewhere,
             link: self.options.link,
             later: self.options.later,
+            between: self.options.between,
             shared,
             staging,
             updated: false,

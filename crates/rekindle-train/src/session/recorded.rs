@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Device;
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::{Device, Tensor},
+};
 use rekindle_plan::{
     Bytes, Chain, OptimizerCost, Parts, PlanError, PlanRequest, PlannerKind, Seconds,
     graph::{GraphPlanError, GraphPlanner, OnDevice},
@@ -19,6 +22,7 @@ use crate::{
 };
 use rekindle::statistics::Statistics;
 use rekindle::{
+    dtype::Dtype,
     meter::Meter,
     profile::{StageLabel, keep_useful, with_reserve},
     record::{
@@ -29,6 +33,9 @@ use rekindle::{
 
 /// Budgets between the smallest and the plain run's at which a frontier is planned.
 const FRONTIER_BUDGETS: u64 = 12;
+
+/// A snapshot's writer: its buffer of 8 KiB, names, and what the file system's calls take.
+const WRITER_BYTES: Bytes = Bytes(32 << 10);
 
 impl Built {
     /// Records the step on the run's first batch and measures its operations: plans come after. The model keeps its
@@ -92,12 +99,36 @@ impl Built {
             .with_count(job.count)
             .with_comparison(false)
             .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
+            .with_held_between(self.saving_bytes(job, meter))
             .with_planner(job.planner.map(|planners| planners.recorded))
             .measured(job.budget(), job.free, wanted, &mut |done, of| {
                 observer.measuring(done, of)
             })?;
         step.set_share(job.part().len() as f64 / settings.batch as f64);
         Ok(step)
+    }
+
+    /// The most that a snapshot takes while it is written: a parameter's state, copied to the host, and one more of its
+    /// tensors, contiguous. Ranks that share out the state send it encoded, in a buffer that doubles as it grows.
+    fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
+        struct Largest(usize);
+        impl ModuleVisitor for Largest {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0 = self.0.max(param.shape().num_elements());
+            }
+        }
+        let sharded = job.ranks.is_sharded(job.settings);
+        if job.run_dir.is_none() && !sharded {
+            return Bytes::ZERO;
+        }
+        let mut largest = Largest(0);
+        self.model.visit(&mut largest);
+        let numbers = largest.0 as u64;
+        let contiguous = Bytes(numbers * Dtype::F32.bytes()) + WRITER_BYTES;
+        let on_host = meter.read().reserved_bytes.is_none();
+        let copies = if sharded { 3 } else { 1 };
+        let copied = Bytes(job.settings.state_bytes(numbers).0 * copies);
+        contiguous + if on_host { copied } else { Bytes::ZERO }
     }
 }
 

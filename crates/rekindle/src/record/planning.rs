@@ -137,6 +137,8 @@ pub(super) struct Planning {
     pub(super) either: Option<EitherUpdate>,
     /// What will be held while the step runs, and is not there when it is planned.
     pub(super) later: Bytes,
+    /// What will be taken for a while between steps.
+    pub(super) between: Bytes,
     /// Whether ranks share the step.
     pub(super) shared: bool,
     /// What an exchange between ranks holds while the step runs, and not while the optimizer updates.
@@ -375,7 +377,8 @@ fn planned_once<A>(
             Update::After => measured.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
         };
-        let updating = base + beside + state + gradients + optimizer.temp_bytes;
+        let after = (gradients + optimizer.temp_bytes).max(planning.between);
+        let updating = base + beside + state + after;
         let request = (planning.budget, planning.slots, planning.elsewhere);
         let (plan, plain) = chosen(&graph, updating, &planning.wanted, request, planning.link)?;
         let (plain_peak, plain_time) = (plain.peak.max(updating), plain.time);
@@ -457,7 +460,7 @@ pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program)
     timetable
 }
 
-/// The plan that is wanted, and what the plain order takes. `updating` is in use while the optimizer updates. The budget
+/// The plan that is wanted, and what the plain order takes. `updating` is in use after the step. The budget
 /// includes the reserve.
 ///
 /// # Errors
