@@ -257,6 +257,66 @@ fn a_child_whose_device_is_lost_is_started_again_from_its_snapshot() {
     assert_eq!(losses(&standin.path("run")).len(), STEPS, "{said}");
 }
 
+/// Two ranks on two GPUs: each within its budget by the driver's count, with the losses of one.
+#[cfg(feature = "mpi")]
+#[test]
+fn ranks_train_on_a_gpu_each() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let (summary, context) = (standin.path("summary"), CONTEXT.to_string());
+    let settings = [
+        COMPUTES[0],
+        COMPUTES[1],
+        COMPUTES[2],
+        ("STUB_CUDA_CONTEXT", &*context),
+        ("STUB_CUDA_DEVICES", "2"),
+        ("STUB_NVML_DEVICES", "2"),
+        ("STUB_CUDA_SUMMARY", summary.to_str().expect("text")),
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ];
+    let train = ["--steps", "4", "--count", "reserved", "-o"];
+    done(standin.train(&[&train[..], &["one"]].concat(), &settings));
+    let program = assert_cmd::cargo::cargo_bin("rekindle");
+    let ranks = |run: &'static str, more: &[&str]| {
+        let _ = fs::remove_file(&summary);
+        let started = [
+            "--oversubscribe",
+            "-n",
+            "2",
+            program.to_str().expect("text"),
+        ];
+        let arguments = ["train", "run.toml", "--device", "cuda"];
+        let all = [&started[..], &arguments, &train, &[run], more].concat();
+        let said = done(standin.command("mpirun".as_ref(), &all, &settings));
+        let counted = fs::read_to_string(&summary).expect("a summary");
+        let taken: Vec<u64> = peaks(&counted, "device bytes: peak ").collect();
+        assert_eq!(taken.len(), 2, "{counted}, {said}");
+        CONTEXT + taken.into_iter().max().expect("two")
+    };
+    let plain = ranks("two", &["--segments", "1"]);
+    let budget = CONTEXT + (plain - CONTEXT) / 4 * 3;
+    let within = ["--budget", &format!("{budget}B"), "--optimizer-state"];
+    for state in ["whole", "sharded"] {
+        let taken = ranks(state, &[&within[..], &[state]].concat());
+        println!("{state}: {taken} of {budget} bytes, plain {plain}");
+        assert!(taken <= budget, "{state}: {taken} of {budget}");
+    }
+    let losses = |run: &str| -> Vec<f64> {
+        let losses = losses(&standin.path(run)).into_iter();
+        losses.map(|loss| loss.parse().expect("a number")).collect()
+    };
+    let one = losses("one");
+    for run in ["two", "whole", "sharded"] {
+        let pairs = one.iter().zip(losses(run));
+        let off = pairs.map(|(one, other)| (one - other).abs() / one);
+        let most = off.fold(0.0, f64::max);
+        println!("{run}: losses differ by {most:e}");
+        assert!(most < 1e-6, "{run}: {most}");
+    }
+}
+
 /// Peaks of all processes in the stand-in's summary.
 fn peaks(summary: &str, what: &str) -> impl Iterator<Item = u64> {
     summary.lines().filter_map(move |line| {

@@ -58,9 +58,20 @@ impl Standin {
 
     /// The program on the stand-in, with kernels kept in `kept`.
     pub fn rekindle(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Command {
+        let program = assert_cmd::cargo::cargo_bin("rekindle");
+        self.command(&program, arguments, settings)
+    }
+
+    /// As [`rekindle`](Self::rekindle), of another program that starts it.
+    pub fn command(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        settings: &[(&str, &str)],
+    ) -> Command {
         let mut command = Command::new(&self.script);
         command
-            .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+            .arg(program)
             .args(arguments)
             .current_dir(self.folder.path())
             .env("NO_COLOR", "1")
