@@ -121,6 +121,9 @@ const TOLERANCE: f64 = 1e-4;
 /// How long a job may take. One that hangs takes longer.
 const HANGS: Duration = Duration::from_secs(120);
 
+/// How long ranks wait for each other.
+const PATIENCE: &str = "4s";
+
 /// Jobs of several processes take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -622,6 +625,7 @@ fn signalled(folder: &TempDir, signal: &str, to: Option<usize>) -> Output {
         job.args(["--mca", "odls_base_sigkill_timeout", "6"]);
     }
     job.args(["-n", "3"]).arg(cargo_bin("rekindle"));
+    job.env("REKINDLE_RANK_TIMEOUT", PATIENCE);
     let mut job = job
         .args(endless)
         .args(["-o", "run"])
@@ -659,6 +663,25 @@ fn signalled(folder: &TempDir, signal: &str, to: Option<usize>) -> Output {
     assert_ne!(output.status.code(), Some(124), "the job hangs");
     assert!(!output.status.success());
     Output { stderr, ..output }
+}
+
+#[test]
+fn a_rank_that_hangs_ends_the_job_in_time() {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    let folder = folder(MLP);
+    let output = signalled(&folder, "-STOP", Some(1));
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let words = "have not answered for 4 s: one of them hangs";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    assert!(said.contains("REKINDLE_RANK_TIMEOUT"), "{said}");
+    // From what is there a job goes on.
+    let steps = (losses(&folder, "run").len() + 5).to_string();
+    let resume = ["train", "--resume", "run", "--steps", &steps];
+    let output = ranks(2, folder.path(), &resume).output().expect("started");
+    assert!(output.status.success(), "{}", messages(&output));
 }
 
 #[test]

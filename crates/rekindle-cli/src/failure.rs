@@ -204,6 +204,9 @@ impl From<RecordError> for Failure {
                 report: said(error),
             },
             RecordError::Reduce(ReduceError::Differ { .. }) => Self::usage(error),
+            RecordError::Reduce(ReduceError::TimedOut { .. }) => {
+                Self::with_help(exit::RANK_HANGS, &error, SLOW_RANK)
+            }
             RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
             RecordError::PartlyUpdated { source, .. } => {
                 let code = Self::from((**source).clone()).code;
@@ -233,6 +236,10 @@ fn advised(smallest: Bytes) -> String {
 const FINITE: &str = "try a smaller learning rate or `clip`, and with `f16` `--loss-scale dynamic` or `--dtype bf16`; \
                       `--on-nonfinite skip` leaves such updates out, unless each is made in the backward pass; what was saved is from \
                       before";
+
+/// What to do where a rank does not answer.
+const SLOW_RANK: &str = "`--resume RUN_DIR` continues from the last snapshot; `REKINDLE_RANK_TIMEOUT=30min` has ranks wait for each \
+                         other so long";
 
 /// What to do where a step failed after it had updated some parameters.
 const PARTLY: &str = "`--resume RUN_DIR` continues from the last snapshot; with `--update after` a step that fails leaves nothing";

@@ -24,6 +24,9 @@ use crate::{
 /// How long ranks wait for rank 0 to have its say: `mpirun` ends them all after the first that fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How much later than the rank before it a rank says that another hangs: Open MPI waits for a second before it ends the others.
+const TURN: Duration = Duration::from_secs(2);
+
 /// What `mpirun` says of this process in its environment.
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "rank 0 refuses"))]
 struct Launched {
@@ -155,7 +158,10 @@ pub fn planned_for(
 fn connected(launched: Launched) -> Result<Ranks, Failure> {
     use rekindle::reduce::Reducer;
 
-    let world = rekindle::mpi::world().map_err(Failure::other)?;
+    let mut world = rekindle::mpi::world().map_err(Failure::other)?;
+    if let Some(limit) = time_limit().inspect_err(|refusal| leave_to_first(refusal.code))? {
+        world = world.with_time_limit(limit);
+    }
     let (found, started) = (world.ranks(), launched.ranks);
     if found != started {
         leave_to_first(exit::USAGE);
@@ -169,6 +175,25 @@ fn connected(launched: Launched) -> Result<Ranks, Failure> {
         launched.local,
         crate::stop::asked,
     ))
+}
+
+/// How long ranks wait for each other, where the user says so.
+#[cfg(feature = "mpi")]
+fn time_limit() -> Result<Option<Duration>, Failure> {
+    use rekindle_train::run_dir::SnapshotEvery;
+
+    /// Names the time.
+    const VARIABLE: &str = "REKINDLE_RANK_TIMEOUT";
+    let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let text = text.to_string_lossy();
+    match text.parse() {
+        Ok(SnapshotEvery::Time(limit)) => Ok(Some(limit)),
+        _ => Err(Failure::usage(format!(
+            "{VARIABLE} is {text:?}, not a time such as 90s, 10min or 2h"
+        ))),
+    }
 }
 
 #[cfg(not(feature = "mpi"))]
@@ -223,6 +248,14 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     let own = End::of(&outcome);
     let rank = ranks.rank();
     let alone = |mut own: End| -> ! {
+        if own.code == exit::RANK_HANGS {
+            own.code = exit::OTHER;
+            // All but one rank find that. The first of them says it, and its end has `mpirun` end the others.
+            thread::sleep(TURN.saturating_mul(rank as u32));
+            if rank > 0 && crate::stop::asked() {
+                process::exit(own.code);
+            }
+        }
         own.message = format!("{}: {}", named(&[rank]), own.message);
         failure::end(Err(own.failure()))
     };
@@ -238,7 +271,11 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
         .filter_map(|end| serde_json::from_slice(end).ok());
     let all: Vec<End> = all.collect();
     let end = together(&all);
-    let code = end.as_ref().map_or(exit::DONE, |end| end.code);
+    let code = match end.as_ref().map(|end| end.code) {
+        None => exit::DONE,
+        Some(exit::RANK_HANGS) => exit::OTHER,
+        Some(code) => code,
+    };
     if rank == 0
         && let Some(end) = end
     {
