@@ -208,7 +208,7 @@ fn within_budgets(record: &Value, count: usize) {
     assert_eq!(Some(batch.sum()), record["batch"].as_u64());
 }
 
-/// What the exchange adds is predicted and measured, and its all-reduces are in the timeline.
+/// What the exchange adds is predicted and measured, and what the network did is in the timeline.
 fn exchanged(record: &Value, count: usize) {
     let exchange = &record["exchange"];
     let predicted = &exchange["predicted"];
@@ -219,20 +219,23 @@ fn exchanged(record: &Value, count: usize) {
     let step = record["predicted_step_s"].as_f64().expect("seconds");
     assert!(seconds("predicted_exchange_s") < step);
     // Rank 0's last bucket holds two values more.
-    let all_reduces = record["timeline"]["all_reduces"].as_array();
-    let all_reduces = all_reduces.expect("a list");
-    assert_eq!(
-        Some(all_reduces.len() as u64),
-        predicted["taken"]["buckets"].as_u64()
-    );
-    let bytes = all_reduces
-        .iter()
-        .map(|one| one["bytes"].as_u64().expect("bytes"));
-    let given = predicted["taken"]["bytes"].as_u64().expect("bytes");
-    assert_eq!(bytes.sum::<u64>(), given + 8 * all_reduces.len() as u64);
+    let taken = |key: &str| predicted["taken"][key].as_u64().expect("a number");
+    let exchanges = record["timeline"]["exchanges"].as_array().expect("a list");
+    let of = |what: &str| {
+        let of = exchanges.iter().filter(|one| one["what"] == what);
+        let bytes: Vec<u64> = of
+            .map(|one| one["bytes"].as_u64().expect("bytes"))
+            .collect();
+        (bytes.len() as u64, bytes.iter().sum::<u64>())
+    };
+    let (buckets, bytes) = of("gradients");
+    assert_eq!(buckets, taken("buckets"));
+    assert_eq!(bytes, taken("bytes") + 8 * buckets);
+    assert_eq!(of("mean").0, taken("means"));
+    assert_eq!(of("parameters").1, taken("parameters"));
 }
 
-/// A run's trace has its all-reduces on a track of their own, and its picture names them.
+/// A run's trace has what the network did on a track of its own, and its picture names it.
 fn shown_beside_the_actions(record: &Value, run: &Path) {
     let report = |file: &str| {
         let output = rekindle(run, &["report", ".", "-o", file]);
@@ -241,22 +244,20 @@ fn shown_beside_the_actions(record: &Value, run: &Path) {
     };
     let trace: Value = serde_json::from_str(&report("trace.json")).expect("JSON");
     let events = trace["traceEvents"].as_array().expect("a list");
-    let all_reduces = events.iter().filter(|event| event["name"] == "all-reduce");
-    let shown: Vec<_> = all_reduces
+    let exchanges = events.iter().filter(|event| event["cat"] == "exchange");
+    let shown: Vec<_> = exchanges
         .map(|event| {
             assert!(event["tid"] != events[0]["tid"]);
             event["args"]["bytes"].clone()
         })
         .collect();
-    let recorded = record["timeline"]["all_reduces"]
-        .as_array()
-        .expect("a list");
+    let recorded = record["timeline"]["exchanges"].as_array().expect("a list");
     let recorded: Vec<_> = recorded.iter().map(|one| one["bytes"].clone()).collect();
     assert_eq!(shown, recorded);
-    assert!(report("timeline.svg").contains("all-reduces"));
+    assert!(report("timeline.svg").contains("exchange beside"));
 }
 
-/// Trains by 1, 2 and 3 ranks, plain and within a share of what the plain step of a rank takes.
+/// Trains by 1 to 4 ranks, plain and within a share of what the plain step of a rank takes.
 fn ranks_train_as_one(config: &str, share: f64) {
     let Some(_turn) = turn() else {
         return;
@@ -266,7 +267,7 @@ fn ranks_train_as_one(config: &str, share: f64) {
     assert_eq!(alone["ranks"].as_array().map(Vec::len), Some(0));
     let expected = losses(&folder, "alone");
     assert_eq!(expected.len(), 20);
-    for count in [2, 3] {
+    for count in [2, 3, 4] {
         let [plain, tight] = ["plain", "tight"].map(|run| format!("{run}-{count}"));
         let record = trained(count, &folder, &plain, &[]);
         all_close(&expected, &losses(&folder, &plain));
@@ -286,8 +287,11 @@ fn ranks_train_as_one(config: &str, share: f64) {
         within_budgets(&record, count);
         all_close(&expected, &losses(&folder, &tight));
     }
-    trained(3, &folder, "again", &[]);
-    assert_eq!(losses(&folder, "plain-3"), losses(&folder, "again"));
+    for count in [3, 4] {
+        let [plain, again] = ["plain", "again"].map(|run| format!("{run}-{count}"));
+        trained(count, &folder, &again, &[]);
+        assert_eq!(losses(&folder, &plain), losses(&folder, &again));
+    }
 }
 
 #[test]
@@ -375,6 +379,52 @@ fn a_sharded_state_takes_its_share_of_memory_and_gives_the_same_bits() {
         );
         within_budgets(&record, count);
         assert_eq!(weights(&folder, &whole), weights(&folder, &tight));
+    }
+}
+
+#[test]
+fn a_state_is_sharded_where_a_budget_is_not_met_otherwise() {
+    let Some(_turn) = turn() else {
+        return;
+    };
+    let folder = folder(WIDE);
+    trained(1, &folder, "alone", &[]);
+    let expected = losses(&folder, "alone");
+    for count in [2, 4] {
+        let name = |run: &str| format!("{run}-{count}");
+        let peak = |record: &Value| {
+            let ranks = record["ranks"].as_array().expect("a list").iter();
+            let keys = ["predicted_peak_bytes", "measured_peak_bytes"];
+            let peaks = ranks.flat_map(|rank| keys.map(|key| rank[key].as_u64()));
+            peaks.max().flatten().expect("bytes")
+        };
+        let sharded = trained(count, &folder, &name("asked"), &SHARDED);
+        assert_eq!(sharded["optimizer_state"]["chosen"], "sharded");
+        exchanged(&sharded, count);
+        let state = &sharded["optimizer_state"];
+        // Adam keeps two numbers for each of the four-byte numbers that are sent.
+        let whole = 2 * sharded["exchange"]["predicted"]["taken"]["parameters"]
+            .as_u64()
+            .expect("bytes");
+        close(state["whole_bytes"].as_f64().expect("bytes"), whole as f64);
+        for (run, budget, chosen) in [
+            ("ample", 4 * peak(&sharded), "whole"),
+            ("tight", peak(&sharded) * 51 / 50, "sharded"),
+        ] {
+            let bytes = format!("{budget}B");
+            let record = trained(count, &folder, &name(run), &["--budget", &bytes]);
+            let state = &record["optimizer_state"];
+            eprintln!("{count} ranks, budget {budget}: {state}");
+            assert_eq!(state["chosen"], chosen);
+            let least = state["because"]["smallest_bytes"].as_u64();
+            assert_eq!(least.is_some_and(|least| least > budget), run == "tight");
+            within_budgets(&record, count);
+            all_close(&expected, &losses(&folder, &name(run)));
+            assert_eq!(
+                weights(&folder, &name("asked")),
+                weights(&folder, &name(run))
+            );
+        }
     }
 }
 

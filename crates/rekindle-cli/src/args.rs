@@ -12,7 +12,8 @@ use rekindle_plan::PlannerKind;
 use rekindle_train::{
     ExecutorKind,
     loss_scale::LossScale,
-    settings::{LossChunks, OnNonFinite, OptimizerState},
+    optimizer_state::StateChoice,
+    settings::{LossChunks, OnNonFinite},
     update::UpdateChoice,
 };
 use schemars::JsonSchema;
@@ -323,15 +324,16 @@ pub struct TrainArgs {
         value_parser = word::<OnNonFinite>()
     )]
     pub on_nonfinite: Option<OnNonFinite>,
-    /// Who keeps the optimizer's state under `mpirun`: whole (the default), every rank; or sharded, each rank a part
+    /// Who keeps the optimizer's state under `mpirun`: whole, every rank; sharded, each a part; or auto (the default),
+    /// sharded only where a budget is not met otherwise
     #[arg(
         long,
         value_name = "WHO",
         hide_possible_values = true,
         help_heading = "Training",
-        value_parser = word::<OptimizerState>()
+        value_parser = word::<StateChoice>()
     )]
-    pub optimizer_state: Option<OptimizerState>,
+    pub optimizer_state: Option<StateChoice>,
     /// Measure a few plain steps too. On the CPU, long runs do so without being asked
     #[arg(long, help_heading = "Output and checks")]
     pub compare: bool,

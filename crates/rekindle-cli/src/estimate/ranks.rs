@@ -8,13 +8,19 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
-    self as train, counted::Counted, model::cost::ElementBytes, model::kernels::Kernels,
-    ranks::RanksRefused, settings::TrainSettings,
+    self as train, ExecutorKind,
+    counted::Counted,
+    model::cost::ElementBytes,
+    model::kernels::Kernels,
+    optimizer_state::{OptimizerState, StateChoice},
+    ranks::RanksRefused,
+    settings::TrainSettings,
+    update::{UpdateChoice, Updates},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Limit;
+use super::{Limit, recorded::MOST_OPERATIONS};
 use crate::{
     config::Config,
     failure::Failure,
@@ -33,8 +39,15 @@ pub struct RanksEstimate {
     ranks: usize,
     /// The most samples of a rank in each step.
     batch: usize,
-    /// Its peak without recomputing.
+    /// Its peak without recomputing, with a whole optimizer's state.
     plain_peak_bytes: Bytes,
+    /// Who would keep the optimizer's state: sharded where no plan of the recorded step, by shapes, is within the budget, or
+    /// else the device, with a whole one; `null` where neither is known or none fits, or the step has too many operations.
+    optimizer_state: Option<OptimizerState>,
+    /// What a rank holds of a whole state.
+    whole_state_bytes: Bytes,
+    /// What it holds of a sharded one, at most.
+    sharded_state_bytes: Bytes,
     /// The largest batch of all ranks together whose plain step fits the budget, or else the device, on each; `null` where
     /// neither is known or none fits.
     largest_plain_batch: Option<usize>,
@@ -49,8 +62,11 @@ struct LinkEstimate {
     link: Rate,
     /// What a rank computes.
     computing_s: Seconds,
-    /// What the exchange of gradients adds; copies between device and network are not counted.
+    /// What the exchange adds, with a whole optimizer's state unless it would be sharded; copies between device and network
+    /// are not counted.
     exchange_s: Seconds,
+    /// What of that sending updated parameters is, or would be with a sharded state.
+    sharded_s: Seconds,
     /// The share of the step that is not the exchange.
     efficiency: f64,
 }
@@ -108,30 +124,73 @@ impl RanksEstimate {
             });
             found
         });
+        let estimate = |settings: &TrainSettings| {
+            let target = config.data.source.target();
+            train::estimate(&config.model, settings, target, ranks)
+        };
+        let step = estimate(&own)?;
+        let whole = own.state_bytes(config.shape.param_count());
+        let shared = own.state_bytes(step.fullest_share(ranks));
+        let mut optimizer_state = None;
+        if let Some(limit) = limit.filter(|_| step.operations <= MOST_OPERATIONS) {
+            let either = Updates::of(&own, ExecutorKind::Recorded, true);
+            let in_backward = match either {
+                Updates::One(_) => None,
+                Updates::ToFit | Updates::ToFitOrFaster => Some(estimate(&TrainSettings {
+                    update: UpdateChoice::InBackward,
+                    ..own.clone()
+                })?),
+            };
+            let states: &[_] = match own.optimizer_state {
+                StateChoice::Auto => &[OptimizerState::Whole, OptimizerState::Sharded],
+                StateChoice::Whole => &[OptimizerState::Whole],
+                StateChoice::Sharded => &[OptimizerState::Sharded],
+            };
+            for &state in states {
+                let held = match state {
+                    OptimizerState::Whole => whole,
+                    OptimizerState::Sharded => shared,
+                };
+                let left = Bytes(limit.bytes.0.saturating_sub(held.0));
+                for step in [Some(&step), in_backward.as_ref()].into_iter().flatten() {
+                    let fits = step.plain_peak <= left || step.within(left)?.is_some();
+                    if fits && optimizer_state.is_none() {
+                        optimizer_state = Some(state);
+                    }
+                }
+            }
+        }
+        let sharded = optimizer_state == Some(OptimizerState::Sharded);
         let links = match asked.flops {
-            Some(flops) if !asked.links.is_empty() => {
-                let target = config.data.source.target();
-                let estimate = train::estimate(&config.model, &own, target)?;
+            Some(flops) => {
                 let links = asked.links.iter().map(|&LinkChoice(link)| {
-                    let (computing, taken) = estimate.on_ranks(Ring { ranks, link }, flops.0);
+                    let ring = Ring { ranks, link };
+                    let (computing, taken) = step.on_ranks(ring, flops.0, true);
                     let taken = taken.repeated(parts);
                     let computing_s = computing * parts as f64;
-                    let exchange_s = taken.added();
+                    let exchange_s = match sharded {
+                        true => taken.added(),
+                        false => taken.added() - taken.parameters_s,
+                    };
                     LinkEstimate {
                         link,
                         computing_s,
                         exchange_s,
+                        sharded_s: taken.parameters_s,
                         efficiency: computing_s.0 / (computing_s + exchange_s).0,
                     }
                 });
                 links.collect()
             }
-            _ => Vec::new(),
+            None => Vec::new(),
         };
         Ok(Self {
             ranks,
             batch: own.batch,
             plain_peak_bytes: peak(&own)?,
+            optimizer_state,
+            whole_state_bytes: whole,
+            sharded_state_bytes: shared,
             largest_plain_batch: largest.map(|samples| samples * parts * ranks),
             links,
         })
@@ -144,6 +203,8 @@ pub fn text(all: &[RanksEstimate]) -> String {
         "\nranks",
         "samples\neach",
         "plain peak\neach",
+        "state\nwhole",
+        "state\nsharded",
         "largest\nbatch",
         "\nlink",
         "\nstep",
@@ -153,10 +214,17 @@ pub fn text(all: &[RanksEstimate]) -> String {
     let mut table = table::table(header, 0..0);
     for one in all {
         let largest = one.largest_plain_batch;
+        // The one that would be chosen is marked.
+        let state = |state, bytes: Bytes| match one.optimizer_state == Some(state) {
+            true => format!("{bytes} *"),
+            false => bytes.to_string(),
+        };
         let mut first = [
             one.ranks.to_string(),
             one.batch.to_string(),
             one.plain_peak_bytes.to_string(),
+            state(OptimizerState::Whole, one.whole_state_bytes),
+            state(OptimizerState::Sharded, one.sharded_state_bytes),
             largest.map_or("-".into(), |batch| thousands(batch as u64)),
         ];
         if one.links.is_empty() {
@@ -174,9 +242,9 @@ pub fn text(all: &[RanksEstimate]) -> String {
     }
     table::dense(&mut table, 0..header.len());
     if all.iter().all(|one| one.links.is_empty()) {
-        for column in 4..header.len() {
+        for column in 6..header.len() {
             table::hide(&mut table, column);
         }
     }
-    table::shown(&table, &[6])
+    table::shown(&table, &[8])
 }

@@ -14,10 +14,10 @@ use super::{
 use crate::{
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
+    optimizer_state::{OptimizerState, ShardedBecause, StatePlan, Way},
     settings::OnNonFinite,
     update::{Candidate, InBackwardBecause, Updates},
 };
-use rekindle::statistics::Statistics;
 use rekindle::{
     meter::Meter,
     profile::{StageLabel, keep_useful, with_reserve},
@@ -26,6 +26,7 @@ use rekindle::{
         measured_link, record,
     },
 };
+use rekindle::{reduce::Shards, statistics::Statistics};
 
 /// Budgets between the smallest and the plain run's at which a frontier is planned.
 const FRONTIER_BUDGETS: u64 = 12;
@@ -69,8 +70,7 @@ impl Built {
         // come.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         let accumulated = settings.accumulated_bytes(self.shape.param_count());
-        let shards = job.ranks.shards(settings, &self.model);
-        let optimizer = AnyOptimizer::new(settings).sharded(shards);
+        let optimizer = AnyOptimizer::new(settings);
         let recorded = record(&self.model, &batch, loss).and_then(|recorded| {
             let largest = recorded.largest_tensor();
             let link = job.host.map(|bytes| measured_link(device, bytes, largest));
@@ -81,6 +81,7 @@ impl Built {
             Some(reducer) => recorded.with_reducer(reducer),
             None => recorded,
         };
+        // A sharded state has those of the whole one.
         let step = match job.updates() {
             Updates::One(Update::After) => recorded.with_optimizer(&optimizer),
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
@@ -101,13 +102,15 @@ impl Built {
     }
 }
 
-/// Plans as the schedule asks, and leaves the step with this plan.
+/// Plans as the schedule asks, in the first of some ways in which every rank has a plan, and leaves the step with this plan.
+/// Ranks do this together where there are several ways.
 pub(super) fn make_plan(
     job: &Job<'_>,
     asked: &ScheduleRequest,
     step: &mut RecordedStep,
-    labels: &[StageLabel],
-    terms: &Terms,
+    (labels, terms): (&[StageLabel], &Terms),
+    shards: Option<&Shards>,
+    ways: &[Way],
 ) -> Result<Planned, RunError> {
     let budget = asked.budget();
     let (wanted, planner) = match asked {
@@ -152,19 +155,62 @@ pub(super) fn make_plan(
             (wanted, Some(planner.clone()))
         }
     };
-    let chosen = choose(step, job.updates(), budget, &wanted);
+    let mut refused_by = Vec::new();
+    let mut ways = ways.iter().peekable();
+    let (way, chosen) = loop {
+        let Some(&way) = ways.next() else {
+            return Err(RunError::OtherRank);
+        };
+        step.set_shards(shards.filter(|_| way.state == OptimizerState::Sharded));
+        let chosen = choose(step, way.updates, budget, &wanted);
+        if ways.peek().is_none() {
+            break (way, chosen);
+        }
+        let short = match &chosen {
+            Ok(_) => Ok(None),
+            Err(RecordError::Infeasible { smallest, .. }) => Ok(Some(ShardedBecause {
+                rank: job.ranks.rank(),
+                smallest_bytes: *smallest,
+            })),
+            Err(_) => Err(()),
+        };
+        // A rank that fails in another way ends the job.
+        if !job.ranks.all(short.is_ok()).map_err(RecordError::from)? {
+            break (way, chosen);
+        }
+        match job.ranks.first(short.unwrap_or_default())? {
+            Some(short) => refused_by.push((way.state, short)),
+            None => break (way, chosen),
+        }
+    };
     // The trainer checks all parts of a batch together; updates in the backward pass are checked on the way.
     let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
     step.set_finite_check(stops && step.update() == Update::InBackward);
     match chosen {
-        Ok(because) => Ok(Planned {
-            in_backward_because: because,
-            ..current(step, labels, terms, planner)
-        }),
+        Ok(in_backward_because) => {
+            let state = |shards| step.state_cost(shards);
+            let refused_by = |state| {
+                let mut of_state = refused_by.iter().filter(|(one, _)| *one == state);
+                of_state.next().map(|(_, short)| *short)
+            };
+            // Of sharded states, all ranks tried updates after the step first.
+            let after = refused_by(OptimizerState::Sharded);
+            let after = after.map(|short| InBackwardBecause::Fits(short.smallest_bytes));
+            Ok(Planned {
+                in_backward_because: in_backward_because.or(after),
+                state: shards.map(|shards| StatePlan {
+                    chosen: way.state,
+                    because: refused_by(OptimizerState::Whole),
+                    whole_bytes: state(None).0,
+                    sharded_bytes: state(Some(shards)).0,
+                    sharded_s: state(Some(shards)).1,
+                }),
+                ..current(step, labels, terms, planner)
+            })
+        }
         Err(error) => {
             let any = |planner: GraphPlanner| {
-                let updates = job.updates();
-                choose(step, updates, Some(Bytes(1)), &planner.into()).err()
+                choose(step, way.updates, Some(Bytes(1)), &planner.into()).err()
             };
             Err(refused(error, asked, any))
         }
@@ -340,7 +386,11 @@ fn planned(
     optimizer: &OptimizerCost,
     planner: Option<String>,
 ) -> Planned {
-    let whole_step = |seconds: Seconds| seconds * terms.micro_batches as f64 + optimizer.step_s;
+    // Parts of a batch share their update, and what ranks send each other after it.
+    let exchange = plan.exchange.map(|one| one.taken);
+    let sent = exchange.unwrap_or_default().parameters_s;
+    let whole_step =
+        |seconds: Seconds| (seconds - sent) * terms.micro_batches as f64 + sent + optimizer.step_s;
     let (place, at_peak) = highest(&staged, optimizer);
     let mut actions = staged.actions();
     actions.push(rekindle_plan::Action::Optimize);
@@ -390,6 +440,7 @@ fn planned(
             taken: exchange.taken.repeated(terms.micro_batches),
             ..exchange
         }),
+        state: None,
         levers: staged.levers,
         update: match staged.levers {
             Some(_) => Update::InBackward,
