@@ -148,8 +148,8 @@ pub fn exchange(exchange: &StepExchange) -> String {
         let means = several(taken.means, "mean");
         let _ = write!(text, "; {} of {means} over ranks", taken.means_s);
     }
-    if taken.parameters > Bytes::ZERO {
-        let (time, bytes) = (taken.parameters_s, taken.parameters);
+    if taken.parameter_bytes > Bytes::ZERO {
+        let (time, bytes) = (taken.parameters_s, taken.parameter_bytes);
         let _ = write!(text, "; {time} of sending {bytes} of parameters");
     }
     text

@@ -124,6 +124,7 @@ impl From<&ReplaceArgs> for Overrides {
             loss_scale: args.loss_scale,
             update: args.update,
             loss_chunks: args.loss_chunks,
+            optimizer_state: args.optimizer_state,
             depth: args.depth,
             width: args.width,
             synthetic: args.data.is_some(),

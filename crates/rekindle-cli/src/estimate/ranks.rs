@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use rekindle::{
     profile::with_reserve,
-    record::{Rate, Ring},
+    record::{self, Rate, Ring, Update},
 };
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
@@ -41,8 +41,9 @@ pub struct RanksEstimate {
     batch: usize,
     /// Its peak without recomputing, with a whole optimizer's state.
     plain_peak_bytes: Bytes,
-    /// Who would keep the optimizer's state: sharded where no plan of the recorded step, by shapes, is within the budget, or
-    /// else the device, with a whole one; `null` where neither is known or none fits, or the step has too many operations.
+    /// Who would keep the optimizer's state. By itself it is sharded where no plan of the recorded step, by shapes, is within
+    /// the budget with a whole one; `null` where none is with either, or the step
+    /// has too many operations to be planned.
     optimizer_state: Option<OptimizerState>,
     /// What a rank holds of a whole state.
     whole_state_bytes: Bytes,
@@ -131,35 +132,18 @@ impl RanksEstimate {
         let step = estimate(&own)?;
         let whole = own.state_bytes(config.shape.param_count());
         let shared = own.state_bytes(step.fullest_share(ranks));
-        let mut optimizer_state = None;
-        if let Some(limit) = limit.filter(|_| step.operations <= MOST_OPERATIONS) {
-            let either = Updates::of(&own, ExecutorKind::Recorded, true);
-            let in_backward = match either {
-                Updates::One(_) => None,
-                Updates::ToFit | Updates::ToFitOrFaster => Some(estimate(&TrainSettings {
-                    update: UpdateChoice::InBackward,
-                    ..own.clone()
-                })?),
-            };
-            let states: &[_] = match own.optimizer_state {
-                StateChoice::Auto => &[OptimizerState::Whole, OptimizerState::Sharded],
-                StateChoice::Whole => &[OptimizerState::Whole],
-                StateChoice::Sharded => &[OptimizerState::Sharded],
-            };
-            for &state in states {
-                let held = match state {
-                    OptimizerState::Whole => whole,
-                    OptimizerState::Sharded => shared,
-                };
-                let left = Bytes(limit.bytes.0.saturating_sub(held.0));
-                for step in [Some(&step), in_backward.as_ref()].into_iter().flatten() {
-                    let fits = step.plain_peak <= left || step.within(left)?.is_some();
-                    if fits && optimizer_state.is_none() {
-                        optimizer_state = Some(state);
-                    }
-                }
-            }
+        let budget = limit.filter(|limit| limit.of == Limit::BUDGET);
+        let budget = budget.map(|limit| limit.bytes);
+        let updates = Updates::of(&own, ExecutorKind::Recorded, budget.is_some());
+        let mut steps = vec![step];
+        if updates != Updates::One(Update::After) && own.update == UpdateChoice::Auto {
+            steps.push(estimate(&TrainSettings {
+                update: UpdateChoice::InBackward,
+                ..own.clone()
+            })?);
         }
+        let optimizer_state = chosen(own.optimizer_state, [whole, shared], budget, &steps)?;
+        let step = &steps[0];
         let sharded = optimizer_state == Some(OptimizerState::Sharded);
         let links = match asked.flops {
             Some(flops) => {
@@ -195,6 +179,39 @@ impl RanksEstimate {
             links,
         })
     }
+}
+
+/// Who would keep the optimizer's state, so large whole and sharded, within a budget, of a step by either update.
+fn chosen(
+    asked: StateChoice,
+    [whole, sharded]: [Bytes; 2],
+    budget: Option<Bytes>,
+    steps: &[record::Estimate],
+) -> Result<Option<OptimizerState>, Failure> {
+    let (whole, sharded) = (
+        (OptimizerState::Whole, whole),
+        (OptimizerState::Sharded, sharded),
+    );
+    let states = match asked {
+        StateChoice::Auto => vec![whole, sharded],
+        StateChoice::Whole => vec![whole],
+        StateChoice::Sharded => vec![sharded],
+    };
+    let Some(budget) = budget else {
+        return Ok(states.first().map(|(state, _)| *state));
+    };
+    for (state, held) in states {
+        let left = Bytes(budget.0.saturating_sub(held.0));
+        for step in steps
+            .iter()
+            .filter(|step| step.operations <= MOST_OPERATIONS)
+        {
+            if step.within(left)?.is_some() {
+                return Ok(Some(state));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// For people.

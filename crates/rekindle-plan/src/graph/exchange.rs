@@ -224,7 +224,7 @@ pub struct Exchanged {
     /// What they take, with copies: all of it is waited for.
     pub means_s: Seconds,
     /// Bytes of updated parameters that ranks send each other, of a sharded optimizer.
-    pub parameters: Bytes,
+    pub parameter_bytes: Bytes,
     /// What that takes after the updates, with copies: all of it is waited for.
     pub parameters_s: Seconds,
 }
@@ -385,7 +385,7 @@ impl ExchangeCost {
             clock.finish();
         }
         for bytes in parameters {
-            clock.taken.parameters += bytes;
+            clock.taken.parameter_bytes += bytes;
             clock.taken.parameters_s += self.broadcast(bytes) + self.staged(bytes);
         }
         clock.taken

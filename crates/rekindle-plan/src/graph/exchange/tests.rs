@@ -136,7 +136,7 @@ fn updated_parameters_are_sent_one_after_the_other() {
     };
     let sizes = [10, 5000].map(Bytes);
     let taken = cost.simulate(&timetable, &buckets, sizes);
-    assert_eq!(taken.parameters, Bytes(5010));
+    assert_eq!(taken.parameter_bytes, Bytes(5010));
     let expected = of(5, 10) + of(5, 5000) + Seconds(5010.0 * 0.25);
     near(taken.parameters_s, expected);
     let measured = ExchangeCost {
