@@ -69,35 +69,32 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Those of a job, the first of which that meets every rank's budget is taken. Ranks that share out the updates make them
-    /// at the same time.
-    pub(crate) fn all(job: &Job<'_>) -> Vec<Self> {
+    /// The first of a job, and others for where that does not meet every rank's budget. Ranks that share out the updates make
+    /// them at the same time.
+    pub(crate) fn all(job: &Job<'_>) -> (Self, Vec<Self>) {
         let updates = job.updates();
         let asked = job.settings.optimizer_state;
         let whole = Self {
             state: OptimizerState::Whole,
             updates,
         };
-        // One parameter's.
         let stateless = job.settings.state_bytes(1) == Bytes::ZERO;
-        let fits = job.budget().is_none() || stateless;
-        if job.ranks.is_alone() || asked == StateChoice::Whole {
-            return vec![whole];
-        }
         let one = |update| Self {
             state: OptimizerState::Sharded,
             updates: Updates::One(update),
         };
-        let sharded = match updates {
-            Updates::One(update) => vec![one(update)],
+        let (first, others) = match updates {
+            Updates::One(update) => (one(update), Vec::new()),
             Updates::ToFit | Updates::ToFitOrFaster => {
-                vec![one(Update::After), one(Update::InBackward)]
+                (one(Update::After), vec![one(Update::InBackward)])
             }
         };
         match asked {
-            StateChoice::Auto if fits => vec![whole],
-            StateChoice::Auto => [vec![whole], sharded].concat(),
-            _ => sharded,
+            _ if job.ranks.is_alone() => (whole, Vec::new()),
+            StateChoice::Whole => (whole, Vec::new()),
+            StateChoice::Auto if job.budget().is_none() || stateless => (whole, Vec::new()),
+            StateChoice::Auto => (whole, [vec![first], others].concat()),
+            StateChoice::Sharded => (first, others),
         }
     }
 

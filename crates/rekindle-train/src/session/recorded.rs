@@ -102,15 +102,15 @@ impl Built {
     }
 }
 
-/// Plans as the schedule asks, in the first of some ways in which every rank has a plan, and leaves the step with this plan.
-/// Ranks do this together where there are several ways.
+/// Plans as the schedule asks, in this way or the first of the others in which every rank has a plan, and leaves the step with
+/// this plan. Ranks do this together where there are others.
 pub(super) fn make_plan(
     job: &Job<'_>,
     asked: &ScheduleRequest,
     step: &mut RecordedStep,
     (labels, terms): (&[StageLabel], &Terms),
     shards: Option<&Shards>,
-    ways: &[Way],
+    (mut way, others): (Way, &[Way]),
 ) -> Result<Planned, RunError> {
     let budget = asked.budget();
     let (wanted, planner) = match asked {
@@ -156,16 +156,13 @@ pub(super) fn make_plan(
         }
     };
     let mut refused_by = Vec::new();
-    let mut ways = ways.iter().peekable();
-    let (way, chosen) = loop {
-        let Some(&way) = ways.next() else {
-            return Err(RunError::OtherRank);
-        };
+    let mut others = others.iter();
+    let chosen = loop {
         step.set_shards(shards.filter(|_| way.state == OptimizerState::Sharded));
         let chosen = choose(step, way.updates, budget, &wanted);
-        if ways.peek().is_none() {
-            break (way, chosen);
-        }
+        let Some(next) = others.next() else {
+            break chosen;
+        };
         let short = match &chosen {
             Ok(_) => Ok(None),
             Err(RecordError::Infeasible { smallest, .. }) => Ok(Some(ShardedBecause {
@@ -176,12 +173,13 @@ pub(super) fn make_plan(
         };
         // A rank that fails in another way ends the job.
         if !job.ranks.all(short.is_ok()).map_err(RecordError::from)? {
-            break (way, chosen);
+            break chosen;
         }
         match job.ranks.first(short.unwrap_or_default())? {
             Some(short) => refused_by.push((way.state, short)),
-            None => break (way, chosen),
+            None => break chosen,
         }
+        way = *next;
     };
     // The trainer checks all parts of a batch together; updates in the backward pass are checked on the way.
     let stops = job.settings.on_nonfinite == OnNonFinite::Stop;

@@ -137,7 +137,8 @@ impl Subject {
     ///
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
-        let planned = self.plan_now(job, asked, &Way::all(job));
+        let (first, others) = Way::all(job);
+        let planned = self.plan_now(job, asked, (first, &others));
         let planned = with_until_now(planned, asked, peak_until_now(&*self.meter));
         planned.map_err(|error| match &job.run_dir {
             None => with_run_dir(error),
@@ -158,11 +159,7 @@ impl Subject {
     ) -> Result<Planned, RunError> {
         let way = Way::again(before, job);
         let smaller = ScheduleRequest::Plan(PlanRequest::within(budget));
-        let planned = self.plan_now(job, &smaller, &[way])?;
-        Ok(Planned {
-            state: before.state,
-            ..planned
-        })
+        self.plan_now(job, &smaller, (way, &[]))
     }
 
     /// Whose parameters are whose, where ranks share out the optimizer's state by a plan.
@@ -189,7 +186,7 @@ impl Subject {
         &mut self,
         job: &Job<'_>,
         asked: &ScheduleRequest,
-        ways: &[Way],
+        ways: (Way, &[Way]),
     ) -> Result<Planned, RunError> {
         let terms = self.terms(job);
         match &mut self.kind {
