@@ -12,7 +12,8 @@ use rekindle_plan::PlannerKind;
 use rekindle_train::{
     ExecutorKind,
     loss_scale::LossScale,
-    settings::{LossChunks, OnNonFinite, OptimizerState},
+    optimizer_state::StateChoice,
+    settings::{LossChunks, OnNonFinite},
     update::UpdateChoice,
 };
 use schemars::JsonSchema;
@@ -157,6 +158,15 @@ pub struct ReplaceArgs {
     /// Chunks in which the last layer and the loss run together: a number, auto, or whole for none
     #[arg(long, value_name = "N")]
     pub loss_chunks: Option<LossChunks>,
+    /// Who keeps the optimizer's state of several ranks: whole, every rank; sharded, each a part; or auto (the default),
+    /// sharded only where a budget is not met otherwise
+    #[arg(
+        long,
+        value_name = "WHO",
+        hide_possible_values = true,
+        value_parser = word::<StateChoice>()
+    )]
+    pub optimizer_state: Option<StateChoice>,
 }
 
 impl ReplaceArgs {
@@ -179,6 +189,7 @@ impl ReplaceArgs {
             loss_scale: self.loss_scale.or(other.loss_scale),
             update: self.update.or(other.update),
             loss_chunks: self.loss_chunks.or(other.loss_chunks),
+            optimizer_state: self.optimizer_state.or(other.optimizer_state),
         }
     }
 }
@@ -323,15 +334,6 @@ pub struct TrainArgs {
         value_parser = word::<OnNonFinite>()
     )]
     pub on_nonfinite: Option<OnNonFinite>,
-    /// Who keeps the optimizer's state under `mpirun`: whole (the default), every rank; or sharded, each rank a part
-    #[arg(
-        long,
-        value_name = "WHO",
-        hide_possible_values = true,
-        help_heading = "Training",
-        value_parser = word::<OptimizerState>()
-    )]
-    pub optimizer_state: Option<OptimizerState>,
     /// Measure a few plain steps too. On the CPU, long runs do so without being asked
     #[arg(long, help_heading = "Output and checks")]
     pub compare: bool,

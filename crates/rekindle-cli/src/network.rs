@@ -1,12 +1,15 @@
 //! The link between ranks, as it is typed, and what the exchange over it takes, in words.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt::{self, Write},
+    str::FromStr,
+};
 
 use rekindle::{
     record::{Rate, StepExchange},
     size::Size,
 };
-use rekindle_plan::Seconds;
+use rekindle_plan::{Bytes, Seconds};
 
 use crate::table::several;
 
@@ -132,7 +135,7 @@ pub fn link(exchange: &StepExchange) -> String {
 /// What the exchange adds to a step, in words.
 pub fn exchange(exchange: &StepExchange) -> String {
     let taken = &exchange.taken;
-    format!(
+    let mut text = format!(
         "adds {} to the step: {} of waiting, {} of copying; {} in {}, {} in all",
         taken.added(),
         taken.waited_s,
@@ -140,7 +143,16 @@ pub fn exchange(exchange: &StepExchange) -> String {
         taken.bytes,
         several(taken.buckets, "all-reduce"),
         taken.network_s,
-    )
+    );
+    if taken.means > 0 {
+        let means = several(taken.means, "mean");
+        let _ = write!(text, "; {} of {means} over ranks", taken.means_s);
+    }
+    if taken.parameter_bytes > Bytes::ZERO {
+        let (time, bytes) = (taken.parameters_s, taken.parameter_bytes);
+        let _ = write!(text, "; {time} of sending {bytes} of parameters");
+    }
+    text
 }
 
 #[cfg(test)]

@@ -7,7 +7,10 @@ use rekindle_plan::{
     Bytes, Chain, Schedule, Seconds,
     graph::{OperationId, TensorId},
 };
-use rekindle_train::session::{Order, Planned};
+use rekindle_train::{
+    optimizer_state::StatePlan,
+    session::{Order, Planned},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +52,7 @@ pub struct PlanFile {
     /// What waits in host memory; only where there is a link to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     offload: Option<Offload>,
-    /// What summing gradients takes of the step; only in plans for several ranks.
+    /// What the exchange takes of the step; only in plans for several ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<PlanOfRanks>,
     /// Only in plans of single operations of a recorded step.
@@ -70,17 +73,20 @@ pub struct PlanOfRanks {
     pub efficiency: f64,
     /// What the exchange consists of.
     pub exchange: StepExchange,
+    /// Who keeps the optimizer's state, and what either way takes of this rank.
+    pub optimizer_state: StatePlan,
 }
 
 impl PlanOfRanks {
     fn new(plan: &Planned, batch: usize) -> Option<Self> {
-        let exchange = plan.exchange?;
+        let (exchange, optimizer_state) = plan.exchange.zip(plan.state)?;
         let added = exchange.taken.added();
         Some(Self {
             batch,
             predicted_exchange_s: added,
             efficiency: 1.0 - added.0 / plan.step.0,
             exchange,
+            optimizer_state,
         })
     }
 }

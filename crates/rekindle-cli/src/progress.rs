@@ -94,6 +94,9 @@ impl Progress {
         if let Some(offload) = crate::summary::offload_line(planned) {
             self.line(&offload);
         }
+        if let Some(state) = crate::summary::state_line(planned) {
+            self.line(&format!("optimizer state: {state}"));
+        }
         if let Some(update) = crate::summary::in_backward_line(planned) {
             self.line(&format!("updates {update}"));
         }

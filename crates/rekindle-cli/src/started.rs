@@ -165,7 +165,6 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         },
         verify: typed.verify.or(before.verify),
         on_nonfinite: typed.on_nonfinite.or(before.on_nonfinite),
-        optimizer_state: typed.optimizer_state.or(before.optimizer_state),
         weights: before.weights,
         ..typed
     })

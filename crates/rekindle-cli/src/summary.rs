@@ -12,6 +12,7 @@ use rekindle_plan::{
 };
 use rekindle_train::{
     loss_scale::LossScale,
+    optimizer_state::{OptimizerState, ShardedBecause, StatePlan},
     record::{PoolRecord, RunRecord},
     session::Planned,
 };
@@ -64,6 +65,35 @@ pub fn in_backward_line(planned: &Planned) -> Option<String> {
         "in the backward pass: {because}. A step that fails after its first update cannot be taken back: the run ends, \
          and continues from its last snapshot (`--update after` refuses this)"
     ))
+}
+
+/// Who keeps the optimizer's state of several ranks, why, and what the other way takes.
+pub fn state_line(planned: &Planned) -> Option<String> {
+    let StatePlan {
+        chosen,
+        because,
+        whole_bytes,
+        sharded_bytes,
+        sharded_s,
+    } = planned.state?;
+    let because = because.map(|short| {
+        let ShardedBecause {
+            rank,
+            smallest_bytes,
+        } = short;
+        format!(": with a whole one rank {rank} takes {smallest_bytes} at least")
+    });
+    Some(match chosen {
+        OptimizerState::Whole => format!(
+            "whole, {whole_bytes} on each rank; sharded, this rank's is {sharded_bytes}, and sending parameters takes \
+             {sharded_s} of the step"
+        ),
+        OptimizerState::Sharded => format!(
+            "sharded{}. This rank keeps {sharded_bytes} instead of {whole_bytes}; sending parameters takes {sharded_s} of \
+             the step",
+            because.unwrap_or_default()
+        ),
+    })
 }
 
 /// What a plan keeps in host memory.

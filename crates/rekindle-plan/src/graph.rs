@@ -90,7 +90,7 @@ use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
 pub use borders::{Border, borders};
-pub use exchange::{ExchangeCost, Exchanged, HandOver, Ring, Timetable};
+pub use exchange::{ExchangeCost, Exchanged, HandOver, Ring, TakeMean, Timetable};
 pub use link::{Link, OnDevice, Rate, Transfer};
 pub use plan::{
     GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, plan_graph, smallest_program,

@@ -12,6 +12,7 @@ use crate::{
     model::{
         build::{BuildError, build_shapes},
         spec::{ElementKind, ModelSpec, SampleShape},
+        stage::Stage,
         stages::StagePlan,
         value::Value,
     },
@@ -22,7 +23,7 @@ use rekindle::{
 };
 
 /// What the step that [`run`](super::session::run) records needs, for a model and a batch of any size: nothing is
-/// allocated, nothing runs.
+/// allocated, nothing runs. `ranks` share the training, of whom one has such a batch.
 ///
 /// # Errors
 ///
@@ -31,6 +32,7 @@ pub fn estimate(
     model: &ModelSpec,
     settings: &TrainSettings,
     target: TargetKind,
+    ranks: usize,
 ) -> Result<Estimate, RunError> {
     check_update(settings, ExecutorKind::Recorded)?;
     check_loss_chunks(settings, model, ExecutorKind::Recorded)?;
@@ -45,6 +47,9 @@ pub fn estimate(
             Vec::new()
         });
         settings.defer_projection(&mut stages);
+        if settings.sync_batch_norm && ranks > 1 {
+            stages.iter_mut().for_each(Stage::synchronise);
+        }
         let input = input(&model.input, batch, settings, device);
         let targets = targets(target, batch, &model.input, device);
         let scaled = settings.loss_scale() != LossScale::None;

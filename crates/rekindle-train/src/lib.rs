@@ -11,6 +11,7 @@
 //! | [`profiles`] | measured chains, kept from one process to the next |
 //! | [`settings`] | what a run is told: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
+//! | [`optimizer_state`] | whether ranks share out the optimizer's state |
 //! | [`loss_scale`] | gradients of `f16` that would vanish |
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
 //! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
@@ -44,6 +45,7 @@ pub mod loss_scale;
 pub mod model;
 mod nonfinite;
 pub mod optimizer;
+pub mod optimizer_state;
 pub mod profiles;
 pub mod ranks;
 pub mod record;

@@ -40,7 +40,6 @@ use crate::{
     model::stage::Stage,
     record::RankRecord,
     session::{Job, RunError},
-    settings::{OptimizerState, TrainSettings},
     snapshot::Snapshot,
 };
 pub use refused::RanksRefused;
@@ -201,19 +200,9 @@ impl Ranks {
         }
     }
 
-    /// Who keeps the optimizer's state of which parameter of a model, where ranks share it out.
-    pub(crate) fn shards(
-        &self,
-        settings: &TrainSettings,
-        model: &Sequential<Stage>,
-    ) -> Option<Shards> {
-        let reducer = self.reducer().filter(|_| self.is_sharded(settings))?;
-        Some(Shards::of(model, reducer))
-    }
-
-    /// Whether ranks share out the optimizer's state.
-    pub(crate) fn is_sharded(&self, settings: &TrainSettings) -> bool {
-        !self.is_alone() && settings.optimizer_state == OptimizerState::Sharded
+    /// Whose parameters of a model are whose, where ranks share out the optimizer's state.
+    pub(crate) fn shards(&self, model: &Sequential<Stage>) -> Option<Shards> {
+        Some(Shards::of(model, self.reducer()?))
     }
 
     /// Whether all ranks end now, each knowing that the others do: they may still talk to each other.

@@ -6,7 +6,9 @@ use rekindle_plan::{Bytes, Seconds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{ExecutorKind, settings::TrainSettings, timeline::Timeline};
+use super::{
+    ExecutorKind, optimizer_state::StatePlan, settings::TrainSettings, timeline::Timeline,
+};
 use crate::model::spec::ModelSpec;
 use rekindle::{
     meter::{Count, Leftover, PhaseReading},
@@ -167,8 +169,8 @@ pub struct RankRecord {
     pub replans: usize,
 }
 
-/// What exchanging gradients adds to each step: copying them to their buckets and back, and waiting for what the rest of the
-/// step does not hide.
+/// What the exchange between ranks adds to each step: copying gradients to their buckets and back, waiting for what the rest of
+/// the step does not hide, means over ranks, and sending updated parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExchangeRecord {
     /// As predicted; included in `predicted_step_s`.
@@ -234,10 +236,12 @@ pub struct RunRecord {
     /// What waited in host memory; only where there is a link to it. Of a run that was planned again, by its last plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<Offload>,
-    /// What exchanging gradients added to each step; only of a run of several ranks. Of a run that was planned again, by its
-    /// last plan.
+    /// What the exchange added to each step; only of a run of several ranks. Of a run that was planned again, by its last plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeRecord>,
+    /// Who kept the optimizer's state, and what either way takes of rank 0; only of a run of several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer_state: Option<StatePlan>,
     /// The same training without recomputing.
     pub plain: PlainRun,
     /// Loss of the first step; `null` where it is not finite.

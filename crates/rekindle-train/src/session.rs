@@ -46,6 +46,7 @@ use crate::{
     data::{DataError, Dataset, error::Blame},
     device::{DeviceError, DeviceId, DeviceInfo, open},
     model::{build::BuildError, largest::LargestTensor, shape_error::ShapeError, spec::ModelSpec},
+    optimizer_state::StatePlan,
 };
 use rekindle::{
     executor::{Recheck, StepError},
@@ -180,17 +181,12 @@ impl<'a> Job<'a> {
         self.part().len() / self.settings.accumulate.max(1)
     }
 
-    /// Which updates its plans may have.
+    /// Which updates its plans may have, where the optimizer's state is whole.
     #[must_use]
     pub fn updates(&self) -> Updates {
         match (&self.schedule, self.settings.update) {
             (ScheduleRequest::Given { update, .. }, UpdateChoice::Auto) => Updates::One(*update),
-            _ => {
-                // Ranks that share out the updates make them at the same time, whatever each plans.
-                let sharded = self.ranks.is_sharded(self.settings);
-                let plans = self.budget().is_some() && !sharded;
-                Updates::of(self.settings, self.executor, plans)
-            }
+            _ => Updates::of(self.settings, self.executor, self.budget().is_some()),
         }
     }
 }
@@ -277,8 +273,10 @@ pub struct Planned {
     pub operations: Option<(usize, usize)>,
     /// What goes to the host's memory, where there is a link to it.
     pub offload: Option<Offload>,
-    /// What exchanging gradients adds to the step, where ranks share it.
+    /// What the exchange adds to the step, where ranks share it.
     pub exchange: Option<StepExchange>,
+    /// Who keeps the optimizer's state, where ranks share the step.
+    pub state: Option<StatePlan>,
     /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
     pub levers: Option<Levers>,
     /// When parameters are updated.
@@ -333,6 +331,7 @@ impl Planned {
             operations: None,
             offload: None,
             exchange: None,
+            state: None,
             levers: None,
             update: Update::After,
             in_backward_because: None,

@@ -8,7 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use rekindle::{ChunkedCrossEntropy, dtype::Dtype};
 
-use crate::{loss_scale::LossScale, model::stage::Stage, short_form, update::UpdateChoice};
+use crate::{
+    loss_scale::LossScale, model::stage::Stage, optimizer_state::StateChoice, short_form,
+    update::UpdateChoice,
+};
 
 /// Everything that decides the updates, apart from the model, the data and the schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -61,7 +64,7 @@ pub struct TrainSettings {
     #[schemars(schema_with = "update_schema")]
     pub update: UpdateChoice,
     /// Who keeps the optimizer's state where several ranks train. A run continues with either.
-    pub optimizer_state: OptimizerState,
+    pub optimizer_state: StateChoice,
     /// Whether batch normalisation takes mean and variance of the samples of all ranks, where several train, instead of its
     /// rank's. It then waits for the others twice in the forward and twice in the backward pass.
     pub sync_batch_norm: bool,
@@ -92,7 +95,7 @@ impl Default for TrainSettings {
             },
             optimizer,
             update: UpdateChoice::default(),
-            optimizer_state: OptimizerState::default(),
+            optimizer_state: StateChoice::default(),
             sync_batch_norm: false,
             clip: None,
             eval_every: None,
@@ -173,18 +176,6 @@ pub enum OnNonFinite {
     Skip,
     /// The update is made all the same.
     Continue,
-}
-
-/// Who keeps the optimizer's state, with the copy of half parameters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimizerState {
-    /// Every rank all of it: no parameter is sent.
-    #[default]
-    Whole,
-    /// Each rank that of its share of the parameters, whose updates it makes and sends to the others (ZeRO stage 1): of n
-    /// ranks about one n-th. Parameters and their bits are the same. `update = "auto"` is then `after`.
-    Sharded,
 }
 
 /// Whether the last projection and its loss run in chunks.

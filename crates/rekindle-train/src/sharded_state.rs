@@ -1,4 +1,4 @@
-//! A [sharded](crate::settings::OptimizerState::Sharded) optimizer's state in rank 0's snapshot.
+//! A [sharded](crate::optimizer_state::OptimizerState::Sharded) optimizer's state in rank 0's snapshot.
 //!
 //! Rank 0 writes, and asks for what it lacks, one parameter at a time; the others answer until it says that it is done. So
 //! whatever becomes of its file, all ranks do the same. Memory: beside its own, a rank holds one parameter's state.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use rekindle::{
     executor::TraceEntry,
-    record::{BucketReading, StagedPlan},
+    record::{Exchanges, NetworkReading, StagedPlan},
 };
 
 /// One traced step. Where a batch runs in parts, its last part and the update.
@@ -28,15 +28,17 @@ pub struct Timeline {
     pub beside_buffers_bytes: Bytes,
     /// Its actions in order.
     pub actions: Vec<TimedAction>,
-    /// The all-reduces of its gradients, beside these actions, in order; only of a run of several ranks.
+    /// What the network did beside these actions, in order; only of a run of several ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub all_reduces: Vec<TimedAllReduce>,
+    pub exchanges: Vec<TimedExchange>,
 }
 
-/// An all-reduce of one step's gradients.
+/// What the network did for one step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TimedAllReduce {
-    /// Bytes that the rank gave.
+pub struct TimedExchange {
+    /// What for.
+    pub what: Exchanges,
+    /// Bytes that the rank gave; of parameters, all that ranks sent.
     pub bytes: Bytes,
     /// When the network could begin, from the start of the step: this rank had handed it over, and the one before was done.
     pub start_s: Seconds,
@@ -44,14 +46,15 @@ pub struct TimedAllReduce {
     pub duration_s: Seconds,
 }
 
-impl TimedAllReduce {
+impl TimedExchange {
     /// Those of a step, in order.
-    pub(super) fn all(readings: &[BucketReading]) -> Vec<Self> {
+    pub(super) fn all(readings: &[NetworkReading]) -> Vec<Self> {
         let seconds = |time: Duration| Seconds(time.as_secs_f64());
         let mut before = Duration::ZERO;
         let all = readings.iter().map(|one| {
             let start = one.begun.max(std::mem::replace(&mut before, one.done));
             Self {
+                what: one.what,
                 bytes: one.bytes,
                 start_s: seconds(start),
                 duration_s: seconds(one.done.saturating_sub(start)),
@@ -155,7 +158,7 @@ impl Timeline {
             step,
             beside_buffers_bytes,
             actions,
-            all_reduces: Vec::new(),
+            exchanges: Vec::new(),
         })
     }
 
@@ -210,7 +213,7 @@ impl Timeline {
             step,
             beside_buffers_bytes: beside,
             actions: actions.collect(),
-            all_reduces: Vec::new(),
+            exchanges: Vec::new(),
         }
     }
 

@@ -47,6 +47,7 @@ use rekindle::{
     layer::Layer,
     meter::{Count, Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
     record::{ExchangeReading, Optimizer, RecordError, Update},
+    reduce::{Shards, SharedReading},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -95,8 +96,8 @@ pub struct StepReport {
     pub phases: Vec<PhaseReading>,
     /// Memory after every action of the schedule, where the step was [traced](Trainer::trace_next_step).
     pub trace: Vec<TraceEntry>,
-    /// What the exchange took, where [ranks](crate::ranks) share the step: of all parts together, with the all-reduces of
-    /// the last.
+    /// What the exchange took, where [ranks](crate::ranks) share the step: of all parts together, with what the network did
+    /// in the last.
     pub exchange: Option<ExchangeReading>,
     /// What came and what went, where the step was tracked.
     pub moments: Vec<TrackedMoment>,
@@ -211,9 +212,8 @@ impl Trainer {
         Self { bound, ..self }
     }
 
-    /// Shares steps and evaluations with other ranks, and the optimizer's state where the settings say.
-    pub(super) fn among(self, ranks: Ranks) -> Self {
-        let shards = ranks.shards(&self.settings, &self.model);
+    /// Shares steps and evaluations with other ranks, and by `shards` the optimizer's state.
+    pub(super) fn among(self, ranks: Ranks, shards: Option<Shards>) -> Self {
         let optimizer = self.optimizer.sharded(shards);
         Self {
             ranks,
@@ -434,7 +434,13 @@ impl Trainer {
         } else {
             drop(before);
             if !in_backward {
-                self.update(rate, gradients, squares)?;
+                let begun = Instant::now();
+                let shared = self.update(rate, gradients, squares)?;
+                if let (Some(shared), Some(exchange)) = (shared, &mut parts.exchange) {
+                    let before = parts.trace.last().map(|last| last.done_at);
+                    let until = before.unwrap_or_default() + begun.elapsed();
+                    exchange.add_shared(shared, until);
+                }
             }
             self.optimizer.scaler_mut().updated();
         }
@@ -518,7 +524,9 @@ impl Trainer {
                 sum.waited += part.waited;
                 sum.taken += part.taken;
                 sum.returned += part.returned;
-                sum.buckets = part.buckets;
+                sum.means += part.means;
+                sum.parameters += part.parameters;
+                sum.operations = part.operations;
             }
         }
         Ok(all)
@@ -560,12 +568,13 @@ impl Trainer {
         }
     }
 
+    /// Updates the model: what ranks that share out the updates have sent each other.
     fn update(
         &mut self,
         rate: f64,
         gradients: GradientsParams,
         squares: Option<f64>,
-    ) -> Result<(), RecordError> {
+    ) -> Result<Option<SharedReading>, RecordError> {
         // The optimizer consumes the model, so that it can update parameters in place.
         let mut model = self.take_model();
         untie(&mut model);
@@ -576,20 +585,22 @@ impl Trainer {
             .step_by_layer(rate, model, gradients, squares, |stage| {
                 engine.make_room_for_update(stage, first_step);
             });
-        let mut failed = None;
+        let mut sent = Ok(None);
         if let Some(shards) = self.optimizer.shards() {
             let (shared, result) = shards.share(model);
             model = shared;
             let owners = shards.owners().iter();
-            failed = result.err().map(|error| RecordError::PartlyUpdated {
-                updated: owners.filter(|(id, _)| shards.keeps(*id)).count(),
-                of: shards.owners().len(),
-                source: Box::new(error.into()),
-            });
+            sent = result
+                .map(Some)
+                .map_err(|error| RecordError::PartlyUpdated {
+                    updated: owners.filter(|(id, _)| shards.keeps(*id)).count(),
+                    of: shards.owners().len(),
+                    source: Box::new(error.into()),
+                });
         }
         self.model = model;
         tie(&mut self.model);
-        failed.map_or(Ok(()), Err)
+        sent
     }
 
     fn take_model(&mut self) -> Sequential<Stage> {

@@ -127,7 +127,7 @@ mod update;
 use std::{rc::Rc, sync::Arc, time::Instant};
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, OptimizerCost, PlanRequest, graph::GraphPlanner};
+use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
 
 use crate::{
     activation::{Activation, device_of},
@@ -145,7 +145,7 @@ pub use bridge::StepResult;
 pub use budget::{Budget, IntoBudget};
 pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
-pub use exchange::{BucketReading, ExchangeReading};
+pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
@@ -203,8 +203,7 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
 }
 
 /// Measures an optimizer on a model.
-type MeasureOptimizer<M> =
-    Box<dyn Fn(&M, Update, &dyn Meter, Trial) -> (OptimizerCost, UpdateCosts)>;
+type MeasureOptimizer<M> = Box<dyn Fn(&M, Update, &dyn Meter, Trial) -> UpdateCosts>;
 
 struct Options<M> {
     optimizer: Option<MeasureOptimizer<M>>,
@@ -379,8 +378,8 @@ where
     ///
     /// Before the first step the ranks measure their link, by a few all-reduces of two sizes, and each rank what it takes to
     /// copy gradients to their buckets and back. The [predicted time](StepPlan::predicted_time) includes
-    /// [what that adds](StepPlan::exchange), beside the rest of the backward pass and for ranks that are as fast as this one;
-    /// [`Output::exchange`] is what it added. What a sharded optimizer sends, and means over ranks, are not in it.
+    /// [what that adds](StepPlan::exchange), beside the rest of the backward pass and for ranks that are as fast as this one,
+    /// with means over ranks and what a sharded optimizer sends; [`Output::exchange`] is what it added.
     #[must_use]
     pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
         self.options.reducer = Some(Arc::new(reducer));
@@ -549,34 +548,18 @@ where
         };
         let update = self.recorded.0.update;
         let measure = self.options.optimizer;
-        let cost = |update, trial| {
-            let Some(measure) = &measure else {
-                return <(OptimizerCost, UpdateCosts)>::default();
-            };
-            let (mut cost, each) = measure(self.model, update, &*meter, trial);
-            if update == Update::After {
-                cost.temp_bytes = each.after(&self.recorded.0);
-            }
-            (cost, each)
+        let costs = |update, trial| {
+            let measure = measure.as_ref();
+            measure.map_or_else(UpdateCosts::default, |measure| {
+                measure(self.model, update, &*meter, trial)
+            })
         };
-        let (optimizer, updates) = cost(update, Trial::Whole);
+        let updates = costs(update, Trial::Whole);
         let either = self.options.either.then(|| EitherUpdate {
-            after: cost(Update::After, Trial::Parts).0,
-            in_backward: optimizer,
+            after: costs(Update::After, Trial::Parts),
+            in_backward: updates.clone(),
         });
         let on_host = meter.read().reserved_bytes.is_none();
-        let staging = match shared && on_host {
-            true => {
-                let one = updates
-                    .each
-                    .values()
-                    .flatten()
-                    .map(|cost| cost.temp_bytes)
-                    .max();
-                agreement::staging(&self.recorded.0, update, one.unwrap_or_default())
-            }
-            false => Bytes::ZERO,
-        };
         let planning = Planning {
             budget: None,
             free,
@@ -587,12 +570,11 @@ where
             later: self.options.later,
             between: self.options.between,
             shared,
-            staging,
             updated: false,
             without_batch: false,
             count: self.options.count,
             input_gradients: self.options.input_gradients,
-            optimizer,
+            optimizer: updates.together(update, &self.recorded.0),
             update,
             updates,
             either,

@@ -64,7 +64,8 @@ pub use clock::Clock;
 pub use in_process::{InProcess, in_process};
 pub use parameters::broadcast_parameters;
 pub use rehearsal::Rehearsal;
-pub use shards::Shards;
+pub(crate) use shards::fullest_share;
+pub use shards::{Shards, SharedReading};
 
 /// How long ranks wait for each other unless told otherwise: some plan, measure or compile kernels longer than others.
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);

@@ -71,7 +71,7 @@ impl<O: Optimizer> Sharded<O> {
     ) -> Result<M, ReduceError> {
         let module = Optimizer::step(self, rate, module, gradients);
         let (module, shared) = self.shards.share(module);
-        shared.map(|()| module)
+        shared.map(|_| module)
     }
 
     /// What holds this rank's part of the state.

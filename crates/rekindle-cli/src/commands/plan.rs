@@ -230,6 +230,10 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
         let line = format!("offload    {offload}");
         let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
     }
+    if let Some(state) = summary::state_line(plan) {
+        let line = format!("state      {state}");
+        let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
+    }
     if let Some(update) = summary::in_backward_line(plan) {
         let line = format!("update     {update}");
         let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));

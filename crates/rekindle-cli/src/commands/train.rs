@@ -71,7 +71,6 @@ impl Asked {
                 steps: args.steps,
                 seed: args.seed,
                 on_nonfinite: args.on_nonfinite,
-                optimizer_state: args.optimizer_state,
                 ..Overrides::from(&args.replace)
             },
         )?;

@@ -50,7 +50,8 @@ use rekindle_train::{
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
     },
-    settings::{LossChunks, OnNonFinite, OptimizerState, TrainSettings},
+    optimizer_state::StateChoice,
+    settings::{LossChunks, OnNonFinite, TrainSettings},
     update::UpdateChoice,
 };
 use toml::de::DeTable;
@@ -107,7 +108,7 @@ pub struct Overrides {
     /// What happens where a step's loss or gradients are not finite.
     pub on_nonfinite: Option<OnNonFinite>,
     /// Who keeps the optimizer's state.
-    pub optimizer_state: Option<OptimizerState>,
+    pub optimizer_state: Option<StateChoice>,
     /// Random data of the same shape.
     pub synthetic: bool,
     /// Folder of the data's files.
@@ -123,6 +124,7 @@ impl From<&ReplaceArgs> for Overrides {
             loss_scale: args.loss_scale,
             update: args.update,
             loss_chunks: args.loss_chunks,
+            optimizer_state: args.optimizer_state,
             depth: args.depth,
             width: args.width,
             synthetic: args.data.is_some(),

@@ -4,17 +4,23 @@ use std::convert::Infallible;
 
 use rekindle::{
     profile::with_reserve,
-    record::{Rate, Ring},
+    record::{self, Rate, Ring, Update},
 };
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
-    self as train, counted::Counted, model::cost::ElementBytes, model::kernels::Kernels,
-    ranks::RanksRefused, settings::TrainSettings,
+    self as train, ExecutorKind,
+    counted::Counted,
+    model::cost::ElementBytes,
+    model::kernels::Kernels,
+    optimizer_state::{OptimizerState, StateChoice},
+    ranks::RanksRefused,
+    settings::TrainSettings,
+    update::{UpdateChoice, Updates},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Limit;
+use super::{Limit, recorded::MOST_OPERATIONS};
 use crate::{
     config::Config,
     failure::Failure,
@@ -33,8 +39,16 @@ pub struct RanksEstimate {
     ranks: usize,
     /// The most samples of a rank in each step.
     batch: usize,
-    /// Its peak without recomputing.
+    /// Its peak without recomputing, with a whole optimizer's state.
     plain_peak_bytes: Bytes,
+    /// Who would keep the optimizer's state. By itself it is sharded where no plan of the recorded step, by shapes, is within
+    /// the budget with a whole one; `null` where none is with either, or the step
+    /// has too many operations to be planned.
+    optimizer_state: Option<OptimizerState>,
+    /// What a rank holds of a whole state.
+    whole_state_bytes: Bytes,
+    /// What it holds of a sharded one, at most.
+    sharded_state_bytes: Bytes,
     /// The largest batch of all ranks together whose plain step fits the budget, or else the device, on each; `null` where
     /// neither is known or none fits.
     largest_plain_batch: Option<usize>,
@@ -49,8 +63,11 @@ struct LinkEstimate {
     link: Rate,
     /// What a rank computes.
     computing_s: Seconds,
-    /// What the exchange of gradients adds; copies between device and network are not counted.
+    /// What the exchange adds, with a whole optimizer's state unless it would be sharded; copies between device and network
+    /// are not counted.
     exchange_s: Seconds,
+    /// What of that sending updated parameters is, or would be with a sharded state.
+    sharded_s: Seconds,
     /// The share of the step that is not the exchange.
     efficiency: f64,
 }
@@ -108,34 +125,93 @@ impl RanksEstimate {
             });
             found
         });
+        let estimate = |settings: &TrainSettings| {
+            let target = config.data.source.target();
+            train::estimate(&config.model, settings, target, ranks)
+        };
+        let step = estimate(&own)?;
+        let whole = own.state_bytes(config.shape.param_count());
+        let shared = own.state_bytes(step.fullest_share(ranks));
+        let budget = limit.filter(|limit| limit.of == Limit::BUDGET);
+        let budget = budget.map(|limit| limit.bytes);
+        let updates = Updates::of(&own, ExecutorKind::Recorded, budget.is_some());
+        let mut steps = vec![step];
+        if updates != Updates::One(Update::After) && own.update == UpdateChoice::Auto {
+            steps.push(estimate(&TrainSettings {
+                update: UpdateChoice::InBackward,
+                ..own.clone()
+            })?);
+        }
+        let optimizer_state = chosen(own.optimizer_state, [whole, shared], budget, &steps)?;
+        let step = &steps[0];
+        let sharded = optimizer_state == Some(OptimizerState::Sharded);
         let links = match asked.flops {
-            Some(flops) if !asked.links.is_empty() => {
-                let target = config.data.source.target();
-                let estimate = train::estimate(&config.model, &own, target)?;
+            Some(flops) => {
                 let links = asked.links.iter().map(|&LinkChoice(link)| {
-                    let (computing, taken) = estimate.on_ranks(Ring { ranks, link }, flops.0);
+                    let ring = Ring { ranks, link };
+                    let (computing, taken) = step.on_ranks(ring, flops.0, true);
                     let taken = taken.repeated(parts);
                     let computing_s = computing * parts as f64;
-                    let exchange_s = taken.added();
+                    let exchange_s = match sharded {
+                        true => taken.added(),
+                        false => taken.added() - taken.parameters_s,
+                    };
                     LinkEstimate {
                         link,
                         computing_s,
                         exchange_s,
+                        sharded_s: taken.parameters_s,
                         efficiency: computing_s.0 / (computing_s + exchange_s).0,
                     }
                 });
                 links.collect()
             }
-            _ => Vec::new(),
+            None => Vec::new(),
         };
         Ok(Self {
             ranks,
             batch: own.batch,
             plain_peak_bytes: peak(&own)?,
+            optimizer_state,
+            whole_state_bytes: whole,
+            sharded_state_bytes: shared,
             largest_plain_batch: largest.map(|samples| samples * parts * ranks),
             links,
         })
     }
+}
+
+/// Who would keep the optimizer's state, so large whole and sharded, within a budget, of a step by either update.
+fn chosen(
+    asked: StateChoice,
+    [whole, sharded]: [Bytes; 2],
+    budget: Option<Bytes>,
+    steps: &[record::Estimate],
+) -> Result<Option<OptimizerState>, Failure> {
+    let (whole, sharded) = (
+        (OptimizerState::Whole, whole),
+        (OptimizerState::Sharded, sharded),
+    );
+    let states = match asked {
+        StateChoice::Auto => vec![whole, sharded],
+        StateChoice::Whole => vec![whole],
+        StateChoice::Sharded => vec![sharded],
+    };
+    let Some(budget) = budget else {
+        return Ok(states.first().map(|(state, _)| *state));
+    };
+    for (state, held) in states {
+        let left = Bytes(budget.0.saturating_sub(held.0));
+        for step in steps
+            .iter()
+            .filter(|step| step.operations <= MOST_OPERATIONS)
+        {
+            if step.within(left)?.is_some() {
+                return Ok(Some(state));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// For people.
@@ -144,6 +220,8 @@ pub fn text(all: &[RanksEstimate]) -> String {
         "\nranks",
         "samples\neach",
         "plain peak\neach",
+        "state\nwhole",
+        "state\nsharded",
         "largest\nbatch",
         "\nlink",
         "\nstep",
@@ -153,10 +231,17 @@ pub fn text(all: &[RanksEstimate]) -> String {
     let mut table = table::table(header, 0..0);
     for one in all {
         let largest = one.largest_plain_batch;
+        // The one that would be chosen is marked.
+        let state = |state, bytes: Bytes| match one.optimizer_state == Some(state) {
+            true => format!("{bytes} *"),
+            false => bytes.to_string(),
+        };
         let mut first = [
             one.ranks.to_string(),
             one.batch.to_string(),
             one.plain_peak_bytes.to_string(),
+            state(OptimizerState::Whole, one.whole_state_bytes),
+            state(OptimizerState::Sharded, one.sharded_state_bytes),
             largest.map_or("-".into(), |batch| thousands(batch as u64)),
         ];
         if one.links.is_empty() {
@@ -174,9 +259,9 @@ pub fn text(all: &[RanksEstimate]) -> String {
     }
     table::dense(&mut table, 0..header.len());
     if all.iter().all(|one| one.links.is_empty()) {
-        for column in 4..header.len() {
+        for column in 6..header.len() {
             table::hide(&mut table, column);
         }
     }
-    table::shown(&table, &[6])
+    table::shown(&table, &[8])
 }

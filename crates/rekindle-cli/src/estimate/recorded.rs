@@ -11,7 +11,7 @@ use crate::{config::Config, failure::Failure, terminal};
 /// Budgets that are planned for where none was asked for, in parts of the plain step's peak.
 const SHARES: [f64; 2] = [0.75, 0.5];
 /// Planning for more operations would take minutes.
-const MOST_OPERATIONS: usize = 60_000;
+pub(super) const MOST_OPERATIONS: usize = 60_000;
 
 /// The recorded step. Parameters, batch and optimizer's state are counted; kernels' temporary bytes, and what the
 /// process holds besides, are not.
@@ -46,7 +46,7 @@ impl RecordedStep {
     pub fn new(config: &Config, asked: Option<Bytes>) -> Result<Option<Self>, Failure> {
         let settings = &config.training;
         let target = config.data.source.target();
-        let estimate = train::estimate(&config.model, settings, target)?;
+        let estimate = train::estimate(&config.model, settings, target, 1)?;
         if estimate.operations > MOST_OPERATIONS {
             return Ok(None);
         }

@@ -139,7 +139,7 @@ fn frozen_numbers_are_those_of_the_built_model() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs")).join(name);
         let config = config::load(&path, &Overrides::default()).unwrap();
         let target = config.data.source.target();
-        let built = rekindle_train::estimate(&config.model, &config.training, target).unwrap();
+        let built = rekindle_train::estimate(&config.model, &config.training, target, 1).unwrap();
         let counted = Estimate::new(&config, KERNELS, &Wanted::Plain, None)
             .unwrap()
             .0;

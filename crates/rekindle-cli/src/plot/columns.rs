@@ -109,7 +109,7 @@ mod tests {
             step: 1,
             beside_buffers_bytes: Bytes(0),
             actions: actions.collect(),
-            all_reduces: Vec::new(),
+            exchanges: Vec::new(),
         }
     }
 

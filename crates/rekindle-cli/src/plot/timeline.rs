@@ -128,7 +128,7 @@ impl<'a> Picture<'a> {
             Size::Narrow => 270,
         };
         let head = MARGIN + 2 * theme::LINE as i32;
-        let strips = match self.timeline.all_reduces.is_empty() {
+        let strips = match self.timeline.exchanges.is_empty() {
             true => STRIP,
             false => 2 * STRIP,
         };
@@ -148,7 +148,7 @@ impl<'a> Picture<'a> {
         let svg = canvas::picture((width, height), &title, |area| {
             canvas::title(area, &title, (MARGIN, MARGIN + theme::LINE as i32 / 2))?;
             self.strip(area, head)?;
-            self.all_reduces(area, head + STRIP)?;
+            self.exchanges(area, head + STRIP)?;
             let (_, rest) = area.split_vertically(head + strips);
             let (chart, _) = rest.split_vertically(plot + BELOW);
             self.plot(&chart)?;
@@ -197,12 +197,12 @@ impl<'a> Picture<'a> {
         Ok(())
     }
 
-    /// When all-reduces were under way.
-    fn all_reduces(&self, area: &Area<'_>, top: i32) -> Drawn<()> {
+    /// When the network was busy.
+    fn exchanges(&self, area: &Area<'_>, top: i32) -> Drawn<()> {
         let width = self.columns.len() as f64;
         let total = self.timeline.duration().0;
         let place = |seconds: f64| MARGIN + LEFT + (seconds / total * width).min(width) as i32;
-        for one in &self.timeline.all_reduces {
+        for one in &self.timeline.exchanges {
             let from = place(one.start_s.0);
             let to = place(one.start_s.0 + one.duration_s.0).max(from + 1);
             canvas::rectangle(area, (from, top), (to, top + STRIP - 4), EXCHANGE)?;
@@ -312,11 +312,11 @@ impl<'a> Picture<'a> {
                 passes.push(Entry::new(Mark::Area, ink, format!("{name} {seconds}")));
             }
         }
-        let all_reduces = &self.timeline.all_reduces;
-        if !all_reduces.is_empty() {
-            let seconds: Seconds = all_reduces.iter().map(|one| one.duration_s).sum();
-            let bytes: Bytes = all_reduces.iter().map(|one| one.bytes).sum();
-            let text = format!("all-reduces beside them {seconds}, {bytes}");
+        let exchanges = &self.timeline.exchanges;
+        if !exchanges.is_empty() {
+            let seconds: Seconds = exchanges.iter().map(|one| one.duration_s).sum();
+            let bytes: Bytes = exchanges.iter().map(|one| one.bytes).sum();
+            let text = format!("exchange beside them {seconds}, {bytes}");
             passes.push(Entry::new(Mark::Area, EXCHANGE, text));
         }
         let parts = &self.highest.predicted_at_peak;

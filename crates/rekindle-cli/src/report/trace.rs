@@ -1,12 +1,13 @@
 //! A traced step in Chrome's trace event format, which Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open.
 //!
-//! Actions are complete events of one thread, and all-reduces of a run on several ranks of another beside it, in microseconds from the start of the step; the most that was held in each, as
-//! predicted and as measured, are counters in bytes. The format: "Trace Event Format", Duygulu, Nilsson and others, Google.
+//! Actions are complete events of one thread, and what the network did for a run on several ranks of another beside it, in
+//! microseconds from the start of the step; the most that was held in each, as predicted and as measured, are counters in bytes. The format: "Trace Event Format", Duygulu, Nilsson and others, Google.
 
+use rekindle::record::Exchanges;
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     record::RunRecord,
-    timeline::{TimedAction, TimedAllReduce, Timeline},
+    timeline::{TimedAction, TimedExchange, Timeline},
 };
 use serde::Serialize;
 
@@ -79,9 +80,9 @@ pub fn trace(record: &RunRecord, timeline: &Timeline) -> Result<String, Failure>
         ),
         named("thread_name", ACTIONS, format!("step {}", timeline.step)),
     ];
-    if !timeline.all_reduces.is_empty() {
+    if !timeline.exchanges.is_empty() {
         events.push(named("thread_name", EXCHANGE, "exchange".into()));
-        events.extend(timeline.all_reduces.iter().map(all_reduce));
+        events.extend(timeline.exchanges.iter().map(exchange));
     }
     for action in &timeline.actions {
         events.push(complete(record, action));
@@ -97,9 +98,14 @@ pub fn trace(record: &RunRecord, timeline: &Timeline) -> Result<String, Failure>
     serde_json::to_string(&file).map_err(Failure::other)
 }
 
-fn all_reduce(one: &TimedAllReduce) -> Event {
+fn exchange(one: &TimedExchange) -> Event {
+    let name = match one.what {
+        Exchanges::Gradients => "all-reduce",
+        Exchanges::Mean => "mean over ranks",
+        Exchanges::Parameters => "parameters",
+    };
     Event {
-        name: "all-reduce".into(),
+        name: name.into(),
         category: Some("exchange"),
         phase: 'X',
         start_us: microseconds(one.start_s),

@@ -12,8 +12,8 @@ use rekindle::{
 };
 use rekindle_plan::Bytes;
 use rekindle_train::{
+    optimizer_state::OptimizerState,
     record::{PhasedStep, RunRecord},
-    settings::OptimizerState,
 };
 
 use crate::table;
@@ -92,8 +92,8 @@ fn param_bytes(record: &RunRecord) -> Bytes {
 
 /// Bytes of the optimizer's state, where all of it is here: a rank's share of it is known to its plan alone.
 fn state_bytes(record: &RunRecord) -> Option<Bytes> {
-    let shared = record.settings.optimizer_state == OptimizerState::Sharded;
-    let whole = !shared || record.ranks.is_empty();
+    let chosen = record.optimizer_state.map(|state| state.chosen);
+    let whole = chosen != Some(OptimizerState::Sharded);
     whole.then(|| record.settings.state_bytes(record.param_count))
 }
 

@@ -70,6 +70,7 @@ fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> Ru
         update: rekindle::record::Update::After,
         offload: None,
         exchange: None,
+        optimizer_state: None,
         planner: segments.map_or("optimal", |_| "uniform").into(),
         segments: segments.map(|count| vec![[0, 0]; count]),
         recomputes: true,

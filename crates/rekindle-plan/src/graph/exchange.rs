@@ -14,8 +14,11 @@
 //! ([`Timetable`]). The computing thread copies it to its bucket, which is *staging*, and begins a bucket once that and all
 //! before it are full; the last begins after the program. The network, driven by a thread of its own, sums one bucket after the
 //! other meanwhile. At the end the computing thread waits for each bucket in turn and copies its sums back. A program that
-//! updates parameters itself waits for the oldest bucket as soon as two are under way, and updates then. The exchange adds to a
-//! step what is waited for and what is staged.
+//! updates parameters itself waits for the oldest bucket as soon as two are under way, and updates then.
+//!
+//! Means over ranks, which a program takes of what it computes, are waited for where they are, and buckets begin after the last
+//! of them. Ranks that share out the updates send each parameter to all others when all are updated, one after the other. The
+//! exchange adds to a step what is waited for, what is staged, and all of these.
 //!
 //! All ranks are taken to be as fast as this one. Cost: O(steps of the program).
 
@@ -23,7 +26,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, Program, Rate, TensorId};
+use super::{Graph, OperationId, Program, Rate, TensorId};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
@@ -55,6 +58,21 @@ impl Ring {
         (self.link.latency_s + Seconds(message / self.link.bytes_per_s)) * rounds
     }
 
+    /// What it takes one rank to send so many bytes to all others: down a binomial tree, or in n parts, which the ranks then
+    /// gather around the ring, whichever is quicker (Thakur, Rabenseifner and Gropp 2005, section 4.3):
+    ///
+    /// ```text
+    /// min( log n (latency + b / rate),  (log n + n - 1) latency + 2 (n - 1)/n b / rate ),  log n to base 2, rounded up
+    /// ```
+    pub fn broadcast(&self, bytes: Bytes) -> Seconds {
+        let others = self.ranks.saturating_sub(1) as f64;
+        let deep = f64::from(self.ranks.max(1).next_power_of_two().ilog2());
+        let whole = Seconds(bytes.0 as f64 / self.link.bytes_per_s);
+        let tree = (self.link.latency_s + whole) * deep;
+        let parts = self.link.latency_s * (deep + others) + whole * (2.0 * others / (others + 1.0));
+        Seconds(tree.0.min(parts.0))
+    }
+
     /// The ring that sums the smaller and the larger of two sizes in these times.
     pub fn of_times(ranks: usize, small: (Bytes, Seconds), large: (Bytes, Seconds)) -> Ring {
         let line = Rate::of_times(small, large);
@@ -74,6 +92,8 @@ impl Ring {
 pub struct ExchangeCost {
     /// The network.
     pub ring: Ring,
+    /// One rank sends to all others, where that was measured; else it takes as long as the ring says.
+    pub broadcast: Option<Rate>,
     /// What the computing thread takes to copy a byte to its bucket.
     pub take_s_per_byte: f64,
     /// What it takes to copy a summed byte back.
@@ -91,33 +111,55 @@ pub struct HandOver {
     pub update: Option<Seconds>,
 }
 
-/// When a program hands over which gradient.
+/// Where a program takes a mean over ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TakeMean {
+    /// How long the program computes before.
+    pub at: Seconds,
+    /// Bytes that each rank gives.
+    pub bytes: Bytes,
+}
+
+/// When a program hands over which gradient, and takes means over ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timetable {
     /// In the program's order.
     pub handed: Vec<HandOver>,
+    /// In the program's order.
+    pub means: Vec<TakeMean>,
     /// How long the whole program computes, its updates apart.
     pub computing: Seconds,
 }
 
 impl Timetable {
-    /// That of these gradients, each of which is handed over after the last step that makes or reads it, or by its update.
+    /// That of these gradients, each of which is handed over after the last step that makes or reads it, or by its update;
+    /// and of these operations, each of which is a mean over ranks of so many bytes.
     ///
     /// # Panics
     /// If the program was made for another graph.
-    pub fn new(graph: &Graph, program: &Program, gradients: &[TensorId]) -> Timetable {
+    pub fn new(
+        graph: &Graph,
+        program: &Program,
+        gradients: &[TensorId],
+        means: &HashMap<OperationId, Bytes>,
+    ) -> Timetable {
         let mut places: HashMap<TensorId, Vec<usize>> = HashMap::new();
         for (place, tensor) in gradients.iter().enumerate() {
             places.entry(*tensor).or_default().push(place);
         }
         let mut computing = Seconds::ZERO;
         let mut last: Vec<Option<(usize, HandOver)>> = vec![None; gradients.len()];
+        let mut taken = Vec::with_capacity(means.len());
         for (step, id) in program.operations().iter().enumerate() {
             let operation = graph.operation(*id);
             let update = operation.updates.map(|_| operation.seconds);
             if update.is_none() {
                 computing += operation.seconds;
             }
+            taken.extend(means.get(id).map(|&bytes| TakeMean {
+                at: computing,
+                bytes,
+            }));
             let tensors = operation.inputs.iter().chain(&operation.outputs);
             for &gradient in tensors.filter_map(|tensor| places.get(tensor)).flatten() {
                 let updated = last[gradient].is_some_and(|(_, one)| one.update.is_some());
@@ -138,6 +180,7 @@ impl Timetable {
         handed.sort_by_key(|(step, _)| *step);
         Timetable {
             handed: handed.into_iter().map(|(_, one)| one).collect(),
+            means: taken,
             computing,
         }
     }
@@ -150,8 +193,13 @@ impl Timetable {
             update: one.update.map(|update| update * factor),
             ..*one
         });
+        let means = self.means.iter().map(|one| TakeMean {
+            at: one.at * factor,
+            ..*one
+        });
         Timetable {
             handed: handed.collect(),
+            means: means.collect(),
             computing: self.computing * factor,
         }
     }
@@ -161,9 +209,9 @@ impl Timetable {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Exchanged {
-    /// Bytes that a rank gives.
+    /// Bytes of gradients that a rank gives.
     pub bytes: Bytes,
-    /// All-reduces.
+    /// All-reduces of gradients.
     pub buckets: usize,
     /// What they take, one after the other.
     pub network_s: Seconds,
@@ -171,15 +219,23 @@ pub struct Exchanged {
     pub waited_s: Seconds,
     /// What the computing thread takes to copy gradients to their buckets and sums back.
     pub staged_s: Seconds,
+    /// Means over ranks, of synchronised batch normalisation.
+    pub means: usize,
+    /// What they take, with copies: all of it is waited for.
+    pub means_s: Seconds,
+    /// Bytes of updated parameters that ranks send each other, of a sharded optimizer.
+    pub parameter_bytes: Bytes,
+    /// What that takes after the updates, with copies: all of it is waited for.
+    pub parameters_s: Seconds,
 }
 
 impl Exchanged {
     /// What it adds to the step.
     pub fn added(&self) -> Seconds {
-        self.waited_s + self.staged_s
+        self.waited_s + self.staged_s + self.means_s + self.parameters_s
     }
 
-    /// That of a step which exchanges so many times, once for each part of its batch.
+    /// That of a step which exchanges gradients and means so many times, once for each part of its batch.
     #[must_use]
     pub fn repeated(self, times: usize) -> Exchanged {
         let seconds = |one: Seconds| one * times as f64;
@@ -189,6 +245,9 @@ impl Exchanged {
             network_s: seconds(self.network_s),
             waited_s: seconds(self.waited_s),
             staged_s: seconds(self.staged_s),
+            means: self.means * times,
+            means_s: seconds(self.means_s),
+            ..self
         }
     }
 }
@@ -197,6 +256,8 @@ impl Exchanged {
 struct Clock<'a> {
     exchange: &'a ExchangeCost,
     buckets: &'a [Vec<(usize, Bytes)>],
+    /// Gradients that each of them still waits for.
+    left: Vec<usize>,
     now: Seconds,
     /// When the network is done with all that has begun.
     network: Seconds,
@@ -220,6 +281,14 @@ impl Clock<'_> {
         self.taken.network_s += time;
     }
 
+    /// Begins buckets that are full.
+    fn begin_ready(&mut self) {
+        // The last waits for all else that can fail.
+        while self.begun + 1 < self.buckets.len() && self.left[self.begun] == 0 {
+            self.begin();
+        }
+    }
+
     /// Waits for the oldest bucket.
     fn finish(&mut self) {
         let Some((bucket, done)) = self.under_way.pop_front() else {
@@ -234,6 +303,14 @@ impl Clock<'_> {
         }
     }
 
+    /// Waits for a mean over ranks.
+    fn mean(&mut self, bytes: Bytes) {
+        let time = self.exchange.ring.all_reduce(bytes) + self.exchange.staged(bytes);
+        self.now += time;
+        self.taken.means += 1;
+        self.taken.means_s += time;
+    }
+
     fn stage(&mut self, bytes: Bytes, s_per_byte: f64) {
         let time = Seconds(bytes.0 as f64 * s_per_byte);
         self.taken.staged_s += time;
@@ -243,16 +320,22 @@ impl Clock<'_> {
 
 impl ExchangeCost {
     /// What a step takes whose program hands over gradients by this timetable. Buckets are given in the order in which
-    /// they begin: places of gradients, with their bytes on the network.
-    pub fn simulate(&self, timetable: &Timetable, buckets: &[Vec<(usize, Bytes)>]) -> Exchanged {
+    /// they begin: places of gradients, with their bytes on the network. `parameters` are the bytes of those that ranks send
+    /// each other once they are updated.
+    pub fn simulate(
+        &self,
+        timetable: &Timetable,
+        buckets: &[Vec<(usize, Bytes)>],
+        parameters: impl IntoIterator<Item = Bytes>,
+    ) -> Exchanged {
         let mut bytes_of: HashMap<usize, (usize, Bytes)> = HashMap::new();
         for (bucket, gradients) in buckets.iter().enumerate() {
             bytes_of.extend(gradients.iter().map(|&(one, bytes)| (one, (bucket, bytes))));
         }
-        let mut left: Vec<usize> = buckets.iter().map(Vec::len).collect();
         let mut clock = Clock {
             exchange: self,
             buckets,
+            left: buckets.iter().map(Vec::len).collect(),
             now: Seconds::ZERO,
             network: Seconds::ZERO,
             begun: 0,
@@ -261,17 +344,25 @@ impl ExchangeCost {
             taken: Exchanged::default(),
         };
         let mut computed = Seconds::ZERO;
+        let mut means = timetable.means.iter().peekable();
         for one in &timetable.handed {
+            while let Some(mean) = means.next_if(|mean| mean.at <= one.at) {
+                clock.now += mean.at - computed;
+                computed = mean.at;
+                clock.mean(mean.bytes);
+                if means.peek().is_none() {
+                    clock.begin_ready();
+                }
+            }
             clock.now += one.at - computed;
             computed = one.at;
             let Some(&(bucket, bytes)) = bytes_of.get(&one.gradient) else {
                 continue;
             };
             clock.stage(bytes, self.take_s_per_byte);
-            left[bucket] -= 1;
-            // The last waits for all else that can fail.
-            while clock.begun + 1 < buckets.len() && left[clock.begun] == 0 {
-                clock.begin();
+            clock.left[bucket] -= 1;
+            if means.peek().is_none() {
+                clock.begin_ready();
             }
             if let Some(update) = one.update {
                 clock.updates.insert(one.gradient, update);
@@ -280,6 +371,12 @@ impl ExchangeCost {
                 }
             }
         }
+        for mean in means {
+            clock.now += mean.at - computed;
+            computed = mean.at;
+            clock.mean(mean.bytes);
+        }
+        clock.begin_ready();
         clock.now += timetable.computing - computed;
         while clock.begun < buckets.len() {
             clock.begin();
@@ -287,154 +384,26 @@ impl ExchangeCost {
         while !clock.under_way.is_empty() {
             clock.finish();
         }
+        for bytes in parameters {
+            clock.taken.parameter_bytes += bytes;
+            clock.taken.parameters_s += self.broadcast(bytes) + self.staged(bytes);
+        }
         clock.taken
+    }
+
+    /// What it takes one rank to send so many bytes to all others.
+    fn broadcast(&self, bytes: Bytes) -> Seconds {
+        match self.broadcast {
+            Some(line) => line.seconds(bytes),
+            None => self.ring.broadcast(bytes),
+        }
+    }
+
+    /// What it takes to copy so many bytes to the network and from it.
+    fn staged(&self, bytes: Bytes) -> Seconds {
+        Seconds(bytes.0 as f64 * (self.take_s_per_byte + self.return_s_per_byte))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BYTES: Bytes = Bytes(1 << 20);
-
-    /// Two ranks whose all-reduce of a bucket takes so long.
-    fn exchange(bucket_s: f64) -> ExchangeCost {
-        let link = Rate {
-            latency_s: Seconds(0.0),
-            bytes_per_s: BYTES.0 as f64 / bucket_s,
-        };
-        ExchangeCost {
-            ring: Ring { ranks: 2, link },
-            take_s_per_byte: 0.0,
-            return_s_per_byte: 0.0,
-        }
-    }
-
-    /// So many gradients, one complete after each second, after a forward pass of 3 seconds; each a bucket.
-    fn step(count: usize, update: Option<Seconds>) -> (Timetable, Vec<Vec<(usize, Bytes)>>) {
-        let handed = (0..count).map(|gradient| HandOver {
-            gradient,
-            at: Seconds(4.0 + gradient as f64),
-            update,
-        });
-        let computing = Seconds(3.0 + count as f64);
-        let timetable = Timetable {
-            handed: handed.collect(),
-            computing,
-        };
-        (
-            timetable,
-            (0..count).map(|one| vec![(one, BYTES)]).collect(),
-        )
-    }
-
-    #[test]
-    fn a_quick_network_leaves_the_last_bucket_alone_to_wait_for() {
-        let (timetable, buckets) = step(5, None);
-        let taken = exchange(0.75).simulate(&timetable, &buckets);
-        assert_eq!(taken.waited_s, Seconds(0.75));
-        assert_eq!(taken.network_s, Seconds(5.0 * 0.75));
-        assert_eq!((taken.buckets, taken.bytes), (5, Bytes(5 << 20)));
-    }
-
-    #[test]
-    fn a_slow_network_is_busy_from_the_first_bucket_on() {
-        let (timetable, buckets) = step(5, None);
-        let taken = exchange(2.5).simulate(&timetable, &buckets);
-        // It begins a second after the backward pass, which lasts five.
-        assert_eq!(taken.waited_s, Seconds(1.0 + 5.0 * 2.5 - 5.0));
-    }
-
-    #[test]
-    fn staging_is_the_computing_threads() {
-        let (timetable, buckets) = step(4, None);
-        let per_byte = |seconds: f64| seconds / BYTES.0 as f64;
-        let staged = ExchangeCost {
-            take_s_per_byte: per_byte(0.25),
-            return_s_per_byte: per_byte(0.5),
-            ..exchange(1.0)
-        };
-        let taken = staged.simulate(&timetable, &buckets);
-        assert_eq!(taken.staged_s, Seconds(4.0 * 0.75));
-        // Buckets come every 1.25 seconds; the first three sums are there before the last is, and are copied back meanwhile.
-        assert_eq!(taken.waited_s, Seconds(0.0));
-        assert_eq!(taken.added(), Seconds(3.0));
-    }
-
-    #[test]
-    fn updates_in_the_backward_pass_wait_for_all_but_one_bucket() {
-        // Three seconds a bucket: the first from 4 to 7, the second to 10, waited for at 5 + 0 and after its update.
-        let (timetable, buckets) = step(3, Some(Seconds(0.5)));
-        let taken = exchange(3.0).simulate(&timetable, &buckets);
-        // At 5 two are under way: until 7 for the first, updated until 7.5; the last is complete at 8.5. The second is there
-        // at 10 and updated at 10.5, the last at 13.
-        assert_eq!(taken.waited_s, Seconds(2.0 + 1.5 + 2.5));
-    }
-
-    #[test]
-    fn a_ring_is_the_line_through_two_times() {
-        let link = Rate {
-            latency_s: Seconds(0.5),
-            bytes_per_s: 1000.0,
-        };
-        let ring = Ring { ranks: 5, link };
-        let at = |bytes| (Bytes(bytes), ring.all_reduce(Bytes(bytes)));
-        let found = Ring::of_times(5, at(100), at(5000));
-        assert!((found.link.latency_s.0 - 0.5).abs() < 1e-12, "{found:?}");
-        assert!((found.link.bytes_per_s - 1000.0).abs() < 1e-9, "{found:?}");
-        let alone = Ring { ranks: 1, link };
-        assert_eq!(alone.all_reduce(Bytes(100)), Seconds::ZERO);
-    }
-
-    #[test]
-    fn gradients_are_handed_over_after_their_last_use_or_by_their_update() {
-        use crate::graph::{Operation, OperationId, Tensor};
-
-        // Two layers, each a second: 0 and 1 are given, 2 and 3 activations, 4 the gradient of 3, 5 that of 2, 6 that of 1.
-        let tensor = |id| Tensor {
-            bytes: Bytes(8),
-            given: id < 2,
-            output: id == 4,
-            ..Tensor::default()
-        };
-        let operation = |inputs: &[u32], output, backward| Operation {
-            inputs: inputs.iter().map(|&id| TensorId(id)).collect(),
-            outputs: vec![TensorId(output)],
-            seconds: Seconds(1.0),
-            backward,
-            ..Operation::default()
-        };
-        let update = Operation {
-            seconds: Seconds(0.25),
-            repeatable: false,
-            updates: Some(TensorId(1)),
-            ..operation(&[6], 7, true)
-        };
-        let graph = Graph {
-            tensors: (0..8).map(tensor).collect(),
-            operations: vec![
-                operation(&[0, 1], 2, false),
-                operation(&[2], 3, false),
-                operation(&[3], 4, true),
-                operation(&[4], 5, true),
-                operation(&[5, 2], 6, true),
-                update,
-            ],
-            fixed_bytes: Bytes::ZERO,
-        };
-        // The first layer runs again after the gradient 4 was read.
-        let program = [0, 1, 2, 3, 0, 4, 5].map(OperationId).to_vec();
-        let program = Program::new(&graph, program).expect("whole");
-        let timetable = Timetable::new(&graph, &program, &[TensorId(6), TensorId(4)]);
-        let handed = |gradient, at, update| HandOver {
-            gradient,
-            at: Seconds(at),
-            update,
-        };
-        let expected = Timetable {
-            handed: vec![handed(1, 4.0, None), handed(0, 6.0, Some(Seconds(0.25)))],
-            computing: Seconds(6.0),
-        };
-        assert_eq!(timetable, expected);
-    }
-}
+mod tests;

@@ -17,10 +17,11 @@ use super::{
 use crate::{
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
+    optimizer_state::OptimizerState,
+    optimizer_state::{OptimizerState, ShardedBecause, StatePlan, Way},
     settings::OnNonFinite,
     update::{Candidate, InBackwardBecause, Updates},
 };
-use rekindle::statistics::Statistics;
 use rekindle::{
     dtype::Dtype,
     meter::Meter,
@@ -30,6 +31,7 @@ use rekindle::{
         measured_link, record,
     },
 };
+use rekindle::{reduce::Shards, statistics::Statistics};
 
 /// Budgets between the smallest and the plain run's at which a frontier is planned.
 const FRONTIER_BUDGETS: u64 = 12;
@@ -76,8 +78,7 @@ impl Built {
         // come.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         let accumulated = settings.accumulated_bytes(self.shape.param_count());
-        let shards = job.ranks.shards(settings, &self.model);
-        let optimizer = AnyOptimizer::new(settings).sharded(shards);
+        let optimizer = AnyOptimizer::new(settings);
         let recorded = record(&self.model, &batch, loss).and_then(|recorded| {
             let largest = recorded.largest_tensor();
             let link = job.host.map(|bytes| measured_link(device, bytes, largest));
@@ -88,6 +89,7 @@ impl Built {
             Some(reducer) => recorded.with_reducer(reducer),
             None => recorded,
         };
+        // A sharded state has those of the whole one.
         let step = match job.updates() {
             Updates::One(Update::After) => recorded.with_optimizer(&optimizer),
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
@@ -109,7 +111,8 @@ impl Built {
     }
 
     /// The most that a snapshot takes while it is written: a parameter's state, copied to the host, and one more of its
-    /// tensors, contiguous. Ranks that share out the state send it encoded, in a buffer that doubles as it grows.
+    /// tensors, contiguous. Ranks that may share out the state send it encoded, in a buffer that
+    /// doubles as it grows.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
         struct Largest(usize);
         impl ModuleVisitor for Largest {
@@ -117,8 +120,8 @@ impl Built {
                 self.0 = self.0.max(param.shape().num_elements());
             }
         }
-        let sharded = job.ranks.is_sharded(job.settings);
-        if job.run_dir.is_none() && !sharded {
+        let whole = job.ranks.is_alone() || job.settings.optimizer_state == OptimizerState::Whole;
+        if job.run_dir.is_none() && whole {
             return Bytes::ZERO;
         }
         let mut largest = Largest(0);
@@ -126,19 +129,21 @@ impl Built {
         let numbers = largest.0 as u64;
         let contiguous = Bytes(numbers * Dtype::F32.bytes()) + WRITER_BYTES;
         let on_host = meter.read().reserved_bytes.is_none();
-        let copies = if sharded { 3 } else { 1 };
+        let copies = if whole { 1 } else { 3 };
         let copied = Bytes(job.settings.state_bytes(numbers).0 * copies);
         contiguous + if on_host { copied } else { Bytes::ZERO }
     }
 }
 
-/// Plans as the schedule asks, and leaves the step with this plan.
+/// Plans as the schedule asks, in this way or the first of the others in which every rank has a plan, and leaves the step with
+/// this plan. Ranks do this together where there are others.
 pub(super) fn make_plan(
     job: &Job<'_>,
     asked: &ScheduleRequest,
     step: &mut RecordedStep,
-    labels: &[StageLabel],
-    terms: &Terms,
+    (labels, terms): (&[StageLabel], &Terms),
+    shards: Option<&Shards>,
+    (mut way, others): (Way, &[Way]),
 ) -> Result<Planned, RunError> {
     let budget = asked.budget();
     let (wanted, planner) = match asked {
@@ -183,19 +188,60 @@ pub(super) fn make_plan(
             (wanted, Some(planner.clone()))
         }
     };
-    let chosen = choose(step, job.updates(), budget, &wanted);
+    let mut refused_by = Vec::new();
+    let mut others = others.iter();
+    let chosen = loop {
+        step.set_shards(shards.filter(|_| way.state == OptimizerState::Sharded));
+        let chosen = choose(step, way.updates, budget, &wanted);
+        let Some(next) = others.next() else {
+            break chosen;
+        };
+        let short = match &chosen {
+            Ok(_) => Ok(None),
+            Err(RecordError::Infeasible { smallest, .. }) => Ok(Some(ShardedBecause {
+                rank: job.ranks.rank(),
+                smallest_bytes: *smallest,
+            })),
+            Err(_) => Err(()),
+        };
+        // A rank that fails in another way ends the job.
+        if !job.ranks.all(short.is_ok()).map_err(RecordError::from)? {
+            break chosen;
+        }
+        match job.ranks.first(short.unwrap_or_default())? {
+            Some(short) => refused_by.push((way.state, short)),
+            None => break chosen,
+        }
+        way = *next;
+    };
     // The trainer checks all parts of a batch together; updates in the backward pass are checked on the way.
     let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
     step.set_finite_check(stops && step.update() == Update::InBackward);
     match chosen {
-        Ok(because) => Ok(Planned {
-            in_backward_because: because,
-            ..current(step, labels, terms, planner)
-        }),
+        Ok(in_backward_because) => {
+            let state = |shards| step.state_cost(shards);
+            let refused_by = |state| {
+                let mut of_state = refused_by.iter().filter(|(one, _)| *one == state);
+                of_state.next().map(|(_, short)| *short)
+            };
+            // Of sharded states, all ranks tried updates after the step first.
+            let after = refused_by(OptimizerState::Sharded);
+            let after = after.map(|short| InBackwardBecause::Fits(short.smallest_bytes));
+            Ok(Planned {
+                in_backward_because: in_backward_because.or(after),
+                state: shards.map(|shards| StatePlan {
+                    chosen: way.state,
+                    because: refused_by(OptimizerState::Whole),
+                    whole_bytes: state(None).0,
+                    sharded_bytes: state(Some(shards)).0,
+                    sharded_s: state(Some(shards)).1,
+                }),
+                ..current(step, labels, terms, planner)
+            })
+        }
         Err(error) => {
             let any = |planner: GraphPlanner| {
-                let updates = job.updates();
-                choose(step, updates, Some(Bytes(1)), &planner.into()).err()
+                choose(step, way.updates, Some(Bytes(1)), &planner.into()).err()
             };
             Err(refused(error, asked, any))
         }
@@ -371,7 +417,11 @@ fn planned(
     optimizer: &OptimizerCost,
     planner: Option<String>,
 ) -> Planned {
-    let whole_step = |seconds: Seconds| seconds * terms.micro_batches as f64 + optimizer.step_s;
+    // Parts of a batch share their update, and what ranks send each other after it.
+    let exchange = plan.exchange.map(|one| one.taken);
+    let sent = exchange.unwrap_or_default().parameters_s;
+    let whole_step =
+        |seconds: Seconds| (seconds - sent) * terms.micro_batches as f64 + sent + optimizer.step_s;
     let (place, at_peak) = highest(&staged, optimizer);
     let mut actions = staged.actions();
     actions.push(rekindle_plan::Action::Optimize);
@@ -421,6 +471,7 @@ fn planned(
             taken: exchange.taken.repeated(terms.micro_batches),
             ..exchange
         }),
+        state: None,
         levers: staged.levers,
         update: match staged.levers {
             Some(_) => Update::InBackward,

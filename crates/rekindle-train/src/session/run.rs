@@ -32,7 +32,7 @@ use crate::{
 use rekindle::{
     executor::TraceEntry,
     meter::{Meter, PeakMemory},
-    record::BucketReading,
+    record::NetworkReading,
 };
 
 /// Steps that are tracked, where that was asked for: the optimizer's state comes in the first.
@@ -52,8 +52,8 @@ pub(super) struct Session<'a> {
     /// The step that is to be traced, and its trace once it is done.
     traced: Option<usize>,
     trace: Vec<TraceEntry>,
-    /// The all-reduces of the traced step.
-    all_reduces: Vec<BucketReading>,
+    /// What the network did in the traced step.
+    exchanges: Vec<NetworkReading>,
     tracker: Option<Arc<Tracker>>,
     progress: Progress,
     times: StepTimes,
@@ -158,7 +158,7 @@ impl<'a> Session<'a> {
         let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
             let trainer = trainer
                 .bounded(planned.budget, planned.count, planned.peak)
-                .among(ranks.clone());
+                .among(ranks.clone(), subject.shards(&planned));
             Ok(match &mut snapshot {
                 Some(snapshot) => trainer.resumed(progress.steps, snapshot)?,
                 None => trainer,
@@ -177,7 +177,7 @@ impl<'a> Session<'a> {
             traced: (files.is_some() || on_gpu)
                 .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
             trace: Vec::new(),
-            all_reduces: Vec::new(),
+            exchanges: Vec::new(),
             tracker,
             progress,
             times,
@@ -212,7 +212,7 @@ impl<'a> Session<'a> {
             if self.traced == Some(done) {
                 self.trace = report.trace;
                 let exchange = report.exchange.as_ref();
-                self.all_reduces = exchange.map_or_else(Vec::new, |one| one.buckets.clone());
+                self.exchanges = exchange.map_or_else(Vec::new, |one| one.operations.clone());
                 self.growth.predicted = self.predicted_changes()?;
             }
 

@@ -14,10 +14,12 @@ use crate::{
     device::OpenDevice,
     engine::{Engine, RecordedStep},
     history::PENDING,
+    optimizer_state::{OptimizerState, Way},
 };
 use rekindle::{
     meter::Meter,
     profile::{Measured, StageLabel},
+    reduce::Shards,
 };
 
 /// A training step that was measured, to be planned as often as one likes.
@@ -34,6 +36,8 @@ enum Kind {
     Recorded {
         step: Rc<RefCell<RecordedStep>>,
         labels: Vec<StageLabel>,
+        /// Whose parameters are whose, where ranks could share out the optimizer's state.
+        shards: Option<Shards>,
     },
 }
 
@@ -68,7 +72,13 @@ impl Subject {
                 let step = built.record(job, device, meter, observer)?;
                 let step = Rc::new(RefCell::new(step));
                 let labels = built.labels.clone();
-                (built, Kind::Recorded { step, labels })
+                let shards = job.ranks.shards(&built.model);
+                let kind = Kind::Recorded {
+                    step,
+                    labels,
+                    shards,
+                };
+                (built, kind)
             }
         };
         let subject = Self {
@@ -100,7 +110,7 @@ impl Subject {
                     StepKind::of_modules(measured, beside),
                 )
             }
-            Kind::Recorded { step, labels } => {
+            Kind::Recorded { step, labels, .. } => {
                 let step = step.borrow();
                 let staged = step.staged_plan();
                 let mut chain = recorded::named(staged.chain, &staged.marks, labels);
@@ -127,7 +137,8 @@ impl Subject {
     ///
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
-        let planned = self.plan_now(job, asked);
+        let (first, others) = Way::all(job);
+        let planned = self.plan_now(job, asked, (first, &others));
         let planned = with_until_now(planned, asked, peak_until_now(&*self.meter));
         planned.map_err(|error| match &job.run_dir {
             None => with_run_dir(error),
@@ -135,7 +146,8 @@ impl Subject {
         })
     }
 
-    /// The fastest plan within a smaller budget, in the middle of a run: peaks before it do not count.
+    /// The fastest plan within a smaller budget, in the middle of a run: peaks before it do not count, and what ranks have
+    /// decided together stays.
     ///
     /// # Errors
     ///
@@ -143,32 +155,57 @@ impl Subject {
     pub(crate) fn plan_smaller(
         &mut self,
         job: &Job<'_>,
-        budget: Bytes,
+        (before, budget): (&Planned, Bytes),
     ) -> Result<Planned, RunError> {
-        self.plan_now(job, &ScheduleRequest::Plan(PlanRequest::within(budget)))
+        let way = Way::again(before, job);
+        let smaller = ScheduleRequest::Plan(PlanRequest::within(budget));
+        self.plan_now(job, &smaller, (way, &[]))
+    }
+
+    /// Whose parameters are whose, where ranks share out the optimizer's state by a plan.
+    pub(crate) fn shards(&self, planned: &Planned) -> Option<Shards> {
+        let sharded = planned.state.map(|state| state.chosen) == Some(OptimizerState::Sharded);
+        match &self.kind {
+            Kind::Recorded { shards, .. } if sharded => shards.clone(),
+            _ => None,
+        }
     }
 
     /// The plan that a recorded step has made of itself.
     pub(crate) fn planned_by_step(&self, job: &Job<'_>) -> Option<Planned> {
         match &self.kind {
             Kind::Modules(_) => None,
-            Kind::Recorded { step, labels } => {
+            Kind::Recorded { step, labels, .. } => {
                 let terms = self.terms(job);
                 Some(recorded::current(&step.borrow(), labels, &terms, None))
             }
         }
     }
 
-    fn plan_now(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
+    fn plan_now(
+        &mut self,
+        job: &Job<'_>,
+        asked: &ScheduleRequest,
+        ways: (Way, &[Way]),
+    ) -> Result<Planned, RunError> {
         let terms = self.terms(job);
         match &mut self.kind {
             Kind::Modules(measured) => {
                 let beside = modules::Beside::new(job, &*self.meter, measured);
                 modules::make_plan(job, asked, measured, beside, &terms)
             }
-            Kind::Recorded { step, labels } => {
-                recorded::make_plan(job, asked, &mut step.borrow_mut(), labels, &terms)
-            }
+            Kind::Recorded {
+                step,
+                labels,
+                shards,
+            } => recorded::make_plan(
+                job,
+                asked,
+                &mut step.borrow_mut(),
+                (labels, &terms),
+                shards.as_ref(),
+                ways,
+            ),
         }
     }
 

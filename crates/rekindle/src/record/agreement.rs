@@ -104,7 +104,7 @@ impl Ranks {
         let mut ranks = Self {
             share: 1.0 / reducer.ranks() as f64,
             buckets: buckets(recording, order),
-            means: recording.synchronised().collect(),
+            means: recording.synchronised().map(|(_, values)| values).collect(),
             cost: None,
             reducer,
         };
@@ -112,13 +112,21 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// What the exchange takes of a step.
-    pub(super) fn predicted(&self, timetable: &Timetable) -> Option<StepExchange> {
+    /// What the exchange takes of a step, whose ranks send each other parameters of these sizes.
+    pub(super) fn predicted(
+        &self,
+        timetable: &Timetable,
+        parameters: &[Bytes],
+    ) -> Option<StepExchange> {
         let cost = self.cost?;
         Some(StepExchange {
             ring: cost.ring,
             link_measured: self.reducer.link().is_none(),
-            taken: cost.simulate(timetable, &on_network(&self.buckets)),
+            taken: cost.simulate(
+                timetable,
+                &on_network(&self.buckets),
+                parameters.iter().copied(),
+            ),
         })
     }
 }
@@ -236,7 +244,7 @@ fn parameters_of(recording: &Recording) -> [u8; 8] {
         recording.tensors.value_bytes(one.tensor).hash(&mut hasher);
         one.gradient.is_some().hash(&mut hasher);
     }
-    let means: Vec<usize> = recording.synchronised().collect();
+    let means: Vec<_> = recording.synchronised().collect();
     means.hash(&mut hasher);
     hasher.finish().to_le_bytes()
 }

@@ -23,7 +23,7 @@ use super::{
     recording::Recording,
     update::Update,
 };
-use crate::activation::Activation;
+use crate::{activation::Activation, reduce::fullest_share};
 
 /// What a training step needs, by its shapes.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +54,8 @@ pub struct Estimate {
     work: Vec<f64>,
     /// When the plain step hands its gradients over, and their buckets.
     exchange: (Timetable, Vec<Vec<(usize, Bytes)>>),
+    /// Numbers and bytes of each parameter that trains.
+    trained: Vec<(usize, Bytes)>,
 }
 
 /// One part of the module that holds parameters.
@@ -175,6 +177,7 @@ impl Estimate {
             graph,
             work,
             exchange: (timetable, on_network(&buckets)),
+            trained: recording.trained().collect(),
         })
     }
 
@@ -203,19 +206,29 @@ impl Estimate {
         Ok(Some((plan.simulated.peak, work / self.flops.max(1.0))))
     }
 
-    /// What the plain step computes on a device that does so many operations on numbers in a second, and what summing its
-    /// gradients over a ring of ranks takes beside that. Copies between device and network are not counted.
+    /// Parameters of the rank that keeps most, as numbers, where so many ranks share them [out](crate::reduce::Shards).
     #[must_use]
-    pub fn on_ranks(&self, ring: Ring, flops_per_s: f64) -> (Seconds, Exchanged) {
+    pub fn fullest_share(&self, ranks: usize) -> u64 {
+        let sizes: Vec<usize> = self.trained.iter().map(|one| one.0).collect();
+        fullest_share(&sizes, ranks) as u64
+    }
+
+    /// What the plain step computes on a device that does so many operations on numbers in a second, and what the exchange
+    /// over a ring of ranks takes beside that, whose optimizer is sharded or not. Copies between device and network are not
+    /// counted.
+    #[must_use]
+    pub fn on_ranks(&self, ring: Ring, flops_per_s: f64, sharded: bool) -> (Seconds, Exchanged) {
         let (timetable, buckets) = &self.exchange;
         let cost = ExchangeCost {
             ring,
+            broadcast: None,
             take_s_per_byte: 0.0,
             return_s_per_byte: 0.0,
         };
         let computing = Seconds(self.flops / flops_per_s);
         let timetable = timetable.scaled(computing.0 / timetable.computing.0);
-        (computing, cost.simulate(&timetable, buckets))
+        let sent = self.trained.iter().filter(|_| sharded).map(|one| one.1);
+        (computing, cost.simulate(&timetable, buckets, sent))
     }
 
     /// Seconds are of a nominal machine here: only their ratios mean anything.

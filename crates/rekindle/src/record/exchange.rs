@@ -22,6 +22,7 @@ use std::{
 
 use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
 use rekindle_plan::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::{
     RecordError,
@@ -29,7 +30,7 @@ use super::{
     rank::of_rank,
     recording::Recording,
 };
-use crate::reduce::{Clock, Pending, ReduceError};
+use crate::reduce::{Clock, Pending, ReduceError, SharedReading};
 
 /// A complete gradient that waits for its bucket, times the share, and what it was.
 struct Piece {
@@ -94,22 +95,53 @@ pub struct ExchangeReading {
     pub taken: Duration,
     /// How long it copied sums back.
     pub returned: Duration,
-    /// Its all-reduces in order.
-    pub buckets: Vec<BucketReading>,
+    /// How long it took means over ranks ([`synchronised_batch_norm`](crate::synchronised_batch_norm)), copies included.
+    pub means: Duration,
+    /// How long ranks that share out the updates sent each other what they had updated, copies included. Of updates after the
+    /// step that comes later, with [`Shards::share`](crate::reduce::Shards::share): zero here.
+    pub parameters: Duration,
+    /// What the network did, in order.
+    pub operations: Vec<NetworkReading>,
 }
 
 impl ExchangeReading {
     /// What it added to the step.
     #[must_use]
     pub fn added(&self) -> Duration {
-        self.waited + self.taken + self.returned
+        self.waited + self.taken + self.returned + self.means + self.parameters
+    }
+
+    /// Adds that updated parameters were sent, until so long after the step began.
+    pub fn add_shared(&mut self, shared: SharedReading, until: Duration) {
+        self.parameters += shared.took;
+        self.operations.push(NetworkReading {
+            what: Exchanges::Parameters,
+            bytes: shared.bytes,
+            begun: until.saturating_sub(shared.took),
+            done: until,
+        });
     }
 }
 
-/// An all-reduce of a step.
+/// What an operation of the network is for.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exchanges {
+    /// A bucket of gradients is summed.
+    Gradients,
+    /// A mean over ranks is taken.
+    Mean,
+    /// All updated parameters are sent by the ranks that have updated them.
+    Parameters,
+}
+
+/// An operation of the network in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BucketReading {
-    /// Bytes that the rank gave.
+pub struct NetworkReading {
+    /// What for.
+    pub what: Exchanges,
+    /// Bytes that the rank gave; of parameters, all that ranks sent.
     pub bytes: Bytes,
     /// When it was begun, from the start of the step on.
     pub begun: Duration,
@@ -169,7 +201,8 @@ impl<'a> Exchange<'a> {
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
         self.parameters = Parameters::of(recording);
         self.started = self.clock.now();
-        match recording.synchronised().eq(self.ranks.means.iter().copied()) {
+        let means = recording.synchronised().map(|(_, values)| values);
+        match means.eq(self.ranks.means.iter().copied()) {
             true => Ok(()),
             false => Err(RecordError::Capture(
                 "with a batch of this shape it takes other means over ranks than with the first one".into(),
@@ -179,24 +212,42 @@ impl<'a> Exchange<'a> {
 
     /// The mean over ranks of what this one has computed, by their shares.
     pub(super) fn mean(&mut self, own: DispatchTensor) -> Result<DispatchTensor, RecordError> {
+        synchronise(&own);
+        let begun = self.clock.now();
         let (like, mut values) = Like::take(own)?;
         scale(&mut values, self.ranks.share);
         values.push(0.0);
+        let bytes = Bytes(size_of_val(values.as_slice()) as u64);
         let mut sums = self.take_mean(values)?;
         if sums.pop().is_none_or(|failed| failed > 0.0) {
             return Err(self.settle(None));
         }
+        let mean = like.tensor(sums);
+        self.reading.means += self.clock.now() - begun;
+        self.note(Exchanges::Mean, bytes, begun, self.clock.now());
         self.begin_ready();
-        Ok(like.tensor(sums))
+        Ok(mean)
+    }
+
+    /// Notes an operation of the network.
+    fn note(&mut self, what: Exchanges, bytes: Bytes, begun: Instant, done: Instant) {
+        self.reading.operations.push(NetworkReading {
+            what,
+            bytes,
+            begun: begun.saturating_duration_since(self.started),
+            done: done.saturating_duration_since(self.started),
+        });
+    }
+
+    /// How long ago the step began.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.clock.now() - self.started
     }
 
     /// Sums the values of the next mean, and in the place behind them how many ranks have failed.
     fn take_mean(&mut self, values: Vec<f32>) -> Result<Vec<f32>, ReduceError> {
         self.means += 1;
-        let started = self.clock.now();
-        let sums = self.ranks.reducer.all_reduce(values).wait();
-        self.reading.waited += self.clock.now() - started;
-        sums
+        self.ranks.reducer.all_reduce(values).wait()
     }
 
     /// Takes a tensor that the step hands out, if it is a gradient; what is something else too comes back.
@@ -243,10 +294,7 @@ impl<'a> Exchange<'a> {
         place: usize,
         gradient: DispatchTensor,
     ) -> Result<(), RecordError> {
-        let device =
-            of_rank!(&gradient, D => Tensor::<D>::from_dispatch(gradient.clone()).device());
-        // What it has still to compute is no part of the exchange; a failure shows where values are read.
-        let _ = device.sync();
+        synchronise(&gradient);
         let started = self.clock.now();
         let (like, mut values) = Like::take(gradient)?;
         scale(&mut values, self.ranks.share);
@@ -359,11 +407,7 @@ impl<'a> Exchange<'a> {
         let started = self.clock.now();
         let (values, done) = one.sums.wait_timed()?;
         self.reading.waited += self.clock.now() - started;
-        self.reading.buckets.push(BucketReading {
-            bytes: one.bytes,
-            begun: one.begun.saturating_duration_since(self.started),
-            done: done.saturating_duration_since(self.started),
-        });
+        self.note(Exchanges::Gradients, one.bytes, one.begun, done);
         Ok(Some((one.likes, values)))
     }
 
@@ -419,6 +463,12 @@ impl<'a> Exchange<'a> {
             || ReduceError::Failed("a rank gave the step up and did not say why".into());
         error.unwrap_or_else(|| no_reason().into())
     }
+}
+
+/// What a tensor's device has still to compute is no part of the exchange; a failure shows where values are read.
+fn synchronise(tensor: &DispatchTensor) {
+    let device = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).device());
+    let _ = device.sync();
 }
 
 /// Nothing of a rank without samples counts, whatever it computed.

@@ -2,14 +2,15 @@
 //!
 //! The link is that of the [`Ring`] that sums one value, and as many as make a bucket, in the times that were seen. A time is
 //! the shortest of any rank, as the others wait for that one, and of a few all-reduces: what else runs is no part of the link.
+//! Broadcasts, which shared updates take, are timed in rounds of one from each of a few ranks, until all ranks are done.
 //! Staging is timed by exchanging the first buckets with nobody.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use burn::tensor::{Device, DispatchTensor, Tensor};
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{ExchangeCost, Ring},
+    graph::{ExchangeCost, Rate, Ring},
 };
 
 use super::{
@@ -21,8 +22,10 @@ use super::{
 };
 use crate::reduce::{ReduceError, Reducer, Rehearsal};
 
-/// All-reduces of each size that count. One before warms up.
+/// Operations of each size that count. One before warms up.
 const ROUNDS: usize = 5;
+/// Ranks that broadcast in each round, at most.
+const ROOTS: usize = 4;
 /// After so much time no more of them are made, in seconds.
 const ENOUGH_S: f64 = 0.5;
 /// How often staging is timed. The quickest counts.
@@ -37,12 +40,15 @@ pub(super) fn measured(
     device: &Device,
 ) -> Result<ExchangeCost, RecordError> {
     let reducer = &*ranks.reducer;
-    let ring = match reducer.link() {
-        Some(link) => Ring {
-            ranks: reducer.ranks(),
-            link,
-        },
-        None => ring(reducer, ranks)?,
+    let (ring, broadcast) = match reducer.link() {
+        Some(link) => {
+            let ranks = reducer.ranks();
+            (Ring { ranks, link }, None)
+        }
+        None => {
+            let (ring, broadcast) = measured_link(reducer, ranks)?;
+            (ring, Some(broadcast))
+        }
     };
     let mut quickest = [f64::INFINITY; 2];
     for _ in 0..STAGED {
@@ -52,36 +58,64 @@ pub(super) fn measured(
     let [take_s_per_byte, return_s_per_byte] = quickest;
     Ok(ExchangeCost {
         ring,
+        broadcast,
         take_s_per_byte,
         return_s_per_byte,
     })
 }
 
-fn ring(reducer: &dyn Reducer, ranks: &Ranks) -> Result<Ring, ReduceError> {
+/// The ring, and what a broadcast takes.
+fn measured_link(reducer: &dyn Reducer, ranks: &Ranks) -> Result<(Ring, Rate), ReduceError> {
     let largest = ranks.buckets.iter().map(|bucket| bucket.elements()).max();
     let large = largest.unwrap_or_default().clamp(2, BUCKET_BYTES / VALUE);
-    let timed = |values: usize| -> Result<_, ReduceError> {
-        let seconds = all_reduce(reducer, values)?;
-        Ok((Bytes((values * VALUE) as u64), Seconds(seconds)))
+    let all_reduce = |values: usize| {
+        let summed = || Ok(reducer.all_reduce(vec![0.0; values]).wait_timed()?.1);
+        timed(reducer, summed, f64::min)
     };
-    let (small, large) = (timed(1)?, timed(large)?);
-    Ok(Ring::of_times(reducer.ranks(), small, large))
+    let roots = reducer.ranks().min(ROOTS);
+    let broadcast = |values: usize| {
+        let sent = || {
+            for root in 0..roots {
+                let own = match root == reducer.rank() {
+                    true => vec![0; values * VALUE],
+                    false => Vec::new(),
+                };
+                reducer.broadcast(root, own).wait()?;
+            }
+            Ok(reducer.clock().now())
+        };
+        Ok(timed(reducer, sent, f64::max)? / roots as f64)
+    };
+    let bytes = |values: usize| Bytes((values * VALUE) as u64);
+    let line = |of: &dyn Fn(usize) -> Result<f64, ReduceError>| -> Result<_, ReduceError> {
+        let at = |values| Ok((bytes(values), Seconds(of(values)?)));
+        Ok((at(1)?, at(large)?))
+    };
+    let (small, large) = line(&all_reduce)?;
+    let ring = Ring::of_times(reducer.ranks(), small, large);
+    let (small, large) = line(&broadcast)?;
+    Ok((ring, Rate::of_times(small, large)))
 }
 
-/// Seconds that an all-reduce takes: the same number on all ranks.
-fn all_reduce(reducer: &dyn Reducer, values: usize) -> Result<f64, ReduceError> {
+/// Seconds that an operation of all ranks takes, the shortest or the longest of any rank: the same number on all.
+fn timed(
+    reducer: &dyn Reducer,
+    operation: impl Fn() -> Result<Instant, ReduceError>,
+    of_ranks: fn(f64, f64) -> f64,
+) -> Result<f64, ReduceError> {
     let clock = reducer.clock();
     let (mut shortest, mut all) = (f64::INFINITY, 0.0);
     for round in 0..=ROUNDS {
         let started = clock.now();
-        let (_, done) = reducer.all_reduce(vec![0.0; values]).wait_timed()?;
-        let own = done.saturating_duration_since(started).as_secs_f64();
+        let own = operation()?
+            .saturating_duration_since(started)
+            .as_secs_f64();
         let each = reducer.all_gather(own.to_le_bytes().to_vec()).wait()?;
         let each = each.iter().filter_map(|one| one.as_slice().try_into().ok());
-        let last = each.map(f64::from_le_bytes).fold(own, f64::min);
-        all += last;
+        let together = each.map(f64::from_le_bytes).fold(own, of_ranks);
+        all += together;
         if round > 0 || all > ENOUGH_S {
-            shortest = shortest.min(last);
+            shortest = shortest.min(together);
         }
         if all > ENOUGH_S {
             break;

@@ -18,7 +18,7 @@ use super::{
     recording::{Parameter, Recording},
     update::Leaf,
 };
-use crate::reduce::{ReduceError, Shards};
+use crate::reduce::{ReduceError, Shards, SharedReading};
 
 /// A model whose parameters are lent to a step.
 pub(super) struct Lent {
@@ -92,7 +92,7 @@ impl Lent {
         recording: &Recording,
         interpreter: &mut dyn Interpreter,
         shards: &Shards,
-    ) -> Result<(), ReduceError> {
+    ) -> Result<SharedReading, ReduceError> {
         let mut sharing = shards.sharing();
         for one in recording.updated() {
             if self.lost == Some(one.id) {

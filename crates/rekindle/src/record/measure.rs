@@ -112,6 +112,11 @@ impl Costs {
         Self { updates, ..self }
     }
 
+    /// Replaces what the updates of parameters take.
+    pub(super) fn set_updates(&mut self, updates: &UpdateCosts) {
+        self.updates = updates.clone();
+    }
+
     /// Measured while `program` runs, once to warm up and then once or twice.
     pub(super) fn measured(
         recording: &Recording,

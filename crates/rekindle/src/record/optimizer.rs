@@ -48,31 +48,29 @@ pub(super) enum Trial {
     Parts,
 }
 
-/// Measures `optimizer` on the parameters of `model`, which keep their values. The temporary bytes are those above
-/// parameters, gradients and state; what each update takes comes with them. Of updates in the backward pass, all together
-/// is state alone.
+/// Measures `optimizer` on the parameters of `model`, which keep their values: what the update of each takes, in temporary
+/// bytes above parameter, gradient and state.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
     optimizer: &O,
     (update, trial): (Update, Trial),
     meter: &dyn Meter,
-) -> (OptimizerCost, UpdateCosts) {
+) -> UpdateCosts {
     let mut each = Each {
         optimizer,
         update,
         trial,
         meter,
         known: HashMap::new(),
-        sum: OptimizerCost::default(),
         parameters: HashMap::new(),
         keeps_storage: None,
     };
     model.visit(&mut each);
-    let updates = UpdateCosts {
+    UpdateCosts {
         each: each.parameters.into(),
         keeps_storage: each.keeps_storage.unwrap_or_default(),
-    };
-    (each.sum, updates)
+        shards: optimizer.shards().cloned(),
+    }
 }
 
 /// How a gradient lies in memory.
@@ -107,7 +105,6 @@ struct Each<'a, O> {
     trial: Trial,
     meter: &'a dyn Meter,
     known: HashMap<(Shape, DType), [OptimizerCost; 2]>,
-    sum: OptimizerCost,
     parameters: HashMap<ParamId, [OptimizerCost; 2]>,
     keeps_storage: Option<bool>,
 }
@@ -149,11 +146,6 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         }
         if self.keeps_storage.is_none() {
             self.keeps_storage = Some(self.keeps_storage(param));
-        }
-        let [one, _] = one;
-        self.sum.state_bytes += one.state_bytes;
-        if self.update == Update::After {
-            self.sum.step_s += one.step_s;
         }
     }
 }

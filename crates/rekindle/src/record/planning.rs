@@ -17,7 +17,7 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    agreement::gradients,
+    agreement::{VALUE, gradients, staging},
     choosing,
     given::started,
     measure::Costs,
@@ -31,6 +31,7 @@ use crate::{
     executor::Room,
     graph::free_dead_nodes,
     meter::{Count, Meter},
+    reduce::Shards,
 };
 
 /// Share of a budget that the plain order must fit in, by shapes alone, to be what is measured: temporary bytes are not
@@ -133,7 +134,7 @@ pub(super) struct Planning {
     /// When parameters are updated, and what the update of each takes.
     pub(super) update: Update,
     pub(super) updates: UpdateCosts,
-    /// What the optimizer takes, where plans may change `update`.
+    /// The same where plans may change `update`.
     pub(super) either: Option<EitherUpdate>,
     /// What will be held while the step runs, and is not there when it is planned.
     pub(super) later: Bytes,
@@ -141,8 +142,6 @@ pub(super) struct Planning {
     pub(super) between: Bytes,
     /// Whether ranks share the step.
     pub(super) shared: bool,
-    /// What an exchange between ranks holds while the step runs, and not while the optimizer updates.
-    pub(super) staging: Bytes,
     /// Whether steps have run, after which the optimizer's state is in use.
     pub(super) updated: bool,
     /// Whether the batch, too, is not there.
@@ -179,11 +178,15 @@ impl Planning {
         Some(Room::of_bytes(self.meter.clone(), for_pools))
     }
 
-    /// The same with parameters updated when `update` says.
-    pub(super) fn with_update(&self, update: Update) -> Result<Self, RecordError> {
-        let optimizer = match self.either {
+    /// The same with parameters of a recording updated when `update` says.
+    pub(super) fn with_update(
+        &self,
+        update: Update,
+        recording: &Recording,
+    ) -> Result<Self, RecordError> {
+        let updates = match &self.either {
             Some(either) => either.of(update),
-            None if self.update == update => self.optimizer,
+            None if self.update == update => &self.updates,
             None => {
                 return Err(RecordError::OtherUpdate {
                     update: self.update,
@@ -192,9 +195,28 @@ impl Planning {
         };
         Ok(Self {
             update,
-            optimizer,
+            optimizer: updates.together(update, recording),
+            updates: updates.clone(),
             ..self.clone()
         })
+    }
+
+    /// Has each rank make the updates of its own parameters alone, or all of them, from now on.
+    pub(super) fn set_shards(&mut self, shards: Option<&Shards>, recording: &Recording) {
+        let either = self.either.iter_mut();
+        let all = either.flat_map(|either| [&mut either.after, &mut either.in_backward]);
+        for updates in all.chain([&mut self.updates]) {
+            updates.shards = shards.cloned();
+        }
+        self.optimizer = self.updates.together(self.update, recording);
+    }
+
+    /// What an exchange between ranks holds while the step runs, and not while the optimizer updates.
+    fn staging(&self, recording: &Recording) -> Bytes {
+        match self.shared && self.on_host {
+            true => staging(recording, self.update, self.updates.most_temporary()),
+            false => Bytes::ZERO,
+        }
     }
 
     /// Whether the bytes that count are those that pools reserve.
@@ -365,6 +387,7 @@ fn planned_once<A>(
             false => Bytes::ZERO,
         };
         let base = before + of_plan + planning.later + batch;
+        let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer;
         // State that the first update makes of gradients has their storage until the second.
         let state = match (planning.updated, planning.updates.keeps_storage) {
@@ -372,7 +395,7 @@ fn planned_once<A>(
             (false, false) => optimizer.state_bytes,
             (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
         };
-        graph.fixed_bytes = base + planning.staging + measured.own_bytes() + state + beside;
+        graph.fixed_bytes = base + staging + measured.own_bytes() + state + beside;
         let gradients = match planning.update {
             Update::After => measured.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
@@ -450,10 +473,16 @@ fn planned_once<A>(
     })
 }
 
-/// When a program hands over the gradients of a recording's parameters, by the parameters' places.
+/// When a program hands over the gradients of a recording's parameters, by the parameters' places, and takes means over
+/// ranks.
 pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
     let (gradients, places) = gradients(recording);
-    let mut timetable = Timetable::new(graph, program, &gradients);
+    let means = recording.synchronised().map(|(place, values)| {
+        // Each with how many ranks have failed.
+        let bytes = Bytes(((values + 1) * VALUE) as u64);
+        (OperationId(place as u32), bytes)
+    });
+    let mut timetable = Timetable::new(graph, program, &gradients, &means.collect());
     for one in &mut timetable.handed {
         one.gradient = places[one.gradient];
     }

@@ -188,11 +188,25 @@ impl Recording {
         parameters.filter(move |one| updates && one.gradient.is_some())
     }
 
-    /// Values of each mean over ranks, in order.
-    pub(crate) fn synchronised(&self) -> impl Iterator<Item = usize> {
-        let means = self.operations.iter().filter(|one| one.kind.synchronises);
-        let made = means.flat_map(|one| one.outputs());
-        made.map(|tensor| self.tensors.shape(tensor).num_elements())
+    /// Each mean over ranks, in order: its operation, and how many values it has.
+    pub(crate) fn synchronised(&self) -> impl Iterator<Item = (usize, usize)> {
+        let operations = self.operations.iter().enumerate();
+        let means = operations.filter(|(_, one)| one.kind.synchronises);
+        means.map(|(place, one)| {
+            let values = one
+                .outputs()
+                .map(|made| self.tensors.shape(made).num_elements());
+            (place, values.sum())
+        })
+    }
+
+    /// Numbers and bytes of the parameters that train.
+    pub(crate) fn trained(&self) -> impl Iterator<Item = (usize, Bytes)> {
+        let trained = self.parameters.iter().filter(|one| one.trains);
+        trained.map(|one| {
+            let numbers = self.tensors.shape(one.tensor).num_elements();
+            (numbers, Bytes(self.tensors.value_bytes(one.tensor)))
+        })
     }
 
     /// The parameters whose gradient is made by exchanging dimensions.

@@ -11,7 +11,7 @@ use std::{
 use burn::{module::Module, tensor::DispatchTensor};
 use burn_ir::OperationIr;
 use rekindle_plan::{
-    Bytes, OptimizerCost,
+    Bytes, OptimizerCost, Seconds,
     graph::{Graph, GraphPlanner, Program, Span, SpanPass},
 };
 
@@ -33,7 +33,7 @@ use super::{
     recording::{Parameter, Recording},
     staged::StagedPlan,
     step_plan::{StepExchange, StepPlan},
-    update::Update,
+    update::{Update, UpdateCosts},
 };
 use crate::{
     activation::Activation,
@@ -41,7 +41,7 @@ use crate::{
     graph::free_dead_nodes,
     meter::{Meter, Phase, PhaseRecorder, halves},
     quiet,
-    reduce::Reducer,
+    reduce::{Reducer, Shards},
 };
 
 /// Recordings with their plans that are kept, for batches of several shapes.
@@ -316,11 +316,17 @@ where
         });
         let updated = lent.updated();
         // No rank has given the step up: all come here.
-        let complete = exchange.is_some_and(|exchange| exchange.is_done());
-        let done = match optimizer.shards().filter(|_| complete) {
-            Some(shards) => {
+        let exchange = exchange.filter(|exchange| exchange.is_done());
+        let done = match exchange.zip(optimizer.shards()) {
+            Some((exchange, shards)) => {
                 let shared = lent.share(recording, interpreter.as_mut(), shards);
-                done.and_then(|done| Ok(shared.map(|()| done)?))
+                done.and_then(|mut done| {
+                    let (sent, until) = (shared?, exchange.elapsed());
+                    if let Some(of_ranks) = &mut done.shared {
+                        of_ranks.exchange.add_shared(sent, until);
+                    }
+                    Ok(done)
+                })
             }
             None => done,
         };
@@ -454,14 +460,15 @@ where
         // The old plan takes memory, which the new one is not to count.
         state.plans.clear();
         // Nobody else holds it now.
-        let updating = |measured: &mut Rc<Measured<_>>, update| {
-            if let Some(measured) = Rc::get_mut(measured)
-                && measured.recording.update != update
-            {
-                measured.recording.set_update(update);
+        let updating = |measured: &mut Rc<Measured<_>>, planning: &Planning| {
+            if let Some(measured) = Rc::get_mut(measured) {
+                measured.costs.set_updates(&planning.updates);
+                if measured.recording.update != planning.update {
+                    measured.recording.set_update(planning.update);
+                }
             }
         };
-        updating(&mut measured, planning.update);
+        updating(&mut measured, &planning);
         match planned(&now(planning.clone()), measured.clone()) {
             Ok(plan) => {
                 state.plans.push(Rc::new(plan));
@@ -469,7 +476,7 @@ where
                 Ok(())
             }
             Err(error) => {
-                updating(&mut measured, self.planning.update);
+                updating(&mut measured, &self.planning);
                 let before = now(self.planning.clone());
                 let before = planned(&before, measured.clone()).or_else(|_| {
                     planned(
@@ -499,9 +506,11 @@ where
     pub fn plan(&self) -> StepPlan {
         let state = self.state.borrow();
         let planned = &state.plans[0];
+        let shards = self.planning.updates.shards.as_ref();
+        let parameters = sent(&planned.measured.recording, shards);
         let exchanges = self.ranks.as_ref().zip(planned.timetables.as_ref());
-        let exchanges =
-            exchanges.map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one)));
+        let exchanges = exchanges
+            .map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one, &parameters)));
         let [exchange, plain_exchange] = exchanges.unwrap_or_default();
         let added = |exchange: Option<StepExchange>| {
             exchange.map(|one| one.taken.added()).unwrap_or_default()
@@ -538,8 +547,17 @@ where
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(), RecordError> {
-        let planning = self.planning.with_update(update)?;
+        let recording = &self.state.get_mut().plans[0].measured.recording;
+        let planning = self.planning.with_update(update, recording)?;
         self.plan_by(planning.with_budget(budget, wanted.into()), true)
+    }
+
+    /// From the next plan on, each rank makes the updates of its own parameters and keeps their state, or with `None` all of
+    /// them. The step was recorded with an optimizer that has no [shards](Optimizer::shards) itself, and is run with one that
+    /// has these.
+    pub fn set_shards(&mut self, shards: Option<&Shards>) {
+        let recording = &self.state.get_mut().plans[0].measured.recording;
+        self.planning.set_shards(shards, recording);
     }
 
     /// Whether values are checked: see [`with_finite_check`](super::Recorded::with_finite_check).
@@ -565,6 +583,23 @@ where
     /// What the optimizer's step takes, as it was measured.
     pub fn optimizer_cost(&self) -> OptimizerCost {
         self.planning.optimizer
+    }
+
+    /// What ranks that share out the updates so hold each of the optimizer's state, and what sending each other the updated
+    /// parameters takes of a step; with `None`, of a state that every rank has whole.
+    pub fn state_cost(&self, shards: Option<&Shards>) -> (Bytes, Seconds) {
+        let planned = &self.state.borrow().plans[0];
+        let recording = &planned.measured.recording;
+        let updates = UpdateCosts {
+            shards: shards.cloned(),
+            ..self.planning.updates.clone()
+        };
+        let cost = updates.together(self.planning.update, recording);
+        let parameters = sent(recording, shards);
+        let exchanges = self.ranks.as_ref().zip(planned.timetables.as_ref());
+        let sent = exchanges.and_then(|(ranks, [own, _])| ranks.predicted(own, &parameters));
+        let sent = sent.map(|sent| sent.taken.parameters_s);
+        (cost.state_bytes, sent.unwrap_or_default())
     }
 
     /// Makes room in a GPU's pools for bytes that the program is about to allocate beside the step, such as a batch:
@@ -788,6 +823,12 @@ where
         let shared = Some(exchange.finish()?);
         Ok(Done { tensors, shared })
     }
+}
+
+/// Sizes of the parameters that ranks send each other after their updates.
+fn sent(recording: &Recording, shards: Option<&Shards>) -> Vec<Bytes> {
+    let trained = recording.trained().filter(|_| shards.is_some());
+    trained.map(|(_, bytes)| bytes).collect()
 }
 
 /// What a step hands out, by its numbers in the recording.

@@ -23,8 +23,8 @@ pub struct StepPlan {
     /// [`Output::predicted_peak`](super::Output::predicted_peak) is the same for one run, with what the process holds by
     /// then.
     pub predicted_peak: Bytes,
-    /// Time of the step, the [exchange](Self::exchange) included; of the optimizer's update only where it is part of the
-    /// backward pass.
+    /// Time of the step, the [exchange](Self::exchange) included, after the update too; of the optimizer's update only where it
+    /// is part of the backward pass.
     pub predicted_time: Seconds,
     /// The peak of the plain run, counted as `predicted_peak` is.
     pub plain_peak: Bytes,
@@ -36,11 +36,11 @@ pub struct StepPlan {
     pub repeated: usize,
     /// What goes to the host's memory, where there is a link to it.
     pub offload: Option<Offload>,
-    /// What summing gradients adds to the step, where [ranks](crate::reduce) share it.
+    /// What the exchange adds to the step, where [ranks](crate::reduce) share it.
     pub exchange: Option<StepExchange>,
 }
 
-/// What summing gradients over ranks takes of a step.
+/// What the exchange between ranks takes of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

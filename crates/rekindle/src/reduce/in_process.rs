@@ -1,8 +1,8 @@
 //! Ranks that are threads of one process, for tests: sums are taken in order of rank, so they are the same every time.
 //!
 //! One thread, the *hub*, stands for the network: it takes the next operation of every rank, and answers all when it has
-//! them. Operations follow one another. With a link they take as long as a [`Ring`] of such links does, by a simulated
-//! [`Clock`] for each rank: time passes where a rank waits for an operation, and as far as a test
+//! them. Operations follow one another. With a link, sums and broadcasts take as long as a [`Ring`] of such links does, by a
+//! simulated [`Clock`] for each rank: time passes where a rank waits for an operation, and as far as a test
 //! [advances](Clock::advance) it.
 
 use std::{
@@ -16,7 +16,7 @@ use std::{
 };
 
 use rekindle_plan::{
-    Bytes,
+    Bytes, Seconds,
     graph::{Rate, Ring},
 };
 
@@ -179,6 +179,21 @@ impl Hub {
             }
             return;
         }
+        let takes = |ring: Ring| match round.first() {
+            Some(Collective::AllReduce(values, _)) => {
+                ring.all_reduce(Bytes(size_of_val(values.as_slice()) as u64))
+            }
+            Some(Collective::Broadcast(root, ..)) => match round.get(*root) {
+                Some(Collective::Broadcast(_, sent, _)) => ring.broadcast(Bytes(sent.len() as u64)),
+                _ => Seconds::ZERO,
+            },
+            _ => Seconds::ZERO,
+        };
+        let done = match self.ring {
+            Some(ring) => begun + Duration::from_secs_f64(takes(ring).0),
+            None => Instant::now(),
+        };
+        self.free = done;
         let (mut reduces, mut gathers, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
         for ask in round {
             match ask {
@@ -189,15 +204,6 @@ impl Hub {
                 }
             }
         }
-        let takes = |ring: Ring| match kinds.first() {
-            Some((0, values)) => ring.all_reduce(Bytes((values * size_of::<f32>()) as u64)).0,
-            _ => 0.0,
-        };
-        let done = match self.ring {
-            Some(ring) => begun + Duration::from_secs_f64(takes(ring)),
-            None => Instant::now(),
-        };
-        self.free = done;
         reduce(reduces, done);
         let all: Vec<Vec<u8>> = gathers.iter().map(|(bytes, _)| bytes.clone()).collect();
         for (_, answer) in gathers {

@@ -11,6 +11,7 @@ use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use burn::{
@@ -18,6 +19,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Tensor, TensorData},
 };
+use rekindle_plan::Bytes;
 
 use super::{ReduceError, Reducer};
 use crate::record::Leaf;
@@ -90,7 +92,7 @@ impl Shards {
 
     /// The model with every parameter as its rank has updated it; of parameters with one identity the first. With an error it
     /// is a model between two steps.
-    pub fn share<M: Module>(&self, model: M) -> (M, Result<(), ReduceError>) {
+    pub fn share<M: Module>(&self, model: M) -> (M, Result<SharedReading, ReduceError>) {
         struct Share<'a>(Sharing<'a>);
         impl ModuleMapper for Share<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
@@ -115,8 +117,19 @@ impl Shards {
             due: self.owners.iter().copied().collect(),
             failed: None,
             disconnected: false,
+            started: self.reducer.clock().now(),
+            bytes: Bytes::ZERO,
         }
     }
+}
+
+/// What it took ranks to send each other what they had updated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedReading {
+    /// Bytes of all parameters.
+    pub bytes: Bytes,
+    /// How long that took, copies included.
+    pub took: Duration,
 }
 
 /// Parameters on their way from those that have updated them.
@@ -126,6 +139,8 @@ pub(crate) struct Sharing<'a> {
     due: HashMap<ParamId, usize>,
     failed: Option<ReduceError>,
     disconnected: bool,
+    started: Instant,
+    bytes: Bytes,
 }
 
 impl Sharing<'_> {
@@ -139,6 +154,7 @@ impl Sharing<'_> {
     pub(crate) fn value<const D: usize>(&mut self, id: ParamId, own: Tensor<D>) -> Tensor<D> {
         let (device, shape, dtype) = (own.device(), own.shape(), own.dtype());
         let bytes = shape.num_elements() * dtype.size();
+        self.bytes += Bytes(bytes as u64);
         let mut read = Vec::new();
         if self.shards.keeps(id) {
             match own.clone().try_into_data() {
@@ -182,9 +198,22 @@ impl Sharing<'_> {
     }
 
     /// Ends it.
-    pub(crate) fn done(self) -> Result<(), ReduceError> {
-        self.failed.map_or(Ok(()), Err)
+    pub(crate) fn done(self) -> Result<SharedReading, ReduceError> {
+        let done = SharedReading {
+            bytes: self.bytes,
+            took: self.shards.reducer.clock().now() - self.started,
+        };
+        self.failed.map_or(Ok(done), Err)
     }
+}
+
+/// What the fullest of so many ranks has, where they share out parameters of these sizes.
+pub(crate) fn fullest_share(sizes: &[usize], ranks: usize) -> usize {
+    let mut loads = vec![0; ranks];
+    for (size, owner) in sizes.iter().zip(shared_out(sizes, ranks)) {
+        loads[owner] += size;
+    }
+    loads.into_iter().max().unwrap_or_default()
 }
 
 /// The rank that each of some sizes is given to: see the [module](self). Of equal sizes the first is given first, and of
@@ -237,24 +266,14 @@ mod tests {
                 fullest(sizes, &owners, ranks)
             });
             let best = assignments.min().expect("some");
-            let found = fullest(sizes, &shared_out(sizes, ranks), ranks);
+            let found = fullest_share(sizes, ranks);
             assert!(
                 3 * ranks * found <= (4 * ranks - 1) * best,
                 "{sizes:?}, {ranks}: {found}, {best}"
             );
         }
         // The examples of Graham's theorem, which reach the bound: 11 of 9, and 7 of 6.
-        assert_eq!(
-            fullest(
-                &[5, 5, 4, 4, 3, 3, 3],
-                &shared_out(&[5, 5, 4, 4, 3, 3, 3], 3),
-                3
-            ),
-            11
-        );
-        assert_eq!(
-            fullest(&[3, 3, 2, 2, 2], &shared_out(&[3, 3, 2, 2, 2], 2), 2),
-            7
-        );
+        assert_eq!(fullest_share(&[5, 5, 4, 4, 3, 3, 3], 3), 11);
+        assert_eq!(fullest_share(&[3, 3, 2, 2, 2], 2), 7);
     }
 }

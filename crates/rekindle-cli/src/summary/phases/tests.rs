@@ -61,6 +61,7 @@ fn record(
         update: rekindle::record::Update::After,
         offload: None,
         exchange: None,
+        optimizer_state: None,
         planner: "uniform".into(),
         segments: None,
         recomputes: true,

@@ -334,7 +334,7 @@ mod tests {
             step: 4,
             beside_buffers_bytes: Bytes::ZERO,
             actions,
-            all_reduces: Vec::new(),
+            exchanges: Vec::new(),
         };
         let expected = [
             (None, -230),

@@ -52,7 +52,7 @@ impl Session<'_> {
         };
         let planned = match shortage.next_budget(before, peak, beside, context, left) {
             Some(budget) => {
-                let planned = self.subject.plan_smaller(self.job, budget);
+                let planned = self.subject.plan_smaller(self.job, (&self.planned, budget));
                 planned.map(|planned| (budget, planned)).map_err(Some)
             }
             None => Err(None),
@@ -135,12 +135,13 @@ impl Session<'_> {
         });
         // A timeline is one plan's.
         self.trace.clear();
-        self.all_reduces.clear();
+        self.exchanges.clear();
         let next = self.trainer.steps_done() + 2;
         self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
         // The record's peaks are the whole run's.
         self.planned = Planned {
             budget: self.planned.budget,
+            state: self.planned.state,
             peak: planned.peak.max(self.planned.peak),
             peak_in_use: planned.peak_in_use.max(self.planned.peak_in_use),
             ..planned

@@ -11,7 +11,7 @@ use rekindle::meter::PhaseChanges;
 use crate::{
     device::DeviceId,
     record::{ExchangeRecord, PeakInUse, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
-    timeline::{TimedAllReduce, Timeline},
+    timeline::{TimedExchange, Timeline},
 };
 
 /// Plain steps' time that a run takes at least if plain steps are measured beside it without being asked for: measuring
@@ -40,6 +40,7 @@ impl Session<'_> {
             update: planned.update,
             offload: planned.offload,
             exchange: self.exchange(),
+            optimizer_state: planned.state,
             planner: planned.planner.clone(),
             segments: planned.segments.clone(),
             recomputes: planned.recomputes(),
@@ -78,7 +79,7 @@ impl Session<'_> {
         })
     }
 
-    /// What exchanging gradients adds to a step.
+    /// What the exchange adds to a step.
     fn exchange(&self) -> Option<ExchangeRecord> {
         let predicted = self.planned.exchange?;
         Some(ExchangeRecord {
@@ -95,7 +96,7 @@ impl Session<'_> {
         };
         let timeline = self.trainer.engine().timeline(step, &self.trace)?;
         Ok(Some(Timeline {
-            all_reduces: TimedAllReduce::all(&self.all_reduces),
+            exchanges: TimedExchange::all(&self.exchanges),
             ..timeline
         }))
     }

@@ -1,0 +1,110 @@
+//! Who keeps the optimizer's state where several ranks train: every rank all of it, or each that of its share.
+
+use rekindle_plan::{Bytes, Seconds};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    session::{Job, Planned},
+    update::Updates,
+};
+use rekindle::record::Update;
+
+/// Who keeps the optimizer's state, with the copy of half parameters, where several ranks train.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StateChoice {
+    /// `whole`; `sharded` where the budget of some rank is not met otherwise.
+    #[default]
+    Auto,
+    /// Every rank all of it: no parameter is sent.
+    Whole,
+    /// Each rank that of its share of the parameters, whose updates it makes and sends to the others (ZeRO stage 1): of n
+    /// ranks about one n-th. Parameters and their bits are the same.
+    Sharded,
+}
+
+/// Who keeps the optimizer's state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerState {
+    /// Every rank all of it.
+    #[default]
+    Whole,
+    /// Each rank that of its share of the parameters.
+    Sharded,
+}
+
+/// Who keeps the optimizer's state of several ranks, and what either way takes of this one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatePlan {
+    /// Who keeps it: the same on all ranks.
+    pub chosen: OptimizerState,
+    /// Why it is sharded though nobody asked for that; `null` otherwise.
+    pub because: Option<ShardedBecause>,
+    /// What a rank holds of a whole state.
+    pub whole_bytes: Bytes,
+    /// What this rank holds of a sharded one.
+    pub sharded_bytes: Bytes,
+    /// What sending updated parameters adds to each step where it is sharded.
+    pub sharded_s: Seconds,
+}
+
+/// Why the state is sharded though nobody asked for that: no plan with a whole one meets the budget of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShardedBecause {
+    /// The first such rank.
+    pub rank: usize,
+    /// The smallest budget that it would do with.
+    pub smallest_bytes: Bytes,
+}
+
+/// Plans that all ranks try together: with this state, and any of these updates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) state: OptimizerState,
+    pub(crate) updates: Updates,
+}
+
+impl Way {
+    /// The first of a job, and others for where that does not meet every rank's budget. Ranks that share out the updates make
+    /// them at the same time.
+    pub(crate) fn all(job: &Job<'_>) -> (Self, Vec<Self>) {
+        let updates = job.updates();
+        let asked = job.settings.optimizer_state;
+        let whole = Self {
+            state: OptimizerState::Whole,
+            updates,
+        };
+        let stateless = job.settings.state_bytes(1) == Bytes::ZERO;
+        let one = |update| Self {
+            state: OptimizerState::Sharded,
+            updates: Updates::One(update),
+        };
+        let (first, others) = match updates {
+            Updates::One(update) => (one(update), Vec::new()),
+            Updates::ToFit | Updates::ToFitOrFaster => {
+                (one(Update::After), vec![one(Update::InBackward)])
+            }
+        };
+        match asked {
+            _ if job.ranks.is_alone() => (whole, Vec::new()),
+            StateChoice::Whole => (whole, Vec::new()),
+            StateChoice::Auto if job.budget().is_none() || stateless => (whole, Vec::new()),
+            StateChoice::Auto => (whole, [vec![first], others].concat()),
+            StateChoice::Sharded => (first, others),
+        }
+    }
+
+    /// The one that a job goes on in when it is planned again.
+    pub(crate) fn again(planned: &Planned, job: &Job<'_>) -> Self {
+        let state = planned.state.map(|state| state.chosen).unwrap_or_default();
+        let updates = match state {
+            OptimizerState::Whole => job.updates(),
+            OptimizerState::Sharded => Updates::One(planned.update),
+        };
+        Self { state, updates }
+    }
+}
