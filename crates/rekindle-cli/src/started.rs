@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{Cli, Command, MeasureArgs, TrainArgs},
-    config::{RunKeys, TypedSchedule},
+    args::{Cli, Command, MeasureArgs, ScheduleArgs, TrainArgs},
+    config::RunKeys,
     failure::{Failure, Outcome},
     output,
 };
@@ -134,25 +134,22 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
     };
     let before = Started::read(folder)?.arguments(folder)?;
     let schedule = RunKeys {
-        segments: before.segments,
-        budget: before.budget,
+        segments: before.schedule.segments,
+        budget: before.schedule.budget,
         plan: before.plan,
-        planner: before.planner,
+        planner: before.schedule.planner,
         ..RunKeys::default()
     };
-    let schedule = schedule.replaced(TypedSchedule {
-        segments: typed.segments,
-        budget: typed.budget,
-        plan: typed.plan.as_deref(),
-        planner: typed.planner,
-    });
+    let schedule = schedule.replaced(&typed.schedule, typed.plan.as_deref());
     Ok(TrainArgs {
         config: before.config,
         replace: typed.replace.or(before.replace),
-        segments: schedule.segments,
-        budget: schedule.budget,
+        schedule: ScheduleArgs {
+            segments: schedule.segments,
+            budget: schedule.budget,
+            planner: schedule.planner,
+        },
         plan: schedule.plan,
-        planner: schedule.planner,
         steps: typed.steps.or(before.steps),
         seed: typed.seed.or(before.seed),
         measure: MeasureArgs {

@@ -55,7 +55,7 @@ use rekindle_train::{
 };
 use toml::de::DeTable;
 
-pub use self::run::{OffloadChoice, RunKeys, TypedSchedule};
+pub use self::run::{OffloadChoice, RunKeys};
 use self::{
     layers::Layers,
     node::{Node, at},
