@@ -62,30 +62,6 @@ pub struct ReplaceArgs {
     pub loss_chunks: Option<LossChunks>,
 }
 
-impl ReplaceArgs {
-    /// These, and where they leave a value, those.
-    pub fn or(self, other: Self) -> Self {
-        Self {
-            batch: self.batch.or(other.batch),
-            depth: self.depth.or(other.depth),
-            width: self.width.or(other.width),
-            data_dir: match self.data {
-                Some(_) => None,
-                None => self.data_dir.clone().or(other.data_dir),
-            },
-            data: match self.data_dir {
-                Some(_) => None,
-                None => self.data.or(other.data),
-            },
-            dtype: self.dtype.or(other.dtype),
-            no_master_weights: self.no_master_weights || other.no_master_weights,
-            loss_scale: self.loss_scale.or(other.loss_scale),
-            update: self.update.or(other.update),
-            loss_chunks: self.loss_chunks.or(other.loss_chunks),
-        }
-    }
-}
-
 impl ConfigArgs {
     /// The training of this config, as a child is told of it.
     pub fn training(&self, measure: MeasureArgs) -> TrainArgs {

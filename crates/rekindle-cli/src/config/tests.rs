@@ -5,6 +5,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, Padding, PoolSpec},
     run_dir::SnapshotEvery,
     settings::{Clip, LearningRate, LossKind, OptimizerSettings},
+    update::UpdateChoice,
 };
 
 use super::*;
@@ -187,11 +188,11 @@ fn training_and_run_are_read() {
 fn arguments_replace_what_the_config_says() {
     let text = "[data]\ntype = 'mnist'\nfolder = 'm'\n\
                 [model]\ninput = [1, 4, 4]\nlayers = ['flatten', { type = 'linear', out = 10 }]";
-    let load = |overrides: &Overrides| parse(text, Path::new(""), overrides);
-    let synthetic = load(&Overrides {
-        synthetic: true,
+    let load = |replace: ReplaceArgs| parse(text, Path::new(""), &Overrides::from(&replace));
+    let synthetic = load(ReplaceArgs {
+        data: Some("synthetic".into()),
         batch: Some(3),
-        ..Overrides::default()
+        ..ReplaceArgs::default()
     })
     .expect("a config that loads");
     assert_eq!(synthetic.training.batch, 3);
@@ -199,9 +200,9 @@ fn arguments_replace_what_the_config_says() {
         synthetic.data.source.sample_shape(),
         SampleShape::float([1, 4, 4])
     );
-    let moved = load(&Overrides {
+    let moved = load(ReplaceArgs {
         data_dir: Some("other".into()),
-        ..Overrides::default()
+        ..ReplaceArgs::default()
     })
     .expect("a config that loads");
     assert_eq!(
@@ -210,9 +211,9 @@ fn arguments_replace_what_the_config_says() {
             folder: "other".into()
         }
     );
-    let zero = load(&Overrides {
+    let zero = load(ReplaceArgs {
         batch: Some(0),
-        ..Overrides::default()
+        ..ReplaceArgs::default()
     });
     assert!(matches!(zero, Err(Mistake::Arguments(_))));
 }
@@ -420,11 +421,11 @@ fn a_model_has_no_more_layers_than_can_be_planned() {
     let deep = with_layers(
         "{ repeat = 4, layers = ['relu', { type = 'residual', layers = ['relu', 'tanh'] }] },",
     );
-    let overrides = Overrides {
+    let deeper = ReplaceArgs {
         depth: Some(5_001),
-        ..Overrides::default()
+        ..ReplaceArgs::default()
     };
-    let refused = parse(&deep, Path::new(""), &overrides);
+    let refused = parse(&deep, Path::new(""), &Overrides::from(&deeper));
     assert!(matches!(refused, Err(Mistake::Arguments(why)) if why.contains("20000 layers")));
 }
 
