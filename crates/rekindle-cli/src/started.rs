@@ -9,10 +9,11 @@ use std::{
 use clap::Parser;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{
-    args::{Cli, Command, MeasureArgs, TrainArgs},
-    config::{RunKeys, TypedSchedule},
+    args::{Cli, Command, ScheduleArgs, TrainArgs},
+    config::RunKeys,
     failure::{Failure, Outcome},
     output,
 };
@@ -132,40 +133,48 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
     let (None, Some(folder)) = (&typed.config, &typed.resume) else {
         return Ok(typed);
     };
-    let before = Started::read(folder)?.arguments(folder)?;
+    let mut before = Started::read(folder)?.arguments(folder)?;
     let schedule = RunKeys {
-        segments: before.segments,
-        budget: before.budget,
-        plan: before.plan,
-        planner: before.planner,
+        segments: before.schedule.segments,
+        budget: before.schedule.budget,
+        plan: before.plan.take(),
+        planner: before.schedule.planner,
         ..RunKeys::default()
     };
-    let schedule = schedule.replaced(TypedSchedule {
-        segments: typed.segments,
-        budget: typed.budget,
-        plan: typed.plan.as_deref(),
-        planner: typed.planner,
-    });
-    Ok(TrainArgs {
-        config: before.config,
-        replace: typed.replace.or(before.replace),
+    let schedule = schedule.replaced(&typed.schedule, typed.plan.as_deref());
+    // What it left is not left again; one place of the data replaces the other.
+    (before.output, before.track) = (None, None);
+    if typed.replace.data.is_some() || typed.replace.data_dir.is_some() {
+        (before.replace.data, before.replace.data_dir) = (None, None);
+    }
+    let no_master_weights = typed.replace.no_master_weights || before.replace.no_master_weights;
+    let [typed, before] = [typed, before].map(serde_json::to_value);
+    let both = completed(
+        typed.map_err(Failure::other)?,
+        before.map_err(Failure::other)?,
+    );
+    let mut args: TrainArgs = serde_json::from_value(both).map_err(Failure::other)?;
+    args.replace.no_master_weights = no_master_weights;
+    args.plan = schedule.plan;
+    args.schedule = ScheduleArgs {
         segments: schedule.segments,
         budget: schedule.budget,
-        plan: schedule.plan,
         planner: schedule.planner,
-        steps: typed.steps.or(before.steps),
-        seed: typed.seed.or(before.seed),
-        measure: MeasureArgs {
-            device: typed.measure.device.or(before.measure.device),
-            executor: typed.measure.executor.or(before.measure.executor),
-            count: typed.measure.count.or(before.measure.count),
-            offload: typed.measure.offload.or(before.measure.offload),
-            host_budget: typed.measure.host_budget.or(before.measure.host_budget),
-            fresh: typed.measure.fresh,
-        },
-        verify: typed.verify.or(before.verify),
-        on_nonfinite: typed.on_nonfinite.or(before.on_nonfinite),
-        weights: before.weights,
-        ..typed
-    })
+    };
+    Ok(args)
+}
+
+/// Arguments, and where nothing is typed for one, that of before. Flags are those that are typed.
+fn completed(typed: Value, before: Value) -> Value {
+    match (typed, before) {
+        (Value::Null, before) => before,
+        (Value::Object(mut typed), Value::Object(before)) => {
+            for (name, before) in before {
+                let own = typed.remove(&name).unwrap_or_default();
+                typed.insert(name, completed(own, before));
+            }
+            Value::Object(typed)
+        }
+        (typed, _) => typed,
+    }
 }

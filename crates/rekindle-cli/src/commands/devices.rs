@@ -46,7 +46,7 @@ struct Cuda {
 pub fn run(args: &DevicesArgs) -> Outcome {
     let kinds = [DeviceId::Cpu, DeviceId::Cuda(0), DeviceId::Wgpu(0)];
     let found: Vec<_> = kinds.iter().map(|&kind| (kind, probe_kind(kind))).collect();
-    if args.json {
+    if args.answer.json {
         let mut unavailable = Vec::new();
         let mut devices = Vec::new();
         for (kind, found) in found {

@@ -12,7 +12,7 @@ use rekindle_train::{
 use super::train;
 use crate::{
     args::EstimateArgs,
-    config::{self, Config, Overrides, RunKeys, TypedSchedule},
+    config::{self, Config, Overrides, RunKeys},
     device::kernels,
     estimate::{
         Estimate, Limit, RecordedStep, Wanted,
@@ -29,12 +29,7 @@ use crate::{
 pub fn run(args: &EstimateArgs) -> Outcome {
     let mut config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.device, &config)?.resolve()?;
-    config.run = config.run.replaced(TypedSchedule {
-        segments: args.segments,
-        budget: args.budget,
-        plan: None,
-        planner: args.planner,
-    });
+    config.run = config.run.replaced(&args.schedule, None);
     let request = request(&config.run, &device)?;
     let budget = request.as_ref().and_then(|request| request.budget);
     let limit = match (budget, &device) {
@@ -75,7 +70,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let (estimate, impossible) = found;
     let estimate = estimate.with_recorded(RecordedStep::new(&config, budget)?);
     let estimate = estimate.with_ranks(ranks);
-    if args.json {
+    if args.answer.json {
         output::json(&estimate)?;
     } else {
         output::text(&estimate.text(args.levels.unwrap_or(usize::MAX), terminal::colours()))?;

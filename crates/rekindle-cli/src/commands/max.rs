@@ -18,7 +18,7 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::{Lever, MaxArgs, MeasureArgs, ProfileArgs, TrainArgs},
+    args::{Lever, MaxArgs, MeasureArgs, ProfileArgs, ScheduleArgs, TrainArgs},
     child::{Children, Task},
     config::{self, Overrides},
     device::DeviceChoice,
@@ -131,7 +131,10 @@ pub fn run(args: &MaxArgs) -> Outcome {
     if let Some(size) = answer {
         let config = subject.sized(&args.config, size);
         let run = TrainArgs {
-            budget: Some(asked),
+            schedule: ScheduleArgs {
+                budget: Some(asked),
+                ..ScheduleArgs::default()
+            },
             json: false,
             ..config.training(args.measure.clone())
         };
@@ -149,7 +152,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         Err(failure) => Some(failure),
     };
 
-    if args.json {
+    if args.answer.json {
         output::json(&record)?;
     } else {
         output::text(&record.text())?;
@@ -371,7 +374,10 @@ impl Measurer<'_> {
         note!("running {} {size}", self.subject.varied.lever.name());
         let config = self.subject.sized(&self.args.config, size);
         let task = Task::Train(Box::new(TrainArgs {
-            budget: Some(Size::Bytes(budget)),
+            schedule: ScheduleArgs {
+                budget: Some(Size::Bytes(budget)),
+                ..ScheduleArgs::default()
+            },
             steps: Some(CONFIRMING_STEPS),
             ..config.training(self.measure())
         }));

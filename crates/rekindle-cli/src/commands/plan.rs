@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::{explain, profile, train};
 use crate::{
     args::PlanArgs,
-    config::{self, Config, OffloadChoice, Overrides, TypedSchedule},
+    config::{self, Config, OffloadChoice, Overrides},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
     input, network, output,
@@ -65,7 +65,10 @@ pub fn run(args: &PlanArgs) -> Outcome {
         return of_chain(args, path);
     }
     let world = ranks::world()?;
-    let ranks = ranks::settled(&world, ranks::planned_for(&world, args.ranks, args.link));
+    let ranks = ranks::settled(
+        &world,
+        ranks::planned_for(&world, args.ranks, args.network.link),
+    );
     let outcome = ranks.and_then(|ranks| of_config(args, &ranks));
     ranks::end(world, outcome)
 }
@@ -85,12 +88,7 @@ fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let local = ranks.local();
     let device = train::device(args.measure.device, &config)?.of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
-    config.run = config.run.replaced(TypedSchedule {
-        segments: args.segments,
-        budget: args.budget,
-        plan: None,
-        planner: args.planner,
-    });
+    config.run = config.run.replaced(&args.schedule, None);
     let mut schedule = train::request(&config.run, &device)?;
     if let ScheduleRequest::Plan(request) = &mut schedule {
         request.slots = args.slots;
@@ -110,7 +108,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     } = ranks::settled(ranks, asked(args, ranks))?;
     let count = config.count(args.measure.count);
     let all = PlanRequest {
-        planner: train::planner(args.planner, None),
+        planner: train::planner(args.schedule.planner, None),
         slots: args.slots,
         ..PlanRequest::default()
     };
@@ -147,9 +145,9 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
 /// Plans for a measured step from a file: one by itself is taken at its word, and nothing is held back.
 fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let request = PlanRequest {
-        planner: train::planner(args.planner, args.segments),
+        planner: train::planner(args.schedule.planner, args.schedule.segments),
         budget: budget(args)?,
-        segments: args.segments,
+        segments: args.schedule.segments,
         slots: args.slots,
     };
     let text = input::text(path)?;
@@ -175,7 +173,7 @@ fn shown(args: &PlanArgs, planned: Result<Planned, RunError>, job: Option<&Job<'
 }
 
 fn refused(args: &PlanArgs, error: PlanError) -> Failure {
-    let reported = if args.json {
+    let reported = if args.answer.json {
         Infeasible::report(&error)
     } else {
         Ok(())
@@ -190,7 +188,7 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
         let text = serde_json::to_string_pretty(&file).map_err(Failure::other)?;
         output::file(path, &text)?;
     }
-    if args.json {
+    if args.answer.json {
         return output::json(&file);
     }
     let mut text = String::new();
@@ -246,7 +244,7 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
 
 /// The budget for a chain from a file: a share is one of the device that is named.
 fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
-    let Some(size) = args.budget else {
+    let Some(size) = args.schedule.budget else {
         return Ok(None);
     };
     match args.measure.device {
@@ -286,7 +284,7 @@ fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)
         .first()
         .map(|(_, plan)| (plan.plain_peak, plan.plain_step))
         .unwrap_or_default();
-    if args.json {
+    if args.answer.json {
         let points = points.iter().map(|(budget, plan)| FrontierPoint {
             budget_bytes: *budget,
             predicted_peak_bytes: plan.peak,

@@ -20,7 +20,7 @@ use sysinfo::{Pid, ProcessesToUpdate, Signal, System};
 use tempfile::NamedTempFile;
 
 use crate::{
-    args::{Supervised, TrainArgs},
+    args::{ScheduleArgs, Supervised, TrainArgs},
     child::{Task, this_program},
     exit,
     failure::{Failure, Outcome},
@@ -51,7 +51,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
         tried_within_less: false,
         started: Started::now()?,
     };
-    let mut within = match args.budget {
+    let mut within = match args.schedule.budget {
         Some(Size::Bytes(bytes)) => Some(bytes),
         _ => None,
     };
@@ -146,8 +146,11 @@ fn next(args: &TrainArgs, again: Again, supervised: Supervised) -> TrainArgs {
         args.resume = args.output.take();
     }
     if let Again::Within(budget) = again {
-        (args.segments, args.plan, args.planner) = (None, None, None);
-        args.budget = Some(Size::Bytes(budget));
+        args.plan = None;
+        args.schedule = ScheduleArgs {
+            budget: Some(Size::Bytes(budget)),
+            ..ScheduleArgs::default()
+        };
     }
     args
 }

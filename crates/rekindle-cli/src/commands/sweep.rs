@@ -76,7 +76,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
     sweep.progress.finish();
 
     let record = &sweep.record;
-    if args.json {
+    if args.answer.json {
         output::json(record)?;
     } else if !record.rows.is_empty() {
         output::text(&record.text())?;
@@ -131,7 +131,7 @@ fn check_ranks(args: &SweepArgs, config: &Config) -> Outcome {
         let found = Command::new("mpirun").arg("--version").output();
         cfg!(feature = "mpi") && found.is_ok()
     };
-    if args.link.is_some() || can_train() {
+    if args.network.link.is_some() || can_train() {
         return Ok(());
     }
     Err(Failure::with_help(

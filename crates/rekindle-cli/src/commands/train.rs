@@ -16,10 +16,10 @@ use rekindle_train::{
 
 use super::{plan_elsewhere, supervise};
 use crate::{
-    args::{ConfigArgs, MeasureArgs, TrainArgs},
+    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs},
     cache::profiles,
     child::{Children, Task},
-    config::{self, Config, OffloadChoice, Overrides, RunKeys, TypedSchedule},
+    config::{self, Config, OffloadChoice, Overrides, RunKeys},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome, SUPERVISOR_GOES_ON, supervisor_goes_on},
@@ -77,12 +77,7 @@ impl Asked {
         let local = ranks.local();
         let device = device(args.measure.device, &config)?.of_rank(local)?;
         let device = device.resolve()?.shared_by(local.ranks);
-        let run = config.run.replaced(TypedSchedule {
-            segments: args.segments,
-            budget: args.budget,
-            plan: args.plan.as_deref(),
-            planner: args.planner,
-        });
+        let run = config.run.replaced(&args.schedule, args.plan.as_deref());
         let out_of_force = config.run.budget_out_of_force(&run);
         config.run = run;
         let schedule = request(&config.run, &device)?;
@@ -248,7 +243,10 @@ fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Optio
         ..args.measure.clone()
     };
     let plain = TrainArgs {
-        segments: Some(1),
+        schedule: ScheduleArgs {
+            segments: Some(1),
+            ..ScheduleArgs::default()
+        },
         steps: Some(PLAIN_STEPS),
         no_eval: true,
         ..config.training(measure)

@@ -93,7 +93,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         .filter(|comparison| !passes(comparison, tolerance))
         .count();
     let plans = comparisons.len();
-    if args.json {
+    if args.answer.json {
         output::json(&VerifyRecord {
             format: VERIFY_FORMAT,
             device: device.device,

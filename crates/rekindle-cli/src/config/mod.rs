@@ -31,12 +31,9 @@ mod run;
 mod schema;
 pub mod vary;
 
-use std::{
-    ops::Range,
-    path::{Path, PathBuf},
-};
+use std::{ops::Range, path::Path};
 
-use rekindle::{Dtype, meter::Count};
+use rekindle::meter::Count;
 use rekindle_train::{
     ExecutorKind,
     chunks::check_loss_chunks,
@@ -44,19 +41,16 @@ use rekindle_train::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
     },
-    loss_scale::LossScale,
     model::{
         shape::ModelShape,
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
     },
-    optimizer_state::StateChoice,
-    settings::{LossChunks, OnNonFinite, TrainSettings},
-    update::UpdateChoice,
+    settings::{OnNonFinite, TrainSettings},
 };
 use toml::de::DeTable;
 
-pub use self::run::{OffloadChoice, RunKeys, TypedSchedule};
+pub use self::run::{OffloadChoice, RunKeys};
 use self::{
     layers::Layers,
     node::{Node, at},
@@ -85,50 +79,20 @@ pub struct Config {
 /// Arguments that replace what a config says.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
-    /// Samples in each step.
-    pub batch: Option<usize>,
-    /// How often the largest group of layers repeats.
-    pub depth: Option<usize>,
-    /// The size that most hidden layers have.
-    pub width: Option<usize>,
+    /// Those that any command with a config has.
+    pub replace: ReplaceArgs,
     /// Optimizer steps.
     pub steps: Option<usize>,
     /// The seed.
     pub seed: Option<u64>,
-    /// The type of parameters and activations.
-    pub dtype: Option<Dtype>,
-    /// Whether the optimizer keeps no copy of the parameters.
-    pub no_master_weights: bool,
-    /// What the loss is multiplied by.
-    pub loss_scale: Option<LossScale>,
-    /// When parameters are updated.
-    pub update: Option<UpdateChoice>,
-    /// Whether the loss runs in chunks.
-    pub loss_chunks: Option<LossChunks>,
     /// What happens where a step's loss or gradients are not finite.
     pub on_nonfinite: Option<OnNonFinite>,
-    /// Who keeps the optimizer's state.
-    pub optimizer_state: Option<StateChoice>,
-    /// Random data of the same shape.
-    pub synthetic: bool,
-    /// Folder of the data's files.
-    pub data_dir: Option<PathBuf>,
 }
 
 impl From<&ReplaceArgs> for Overrides {
-    fn from(args: &ReplaceArgs) -> Self {
+    fn from(replace: &ReplaceArgs) -> Self {
         Self {
-            batch: args.batch,
-            dtype: args.dtype,
-            no_master_weights: args.no_master_weights,
-            loss_scale: args.loss_scale,
-            update: args.update,
-            loss_chunks: args.loss_chunks,
-            optimizer_state: args.optimizer_state,
-            depth: args.depth,
-            width: args.width,
-            synthetic: args.data.is_some(),
-            data_dir: args.data_dir.clone(),
+            replace: replace.clone(),
             ..Self::default()
         }
     }
@@ -195,7 +159,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     check_output(shape.output(), target, tokens, last.clone())?;
     if let Err(refused) = check_loss_chunks(&training, &model, ExecutorKind::Recorded) {
         return Err(match at(document, &["train", "loss_chunks"]) {
-            Some(node) if overrides.loss_chunks.is_none() => {
+            Some(node) if overrides.replace.loss_chunks.is_none() => {
                 Problem::new(refused.to_string(), "asked for here", node.span).into()
             }
             _ => Mistake::Arguments(refused.to_string()),
@@ -255,12 +219,12 @@ impl From<Problem> for Mistake {
 fn replace_sizes(mut layers: Layers, overrides: &Overrides) -> Result<Layers, Mistake> {
     let refused =
         |name: &str, why: &str| Mistake::Arguments(format!("`--{name}` was given, but {why}"));
-    if let Some(width) = overrides.width {
+    if let Some(width) = overrides.replace.width {
         let from = vary::width(&layers.specs)
             .ok_or_else(|| refused("width", "the model has no hidden linear or conv2d layer"))?;
         layers.specs = vary::widened(&layers.specs, from, not_zero("width", width)?);
     }
-    match overrides.depth {
+    match overrides.replace.depth {
         None => Ok(layers),
         Some(depth) => layers
             .with_depth(not_zero("depth", depth)?)
@@ -282,13 +246,13 @@ fn replace_data(
     input: &SampleShape,
     overrides: &Overrides,
 ) -> Result<(), Mistake> {
-    if overrides.synthetic {
+    if overrides.replace.data.is_some() {
         *source = source.synthetic_like();
         if let Source::Synthetic { shape, .. } = source {
             shape.clone_from(&input.dims);
         }
     }
-    if let Some(folder) = &overrides.data_dir {
+    if let Some(folder) = &overrides.replace.data_dir {
         *source = data::in_folder(source, folder).ok_or_else(|| {
             Mistake::Arguments(
                 "`--data-dir` was given, but synthetic data has no files: leave it out".into(),
@@ -302,7 +266,7 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     let size = |name: &str, typed: Option<usize>, configured| {
         typed.map_or(Ok(configured), |typed| not_zero(name, typed))
     };
-    training.batch = size("batch", overrides.batch, training.batch)?;
+    training.batch = size("batch", overrides.replace.batch, training.batch)?;
     if !training.batch.is_multiple_of(training.accumulate) {
         return Err(Mistake::Arguments(format!(
             "`--batch` is {}, but the config runs a batch in {} equal parts (`accumulate`)",
@@ -311,13 +275,17 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     }
     training.steps = size("steps", overrides.steps, training.steps)?;
     training.seed = overrides.seed.unwrap_or(training.seed);
-    training.dtype = overrides.dtype.unwrap_or(training.dtype);
-    training.master_weights &= !overrides.no_master_weights;
-    training.loss_scale = overrides.loss_scale.unwrap_or(training.loss_scale);
-    training.update = overrides.update.unwrap_or(training.update);
-    training.loss_chunks = overrides.loss_chunks.unwrap_or(training.loss_chunks);
+    training.dtype = overrides.replace.dtype.unwrap_or(training.dtype);
+    training.master_weights &= !overrides.replace.no_master_weights;
+    training.loss_scale = overrides.replace.loss_scale.unwrap_or(training.loss_scale);
+    training.update = overrides.replace.update.unwrap_or(training.update);
+    training.loss_chunks = overrides
+        .replace
+        .loss_chunks
+        .unwrap_or(training.loss_chunks);
     training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
     training.optimizer_state = overrides
+        .replace
         .optimizer_state
         .unwrap_or(training.optimizer_state);
     Ok(())

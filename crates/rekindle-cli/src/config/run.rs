@@ -13,7 +13,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
-use crate::device::DeviceChoice;
+use crate::{args::ScheduleArgs, device::DeviceChoice};
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -71,25 +71,16 @@ pub enum OffloadChoice {
     Never,
 }
 
-/// The schedule as it was typed. At most one of `segments`, `budget` and `plan` is there, and no planner beside `plan`.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TypedSchedule<'a> {
-    pub segments: Option<usize>,
-    pub budget: Option<Size>,
-    pub plan: Option<&'a Path>,
-    pub planner: Option<PlannerKind>,
-}
-
 impl RunKeys {
     /// These keys, with what is typed in their place. A planner alone searches within the config's budget or segments; but
     /// `none` is the plain run, whatever the config bounds.
-    pub fn replaced(&self, typed: TypedSchedule<'_>) -> Self {
-        let TypedSchedule {
+    /// At most one of `segments`, `budget` and `plan` is typed, and no planner beside `plan`.
+    pub fn replaced(&self, typed: &ScheduleArgs, plan: Option<&Path>) -> Self {
+        let ScheduleArgs {
             segments,
             budget,
-            plan,
             planner,
-        } = typed;
+        } = *typed;
         let whole = segments.is_some() || plan.is_some() || planner == Some(PlannerKind::None);
         let (own_segments, own_budget, own_plan) = match whole || budget.is_some() {
             true => (None, None, None),
@@ -175,13 +166,13 @@ mod tests {
             plan: Some("plan.json".into()),
             ..RunKeys::default()
         };
-        let typed = TypedSchedule::default();
-        let planner = |planner| TypedSchedule {
+        let typed = ScheduleArgs::default();
+        let planner = |planner| ScheduleArgs {
             planner: Some(planner),
             ..typed
         };
         let shown = |keys: &RunKeys, typed| {
-            let now = keys.replaced(typed);
+            let now = keys.replaced(&typed, None);
             (now.segments, now.budget, now.plan.is_some(), now.planner)
         };
         assert_eq!(
@@ -192,7 +183,7 @@ mod tests {
         assert_eq!(shown(&planned, typed), (None, None, true, None));
 
         // Another budget keeps the planner that searches within one.
-        let smaller = TypedSchedule {
+        let smaller = ScheduleArgs {
             budget: budget(30),
             ..typed
         };
@@ -221,17 +212,20 @@ mod tests {
             (None, None, false, Some(Plain))
         );
 
-        let segments = TypedSchedule {
+        let segments = ScheduleArgs {
             segments: Some(3),
             ..typed
         };
-        let now = within.replaced(segments);
+        let now = within.replaced(&segments, None);
         assert_eq!(
             (now.segments, now.budget, now.planner),
             (Some(3), None, None)
         );
         let said = within.budget_out_of_force(&now).unwrap_or_default();
         assert!(said.contains("40.0 MiB"), "{said}");
-        assert_eq!(within.budget_out_of_force(&within.replaced(smaller)), None);
+        assert_eq!(
+            within.budget_out_of_force(&within.replaced(&smaller, None)),
+            None
+        );
     }
 }

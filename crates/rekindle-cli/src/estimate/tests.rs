@@ -8,7 +8,10 @@ use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::model::kernels::Kernels;
 
 use super::{Estimate, Limit, Wanted};
-use crate::config::{self, Overrides};
+use crate::{
+    args::ReplaceArgs,
+    config::{self, Overrides},
+};
 
 /// Two threads, each with a slab of a mebibyte.
 const KERNELS: Kernels = Kernels::Host {
@@ -67,11 +70,11 @@ fn memory_grows_with_the_batch_and_parameters_do_not() {
     let at = |batch| {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .join("configs/parity/conv.toml");
-        let overrides = Overrides {
+        let replace = ReplaceArgs {
             batch: Some(batch),
-            ..Overrides::default()
+            ..ReplaceArgs::default()
         };
-        let config = config::load(&path, &overrides).unwrap();
+        let config = config::load(&path, &Overrides::from(&replace)).unwrap();
         Estimate::new(&config, KERNELS, &Wanted::Plain, None)
             .unwrap()
             .0

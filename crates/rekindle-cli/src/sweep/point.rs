@@ -4,7 +4,10 @@ use rekindle::size::Size;
 use rekindle_plan::{Bytes, PlannerKind};
 use serde::{Deserialize, Serialize};
 
-use crate::{args::TrainArgs, config::RunKeys};
+use crate::{
+    args::{ScheduleArgs, TrainArgs},
+    config::RunKeys,
+};
 
 /// Budgets between the smallest and the plain run's where none are asked for.
 pub const BUDGETS: usize = 5;
@@ -32,21 +35,26 @@ pub enum Point {
 impl Point {
     /// The training that runs this point.
     pub fn of(self, training: TrainArgs) -> TrainArgs {
-        match self {
-            Self::Plain => TrainArgs {
+        let none = ScheduleArgs::default();
+        let schedule = match self {
+            Self::Plain => ScheduleArgs {
                 planner: Some(PlannerKind::None),
-                ..training
+                ..none
             },
-            Self::Uniform(segments) => TrainArgs {
+            Self::Uniform(segments) => ScheduleArgs {
                 segments: Some(segments),
-                ..training
+                ..none
             },
-            Self::Optimal(budget) => TrainArgs {
+            Self::Optimal(budget) => ScheduleArgs {
                 planner: Some(PlannerKind::Auto),
                 budget: Some(Size::Bytes(budget)),
-                ..training
+                ..none
             },
-            Self::Config | Self::Ranks(_) => training,
+            Self::Config | Self::Ranks(_) => none,
+        };
+        TrainArgs {
+            schedule,
+            ..training
         }
     }
 

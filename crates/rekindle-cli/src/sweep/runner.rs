@@ -65,7 +65,11 @@ impl<'a> Runner<'a> {
         let training = point.of(training);
         let failed = |outcome, message| SweepRow::not_done(point, chosen, outcome, message);
         // Of several ranks alone, whose rows are then predicted.
-        let link = self.args.link.filter(|_| matches!(point, Point::Ranks(_)));
+        let link = self
+            .args
+            .network
+            .link
+            .filter(|_| matches!(point, Point::Ranks(_)));
         let answer = match (point, link) {
             (Point::Ranks(ranks @ 2..), None) => {
                 let mut mpirun = Command::new("mpirun");

@@ -2,13 +2,12 @@
 
 use rekindle::meter::{Count, MemoryReading, Phase, PhaseReading};
 use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::{
-    model::spec::{ModelSpec, SampleShape},
-    record::{PeakInUse, PhasedStep, PlainRun, RUN_FORMAT, RunRecord},
-    settings::{LearningRate, OptimizerSettings, TrainSettings},
-};
+use rekindle_train::record::{PhasedStep, PlainRun, RunRecord};
 
-use crate::plot::{frontier, theme::Size};
+use crate::{
+    plot::{frontier, theme::Size},
+    summary::made_up_run,
+};
 
 use super::{
     Point, SweepFolder, SweepRecord, SweepRow,
@@ -44,65 +43,17 @@ fn phases(held: u64, peak: u64) -> Vec<PhasedStep> {
 
 fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> RunRecord {
     RunRecord {
-        format: RUN_FORMAT.into(),
-        name: "configs/a.toml".into(),
-        device: "cpu".into(),
-        hardware: "a processor".into(),
-        model: ModelSpec {
-            input: SampleShape::float([1]),
-            layers: Vec::new(),
-        },
-        settings: TrainSettings {
-            steps: 2,
-            batch: 64,
-            optimizer: OptimizerSettings::Sgd {
-                momentum: 0.0,
-                weight_decay: 0.0,
-            },
-            learning_rate: LearningRate::Constant { rate: 0.1 },
-            update: rekindle_train::update::UpdateChoice::After,
-            ..TrainSettings::default()
-        },
-        param_count: 0,
-        stages: Vec::new(),
-        timeline: None,
-        executor: rekindle_train::ExecutorKind::Recorded,
-        update: rekindle::record::Update::After,
-        offload: None,
-        exchange: None,
-        optimizer_state: None,
         planner: segments.map_or("optimal", |_| "uniform").into(),
         segments: segments.map(|count| vec![[0, 0]; count]),
-        recomputes: true,
         budget_bytes: budget.map(Bytes),
-        count: Count::InUse,
         predicted_peak_bytes: Bytes(peak - MIB / 2),
         measured_peak_bytes: Bytes(peak),
-        in_use: PeakInUse {
-            predicted_bytes: Bytes(peak),
-            measured_bytes: Bytes(peak),
-        },
-        pools: None,
-        whole_gpu_used_bytes: None,
         predicted_step_s: Seconds(step * 2.0),
         measured_step_s: Seconds(step),
-        step_range_s: None,
         plain: plain_as_predicted(),
-        first_loss: 1.0,
-        last_loss: 0.5,
-        steps: 2,
         batch: 64,
-        ranks: Vec::new(),
-        resumed_at: None,
-        interrupted: false,
-        nonfinite_steps: 0,
-        overflow_steps: 0,
-        loss_scale: None,
-        replans: 0,
-        growth: None,
-        evaluation: None,
-        best_evaluation: None,
         phases: phases(20 * MIB, peak),
+        ..made_up_run()
     }
 }
 

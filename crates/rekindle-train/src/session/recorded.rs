@@ -17,8 +17,7 @@ use super::{
 use crate::{
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
-    optimizer_state::OptimizerState,
-    optimizer_state::{OptimizerState, ShardedBecause, StatePlan, Way},
+    optimizer_state::{OptimizerState, ShardedBecause, StateChoice, StatePlan, Way},
     settings::OnNonFinite,
     update::{Candidate, InBackwardBecause, Updates},
 };
@@ -120,7 +119,7 @@ impl Built {
                 self.0 = self.0.max(param.shape().num_elements());
             }
         }
-        let whole = job.ranks.is_alone() || job.settings.optimizer_state == OptimizerState::Whole;
+        let whole = job.ranks.is_alone() || job.settings.optimizer_state == StateChoice::Whole;
         if job.run_dir.is_none() && whole {
             return Bytes::ZERO;
         }

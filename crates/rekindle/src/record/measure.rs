@@ -14,6 +14,9 @@
 //! Equal operations on tensors that lie alike in memory are one group: all runs of a group count for each of them: the
 //! least of their outputs, the median of their times, and the most of their temporary bytes. Costs are kept by group.
 
+mod group;
+mod probe;
+
 use std::time::{Duration, Instant};
 
 use burn::tensor::DispatchTensor;
@@ -30,15 +33,13 @@ use super::{
     layout::Alike,
     operation::{may_be_view, nominal_seconds, without_draw},
     operations::Recorded,
-    planning::Planning,
+    options::Planning,
     program::{Prepared, Run, Turn},
     recording::Recording,
     update::UpdateCosts,
 };
-use crate::{
-    meter::Meter,
-    profile::measurement::{SCRATCH_MARGIN, wake_threads},
-};
+use group::{Group, Look};
+use probe::{Probe, slowdown};
 
 /// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
 const GATHERED_PASS: usize = 1;
@@ -365,16 +366,6 @@ fn rounded(bytes: u64) -> Bytes {
     })
 }
 
-/// What an output takes, by its numbers and as it was measured. Operations leave a little beside some outputs: those of one
-/// size count as equally large, a thousandth more than their numbers.
-fn alike(numbers: u64, measured: u64) -> u64 {
-    let most = (numbers + numbers / 1024).next_multiple_of(ALIGNED) + ALIGNED;
-    match (numbers..=most).contains(&measured) && numbers >= LARGE {
-        true => most,
-        false => measured,
-    }
-}
-
 /// Bytes of the numbers of all outputs.
 fn values(recording: &Recording, operation: Recorded) -> u64 {
     let outputs = operation.outputs();
@@ -407,206 +398,4 @@ fn storage_bytes(recording: &Recording) -> Vec<u64> {
         }
     }
     bytes
-}
-
-/// What one run of an operation took.
-#[derive(Debug, Clone, Copy)]
-struct Reading {
-    seconds: f64,
-    /// In use before and after, and at most while it ran.
-    before: u64,
-    after: u64,
-    peak: u64,
-}
-
-impl Reading {
-    /// What more is in use afterwards.
-    fn output_bytes(&self) -> u64 {
-        self.after.saturating_sub(self.before)
-    }
-
-    /// The peak above that.
-    fn temp_bytes(&self) -> u64 {
-        self.peak.saturating_sub(self.after.max(self.before))
-    }
-}
-
-/// How much longer operations take in one go than each by itself, where the device is waited for and what an operation
-/// reads is in the processor's caches. Seen on the CPU: 1.02 to 1.16.
-///
-/// Where too little ran to tell, nothing; no pass is believed to be faster, or twice as slow.
-fn slowdown(in_one_go: f64, one_by_one: f64) -> f64 {
-    /// Seconds below which a ratio is noise.
-    const LEAST: f64 = 2e-3;
-    if one_by_one < LEAST {
-        return 1.0;
-    }
-    (in_one_go / one_by_one).clamp(1.0, 2.0)
-}
-
-/// Measures operations.
-struct Probe<'a> {
-    planning: &'a Planning,
-    meter: &'a dyn Meter,
-}
-
-impl Probe<'_> {
-    /// Makes room in pools for what an operation takes, where there is a budget.
-    fn make_room(&self, bytes: Bytes) {
-        if let Some(room) = self.planning.new_room() {
-            room.make(bytes);
-        }
-    }
-
-    /// Seconds of the program's operations in one go, as a step runs them: the quicker of two where that is soon done.
-    fn pass(
-        &self,
-        recording: &Recording,
-        program: &Prepared,
-        costs: &Costs,
-        start: &impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
-    ) -> Result<f64, RecordError> {
-        let device = &self.planning.device;
-        let room = self.planning.new_room();
-        let make_room = |bytes| {
-            if let Some(room) = &room {
-                room.make(bytes);
-            }
-        };
-        let mut quickest = f64::INFINITY;
-        for _ in 0..2 {
-            let mut interpreter = start()?;
-            let mut held: Vec<DispatchTensor> = Vec::new();
-            let mut host = Host::default();
-            let mut moving = Duration::ZERO;
-            let started = Instant::now();
-            for turn in program.turns(recording) {
-                match turn {
-                    Turn::Move(one, ready) => {
-                        make_room(one.bytes());
-                        let _ = device.sync();
-                        let started = Instant::now();
-                        one.run(interpreter.as_mut(), &mut host)?;
-                        let _ = device.sync();
-                        moving += started.elapsed();
-                        ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
-                    }
-                    Turn::Run(run) => {
-                        make_room(costs.taken_by(recording, run.number));
-                        interpreter.run(without_draw(run.operation()));
-                        run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
-                    }
-                    Turn::Update(update) => update.skip(interpreter.as_mut()),
-                }
-            }
-            let _ = device.sync();
-            let took = started.elapsed() - moving;
-            quickest = quickest.min(took.as_secs_f64());
-            if took > WORTH_ANOTHER / 4 {
-                break;
-            }
-        }
-        Ok(quickest)
-    }
-
-    fn time(&self, interpreter: &mut dyn Interpreter, operation: OperationIr) -> f64 {
-        let start = Instant::now();
-        interpreter.run(operation);
-        // A failure shows where values are read.
-        let _ = self.planning.device.sync();
-        start.elapsed().as_secs_f64()
-    }
-
-    fn measure(&self, interpreter: &mut dyn Interpreter, operation: OperationIr) -> Reading {
-        if self.meter.exact_sizes() {
-            // Pools that serve exact sizes reserve at most what an operation takes at most, if they start empty.
-            self.meter.trim();
-        }
-        wake_threads();
-        self.meter.start_interval();
-        let before = self.meter.read();
-        let seconds = self.time(interpreter, operation);
-        let after = self.meter.read();
-        let reserved = after.reserved_bytes.unwrap_or_default();
-        Reading {
-            seconds,
-            before: before.in_use_bytes.0,
-            after: after.in_use_bytes.0,
-            peak: after.peak_in_use_bytes.max(reserved).0,
-        }
-    }
-}
-
-/// What was seen of a group of operations.
-#[derive(Default)]
-struct Group {
-    seconds: Vec<f64>,
-    runs: Vec<Look>,
-    /// The input whose storage was taken over, of each pass with a run that could free one.
-    took_over: Vec<Option<usize>>,
-}
-
-/// One look at its memory.
-struct Look {
-    output_bytes: u64,
-    temp_bytes: u64,
-}
-
-impl Group {
-    /// What an operation of the group takes while it runs, as far as it is known.
-    fn takes(&self) -> Bytes {
-        let takes = self
-            .runs
-            .iter()
-            .map(|look| look.output_bytes + look.temp_bytes);
-        Bytes(takes.max().unwrap_or_default())
-    }
-
-    /// `look` is there in the pass's first run of the group; `over` is the input that could be taken over.
-    fn note(
-        &mut self,
-        pass: usize,
-        look: Option<Look>,
-        kept: &Reading,
-        taken: &Reading,
-        over: Option<usize>,
-    ) {
-        if pass == 0 && look.is_some() {
-            // Warming up: tables grow, kernels are compiled.
-            self.seconds.clear();
-        }
-        self.seconds.push(taken.seconds);
-        if over.is_some() {
-            let in_place = taken.peak.saturating_sub(taken.before) < kept.output_bytes() / 2;
-            self.took_over.push(over.filter(|_| in_place));
-        }
-        self.runs.extend(look);
-    }
-
-    fn cost(&self, name: &str, numbers: u64) -> Cost {
-        // The first look may be a warm-up's.
-        let looks = &self.runs[self.runs.len().min(2) / 2..];
-        // Now and then a table grows while one is looked at, or a thread takes scratch for good: the least is the outputs.
-        let least = looks.iter().map(|look| look.output_bytes).min();
-        let output_bytes = alike(numbers, least.unwrap_or_default());
-        let temp_bytes = looks
-            .iter()
-            .map(|look| look.temp_bytes)
-            .max()
-            .unwrap_or_default();
-        let view = may_be_view(name) && output_bytes < numbers / 2;
-        // As above.
-        let took = &self.took_over[self.took_over.len().min(2) / 2..];
-        let took_over = took.first().copied().flatten();
-        let always = took.iter().all(|one| *one == took_over);
-        let mut seconds = self.seconds.clone();
-        seconds.sort_by(f64::total_cmp);
-        Cost {
-            output_bytes,
-            temp_bytes: (temp_bytes as f64 * (1.0 + SCRATCH_MARGIN)) as u64,
-            seconds: seconds.get(seconds.len() / 2).copied().unwrap_or_default(),
-            view,
-            in_place: took_over.filter(|_| always && !view),
-        }
-    }
 }

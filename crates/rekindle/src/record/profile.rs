@@ -7,10 +7,8 @@ use rekindle_plan::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    RecordError, StagedPlan, StepPlan,
-    planned::Planned,
-    planning::{Wanted, chosen},
-    step_plan::Offload,
+    RecordError, StagedPlan, StepPlan, planned::Planned, planning::chosen, step_plan::Offload,
+    wanted::Wanted,
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.

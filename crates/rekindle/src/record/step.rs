@@ -1,35 +1,30 @@
 //! A recorded step with its plans: what runs in the place of `forward` and `backward`.
 
-use std::{
-    cell::RefCell,
-    collections::HashMap,
-    rc::Rc,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+mod interpret;
+mod plans;
+mod readings;
 
-use burn::{module::Module, tensor::DispatchTensor};
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Instant};
+
+use burn::module::Module;
 use burn_ir::OperationIr;
 use rekindle_plan::{
     Bytes, OptimizerCost, Seconds,
-    graph::{Graph, GraphPlanner, Program, Span, SpanPass},
+    graph::{Graph, Program, Span},
 };
 
 use super::{
-    Budget, IntoBudget, RecordError,
+    RecordError,
     agreement::Ranks,
-    bridge::{self, Interpreter, StepResult},
+    bridge::{Interpreter, StepResult},
     exchange::Exchange,
     finite,
-    given::{given, shapes, started},
-    host::Host,
     lent::Lent,
     optimizer::Optimizer,
-    output::{Done, Output, Seen, SpanReading},
-    planned::{Measured, Planned},
-    planning::{Planning, Wanted, planned},
+    options::Planning,
+    output::{Done, Output, Seen},
+    planned::Planned,
     profile::StepProfile,
-    program::Turn,
     recording::{Parameter, Recording},
     staged::StagedPlan,
     step_plan::{StepExchange, StepPlan},
@@ -43,15 +38,8 @@ use crate::{
     quiet,
     reduce::{Reducer, Shards},
 };
-
-/// Recordings with their plans that are kept, for batches of several shapes.
-const KEPT: usize = 8;
-
-/// The first steps are all compared with their recording, so that a number that changes with every step is found.
-const COMPARED_AT_FIRST: u64 = 3;
-
-/// Share of the step's time that comparing it with its recording may take.
-const COMPARING: f64 = 0.01;
+use interpret::{UpdateHook, start};
+use readings::{Readings, Watch};
 
 /// A training step that runs inside its budget.
 ///
@@ -399,109 +387,6 @@ where
         (done.flatten(), seen)
     }
 
-    /// Plans the step again for another budget, without measuring it again: to look at several. A share such as `"60%"`
-    /// is one of the plan's [`plain_peak`](StepPlan::plain_peak).
-    ///
-    /// # Errors
-    ///
-    /// As [`within`](super::Recorded::within); then the step is as it was.
-    pub fn set_budget(
-        &mut self,
-        budget: impl IntoBudget,
-        planner: GraphPlanner,
-    ) -> Result<(), RecordError> {
-        self.plan_share(budget.into_budget()?, planner, true)
-    }
-
-    /// Plans for a budget that may be a share; `without_batch` says that the batch is not there now.
-    pub(super) fn plan_share(
-        &mut self,
-        budget: Budget,
-        planner: GraphPlanner,
-        without_batch: bool,
-    ) -> Result<(), RecordError> {
-        let plain = self.plan().plain_peak;
-        self.plan_now(Some(budget.of(plain)), planner.into(), without_batch)
-            .map_err(|error| budget.explain(error, plain))
-    }
-
-    /// As [`set_budget`](Self::set_budget), for any plan, and with no budget where there is none. The batch of the next
-    /// step is counted beside what is in use now.
-    ///
-    /// # Errors
-    ///
-    /// As [`within`](super::Recorded::within); then the step is as it was.
-    pub fn plan_again(
-        &mut self,
-        budget: Option<Bytes>,
-        wanted: impl Into<Wanted>,
-    ) -> Result<(), RecordError> {
-        self.plan_now(budget, wanted.into(), true)
-    }
-
-    fn plan_now(
-        &mut self,
-        budget: Option<Bytes>,
-        wanted: Wanted,
-        without_batch: bool,
-    ) -> Result<(), RecordError> {
-        self.plan_by(self.planning.with_budget(budget, wanted), without_batch)
-    }
-
-    fn plan_by(&mut self, planning: Planning, without_batch: bool) -> Result<(), RecordError> {
-        let updated = self.state.get_mut().steps > 0;
-        let now = |planning: Planning| Planning {
-            without_batch,
-            updated,
-            ..planning
-        };
-        let state = self.state.get_mut();
-        let mut measured = state.plans[0].measured.clone();
-        // The old plan takes memory, which the new one is not to count.
-        state.plans.clear();
-        // Nobody else holds it now.
-        let updating = |measured: &mut Rc<Measured<_>>, planning: &Planning| {
-            if let Some(measured) = Rc::get_mut(measured) {
-                measured.costs.set_updates(&planning.updates);
-                if measured.recording.update != planning.update {
-                    measured.recording.set_update(planning.update);
-                }
-            }
-        };
-        updating(&mut measured, &planning);
-        match planned(&now(planning.clone()), measured.clone()) {
-            Ok(plan) => {
-                state.plans.push(Rc::new(plan));
-                self.planning = planning;
-                Ok(())
-            }
-            Err(error) => {
-                updating(&mut measured, &self.planning);
-                let before = now(self.planning.clone());
-                let before = planned(&before, measured.clone()).or_else(|_| {
-                    planned(
-                        &self.planning.with_budget(None, GraphPlanner::None.into()),
-                        measured,
-                    )
-                })?;
-                state.plans.push(Rc::new(before));
-                Err(error)
-            }
-        }
-    }
-
-    /// How many recordings are kept, and how often a step differed from its recording though its batch had the same
-    /// shapes: something else than the batch and the parameters changes what it computes.
-    pub fn recordings(&self) -> (usize, u64) {
-        let state = self.state.borrow();
-        (state.plans.len(), state.changed)
-    }
-
-    /// How much more was in use than planned, where a step was planned again for it since this was last asked.
-    pub fn take_growth(&self) -> Option<Bytes> {
-        self.state.borrow_mut().grown.take()
-    }
-
     /// The plan of the last step, or of the first if none ran.
     pub fn plan(&self) -> StepPlan {
         let state = self.state.borrow();
@@ -533,31 +418,6 @@ where
     /// [`run_updating`](Self::run_updating) for the others.
     pub fn update(&self) -> Update {
         self.planning.update
-    }
-
-    /// As [`plan_again`](Self::plan_again), with parameters updated when `update` says, by a step that was recorded for
-    /// [either](super::Recorded::with_either_update). Plans for batches of other shapes are made again when they come.
-    ///
-    /// # Errors
-    ///
-    /// As [`plan_again`](Self::plan_again); [`RecordError::OtherUpdate`] where the step was recorded for the other.
-    pub fn plan_updating(
-        &mut self,
-        update: Update,
-        budget: Option<Bytes>,
-        wanted: impl Into<Wanted>,
-    ) -> Result<(), RecordError> {
-        let recording = &self.state.get_mut().plans[0].measured.recording;
-        let planning = self.planning.with_update(update, recording)?;
-        self.plan_by(planning.with_budget(budget, wanted.into()), true)
-    }
-
-    /// From the next plan on, each rank makes the updates of its own parameters and keeps their state, or with `None` all of
-    /// them. The step was recorded with an optimizer that has no [shards](Optimizer::shards) itself, and is run with one that
-    /// has these.
-    pub fn set_shards(&mut self, shards: Option<&Shards>) {
-        let recording = &self.state.get_mut().plans[0].measured.recording;
-        self.planning.set_shards(shards, recording);
     }
 
     /// Whether values are checked: see [`with_finite_check`](super::Recorded::with_finite_check).
@@ -621,295 +481,10 @@ where
         let planned = &state.plans[0];
         (planned.linked(), planned.prepared.program().clone())
     }
-
-    /// The plan for this batch, a kept one or a new one, and its peak with what is in use now.
-    fn plan_for(&self, model: &M, batch: &I) -> Result<Current<R::Auxiliary>, RecordError> {
-        let shapes = shapes(batch);
-        let mut state = self.state.borrow_mut();
-        state.steps += 1;
-        let updated = state.steps > 1;
-        let planning = || Planning {
-            updated,
-            ..self.planning.clone()
-        };
-        let known = state
-            .plans
-            .iter()
-            .position(|plan| plan.measured.shapes == shapes);
-        let place = match known {
-            Some(place) if !self.planning.compare || state.steps < state.compare_next => place,
-            _ => {
-                let started = Instant::now();
-                let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
-                let (recording, auxiliary) = Recording::new(taken, self.planning.update);
-                let same = |plan: &Rc<Planned<_>>| {
-                    plan.measured.shapes == shapes && plan.measured.recording.hash == recording.hash
-                };
-                match state.plans.iter().position(same) {
-                    Some(place) => place,
-                    None => {
-                        if known.is_some() {
-                            state.changed += 1;
-                            log::warn!(
-                                "the training step does something else than when it was recorded (a number that changes \
-                                 from step to step?): recorded and planned again. Pass such numbers in as tensors of the batch"
-                            );
-                        } else {
-                            log::info!(
-                                "a batch of other shapes: the step is recorded and planned for them"
-                            );
-                        }
-                        let given = given(&recording, model, batch)?;
-                        let elapsed = started.elapsed();
-                        state.plans.truncate(KEPT - 1);
-                        let planning = planning();
-                        let measured = Measured::new(
-                            &planning,
-                            given,
-                            (recording, auxiliary),
-                            shapes,
-                            elapsed,
-                            &mut |_, _| {},
-                        )?;
-                        let plan = planned(&planning, Rc::new(measured))?;
-                        state.plans.insert(0, Rc::new(plan));
-                        0
-                    }
-                }
-            }
-        };
-        // The first place is the most recently used.
-        state.plans[..=place].rotate_right(1);
-        let planned_peak = state.plans[0].predicted_peak;
-        let meter = &*self.planning.meter;
-        let mut growth = state.plans[0].growth(meter);
-        let fits = |growth| match self.planning.budget {
-            Some(budget) => planned_peak + growth <= budget,
-            None => true,
-        };
-        if !fits(growth) {
-            // A queue may have freed something that pools still count.
-            meter.trim();
-            growth = state.plans[0].growth(meter);
-        }
-        if fits(growth) {
-            return Ok((state.plans[0].clone(), planned_peak + growth));
-        }
-        log::info!("{growth} more are in use than when the step was planned: planned again");
-        // The old plan takes memory itself.
-        let measured = state.plans.remove(0).measured.clone();
-        let planning = planning();
-        let again = planned(&planning, measured.clone()).or_else(|error| {
-            // The plain order stands for the step until memory is there: it is planned again before it runs.
-            let plain = planning.with_budget(None, GraphPlanner::None.into());
-            state.plans.insert(0, Rc::new(planned(&plain, measured)?));
-            Err(error)
-        })?;
-        let peak = again.predicted_peak;
-        state.plans.insert(0, Rc::new(again));
-        state.grown = Some(growth);
-        Ok((state.plans[0].clone(), peak))
-    }
-
-    /// When the step is to be compared with its recording next.
-    fn schedule_comparison(&self, planned: &Planned<R::Auxiliary>, step_time: Duration) {
-        let mut state = self.state.borrow_mut();
-        let every = if state.changed > 0 || state.steps < COMPARED_AT_FIRST {
-            1.0
-        } else {
-            (planned.measured.record_time.as_secs_f64() / (COMPARING * step_time.as_secs_f64()))
-                .ceil()
-        };
-        state.compare_next = if state.steps < state.compare_next {
-            state.compare_next
-        } else {
-            state.steps + every.clamp(1.0, 1e6) as u64
-        };
-    }
-
-    fn interpret(
-        &self,
-        planned: &Planned<R::Auxiliary>,
-        interpreter: &mut dyn Interpreter,
-        returned: Handed,
-        readings: &mut Readings<'_>,
-        (mut exchange, update): (Option<&mut Exchange<'_>>, &mut UpdateHook<'_>),
-    ) -> Result<Done, RecordError> {
-        let recording = &planned.measured.recording;
-        let costs = &planned.measured.costs;
-        let mut tensors = returned;
-        let mut host = Host::default();
-        let room = self.planning.room();
-        let make_room = |bytes: Bytes| {
-            if let Some(room) = room {
-                room.make(bytes);
-            }
-        };
-        let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
-            let cost = self.planning.updates.of(one.id, true);
-            make_room(cost.temp_bytes + cost.state_bytes);
-            update(one, gradient, interpreter)
-        };
-        if let Some(exchange) = &mut exchange {
-            exchange.start(recording)?;
-        }
-        let mut turns = planned.prepared.turns(recording);
-        for span in &planned.spans {
-            readings.begin(span);
-            for turn in turns.by_ref().take(span.steps.len()) {
-                match turn {
-                    Turn::Run(run) => {
-                        make_room(costs.taken_by(recording, run.number));
-                        match &mut exchange {
-                            Some(exchange) if run.recorded.kind.synchronises => {
-                                run.run_changed(interpreter, |own| exchange.mean(own))?;
-                            }
-                            _ => interpreter.run(run.operation()),
-                        }
-                        let mut ready = Ok(());
-                        run.finish(interpreter, &mut |tensor, value| {
-                            keep(&mut tensors, &mut exchange, &mut ready, (tensor, value));
-                        });
-                        ready?;
-                    }
-                    Turn::Update(one) => {
-                        let gradient = one.take(interpreter);
-                        match &mut exchange {
-                            None => update(one.parameter, gradient, interpreter)?,
-                            Some(exchange) => {
-                                let summed =
-                                    exchange.offer_update(one.parameter.tensor, gradient)?;
-                                for (place, gradient) in summed {
-                                    update(&recording.parameters[place], gradient, interpreter)?;
-                                    exchange.updated += 1;
-                                }
-                            }
-                        }
-                    }
-                    Turn::Move(one, ready) => {
-                        make_room(one.bytes());
-                        one.run(interpreter, &mut host)?;
-                        let mut kept = Ok(());
-                        ready.hand_out(interpreter, &mut |tensor, value| {
-                            keep(&mut tensors, &mut exchange, &mut kept, (tensor, value));
-                        });
-                        kept?;
-                    }
-                }
-                self.planning.check_memory()?;
-            }
-            readings.end(span);
-        }
-        let Some(exchange) = exchange else {
-            let shared = None;
-            return Ok(Done { tensors, shared });
-        };
-        // What the device has refused is said with the last bucket.
-        RecordError::of_device(recording, &*self.planning.meter)?;
-        let loss = tensors.get(&recording.loss).cloned();
-        exchange.close(loss.ok_or(RecordError::LossElsewhere)?)?;
-        while let Some(summed) = exchange.next()? {
-            for (place, gradient) in summed {
-                let one = &recording.parameters[place];
-                match (self.planning.update, one.gradient) {
-                    (Update::After, Some(number)) => drop(tensors.insert(number, gradient)),
-                    _ => {
-                        update(one, gradient, interpreter)?;
-                        exchange.updated += 1;
-                    }
-                }
-            }
-        }
-        let shared = Some(exchange.finish()?);
-        Ok(Done { tensors, shared })
-    }
 }
 
 /// Sizes of the parameters that ranks send each other after their updates.
 fn sent(recording: &Recording, shards: Option<&Shards>) -> Vec<Bytes> {
     let trained = recording.trained().filter(|_| shards.is_some());
     trained.map(|(_, bytes)| bytes).collect()
-}
-
-/// What a step hands out, by its numbers in the recording.
-type Handed = HashMap<usize, DispatchTensor>;
-
-/// Keeps a tensor that the step hands out, unless it is a gradient that ranks sum. Nothing more is exchanged once that has
-/// failed.
-fn keep(
-    tensors: &mut Handed,
-    exchange: &mut Option<&mut Exchange<'_>>,
-    exchanged: &mut Result<(), RecordError>,
-    (tensor, value): (usize, DispatchTensor),
-) {
-    let kept = match exchange {
-        Some(exchange) if exchanged.is_ok() => exchange.offer(tensor, value),
-        _ => Ok(Some(value)),
-    };
-    match kept {
-        Ok(kept) => tensors.extend(kept.map(|value| (tensor, value))),
-        Err(error) => *exchanged = Err(error),
-    }
-}
-
-/// What makes an update.
-type UpdateHook<'a> =
-    dyn FnMut(&Parameter, DispatchTensor, &mut dyn Interpreter) -> Result<(), RecordError> + 'a;
-
-/// An interpreter that holds what is there before the step, and what of that the step returns: the batch's tensors, or a
-/// parameter.
-fn start<M: Module, I: Activation>(
-    recording: &Recording,
-    model: &M,
-    batch: &I,
-) -> Result<(Box<dyn Interpreter>, Handed), RecordError> {
-    let given = given(recording, model, batch)?;
-    let returned = given
-        .iter()
-        .filter(|(one, _)| recording.auxiliary.contains(one));
-    let returned = returned.cloned().collect();
-    Ok((started(recording, given)?, returned))
-}
-
-/// What is read while a step runs.
-struct Readings<'a> {
-    phases: PhaseRecorder<'a>,
-    /// The phase that is under way.
-    phase: Phase,
-    watch: Option<Watch<'a>>,
-}
-
-struct Watch<'a> {
-    tell: &'a mut dyn FnMut(&Span),
-    meter: &'a dyn Meter,
-    started: Instant,
-    spans: Vec<SpanReading>,
-}
-
-impl Readings<'_> {
-    fn begin(&mut self, span: &Span) {
-        let phase = match (span.pass, self.phase) {
-            (SpanPass::Forward, phase) => phase,
-            // Parts of the loss may run again in the backward.
-            (SpanPass::Loss, Phase::Forward) => Phase::Loss,
-            (SpanPass::Loss, phase) => phase,
-            (SpanPass::Recompute | SpanPass::Backward, _) => Phase::Backward,
-        };
-        if phase != self.phase {
-            self.phases.end(self.phase);
-            self.phase = phase;
-        }
-    }
-
-    fn end(&mut self, span: &Span) {
-        if let Some(watch) = &mut self.watch {
-            let memory = watch.meter.read();
-            watch.spans.push(SpanReading {
-                memory,
-                done_at: watch.started.elapsed(),
-            });
-            (watch.tell)(span);
-            watch.meter.start_interval();
-        }
-    }
 }

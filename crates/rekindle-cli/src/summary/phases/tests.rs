@@ -1,17 +1,13 @@
 //! Made-up runs: what is said of each, and what is not.
 
-use rekindle::meter::{Count, Leftover, MemoryReading, Phase, PhaseReading};
+use rekindle::meter::{Leftover, MemoryReading, Phase, PhaseReading};
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
-    model::spec::{LayerSpec, ModelSpec, SampleShape},
-    record::{
-        MemoryGrowth, PeakInUse, PhasedStep, PlainRun, PoolRecord, RUN_FORMAT, RunRecord,
-        StageRecord,
-    },
-    settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    record::{MemoryGrowth, PhasedStep, PoolRecord, RunRecord, StageRecord},
+    settings::{OptimizerSettings, TrainSettings},
 };
 
-use super::{sentences, table};
+use super::{super::made_up_run, sentences, table};
 
 const MIB: u64 = 1 << 20;
 
@@ -38,33 +34,13 @@ fn record(
             ..MemoryReading::default()
         },
     };
+    let run = made_up_run();
     RunRecord {
-        format: RUN_FORMAT.into(),
-        name: "made-up.toml".into(),
-        device: "cpu".into(),
-        hardware: "made up".into(),
-        model: ModelSpec {
-            input: SampleShape::float([4]),
-            layers: vec![LayerSpec::Linear { out: 4, bias: true }],
-        },
         settings: TrainSettings {
-            steps: 300,
-            batch: 8,
-            loss: LossKind::MeanSquaredError,
             optimizer,
-            learning_rate: LearningRate::Constant { rate: 0.1 },
-            update: rekindle_train::update::UpdateChoice::After,
-            ..TrainSettings::default()
+            ..run.settings
         },
         param_count: 10 * MIB / 4,
-        executor: rekindle_train::ExecutorKind::Recorded,
-        update: rekindle::record::Update::After,
-        offload: None,
-        exchange: None,
-        optimizer_state: None,
-        planner: "uniform".into(),
-        segments: None,
-        recomputes: true,
         stages: vec![StageRecord {
             name: "linear 0".into(),
             forwards,
@@ -74,39 +50,6 @@ fn record(
             saved_bytes: mebibytes(1),
             param_bytes: mebibytes(10),
         }],
-        budget_bytes: None,
-        count: Count::InUse,
-        predicted_peak_bytes: mebibytes(90),
-        measured_peak_bytes: mebibytes(90),
-        in_use: PeakInUse {
-            predicted_bytes: mebibytes(90),
-            measured_bytes: mebibytes(90),
-        },
-        pools: None,
-        whole_gpu_used_bytes: None,
-        predicted_step_s: Seconds(0.3),
-        measured_step_s: Seconds(0.3),
-        step_range_s: None,
-        plain: PlainRun {
-            peak_bytes: mebibytes(90),
-            step_s: Seconds(0.3),
-            measured: false,
-            range_s: None,
-        },
-        first_loss: 1.0,
-        last_loss: 0.5,
-        steps: 300,
-        batch: 8,
-        ranks: Vec::new(),
-        resumed_at: None,
-        interrupted: false,
-        nonfinite_steps: 0,
-        overflow_steps: 0,
-        loss_scale: None,
-        replans: 0,
-        evaluation: None,
-        best_evaluation: None,
-        growth: None,
         phases: steps
             .iter()
             .map(|(step, readings)| PhasedStep {
@@ -114,7 +57,7 @@ fn record(
                 phases: phases.into_iter().zip(*readings).map(reading).collect(),
             })
             .collect(),
-        timeline: None,
+        ..run
     }
 }
 

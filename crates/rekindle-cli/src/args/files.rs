@@ -1,0 +1,77 @@
+//! Arguments of commands that run no model: `report`, `devices`, `init`, `completions` and `man`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::AnswerArgs;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle report runs/first\n  rekindle report runs/first runs/second -o comparison.html"
+)]
+pub struct ReportArgs {
+    /// Folders written by `rekindle train -o`, or one written by `rekindle sweep -o`
+    #[arg(value_name = "RUN_DIR", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Write the page to FILE (by default `report.html`, or `comparison.html` for several runs, in the first folder). A
+    /// FILE that ends in .svg gets the picture alone, one in .json the trace of a step for https://ui.perfetto.dev
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write one JSON document, which says where the page is, to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle devices\n  rekindle devices --json")]
+pub struct DevicesArgs {
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle init\n  rekindle init text -o my.toml")]
+pub struct InitArgs {
+    /// What the config trains: synthetic (runs at once), text, mnist or cifar10
+    #[arg(
+        value_name = "STORY",
+        default_value = "synthetic",
+        hide_possible_values = true
+    )]
+    pub story: Story,
+    /// Write the config to FILE, which must not exist
+    #[arg(short, long, value_name = "FILE", default_value = "rekindle.toml")]
+    pub output: PathBuf,
+}
+
+/// What a config to start from trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Story {
+    /// A deep multilayer perceptron on random data.
+    Synthetic,
+    /// A byte-level language model on a text of one's own.
+    Text,
+    /// A multilayer perceptron on MNIST.
+    Mnist,
+    /// Convolutions on CIFAR-10.
+    Cifar10,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle completions bash > ~/.local/share/bash-completion/completions/rekindle"
+)]
+pub struct CompletionsArgs {
+    /// bash, elvish, fish, powershell or zsh
+    #[arg(value_name = "SHELL", hide_possible_values = true)]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle man ~/.local/share/man/man1")]
+pub struct ManArgs {
+    /// The folder, which is made if it is not there
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+}

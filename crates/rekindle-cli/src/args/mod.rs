@@ -1,0 +1,104 @@
+//! The command line as typed.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | [`shared`] | arguments that several commands have |
+//! | [`train`] | `train` |
+//! | [`plan`] | `estimate`, `profile`, `plan` |
+//! | [`sweep`] | `sweep`, `max`, `verify` |
+//! | [`files`] | `report`, `devices`, `init`, `completions`, `man` |
+//! | [`word`] | values that clap reads by other means than its own |
+
+mod files;
+mod plan;
+mod shared;
+mod sweep;
+mod train;
+mod word;
+
+use clap::{Parser, Subcommand};
+
+pub use self::{
+    files::{CompletionsArgs, DevicesArgs, InitArgs, ManArgs, ReportArgs, Story},
+    plan::{EstimateArgs, PlanArgs, ProfileArgs},
+    shared::{AnswerArgs, ConfigArgs, LinkArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
+    sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
+    train::{Supervised, TrainArgs},
+};
+use crate::terminal::LookArgs;
+
+/// Train sequential models that do not fit in memory.
+///
+/// Gradient checkpointing within a memory budget: some activations are dropped in the forward pass and recomputed in the
+/// backward pass. Loss and gradients are the plain run's.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rekindle",
+    version,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 done; 1 other; 2 bad usage, config or input file; \
+3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 6 a loss or \
+gradient is not finite; 130 interrupted."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Count a model's parameters and memory, and say whether it fits, without running it
+    Estimate(EstimateArgs),
+    /// Train a model within a memory budget, and compare predictions with measurements
+    Train(Box<TrainArgs>),
+    /// Measure the memory and time of each stage of a model
+    Profile(ProfileArgs),
+    /// Find the fastest schedule within a budget, and explain it
+    Plan(PlanArgs),
+    /// Do what another process of this program asks for
+    #[command(name = crate::child::SUBCOMMAND, hide = true)]
+    Child,
+    /// Run a config under many schedules, and show time against memory: table, files, plot
+    Sweep(SweepArgs),
+    /// Find the largest batch, depth or width that fits, with and without checkpointing
+    Max(MaxArgs),
+    /// Check that checkpointed training computes the same numbers as plain training
+    Verify(VerifyArgs),
+    /// Make one self-contained HTML page of a run, of several runs, or of a sweep
+    Report(ReportArgs),
+    /// List the devices of this machine, and say why others cannot be used
+    Devices(DevicesArgs),
+    /// Write a commented config to start from
+    Init(InitArgs),
+    /// Write shell completions to standard output
+    Completions(CompletionsArgs),
+    /// Write manual pages to a folder
+    Man(ManArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Every example that a help text shows is a command line that is understood.
+    #[test]
+    fn examples_are_understood() {
+        let mut examples = 0;
+        for command in Cli::command().get_subcommands() {
+            let Some(help) = command.get_after_help() else {
+                continue;
+            };
+            let help = help.to_string();
+            for line in help.lines().filter_map(|line| line.strip_prefix("  ")) {
+                let words = line.split_whitespace().take_while(|word| *word != ">");
+                let parsed = Cli::try_parse_from(words);
+                assert!(parsed.is_ok(), "{line}: {parsed:?}");
+                examples += 1;
+            }
+        }
+        assert!(examples >= 20, "{examples}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Arguments of commands that look at one step: `estimate`, `profile` and `plan`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    AnswerArgs, ConfigArgs, LinkArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks,
+};
+use crate::{
+    device::DeviceChoice,
+    network::{Flops, LinkChoice},
+};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle estimate configs/deep-linear.toml\n  rekindle estimate configs/deep-linear.toml --batch 4096 --budget 2GiB\n  rekindle estimate configs/deep-linear.toml --ranks 2,4,8 --link 25Gb/s,30us --flops 10T"
+)]
+#[command(group = ArgGroup::new("counted").args(["segments", "budget"]))]
+pub struct EstimateArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub schedule: ScheduleArgs,
+    /// Device whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
+    #[arg(long, value_name = "D", help_heading = "Device and measurement")]
+    pub device: Option<DeviceChoice>,
+    /// Also count what each of N ranks takes that share the batch
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        value_parser = ranks(),
+        help_heading = "Several ranks"
+    )]
+    pub ranks: Vec<usize>,
+    /// Predict the ranks' step on this link from each to its neighbour in a ring: bytes or bits a second, and the latency of a
+    /// message (12GB/s,5us or 25Gb/s). May be given several times
+    #[arg(
+        long,
+        value_name = "RATE[,LATENCY]",
+        requires_all = ["ranks", "flops"],
+        help_heading = "Several ranks"
+    )]
+    pub link: Vec<LinkChoice>,
+    /// Operations on numbers that a device does in a second (100T)
+    #[arg(
+        long,
+        value_name = "SPEED",
+        requires = "link",
+        help_heading = "Several ranks"
+    )]
+    pub flops: Option<Flops>,
+    /// Show N levels of layers inside layers (all of them if not given)
+    #[arg(long, value_name = "N", help_heading = "Output")]
+    pub levels: Option<usize>,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+#[derive(Debug, Args, Serialize, Deserialize)]
+#[command(
+    after_help = "Examples:\n  rekindle profile configs/deep-linear.toml\n  rekindle profile configs/deep-linear.toml --device cpu -o chain.json"
+)]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Write the chain to this file
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+    /// Write the chain as one JSON document to standard output
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle plan configs/deep-linear.toml --budget 40MiB --explain\n  rekindle plan configs/deep-linear.toml --frontier\n  rekindle plan --chain chain.json --budget 40MiB -o plan.json\n  rekindle plan configs/deep-linear.toml --ranks 4 --link 12GB/s,5us"
+)]
+pub struct PlanArgs {
+    /// The TOML file whose model is measured and planned
+    #[arg(value_name = "CONFIG", required_unless_present = "chain")]
+    pub config: Option<PathBuf>,
+    /// Plan for a chain written by `rekindle profile -o`, instead of a config
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "ReplaceArgs"])]
+    pub chain: Option<PathBuf>,
+    #[command(flatten)]
+    pub replace: ReplaceArgs,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    #[command(flatten)]
+    pub schedule: ScheduleArgs,
+    /// Memory slots that `optimal` rounds sizes to, where exact sizes would take too long; short chains get more
+    #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS, help_heading = "Schedule")]
+    pub slots: usize,
+    /// Plan for one of N ranks that share the batch, and predict what summing gradients adds. Under `mpirun` N is the number of
+    /// processes
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = ranks(),
+        conflicts_with = "chain",
+        help_heading = "Several ranks"
+    )]
+    pub ranks: Option<usize>,
+    #[command(flatten)]
+    pub network: LinkArgs,
+    /// Write the plan to this file, for `rekindle train --plan`
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        conflicts_with = "frontier",
+        help_heading = "Output"
+    )]
+    pub output: Option<PathBuf>,
+    /// Show what is kept, from when to when, and what the peak consists of
+    #[arg(long, conflicts_with_all = ["frontier", "json"], help_heading = "Output")]
+    pub explain: bool,
+    /// Show all useful points: the fastest step for each budget
+    #[arg(long, conflicts_with_all = ["budget", "segments"], help_heading = "Output")]
+    pub frontier: bool,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}

@@ -1,0 +1,166 @@
+//! Arguments that several commands have.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rekindle::{Dtype, meter::Count, size::Size};
+use rekindle_plan::PlannerKind;
+use rekindle_train::{
+    ExecutorKind, loss_scale::LossScale, optimizer_state::StateChoice, settings::LossChunks,
+    update::UpdateChoice,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{TrainArgs, word::word};
+use crate::{config::OffloadChoice, device::DeviceChoice, network::LinkChoice};
+
+/// What every command that reads a config takes.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+pub struct ConfigArgs {
+    /// The TOML file that describes model, data and training
+    #[arg(value_name = "CONFIG")]
+    pub config: PathBuf,
+    #[command(flatten)]
+    pub replace: ReplaceArgs,
+}
+
+/// What replaces values of a config.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Instead of the config's values")]
+pub struct ReplaceArgs {
+    /// Samples in each step
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// How often the largest `repeat` group repeats
+    #[arg(long, value_name = "N")]
+    pub depth: Option<usize>,
+    /// The most common `out` of hidden layers; all hidden sizes follow in proportion
+    #[arg(long, value_name = "N")]
+    pub width: Option<usize>,
+    /// `synthetic`: random data of the same shape
+    #[arg(long, value_name = "KIND", value_parser = ["synthetic"], hide_possible_values = true)]
+    pub data: Option<String>,
+    /// Folder of the data set
+    #[arg(long, value_name = "DIR", conflicts_with = "data")]
+    pub data_dir: Option<PathBuf>,
+    /// Type of parameters and activations: f32, f16 or bf16
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<Dtype>,
+    /// With f16 and bf16, keep no f32 copy of the parameters in the optimizer: 4 bytes less for each, and small updates are
+    /// lost
+    #[arg(long)]
+    pub no_master_weights: bool,
+    /// What the loss is multiplied by before its backward pass: a number; dynamic; none; or auto (the default), dynamic with
+    /// f16 and none with the others
+    #[arg(long, value_name = "SCALE")]
+    pub loss_scale: Option<LossScale>,
+    /// When parameters are updated: after the step; in-backward, each as soon as its gradient is complete; or auto (the
+    /// default), after the step unless a budget is not met so
+    #[arg(long, value_name = "WHEN")]
+    pub update: Option<UpdateChoice>,
+    /// Chunks in which the last layer and the loss run together: a number, auto, or whole for none
+    #[arg(long, value_name = "N")]
+    pub loss_chunks: Option<LossChunks>,
+    /// Who keeps the optimizer's state of several ranks: whole, every rank; sharded, each a part; or auto (the default),
+    /// sharded only where a budget is not met otherwise
+    #[arg(
+        long,
+        value_name = "WHO",
+        hide_possible_values = true,
+        value_parser = word::<StateChoice>()
+    )]
+    pub optimizer_state: Option<StateChoice>,
+}
+
+impl ConfigArgs {
+    /// The training of this config, as a child is told of it.
+    pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
+        TrainArgs {
+            config: Some(self.config.clone()),
+            replace: self.replace.clone(),
+            measure,
+            json: true,
+            ..TrainArgs::default()
+        }
+    }
+}
+
+/// How a step is to be cut, where one schedule is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Schedule")]
+pub struct ScheduleArgs {
+    /// Cut the layers into K segments
+    #[arg(long, value_name = "K")]
+    pub segments: Option<usize>,
+    /// Use the fastest schedule whose peak memory stays within SIZE (512MiB, 2GB, 80%)
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub budget: Option<Size>,
+    /// Planner: auto (the default), none, uniform, sqrt, segments, revolve or optimal
+    #[arg(long, value_name = "NAME")]
+    pub planner: Option<PlannerKind>,
+}
+
+/// The link that steps of several ranks are predicted on.
+#[derive(Debug, Args)]
+pub struct LinkArgs {
+    /// The link from each rank to its neighbour in a ring: bytes or bits a second, and the latency of a message (12GB/s,5us or
+    /// 25Gb/s). `plan` measures it under `mpirun`; `sweep` predicts rows of several ranks on it instead of training
+    #[arg(
+        long,
+        value_name = "RATE[,LATENCY]",
+        requires = "ranks",
+        help_heading = "Several ranks"
+    )]
+    pub link: Option<LinkChoice>,
+}
+
+/// How a command answers.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct AnswerArgs {
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What every command that measures takes.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Device and measurement")]
+pub struct MeasureArgs {
+    /// auto (the default: cuda:0 if it can be used, else cpu), cpu, cuda, cuda:N, wgpu or wgpu:N
+    #[arg(long, value_name = "D")]
+    pub device: Option<DeviceChoice>,
+    /// What runs a step: recorded (the default: single operations) or modules (stage by stage)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        hide_possible_values = true,
+        value_parser = word::<ExecutorKind>()
+    )]
+    pub executor: Option<ExecutorKind>,
+    /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
+    #[arg(
+        long,
+        value_name = "WHICH",
+        hide_possible_values = true,
+        help_heading = "Schedule",
+        value_parser = word::<Count>()
+    )]
+    pub count: Option<Count>,
+    /// Whether a plan within a budget may keep tensors in host memory between forward and backward: auto (the default, on GPUs)
+    /// or never
+    #[arg(
+        long,
+        value_name = "WHEN",
+        hide_possible_values = true,
+        help_heading = "Schedule",
+        value_parser = word::<OffloadChoice>()
+    )]
+    pub offload: Option<OffloadChoice>,
+    /// The most host memory that such tensors may take (by default what is free less an eighth, and less 1 GiB at least)
+    #[arg(long, value_name = "SIZE", help_heading = "Schedule")]
+    pub host_budget: Option<Size>,
+    /// Measure again, instead of using a profile that an earlier command kept (in REKINDLE_CACHE or the user's cache folder)
+    #[arg(long)]
+    pub fresh: bool,
+}

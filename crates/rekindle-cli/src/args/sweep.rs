@@ -1,0 +1,179 @@
+//! Arguments of commands that run a config in many ways: `sweep`, `max` and `verify`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rekindle::size::Size;
+use rekindle_plan::PlannerKind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    AnswerArgs, ConfigArgs, LinkArgs, MeasureArgs,
+    word::{ranks, word},
+};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle sweep configs/deep-linear.toml -o sweeps/first\n  rekindle sweep configs/deep-linear.toml --segments 1,4,16 --budgets 40MiB,60MiB\n  rekindle sweep configs/deep-linear.toml --ranks 1,2,4 --link 12GB/s,5us"
+)]
+pub struct SweepArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Segment counts to run (by default all powers of two below the number of stages)
+    #[arg(
+        long,
+        value_name = "K,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
+    pub segments: Vec<usize>,
+    /// Budgets to plan for and run (512MiB, 2GB, 80%; by default spread from the smallest to the plain peak)
+    #[arg(
+        long,
+        value_name = "SIZE,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
+    pub budgets: Vec<Size>,
+    /// Numbers of ranks to train on: each is a job under `mpirun`, on this machine's devices. Without MPI, or its feature, the
+    /// rows are predicted for the link that --link names
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        value_parser = ranks(),
+        help_heading = "Several ranks"
+    )]
+    pub ranks: Vec<usize>,
+    #[command(flatten)]
+    pub network: LinkArgs,
+    /// Optimizer steps of each row
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Schedule")]
+    pub steps: usize,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Write sweep.json, sweep.csv, sweep.md and frontier.svg to this folder, after each row
+    #[arg(short, long, value_name = "DIR", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+    /// Resume the sweep in this folder: run the rows that are missing
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with = "output",
+        help_heading = "Output"
+    )]
+    pub resume: Option<PathBuf>,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle max configs/deep-linear.toml --vary batch --budget 1GiB\n  rekindle max configs/deep-linear.toml --vary depth --slowdown 1.5 --confirm"
+)]
+pub struct MaxArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// What to enlarge: batch, depth (repeats of the largest `repeat` group) or width (all hidden sizes in proportion)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        hide_possible_values = true,
+        help_heading = "Schedule",
+        value_parser = word::<Lever>()
+    )]
+    pub vary: Lever,
+    /// The largest peak memory to allow (512MiB, 2GB, 80%; by default what is free)
+    #[arg(
+        long,
+        value_name = "SIZE",
+        allow_hyphen_values = true,
+        help_heading = "Schedule"
+    )]
+    pub budget: Option<Size>,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// The longest step to accept, as a multiple of the plain step
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 2.0,
+        help_heading = "Schedule"
+    )]
+    pub slowdown: f64,
+    /// Count from shapes instead of measuring
+    #[arg(long, help_heading = "Device and measurement")]
+    pub counted: bool,
+    /// Run the answer for two steps, and compare its peak with the prediction
+    #[arg(long, help_heading = "Output")]
+    pub confirm: bool,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+/// What `max` varies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Lever {
+    /// Samples in each step.
+    Batch,
+    /// How often the largest group repeats.
+    Depth,
+    /// The size that most hidden layers have.
+    Width,
+}
+
+impl Lever {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Batch => "batch",
+            Self::Depth => "depth",
+            Self::Width => "width",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle verify configs/parity/conv.toml\n  rekindle verify configs/deep-linear.toml --segments 4,8 --budgets 50MiB"
+)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Segment counts to check (by default the config's own plan, and all powers of two up to the number of stages)
+    #[arg(
+        long,
+        value_name = "K,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
+    pub segments: Vec<usize>,
+    /// Budgets whose plans to check (512MiB, 2GB, 80% of the device)
+    #[arg(
+        long,
+        value_name = "SIZE,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
+    pub budgets: Vec<Size>,
+    /// Planner for the budgets: auto (the default), sqrt, segments, revolve or optimal
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "budgets",
+        help_heading = "Schedule"
+    )]
+    pub planner: Option<PlannerKind>,
+    /// A plan to check, written by `rekindle plan -o`
+    #[arg(long, value_name = "FILE", help_heading = "Schedule")]
+    pub plan: Option<PathBuf>,
+    /// Optimizer steps of each check
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Schedule")]
+    pub steps: usize,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}

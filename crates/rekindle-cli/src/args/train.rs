@@ -1,0 +1,149 @@
+//! Arguments of `train`, typed or handed to a child.
+
+use std::path::{Path, PathBuf};
+
+use clap::{ArgGroup, Args};
+use rekindle::executor::Recheck;
+use rekindle_train::settings::OnNonFinite;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{MeasureArgs, ReplaceArgs, ScheduleArgs, word::word};
+use crate::{
+    failure::Failure,
+    started::{self, Started},
+};
+
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[command(
+    after_help = "Examples:\n  rekindle train configs/deep-linear.toml\n  rekindle train configs/deep-linear.toml --budget 60MiB -o runs/first\n  rekindle train configs/deep-linear.toml --segments 8 --compare\n  rekindle train --resume runs/first --steps 600"
+)]
+#[command(group = ArgGroup::new("given").args(["segments", "budget", "plan"]))]
+pub struct TrainArgs {
+    /// The TOML file that describes model, data and training; not needed with --resume
+    #[arg(value_name = "CONFIG", required_unless_present = "resume")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub replace: ReplaceArgs,
+    #[command(flatten)]
+    pub schedule: ScheduleArgs,
+    /// Use the schedule in FILE, written by `rekindle plan -o`
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "planner",
+        help_heading = "Schedule"
+    )]
+    pub plan: Option<PathBuf>,
+    /// Optimizer steps (the config's if not given)
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub steps: Option<usize>,
+    /// Seed of weights, shuffling and random layers (the config's if not given)
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub seed: Option<u64>,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Compare recomputed activations with the original ones: off, shapes, or values (which must also be finite)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        hide_possible_values = true,
+        help_heading = "Output and checks",
+        value_parser = word::<Recheck>()
+    )]
+    pub verify: Option<Recheck>,
+    /// Write what each action of the first three steps allocates and frees to FILE (JSON lines), and beside it as text
+    #[arg(long, value_name = "FILE", help_heading = "Output and checks")]
+    pub track: Option<PathBuf>,
+    /// What to do if a loss or gradient is not finite: stop (the default), skip the update, or continue
+    #[arg(
+        long,
+        value_name = "WHAT",
+        hide_possible_values = true,
+        help_heading = "Training",
+        value_parser = word::<OnNonFinite>()
+    )]
+    pub on_nonfinite: Option<OnNonFinite>,
+    /// Measure a few plain steps too. On the CPU, long runs do so without being asked
+    #[arg(long, help_heading = "Output and checks")]
+    pub compare: bool,
+    /// Leave evaluations out
+    #[arg(long, hide = true)]
+    pub no_eval: bool,
+    /// Start from the weights in FILE (safetensors, such as a run's `weights.safetensors`)
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "resume",
+        help_heading = "Training"
+    )]
+    pub weights: Option<PathBuf>,
+    /// Write the run's record, history, snapshots and weights to this new folder
+    #[arg(short, long, value_name = "RUN_DIR", help_heading = "Run folder")]
+    pub output: Option<PathBuf>,
+    /// Resume the run in this folder from its newest intact snapshot. The schedule, the device and the number of steps may
+    /// differ
+    #[arg(
+        long,
+        value_name = "RUN_DIR",
+        conflicts_with = "output",
+        help_heading = "Run folder"
+    )]
+    pub resume: Option<PathBuf>,
+    /// Train in a child process; if the system kills it or memory runs out, restart it from its last snapshot with a
+    /// smaller budget. Needs -o or --resume
+    #[arg(long, help_heading = "Run folder")]
+    pub supervise: bool,
+    /// What the process that supervises this one tells it
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supervised: Option<Supervised>,
+    /// Write one JSON document to standard output
+    #[arg(long, help_heading = "Output and checks")]
+    pub json: bool,
+}
+
+impl TrainArgs {
+    /// The config's path; empty where there is none.
+    pub fn config_path(&self) -> &Path {
+        self.config.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// The command line, as it is typed.
+    pub fn typed(&self) -> Result<String, Failure> {
+        self.words("train").map(|words| started::line(&words))
+    }
+
+    /// The command line of a command that has these options.
+    pub fn words(&self, command: &str) -> Result<Vec<String>, Failure> {
+        let mut words = vec![command.to_owned()];
+        let fields = serde_json::to_value(self).map_err(Failure::other)?;
+        add_typed(&mut words, &fields);
+        Ok(words)
+    }
+}
+
+/// Fields are called what their options are called.
+fn add_typed(words: &mut Vec<String>, fields: &Value) {
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        let option = format!("--{}", name.replace('_', "-"));
+        match value {
+            Value::Bool(true) => words.push(option),
+            Value::String(word) if name == "config" => words.push(word.clone()),
+            Value::String(word) => words.extend([option, word.clone()]),
+            Value::Number(number) => words.extend([option, number.to_string()]),
+            _ => add_typed(words, value),
+        }
+    }
+}
+
+/// What a run is told by the process that supervises it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Supervised {
+    /// Where to write what the plan takes.
+    pub note: PathBuf,
+    /// Whether it is tried within less memory than was asked for, and another follows where no plan fits that.
+    pub tried_within_less: bool,
+    /// What the supervisor was started with.
+    pub started: Started,
+}

@@ -1,0 +1,33 @@
+//! Values that clap reads by other means than its own.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use schemars::JsonSchema;
+use serde::de::{DeserializeOwned, IntoDeserializer, value};
+
+/// Reads a word as serde does. Its schema says which words there are, and what each means.
+pub(super) fn word<T>() -> impl TypedValueParser<Value = T>
+where
+    T: JsonSchema + DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let schema = schemars::schema_for!(T).to_value();
+    let words = schema["oneOf"].as_array().into_iter().flatten();
+    let words = words.filter_map(|word| {
+        // clap keeps its words as long as the program runs.
+        let value = PossibleValue::new(&*word["const"].as_str()?.to_owned().leak());
+        Some(match word["description"].as_str() {
+            Some(help) => value.help(&*help.replace('\n', " ").leak()),
+            None => value,
+        })
+    });
+    PossibleValuesParser::new(words).try_map(|word| {
+        let from: value::StrDeserializer<'_, value::Error> = word.as_str().into_deserializer();
+        T::deserialize(from)
+    })
+}
+
+/// Reads a number of ranks.
+pub(super) fn ranks() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u32)
+        .range(1..)
+        .map(|ranks| ranks as usize)
+}

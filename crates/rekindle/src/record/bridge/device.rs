@@ -1,0 +1,109 @@
+//! The recording device, and the marks that chains leave on it.
+
+use std::{
+    cell::RefCell,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use burn::tensor::{Device, DeviceConfig, DeviceSettings, Tensor};
+use burn_backend::{DeviceError, DeviceOps, set_default_dtypes};
+use burn_capture::CaptureBackend as Capture;
+use burn_dispatch::DispatchDevice;
+use burn_ir::TensorId;
+
+use super::tensors::capture_of;
+use crate::record::RecordError;
+
+/// The recording device whose default types are those of `device`, so that what the step makes itself (positions,
+/// masks, the places of a pool's maxima) has the type that it has there. burn has numbers for 65,536 recording devices
+/// in a process, and a device's defaults are set once: one is made for each set of defaults, and used by one thread at a
+/// time.
+pub(super) fn recording_device(device: Option<&Device>) -> Result<Arc<Mutex<Device>>, RecordError> {
+    /// What burn's tensors take, and what autodiff takes, which asks the backend.
+    type Defaults = [DeviceSettings; 2];
+    type Made = Vec<(Option<Defaults>, Arc<Mutex<Device>>)>;
+    static MADE: Mutex<Made> = Mutex::new(Vec::new());
+    let defaults = device.map(|device| [device.settings(), device.as_dispatch().defaults()]);
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, device)) = made.iter().find(|(of, _)| *of == defaults) {
+        return Ok(device.clone());
+    }
+    let device = Device::capture();
+    if let Some([tensors, backend]) = defaults {
+        let mut configured = Ok(());
+        // Which types there are is asked of the device, and answered in a scope alone.
+        let empty = device.capture_scope(|scope| {
+            configured = configure(&device, &tensors, &backend);
+            scope.complete([], [])
+        });
+        let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
+        configured.map_err(|error| wrong(&error))?;
+        empty.map_err(|error| wrong(&error))?;
+    }
+    let device = Arc::new(Mutex::new(device));
+    made.push((defaults, device.clone()));
+    Ok(device)
+}
+
+fn configure(
+    device: &Device,
+    tensors: &DeviceSettings,
+    backend: &DeviceSettings,
+) -> Result<(), DeviceError> {
+    let config = DeviceConfig::default()
+        .float_dtype(tensors.float_dtype)
+        .int_dtype(tensors.int_dtype)
+        .bool_dtype(tensors.bool_dtype);
+    device.clone().configure(config)?;
+    let DispatchDevice::Capture(inner) = device.as_dispatch() else {
+        unreachable!("a recording device");
+    };
+    set_default_dtypes::<Capture>(
+        inner,
+        backend.float_dtype,
+        backend.int_dtype,
+        backend.bool_dtype,
+    )
+}
+
+/// The marks of a recording that runs on this thread.
+pub(super) struct Marks {
+    pub(super) device: Device,
+    pub(super) made: Vec<TensorId>,
+    /// Chains inside a stage of another chain leave none.
+    pub(super) depth: usize,
+}
+
+thread_local! {
+    pub(super) static MARKS: RefCell<Option<Marks>> = const { RefCell::new(None) };
+}
+
+/// Marks the borders between the stages of a chain, if this thread records: `run` is given what makes a mark.
+pub(crate) fn marking<T>(run: impl FnOnce(&dyn Fn()) -> T) -> T {
+    let deeper = |by: isize| {
+        MARKS.with_borrow_mut(|marks| {
+            if let Some(marks) = marks {
+                marks.depth = marks.depth.saturating_add_signed(by);
+            }
+        });
+    };
+    deeper(1);
+    let result = run(&|| {
+        MARKS.with_borrow_mut(|marks| {
+            if let Some(marks) = marks.as_mut().filter(|marks| marks.depth == 1) {
+                marks.made.push(mark(&marks.device));
+            }
+        });
+    });
+    deeper(-1);
+    result
+}
+
+/// Whether this thread records.
+pub(super) fn is_recording() -> bool {
+    MARKS.with_borrow(Option::is_some)
+}
+
+pub(super) fn mark(device: &Device) -> TensorId {
+    capture_of(Tensor::<1>::empty([1], device)).id()
+}

@@ -1,0 +1,154 @@
+//! One operation, or a whole program, run and looked at.
+
+use std::time::{Duration, Instant};
+
+use burn::tensor::DispatchTensor;
+use burn_ir::OperationIr;
+use rekindle_plan::Bytes;
+
+use super::{Costs, WORTH_ANOTHER};
+use crate::{
+    meter::Meter,
+    profile::measurement::wake_threads,
+    record::{
+        RecordError,
+        bridge::Interpreter,
+        host::Host,
+        operation::without_draw,
+        options::Planning,
+        program::{Prepared, Turn},
+        recording::Recording,
+    },
+};
+
+/// What one run of an operation took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) seconds: f64,
+    /// In use before and after, and at most while it ran.
+    pub(super) before: u64,
+    pub(super) after: u64,
+    pub(super) peak: u64,
+}
+
+impl Reading {
+    /// What more is in use afterwards.
+    pub(super) fn output_bytes(&self) -> u64 {
+        self.after.saturating_sub(self.before)
+    }
+
+    /// The peak above that.
+    pub(super) fn temp_bytes(&self) -> u64 {
+        self.peak.saturating_sub(self.after.max(self.before))
+    }
+}
+
+/// How much longer operations take in one go than each by itself, where the device is waited for and what an operation
+/// reads is in the processor's caches. Seen on the CPU: 1.02 to 1.16.
+///
+/// Where too little ran to tell, nothing; no pass is believed to be faster, or twice as slow.
+pub(super) fn slowdown(in_one_go: f64, one_by_one: f64) -> f64 {
+    /// Seconds below which a ratio is noise.
+    const LEAST: f64 = 2e-3;
+    if one_by_one < LEAST {
+        return 1.0;
+    }
+    (in_one_go / one_by_one).clamp(1.0, 2.0)
+}
+
+/// Measures operations.
+pub(super) struct Probe<'a> {
+    pub(super) planning: &'a Planning,
+    pub(super) meter: &'a dyn Meter,
+}
+
+impl Probe<'_> {
+    /// Makes room in pools for what an operation takes, where there is a budget.
+    pub(super) fn make_room(&self, bytes: Bytes) {
+        if let Some(room) = self.planning.new_room() {
+            room.make(bytes);
+        }
+    }
+
+    /// Seconds of the program's operations in one go, as a step runs them: the quicker of two where that is soon done.
+    pub(super) fn pass(
+        &self,
+        recording: &Recording,
+        program: &Prepared,
+        costs: &Costs,
+        start: &impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
+    ) -> Result<f64, RecordError> {
+        let device = &self.planning.device;
+        let room = self.planning.new_room();
+        let make_room = |bytes| {
+            if let Some(room) = &room {
+                room.make(bytes);
+            }
+        };
+        let mut quickest = f64::INFINITY;
+        for _ in 0..2 {
+            let mut interpreter = start()?;
+            let mut held: Vec<DispatchTensor> = Vec::new();
+            let mut host = Host::default();
+            let mut moving = Duration::ZERO;
+            let started = Instant::now();
+            for turn in program.turns(recording) {
+                match turn {
+                    Turn::Move(one, ready) => {
+                        make_room(one.bytes());
+                        let _ = device.sync();
+                        let started = Instant::now();
+                        one.run(interpreter.as_mut(), &mut host)?;
+                        let _ = device.sync();
+                        moving += started.elapsed();
+                        ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                    }
+                    Turn::Run(run) => {
+                        make_room(costs.taken_by(recording, run.number));
+                        interpreter.run(without_draw(run.operation()));
+                        run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                    }
+                    Turn::Update(update) => update.skip(interpreter.as_mut()),
+                }
+            }
+            let _ = device.sync();
+            let took = started.elapsed() - moving;
+            quickest = quickest.min(took.as_secs_f64());
+            if took > WORTH_ANOTHER / 4 {
+                break;
+            }
+        }
+        Ok(quickest)
+    }
+
+    pub(super) fn time(&self, interpreter: &mut dyn Interpreter, operation: OperationIr) -> f64 {
+        let start = Instant::now();
+        interpreter.run(operation);
+        // A failure shows where values are read.
+        let _ = self.planning.device.sync();
+        start.elapsed().as_secs_f64()
+    }
+
+    pub(super) fn measure(
+        &self,
+        interpreter: &mut dyn Interpreter,
+        operation: OperationIr,
+    ) -> Reading {
+        if self.meter.exact_sizes() {
+            // Pools that serve exact sizes reserve at most what an operation takes at most, if they start empty.
+            self.meter.trim();
+        }
+        wake_threads();
+        self.meter.start_interval();
+        let before = self.meter.read();
+        let seconds = self.time(interpreter, operation);
+        let after = self.meter.read();
+        let reserved = after.reserved_bytes.unwrap_or_default();
+        Reading {
+            seconds,
+            before: before.in_use_bytes.0,
+            after: after.in_use_bytes.0,
+            peak: after.peak_in_use_bytes.max(reserved).0,
+        }
+    }
+}

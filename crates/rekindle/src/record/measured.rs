@@ -1,0 +1,151 @@
+//! A recording whose operations are measured: the first program that runs, and what the step holds besides.
+
+use std::{collections::HashSet, time::Duration};
+
+use burn::tensor::{DType, DispatchTensor, Shape};
+use rekindle_plan::{
+    Bytes,
+    graph::{
+        Graph, GraphPlanError, GraphPlanner, GraphRequest, Program, TensorId, simulate,
+        smallest_program,
+    },
+};
+
+use super::{
+    RecordError, agreement::gradients, choosing, given::started, measure::Costs, options::Planning,
+    planned::Measured, program::Prepared, recording::Recording, wanted::PlanElsewhere,
+};
+
+/// Share of a budget that the plain order must fit in, by shapes alone, to be what is measured: temporary bytes are not
+/// known yet.
+const SURELY: f64 = 0.8;
+
+/// What kernels may keep once they have run, on the CPU backend: scratch of each thread. Seen: some hundred KiB a thread.
+const SCRATCH_BYTES: u64 = 2 << 20;
+
+/// What tables take for each tensor that the interpreter is given, and for each that it makes. Seen on the CPU backend.
+const GIVEN_BYTES: u64 = 256;
+const MADE_BYTES: u64 = 96;
+
+impl<A> Measured<A> {
+    /// Runs the recording a few times. No random number is drawn, and parameters and statistics stay as they are.
+    pub(super) fn new(
+        planning: &Planning,
+        given: Vec<(usize, DispatchTensor)>,
+        (recording, auxiliary): (Recording, A),
+        shapes: Vec<(Shape, DType)>,
+        record_time: Duration,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, RecordError> {
+        let meter = &*planning.meter;
+        let (first, offloaded) = first_program(&recording, planning)?;
+        let first = Prepared::new(&recording, first, offloaded);
+        let start = || started(&recording, given.clone());
+        RecordError::of_device(&recording, meter)?;
+        let costs = Costs::measured(&recording, &first, start, planning, progress);
+        let _ = planning.device.sync();
+        RecordError::of_device(&recording, meter)?;
+        let costs = costs?.with_updates(planning.updates.clone());
+        if planning.has_pools() {
+            choosing::note(&recording);
+        }
+        drop(given);
+        Ok(Self {
+            shapes,
+            recording,
+            auxiliary,
+            record_time,
+            costs,
+        })
+    }
+
+    pub(super) fn batch_bytes(&self) -> Bytes {
+        let inputs = self.recording.inputs.iter();
+        let bytes = inputs.map(|input| Bytes(self.recording.tensors.value_bytes(*input)));
+        bytes.sum()
+    }
+
+    /// What gradients' storage takes: of views, that behind them, which is counted once.
+    pub(super) fn gradient_bytes(&self, graph: &Graph) -> Bytes {
+        let (gradients, _) = gradients(&self.recording);
+        let roots = graph.roots();
+        let storage: HashSet<TensorId> = gradients.iter().map(|one| roots[one.index()]).collect();
+        let storage = storage.into_iter();
+        storage.map(|root| graph.tensors[root.index()].bytes).sum()
+    }
+
+    /// What gradients' storage takes beyond their numbers.
+    pub(super) fn beside_gradients(&self, graph: &Graph) -> Bytes {
+        let parameters = self.recording.parameters.iter();
+        let gradients = parameters.filter_map(|one| one.gradient);
+        let numbers = gradients.map(|one| Bytes(self.recording.tensors.value_bytes(one)));
+        self.gradient_bytes(graph) - numbers.sum()
+    }
+
+    /// What the step holds that is neither the program's nor the process's: constants, views, tables.
+    pub(super) fn own_bytes(&self) -> Bytes {
+        let constants = self.recording.constants.iter();
+        let constants: u64 = constants
+            .map(|(tensor, _)| self.recording.tensors.value_bytes(*tensor))
+            .sum();
+        let given = self.recording.given().count() as u64;
+        let made = self.recording.tensors.len() as u64 - given;
+        Bytes(constants + given * GIVEN_BYTES + made * MADE_BYTES) + self.costs.beside_tensors()
+    }
+}
+
+/// The leanest program from another process: asked for what cannot be, a planner says what can.
+fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
+    let within = |budget| plan(graph, &GraphRequest::within(budget));
+    match within(Bytes(1))? {
+        Err(GraphPlanError::Infeasible { smallest, .. }) => Some(within(smallest)?.ok()?.program),
+        _ => None,
+    }
+}
+
+/// What is measured, and which tensors it moves to the host: the plan that is wanted whatever memory there is, else the
+/// plain order where it surely fits, else the leanest program.
+fn first_program(
+    recording: &Recording,
+    planning: &Planning,
+) -> Result<(Program, Vec<TensorId>), RecordError> {
+    let budget = planning.budget.or(planning.free).unwrap_or(Bytes::MAX);
+    let costs = Costs::from_shapes(recording).with_updates(planning.updates.clone());
+    let mut graph = costs.graph(recording, planning.in_use());
+    graph.fixed_bytes += planning.beside_buffers(&graph);
+    let choosing = planning.bounds_pools() && choosing::count(recording, &mut graph);
+    let elsewhere = planning.elsewhere;
+    if planning.wanted != GraphPlanner::Auto.into()
+        && let Ok(plan) =
+            planning
+                .wanted
+                .plan(&graph, None, planning.slots, elsewhere, planning.link)
+        && plan.simulated.repeated + plan.offloaded.len() > 0
+        && plan.simulated.peak + Bytes(SCRATCH_BYTES) <= budget
+    {
+        return Ok((plan.program, plan.offloaded));
+    }
+    let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
+    let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
+    let peak = simulate(&graph, &plain).peak;
+    if ((peak.0 + SCRATCH_BYTES) as f64) <= budget.0 as f64 * SURELY {
+        return Ok((plain, Vec::new()));
+    }
+    let elsewhere = elsewhere.filter(|_| !choosing);
+    if let Some(leanest) = elsewhere.and_then(|plan| leanest_elsewhere(&graph, plan)) {
+        return Ok((leanest, Vec::new()));
+    }
+    let leanest = smallest_program(&graph, None).map_err(|error| wrong(&error))?;
+    let fits = ((leanest.simulated.peak.0 + SCRATCH_BYTES) as f64) <= budget.0 as f64 * SURELY;
+    let leanest = match planning.link.filter(|_| !fits) {
+        Some(link) => smallest_program(&graph, Some(&link)).map_err(|error| wrong(&error))?,
+        None => leanest,
+    };
+    match planning.budget.filter(|_| choosing) {
+        Some(budget) if leanest.simulated.peak > budget => Err(RecordError::Choosing {
+            budget,
+            needed: leanest.simulated.peak,
+        }),
+        _ => Ok((leanest.program, leanest.offloaded)),
+    }
+}

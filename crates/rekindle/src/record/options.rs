@@ -1,0 +1,170 @@
+//! What plans are made for: budget, device, updates, and what is held besides.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use rekindle_plan::{
+    Bytes, OptimizerCost,
+    graph::{Graph, Link},
+};
+
+use super::{
+    RecordError,
+    agreement::staging,
+    recording::Recording,
+    update::{EitherUpdate, Update, UpdateCosts},
+    wanted::{PlanElsewhere, Wanted},
+};
+use crate::{
+    executor::Room,
+    meter::{Count, Meter},
+    reduce::Shards,
+};
+
+/// What is wanted of a plan.
+#[derive(Clone)]
+pub(super) struct Planning {
+    pub(super) budget: Option<Bytes>,
+    /// What the device has free, where there is no budget.
+    pub(super) free: Option<Bytes>,
+    pub(super) wanted: Wanted,
+    pub(super) slots: usize,
+    pub(super) elsewhere: Option<PlanElsewhere>,
+    /// The link to host memory, where tensors may go there.
+    pub(super) link: Option<Link>,
+    pub(super) count: Count,
+    pub(super) input_gradients: bool,
+    pub(super) optimizer: OptimizerCost,
+    /// When parameters are updated, and what the update of each takes.
+    pub(super) update: Update,
+    pub(super) updates: UpdateCosts,
+    /// The same where plans may change `update`.
+    pub(super) either: Option<EitherUpdate>,
+    /// What will be held while the step runs, and is not there when it is planned.
+    pub(super) later: Bytes,
+    /// What will be taken for a while between steps.
+    pub(super) between: Bytes,
+    /// Whether ranks share the step.
+    pub(super) shared: bool,
+    /// Whether steps have run, after which the optimizer's state is in use.
+    pub(super) updated: bool,
+    /// Whether the batch, too, is not there.
+    pub(super) without_batch: bool,
+    pub(super) meter: Arc<dyn Meter>,
+    pub(super) device: Device,
+    pub(super) check: bool,
+    /// Whether memory is the process's own, which is read at no cost.
+    pub(super) on_host: bool,
+    /// Whether steps are compared with their recordings.
+    pub(super) compare: bool,
+    /// Keeps pools within the budget.
+    pub(super) room: Option<Arc<Room>>,
+}
+
+impl Planning {
+    /// The same for another budget.
+    pub(super) fn with_budget(&self, budget: Option<Bytes>, wanted: Wanted) -> Self {
+        let planning = Self {
+            budget,
+            wanted,
+            ..self.clone()
+        };
+        Self {
+            room: planning.new_room().map(Arc::new),
+            ..planning
+        }
+    }
+
+    /// What keeps pools within the budget, where it bounds them.
+    pub(super) fn new_room(&self) -> Option<Room> {
+        let budget = self.budget.filter(|_| self.bounds_pools())?;
+        let for_pools = Bytes(budget.0.saturating_sub(self.meter.context_bytes().0));
+        Some(Room::of_bytes(self.meter.clone(), for_pools))
+    }
+
+    /// The same with parameters of a recording updated when `update` says.
+    pub(super) fn with_update(
+        &self,
+        update: Update,
+        recording: &Recording,
+    ) -> Result<Self, RecordError> {
+        let updates = match &self.either {
+            Some(either) => either.of(update),
+            None if self.update == update => &self.updates,
+            None => {
+                return Err(RecordError::OtherUpdate {
+                    update: self.update,
+                });
+            }
+        };
+        Ok(Self {
+            update,
+            optimizer: updates.together(update, recording),
+            updates: updates.clone(),
+            ..self.clone()
+        })
+    }
+
+    /// Has each rank make the updates of its own parameters alone, or all of them, from now on.
+    pub(super) fn set_shards(&mut self, shards: Option<&Shards>, recording: &Recording) {
+        let either = self.either.iter_mut();
+        let all = either.flat_map(|either| [&mut either.after, &mut either.in_backward]);
+        for updates in all.chain([&mut self.updates]) {
+            updates.shards = shards.cloned();
+        }
+        self.optimizer = self.updates.together(self.update, recording);
+    }
+
+    /// What an exchange between ranks holds while the step runs, and not while the optimizer updates.
+    pub(super) fn staging(&self, recording: &Recording) -> Bytes {
+        match self.shared && self.on_host {
+            true => staging(recording, self.update, self.updates.most_temporary()),
+            false => Bytes::ZERO,
+        }
+    }
+
+    /// Whether the bytes that count are those that pools reserve.
+    pub(super) fn bounds_pools(&self) -> bool {
+        self.count == Count::Reserved && self.has_pools()
+    }
+
+    /// Whether the step runs on a GPU.
+    pub(super) fn has_pools(&self) -> bool {
+        self.meter.read().reserved_bytes.is_some()
+    }
+
+    /// Fails where an allocation failed, or the process holds more than its budget: what runs on takes still more.
+    pub(super) fn check_memory(&self) -> Result<(), RecordError> {
+        if let Some(failure) = self.meter.failure() {
+            return Err(RecordError::OutOfMemory(failure));
+        }
+        // Pools, whose reading waits for queued work, are kept within theirs by `room`.
+        let budget = self.budget.filter(|_| self.on_host);
+        match budget.map(|budget| (self.in_use(), budget)) {
+            Some((in_use, budget)) if in_use > budget => {
+                Err(RecordError::OverBudget { in_use, budget })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn room(&self) -> Option<&Room> {
+        self.room.as_deref()
+    }
+
+    pub(super) fn in_use(&self) -> Bytes {
+        self.meter.read().in_use_bytes
+    }
+
+    /// What the device loses beside live buffers: the driver's context, padding, and one tensor that a queue frees
+    /// late.
+    pub(super) fn beside_buffers(&self, graph: &Graph) -> Bytes {
+        if !self.bounds_pools() {
+            return Bytes::ZERO;
+        }
+        const PADDING_BYTES: u64 = 512;
+        let largest = graph.tensors.iter().filter(|tensor| !tensor.given);
+        let largest = largest.map(|tensor| tensor.bytes).max().unwrap_or_default();
+        self.meter.context_bytes() + largest + Bytes(graph.tensors.len() as u64 * PADDING_BYTES / 2)
+    }
+}

@@ -1,0 +1,168 @@
+//! A plan's program, run turn by turn.
+
+use std::collections::HashMap;
+
+use burn::{module::Module, tensor::DispatchTensor};
+use rekindle_plan::Bytes;
+
+use super::{Step, readings::Readings};
+use crate::{
+    activation::Activation,
+    record::{
+        RecordError,
+        bridge::{Interpreter, StepResult},
+        exchange::Exchange,
+        given::{given, started},
+        host::Host,
+        output::Done,
+        planned::Planned,
+        program::Turn,
+        recording::{Parameter, Recording},
+        update::Update,
+    },
+};
+
+impl<M, I, R, F> Step<M, I, R, F>
+where
+    M: Module,
+    I: Activation,
+    R: StepResult,
+    F: Fn(&M, I) -> R,
+{
+    pub(super) fn interpret(
+        &self,
+        planned: &Planned<R::Auxiliary>,
+        interpreter: &mut dyn Interpreter,
+        returned: Handed,
+        readings: &mut Readings<'_>,
+        (mut exchange, update): (Option<&mut Exchange<'_>>, &mut UpdateHook<'_>),
+    ) -> Result<Done, RecordError> {
+        let recording = &planned.measured.recording;
+        let costs = &planned.measured.costs;
+        let mut tensors = returned;
+        let mut host = Host::default();
+        let room = self.planning.room();
+        let make_room = |bytes: Bytes| {
+            if let Some(room) = room {
+                room.make(bytes);
+            }
+        };
+        let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
+            let cost = self.planning.updates.of(one.id, true);
+            make_room(cost.temp_bytes + cost.state_bytes);
+            update(one, gradient, interpreter)
+        };
+        if let Some(exchange) = &mut exchange {
+            exchange.start(recording)?;
+        }
+        let mut turns = planned.prepared.turns(recording);
+        for span in &planned.spans {
+            readings.begin(span);
+            for turn in turns.by_ref().take(span.steps.len()) {
+                match turn {
+                    Turn::Run(run) => {
+                        make_room(costs.taken_by(recording, run.number));
+                        match &mut exchange {
+                            Some(exchange) if run.recorded.kind.synchronises => {
+                                run.run_changed(interpreter, |own| exchange.mean(own))?;
+                            }
+                            _ => interpreter.run(run.operation()),
+                        }
+                        let mut ready = Ok(());
+                        run.finish(interpreter, &mut |tensor, value| {
+                            keep(&mut tensors, &mut exchange, &mut ready, (tensor, value));
+                        });
+                        ready?;
+                    }
+                    Turn::Update(one) => {
+                        let gradient = one.take(interpreter);
+                        match &mut exchange {
+                            None => update(one.parameter, gradient, interpreter)?,
+                            Some(exchange) => {
+                                let summed =
+                                    exchange.offer_update(one.parameter.tensor, gradient)?;
+                                for (place, gradient) in summed {
+                                    update(&recording.parameters[place], gradient, interpreter)?;
+                                    exchange.updated += 1;
+                                }
+                            }
+                        }
+                    }
+                    Turn::Move(one, ready) => {
+                        make_room(one.bytes());
+                        one.run(interpreter, &mut host)?;
+                        let mut kept = Ok(());
+                        ready.hand_out(interpreter, &mut |tensor, value| {
+                            keep(&mut tensors, &mut exchange, &mut kept, (tensor, value));
+                        });
+                        kept?;
+                    }
+                }
+                self.planning.check_memory()?;
+            }
+            readings.end(span);
+        }
+        let Some(exchange) = exchange else {
+            let shared = None;
+            return Ok(Done { tensors, shared });
+        };
+        // What the device has refused is said with the last bucket.
+        RecordError::of_device(recording, &*self.planning.meter)?;
+        let loss = tensors.get(&recording.loss).cloned();
+        exchange.close(loss.ok_or(RecordError::LossElsewhere)?)?;
+        while let Some(summed) = exchange.next()? {
+            for (place, gradient) in summed {
+                let one = &recording.parameters[place];
+                match (self.planning.update, one.gradient) {
+                    (Update::After, Some(number)) => drop(tensors.insert(number, gradient)),
+                    _ => {
+                        update(one, gradient, interpreter)?;
+                        exchange.updated += 1;
+                    }
+                }
+            }
+        }
+        let shared = Some(exchange.finish()?);
+        Ok(Done { tensors, shared })
+    }
+}
+
+/// What a step hands out, by its numbers in the recording.
+pub(super) type Handed = HashMap<usize, DispatchTensor>;
+
+/// Keeps a tensor that the step hands out, unless it is a gradient that ranks sum. Nothing more is exchanged once that has
+/// failed.
+fn keep(
+    tensors: &mut Handed,
+    exchange: &mut Option<&mut Exchange<'_>>,
+    exchanged: &mut Result<(), RecordError>,
+    (tensor, value): (usize, DispatchTensor),
+) {
+    let kept = match exchange {
+        Some(exchange) if exchanged.is_ok() => exchange.offer(tensor, value),
+        _ => Ok(Some(value)),
+    };
+    match kept {
+        Ok(kept) => tensors.extend(kept.map(|value| (tensor, value))),
+        Err(error) => *exchanged = Err(error),
+    }
+}
+
+/// What makes an update.
+pub(super) type UpdateHook<'a> =
+    dyn FnMut(&Parameter, DispatchTensor, &mut dyn Interpreter) -> Result<(), RecordError> + 'a;
+
+/// An interpreter that holds what is there before the step, and what of that the step returns: the batch's tensors, or a
+/// parameter.
+pub(super) fn start<M: Module, I: Activation>(
+    recording: &Recording,
+    model: &M,
+    batch: &I,
+) -> Result<(Box<dyn Interpreter>, Handed), RecordError> {
+    let given = given(recording, model, batch)?;
+    let returned = given
+        .iter()
+        .filter(|(one, _)| recording.auxiliary.contains(one));
+    let returned = returned.cloned().collect();
+    Ok((started(recording, given)?, returned))
+}

@@ -1,0 +1,280 @@
+//! The plans of a step: kept by the shapes of their batches, compared with what the step does, and made again.
+
+use std::{
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use burn::module::Module;
+use rekindle_plan::{Bytes, graph::GraphPlanner};
+
+use super::{Current, Step};
+use crate::{
+    activation::Activation,
+    record::{
+        Budget, IntoBudget, RecordError,
+        bridge::{self, StepResult},
+        given::{given, shapes},
+        options::Planning,
+        planned::{Measured, Planned},
+        planning::planned,
+        recording::Recording,
+        update::Update,
+        wanted::Wanted,
+    },
+    reduce::Shards,
+};
+
+/// Recordings with their plans that are kept, for batches of several shapes.
+const KEPT: usize = 8;
+
+/// The first steps are all compared with their recording, so that a number that changes with every step is found.
+const COMPARED_AT_FIRST: u64 = 3;
+
+/// Share of the step's time that comparing it with its recording may take.
+const COMPARING: f64 = 0.01;
+
+impl<M, I, R, F> Step<M, I, R, F>
+where
+    M: Module,
+    I: Activation,
+    R: StepResult,
+    F: Fn(&M, I) -> R,
+{
+    /// Plans the step again for another budget, without measuring it again: to look at several. A share such as `"60%"`
+    /// is one of the plan's [`plain_peak`](crate::record::StepPlan::plain_peak).
+    ///
+    /// # Errors
+    ///
+    /// As [`within`](crate::record::Recorded::within); then the step is as it was.
+    pub fn set_budget(
+        &mut self,
+        budget: impl IntoBudget,
+        planner: GraphPlanner,
+    ) -> Result<(), RecordError> {
+        self.plan_share(budget.into_budget()?, planner, true)
+    }
+
+    /// Plans for a budget that may be a share; `without_batch` says that the batch is not there now.
+    pub(in crate::record) fn plan_share(
+        &mut self,
+        budget: Budget,
+        planner: GraphPlanner,
+        without_batch: bool,
+    ) -> Result<(), RecordError> {
+        let plain = self.plan().plain_peak;
+        self.plan_now(Some(budget.of(plain)), planner.into(), without_batch)
+            .map_err(|error| budget.explain(error, plain))
+    }
+
+    /// As [`set_budget`](Self::set_budget), for any plan, and with no budget where there is none. The batch of the next
+    /// step is counted beside what is in use now.
+    ///
+    /// # Errors
+    ///
+    /// As [`within`](crate::record::Recorded::within); then the step is as it was.
+    pub fn plan_again(
+        &mut self,
+        budget: Option<Bytes>,
+        wanted: impl Into<Wanted>,
+    ) -> Result<(), RecordError> {
+        self.plan_now(budget, wanted.into(), true)
+    }
+
+    fn plan_now(
+        &mut self,
+        budget: Option<Bytes>,
+        wanted: Wanted,
+        without_batch: bool,
+    ) -> Result<(), RecordError> {
+        self.plan_by(self.planning.with_budget(budget, wanted), without_batch)
+    }
+
+    fn plan_by(&mut self, planning: Planning, without_batch: bool) -> Result<(), RecordError> {
+        let updated = self.state.get_mut().steps > 0;
+        let now = |planning: Planning| Planning {
+            without_batch,
+            updated,
+            ..planning
+        };
+        let state = self.state.get_mut();
+        let mut measured = state.plans[0].measured.clone();
+        // The old plan takes memory, which the new one is not to count.
+        state.plans.clear();
+        // Nobody else holds it now.
+        let updating = |measured: &mut Rc<Measured<_>>, planning: &Planning| {
+            if let Some(measured) = Rc::get_mut(measured) {
+                measured.costs.set_updates(&planning.updates);
+                if measured.recording.update != planning.update {
+                    measured.recording.set_update(planning.update);
+                }
+            }
+        };
+        updating(&mut measured, &planning);
+        match planned(&now(planning.clone()), measured.clone()) {
+            Ok(plan) => {
+                state.plans.push(Rc::new(plan));
+                self.planning = planning;
+                Ok(())
+            }
+            Err(error) => {
+                updating(&mut measured, &self.planning);
+                let before = now(self.planning.clone());
+                let before = planned(&before, measured.clone()).or_else(|_| {
+                    planned(
+                        &self.planning.with_budget(None, GraphPlanner::None.into()),
+                        measured,
+                    )
+                })?;
+                state.plans.push(Rc::new(before));
+                Err(error)
+            }
+        }
+    }
+
+    /// How many recordings are kept, and how often a step differed from its recording though its batch had the same
+    /// shapes: something else than the batch and the parameters changes what it computes.
+    pub fn recordings(&self) -> (usize, u64) {
+        let state = self.state.borrow();
+        (state.plans.len(), state.changed)
+    }
+
+    /// How much more was in use than planned, where a step was planned again for it since this was last asked.
+    pub fn take_growth(&self) -> Option<Bytes> {
+        self.state.borrow_mut().grown.take()
+    }
+
+    /// As [`plan_again`](Self::plan_again), with parameters updated when `update` says, by a step that was recorded for
+    /// [either](crate::record::Recorded::with_either_update). Plans for batches of other shapes are made again when they come.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan_again`](Self::plan_again); [`RecordError::OtherUpdate`] where the step was recorded for the other.
+    pub fn plan_updating(
+        &mut self,
+        update: Update,
+        budget: Option<Bytes>,
+        wanted: impl Into<Wanted>,
+    ) -> Result<(), RecordError> {
+        let recording = &self.state.get_mut().plans[0].measured.recording;
+        let planning = self.planning.with_update(update, recording)?;
+        self.plan_by(planning.with_budget(budget, wanted.into()), true)
+    }
+
+    /// From the next plan on, each rank makes the updates of its own parameters and keeps their state, or with `None` all of
+    /// them. The step was recorded with an optimizer that has no [shards](crate::record::Optimizer::shards) itself, and is run with one that
+    /// has these.
+    pub fn set_shards(&mut self, shards: Option<&Shards>) {
+        let recording = &self.state.get_mut().plans[0].measured.recording;
+        self.planning.set_shards(shards, recording);
+    }
+
+    /// The plan for this batch, a kept one or a new one, and its peak with what is in use now.
+    pub(super) fn plan_for(
+        &self,
+        model: &M,
+        batch: &I,
+    ) -> Result<Current<R::Auxiliary>, RecordError> {
+        let shapes = shapes(batch);
+        let mut state = self.state.borrow_mut();
+        state.steps += 1;
+        let updated = state.steps > 1;
+        let planning = || Planning {
+            updated,
+            ..self.planning.clone()
+        };
+        let known = state
+            .plans
+            .iter()
+            .position(|plan| plan.measured.shapes == shapes);
+        let place = match known {
+            Some(place) if !self.planning.compare || state.steps < state.compare_next => place,
+            _ => {
+                let started = Instant::now();
+                let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
+                let (recording, auxiliary) = Recording::new(taken, self.planning.update);
+                let same = |plan: &Rc<Planned<_>>| {
+                    plan.measured.shapes == shapes && plan.measured.recording.hash == recording.hash
+                };
+                match state.plans.iter().position(same) {
+                    Some(place) => place,
+                    None => {
+                        if known.is_some() {
+                            state.changed += 1;
+                            log::warn!(
+                                "the training step does something else than when it was recorded (a number that changes \
+                                 from step to step?): recorded and planned again. Pass such numbers in as tensors of the batch"
+                            );
+                        } else {
+                            log::info!(
+                                "a batch of other shapes: the step is recorded and planned for them"
+                            );
+                        }
+                        let given = given(&recording, model, batch)?;
+                        let elapsed = started.elapsed();
+                        state.plans.truncate(KEPT - 1);
+                        let planning = planning();
+                        let measured = Measured::new(
+                            &planning,
+                            given,
+                            (recording, auxiliary),
+                            shapes,
+                            elapsed,
+                            &mut |_, _| {},
+                        )?;
+                        let plan = planned(&planning, Rc::new(measured))?;
+                        state.plans.insert(0, Rc::new(plan));
+                        0
+                    }
+                }
+            }
+        };
+        // The first place is the most recently used.
+        state.plans[..=place].rotate_right(1);
+        let planned_peak = state.plans[0].predicted_peak;
+        let meter = &*self.planning.meter;
+        let mut growth = state.plans[0].growth(meter);
+        let fits = |growth| match self.planning.budget {
+            Some(budget) => planned_peak + growth <= budget,
+            None => true,
+        };
+        if !fits(growth) {
+            // A queue may have freed something that pools still count.
+            meter.trim();
+            growth = state.plans[0].growth(meter);
+        }
+        if fits(growth) {
+            return Ok((state.plans[0].clone(), planned_peak + growth));
+        }
+        log::info!("{growth} more are in use than when the step was planned: planned again");
+        // The old plan takes memory itself.
+        let measured = state.plans.remove(0).measured.clone();
+        let planning = planning();
+        let again = planned(&planning, measured.clone()).or_else(|error| {
+            // The plain order stands for the step until memory is there: it is planned again before it runs.
+            let plain = planning.with_budget(None, GraphPlanner::None.into());
+            state.plans.insert(0, Rc::new(planned(&plain, measured)?));
+            Err(error)
+        })?;
+        let peak = again.predicted_peak;
+        state.plans.insert(0, Rc::new(again));
+        state.grown = Some(growth);
+        Ok((state.plans[0].clone(), peak))
+    }
+
+    /// When the step is to be compared with its recording next.
+    pub(super) fn schedule_comparison(&self, planned: &Planned<R::Auxiliary>, step_time: Duration) {
+        let mut state = self.state.borrow_mut();
+        let every = if state.changed > 0 || state.steps < COMPARED_AT_FIRST {
+            1.0
+        } else {
+            (planned.measured.record_time.as_secs_f64() / (COMPARING * step_time.as_secs_f64()))
+                .ceil()
+        };
+        state.compare_next = if state.steps < state.compare_next {
+            state.compare_next
+        } else {
+            state.steps + every.clamp(1.0, 1e6) as u64
+        };
+    }
+}

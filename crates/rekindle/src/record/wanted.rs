@@ -1,0 +1,78 @@
+//! Which program is wanted of a planner.
+
+use rekindle_plan::{
+    Bytes, Schedule,
+    graph::{
+        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Link, OperationId, TensorId,
+        plan_graph,
+    },
+};
+
+/// Plans in another process, where that can be (`None` where not): planners take memory, which on the CPU backend is
+/// memory that a budget bounds.
+pub type PlanElsewhere = fn(&Graph, &GraphRequest) -> Option<Result<GraphPlan, GraphPlanError>>;
+
+/// Which program is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wanted {
+    /// The planner's fastest that fits.
+    Planner(GraphPlanner),
+    /// A schedule over the stages that the plan is told in; see [`StagedPlan`](super::StagedPlan).
+    Schedule(Schedule),
+    /// These operations of the recording, with transfers of some of its tensors.
+    Operations {
+        /// The operations, and behind the recording's the [transfers](Graph::with_transfers).
+        operations: Vec<OperationId>,
+        /// The tensors that go to the host.
+        offloaded: Vec<TensorId>,
+    },
+}
+
+impl From<GraphPlanner> for Wanted {
+    fn from(planner: GraphPlanner) -> Self {
+        Self::Planner(planner)
+    }
+}
+
+impl Wanted {
+    /// The plan for a graph.
+    pub(super) fn plan(
+        &self,
+        graph: &Graph,
+        budget: Option<Bytes>,
+        slots: usize,
+        elsewhere: Option<PlanElsewhere>,
+        link: Option<Link>,
+    ) -> Result<GraphPlan, GraphPlanError> {
+        let plan = match self {
+            Self::Planner(planner) => {
+                let request = GraphRequest {
+                    budget,
+                    planner: *planner,
+                    slots,
+                    link,
+                };
+                let planned = elsewhere.and_then(|plan| plan(graph, &request));
+                return planned.unwrap_or_else(|| plan_graph(graph, &request));
+            }
+            Self::Schedule(schedule) => GraphPlan::of_schedule(graph, schedule.clone())?,
+            Self::Operations {
+                operations,
+                offloaded,
+            } => GraphPlan::of_operations(
+                graph,
+                link.as_ref(),
+                operations.clone(),
+                offloaded.clone(),
+            )?,
+        };
+        match budget {
+            Some(budget) if plan.simulated.peak > budget => Err(GraphPlanError::Infeasible {
+                planner: plan.planner,
+                budget,
+                smallest: plan.simulated.peak,
+            }),
+            _ => Ok(plan),
+        }
+    }
+}
