@@ -157,9 +157,13 @@ pub(super) fn make_plan(
     };
     let mut refused_by = Vec::new();
     let mut others = others.iter();
+    let mut least = Bytes::MAX;
     let chosen = loop {
         step.set_shards(shards.filter(|_| way.state == OptimizerState::Sharded));
         let chosen = choose(step, way.updates, budget, &wanted);
+        if let Err(RecordError::Infeasible { smallest, .. }) = &chosen {
+            least = least.min(*smallest);
+        }
         let Some(next) = others.next() else {
             break chosen;
         };
@@ -207,6 +211,13 @@ pub(super) fn make_plan(
             })
         }
         Err(error) => {
+            let error = match error {
+                RecordError::Infeasible { budget, .. } => RecordError::Infeasible {
+                    budget,
+                    smallest: least,
+                },
+                error => error,
+            };
             let any = |planner: GraphPlanner| {
                 choose(step, way.updates, Some(Bytes(1)), &planner.into()).err()
             };
