@@ -192,8 +192,8 @@ pub(super) fn make_plan(
         Ok(in_backward_because) => {
             let state = |shards| step.state_cost(shards);
             let refused_by = |state| {
-                let mut of_state = refused_by.iter().filter(|(one, _)| *one == state);
-                of_state.next().map(|(_, short)| *short)
+                let refused = refused_by.iter().find(|(one, _)| *one == state);
+                refused.map(|(_, short)| *short)
             };
             // Of sharded states, all ranks tried updates after the step first.
             let after = refused_by(OptimizerState::Sharded);
