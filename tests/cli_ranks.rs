@@ -409,6 +409,7 @@ fn a_state_is_sharded_where_a_budget_is_not_met_otherwise() {
             .expect("bytes");
         let held = state["whole_bytes"].as_f64().expect("bytes");
         assert!((held - whole as f64).abs() <= PEAKS * held, "{state}");
+        let (mut whole_least, mut saved) = (0.0, 0.0);
         for (run, budget, chosen) in [
             ("ample", 4 * peak(&sharded), "whole"),
             ("tight", peak(&sharded) * 51 / 50, "sharded"),
@@ -419,6 +420,9 @@ fn a_state_is_sharded_where_a_budget_is_not_met_otherwise() {
             eprintln!("{count} ranks, budget {budget}: {state}");
             assert_eq!(state["chosen"], chosen);
             let least = state["because"]["smallest_bytes"].as_u64();
+            let bytes = |key: &str| state[key].as_f64().expect("bytes");
+            saved = bytes("whole_bytes") - bytes("sharded_bytes");
+            whole_least = least.unwrap_or_default() as f64;
             assert_eq!(least.is_some_and(|least| least > budget), run == "tight");
             within_budgets(&record, count);
             all_close(&expected, &losses(&folder, &name(run)));
@@ -427,6 +431,20 @@ fn a_state_is_sharded_where_a_budget_is_not_met_otherwise() {
                 weights(&folder, &name(run))
             );
         }
+        // Of all ways, the one that takes least: budgets are tried in steps of 1/64.
+        let plan = [
+            "plan", "run.toml", "--device", "cpu", "--budget", "2MiB", "--json",
+        ];
+        let output = ranks(count, folder.path(), &plan)
+            .output()
+            .expect("started");
+        assert_eq!(output.status.code(), Some(3), "{}", messages(&output));
+        let least = document(&output)["smallest_budget_bytes"].as_u64();
+        let least = least.expect("bytes") as f64;
+        assert!(
+            least <= whole_least - 0.8 * saved,
+            "{least}, {whole_least}, {saved}"
+        );
     }
 }
 

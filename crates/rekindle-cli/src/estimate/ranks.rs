@@ -263,5 +263,9 @@ pub fn text(all: &[RanksEstimate]) -> String {
             table::hide(&mut table, column);
         }
     }
-    table::shown(&table, &[8])
+    let table = table::shown(&table, &[8]);
+    match all.iter().any(|one| one.optimizer_state.is_some()) {
+        true => format!("{table}\n* who would keep the optimizer's state"),
+        false => table,
+    }
 }

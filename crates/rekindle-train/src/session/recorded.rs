@@ -189,9 +189,13 @@ pub(super) fn make_plan(
     };
     let mut refused_by = Vec::new();
     let mut others = others.iter();
+    let mut least = Bytes::MAX;
     let chosen = loop {
         step.set_shards(shards.filter(|_| way.state == OptimizerState::Sharded));
         let chosen = choose(step, way.updates, budget, &wanted);
+        if let Err(RecordError::Infeasible { smallest, .. }) = &chosen {
+            least = least.min(*smallest);
+        }
         let Some(next) = others.next() else {
             break chosen;
         };
@@ -220,8 +224,8 @@ pub(super) fn make_plan(
         Ok(in_backward_because) => {
             let state = |shards| step.state_cost(shards);
             let refused_by = |state| {
-                let mut of_state = refused_by.iter().filter(|(one, _)| *one == state);
-                of_state.next().map(|(_, short)| *short)
+                let refused = refused_by.iter().find(|(one, _)| *one == state);
+                refused.map(|(_, short)| *short)
             };
             // Of sharded states, all ranks tried updates after the step first.
             let after = refused_by(OptimizerState::Sharded);
@@ -239,6 +243,13 @@ pub(super) fn make_plan(
             })
         }
         Err(error) => {
+            let error = match error {
+                RecordError::Infeasible { budget, .. } => RecordError::Infeasible {
+                    budget,
+                    smallest: least,
+                },
+                error => error,
+            };
             let any = |planner: GraphPlanner| {
                 choose(step, way.updates, Some(Bytes(1)), &planner.into()).err()
             };
