@@ -217,16 +217,6 @@ impl Estimate {
         let timetable = timetable.scaled(computing.0 / timetable.computing.0);
         (computing, cost.simulate(&timetable, buckets))
     }
-
-    /// Seconds are of a nominal machine here: only their ratios mean anything.
-    #[must_use]
-    pub fn nominal_time(&self) -> Seconds {
-        self.graph
-            .operations
-            .iter()
-            .map(|one| one.seconds)
-            .fold(Seconds::ZERO, |sum, one| sum + one)
-    }
 }
 
 /// The parts of a module that hold parameters of their own.
