@@ -204,19 +204,11 @@ fn answer(
     command
         .stdout(stdout.try_clone()?)
         .stderr(stderr.try_clone()?);
-    let mut child = start(&mut command)?;
-    let (mut interrupted, mut pause) = (false, Duration::from_millis(1));
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if stopped() && !interrupted {
-            interrupted = true;
-            child.kill()?;
-        }
-        thread::sleep(pause);
-        pause = POLL.min(pause * 2);
-    };
+    let mut interrupted = false;
+    let status = wait(start(&mut command)?, stopped, |child| {
+        interrupted = true;
+        child.kill()
+    })?;
     let (stdout, stderr) = (read(&mut stdout)?, read(&mut stderr)?);
     let code = code(status);
     // A terminal's Ctrl-C reaches the child as well, and may end it first.
@@ -241,6 +233,25 @@ fn answer(
         code,
         message.unwrap_or_else(|| status.to_string()),
     ))
+}
+
+/// Waits for a child's end, and calls `stop` once where this process is asked to stop before.
+pub fn wait(
+    mut child: Child,
+    stopped: fn() -> bool,
+    stop: impl FnOnce(&mut Child) -> io::Result<()>,
+) -> io::Result<ExitStatus> {
+    let (mut stop, mut pause) = (Some(stop), Duration::from_millis(1));
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if let Some(stop) = stop.take_if(|_| stopped()) {
+            stop(&mut child)?;
+        }
+        thread::sleep(pause);
+        pause = POLL.min(pause * 2);
+    }
 }
 
 /// The whole of a file that was written.

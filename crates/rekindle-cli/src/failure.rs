@@ -1,13 +1,8 @@
 //! What ends a command early: an exit code, and a report that says what, where and how to fix it.
 
-use std::{
-    fmt::Display,
-    io::Write,
-    sync::{
-        OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-};
+mod process;
+
+use std::{fmt::Display, sync::OnceLock};
 
 use miette::{Report, miette};
 use rekindle::{executor::StepError, record::RecordError, reduce::ReduceError};
@@ -15,15 +10,15 @@ use rekindle_plan::{Bytes, PlanError, PlannerKind};
 use rekindle_train::{
     RunDirError, TrainError, WeightsError,
     data::{DataError, error::Blame},
-    device::{
-        DeviceError, address_space_left, device_fault, innermost_cause, refused_kernel,
-        seal_kernels,
-    },
+    device::{DeviceError, device_fault, innermost_cause, refused_kernel, seal_kernels},
     model::largest::TensorRole,
-    session::{Planned, RunError, holders},
+    session::RunError,
     shortage::speaks_of_memory,
 };
 
+pub use self::process::{
+    check_address_space, note_plan, note_step, report_exhausted_memory, report_panics_as_bugs,
+};
 use crate::{error_document, exit, terminal};
 
 /// An exit code and a report for people.
@@ -33,11 +28,6 @@ pub struct Failure {
     pub code: i32,
     /// The report.
     pub report: Report,
-}
-
-/// A report in which names from files, whatever they hold, are only text.
-fn said(message: impl Display) -> Report {
-    miette!("{}", terminal::shown(&message.to_string()))
 }
 
 /// What a command gives.
@@ -70,10 +60,10 @@ impl Failure {
 
     /// The system refused a file.
     pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
-        Self {
-            code: exit::FILE_REFUSED,
-            report: said(format_args!("{}: {error}", path.display())),
-        }
+        Self::coded(
+            exit::FILE_REFUSED,
+            format_args!("{}: {error}", path.display()),
+        )
     }
 
     /// Anything that has no code of its own.
@@ -81,12 +71,10 @@ impl Failure {
         Self::coded(exit::OTHER, message)
     }
 
-    /// The same with a code of its own.
+    /// The same with a code of its own. Names from files, whatever they hold, are only text in it.
     pub fn coded(code: i32, message: impl Display) -> Self {
-        Self {
-            code,
-            report: said(message),
-        }
+        let report = miette!("{}", terminal::shown(&message.to_string()));
+        Self { code, report }
     }
 
     /// A device's failure, as a message tells of it, or `other`.
@@ -110,17 +98,17 @@ impl Failure {
     }
 }
 
+/// The exit code for a file that the system refuses, or whose content is wrong.
+fn blamed(blame: Blame) -> i32 {
+    match blame {
+        Blame::System => exit::FILE_REFUSED,
+        Blame::Content => exit::USAGE,
+    }
+}
+
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
-        let code = if error.blame() == Blame::System {
-            exit::FILE_REFUSED
-        } else {
-            exit::USAGE
-        };
-        Self {
-            code,
-            report: said(error),
-        }
+        Self::coded(blamed(error.blame()), error)
     }
 }
 
@@ -154,14 +142,7 @@ impl From<PlanError> for Failure {
 
 impl From<RunDirError> for Failure {
     fn from(error: RunDirError) -> Self {
-        let code = match error.blame() {
-            Blame::System => exit::FILE_REFUSED,
-            Blame::Content => exit::USAGE,
-        };
-        Self {
-            code,
-            report: said(error),
-        }
+        Self::coded(blamed(error.blame()), error)
     }
 }
 
@@ -199,10 +180,7 @@ impl From<RecordError> for Failure {
                 Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
             }
             RecordError::Device(message) => Self::of_device(message, || error.to_string()),
-            RecordError::TensorTooLarge { .. } => Self {
-                code: exit::NO_PLAN,
-                report: said(error),
-            },
+            RecordError::TensorTooLarge { .. } => Self::coded(exit::NO_PLAN, error),
             RecordError::Reduce(ReduceError::Differ { .. }) => Self::usage(error),
             RecordError::Reduce(ReduceError::TimedOut { .. }) => {
                 Self::with_help(exit::RANK_HANGS, &error, SLOW_RANK)
@@ -287,10 +265,6 @@ const SMALLER_LAYER: &str =
 const SMALLER_PARTS: &str = "no plan and no budget changes that: a smaller `--batch` does, and so does `accumulate` in \
                              `[train]`, which trains the same batch in parts";
 
-/// What to do where the system starts no thread.
-const THREADS: &str = "limits of the address space (`ulimit -v`) or of the number of processes (`ulimit -u`) may be too low; \
-                       `RAYON_NUM_THREADS=1` needs fewer";
-
 /// What to do where memory runs out.
 const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do; \
                        `--resume RUN_DIR` continues from the last snapshot, `--supervise` does so by itself";
@@ -318,10 +292,7 @@ impl From<RunError> for Failure {
             RunError::OutOfMemory(_) | RunError::Train(TrainError::Short(_)) => {
                 Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
             }
-            RunError::OverBudget { .. } => Self {
-                code: exit::NO_PLAN,
-                report: said(error),
-            },
+            RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Device(error) => error.into(),
             RunError::Shape(_)
             | RunError::Schedule(_)
@@ -349,108 +320,6 @@ impl From<RunError> for Failure {
             RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
         }
     }
-}
-
-/// What a run's largest stages hold, and the step that runs, for the moment when nothing can be allocated any more.
-static HOLDERS: OnceLock<String> = OnceLock::new();
-static STEP: AtomicUsize = AtomicUsize::new(0);
-
-/// Notes what a run's plan holds, and that step 1, or the one after a snapshot, is next.
-pub fn note_plan(planned: &Planned) {
-    let holders = holders(planned).into_iter();
-    let holders = holders.map(|(name, bytes)| format!("`{name}` {bytes}"));
-    // The first plan's is as good as any.
-    let _ = HOLDERS.set(holders.collect::<Vec<_>>().join(", "));
-    note_step(1);
-}
-
-/// Notes the step that runs.
-pub fn note_step(step: usize) {
-    STEP.store(step, Relaxed);
-}
-
-/// Ends the process with a code of its own when memory runs out: the processor's by the allocator's word, a GPU's by
-/// the panic of its queue, which cannot be caught and gone on from.
-pub fn report_exhausted_memory() {
-    rekindle_alloc::on_exhausted(|bytes| {
-        // Nothing may be allocated here, so the line is written piece by piece.
-        let mut stderr = std::io::stderr().lock();
-        let (step, in_use) = (STEP.load(Relaxed), rekindle_alloc::in_use());
-        let _ = write!(
-            stderr,
-            "rekindle: out of memory in step {step}: could not allocate {bytes} bytes with {in_use} in use"
-        );
-        if let Some(holders) = HOLDERS.get() {
-            let _ = write!(stderr, ". The stages that hold the most: {holders}");
-        }
-        let _ = writeln!(stderr, "; {SMALLER}");
-        std::process::exit(exit::OUT_OF_MEMORY);
-    });
-}
-
-/// Refuses to start where the address space has a limit that leaves too little for stacks. Beyond it neither the main
-/// stack can grow (SIGSEGV) nor can the C library register what a thread frees at its end (SIGABRT): no code of ours
-/// runs then that could say so.
-pub fn check_address_space() -> Outcome {
-    /// For the main stack, which may grow to 8 MiB, and what libraries take as they start.
-    const PROCESS: u64 = 24 << 20;
-    /// For a thread of the pool: its stack and what it allocates first.
-    const THREAD: u64 = 3 << 20;
-    let asked = std::env::var("RAYON_NUM_THREADS").ok();
-    let threads = asked
-        .and_then(|asked| asked.parse().ok())
-        .filter(|threads| *threads > 0);
-    let threads = threads
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |all| all.get() as u64));
-    let needed = Bytes(PROCESS + threads.saturating_mul(THREAD));
-    match address_space_left() {
-        Some(left) if left < needed => Err(Failure::with_help(
-            exit::OUT_OF_MEMORY,
-            format_args!(
-                "the limit of the address space leaves {left} of memory, and {threads} threads need {needed} to start"
-            ),
-            "raise the limit (`ulimit -v`); `RAYON_NUM_THREADS=1` needs less",
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Whether a panic's message is that of a thread that the system did not start: both the standard library's and rayon's hold the
-/// system's error.
-fn speaks_of_threads(message: &str) -> bool {
-    (message.contains("ThreadPoolBuildError") || message.contains("spawn thread"))
-        && message.contains("kind: WouldBlock")
-}
-
-/// Turns a panic into one paragraph: it is a bug of ours, and the user should be told so in words.
-pub fn report_panics_as_bugs() {
-    let default = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if std::env::var("RUST_BACKTRACE").is_ok_and(|value| value != "0") {
-            default(panic);
-        }
-        let message = panic.payload_as_str().unwrap_or("no message");
-        // Kernels that were compiled until now are whole.
-        seal_kernels();
-        if let Some((code, text, help)) = device_failure(message) {
-            complain!("rekindle: {text}; {help}");
-            std::process::exit(code);
-        }
-        let cause = innermost_cause(message);
-        if speaks_of_threads(message) {
-            complain!("rekindle: the system could not start a thread ({cause}); {THREADS}");
-            std::process::exit(exit::OTHER);
-        }
-        let place = panic
-            .location()
-            .map(|place| format!(" at {}:{}", place.file(), place.line()))
-            .unwrap_or_default();
-        complain!(
-            "rekindle: this is a bug, please report it with the command that you ran ({cause}{place}; \
-             RUST_BACKTRACE=1 shows more)"
-        );
-        std::process::exit(exit::OTHER);
-    }));
 }
 
 #[cfg(test)]

@@ -351,13 +351,11 @@ impl Observer for Progress {
     }
 
     fn evaluated(&mut self, evaluation: &EvalRecord) {
-        let accuracy = evaluation
-            .accuracy
-            .map(|share| format!(", accuracy {:.1}%", 100.0 * share))
-            .unwrap_or_default();
         self.line(&format!(
-            "step {}: evaluation on {} samples: loss {:.4}{accuracy}",
-            evaluation.step, evaluation.samples, evaluation.loss
+            "step {}: evaluation on {} samples: {}",
+            evaluation.step,
+            evaluation.samples,
+            crate::summary::evaluated(evaluation)
         ));
     }
 }

@@ -13,7 +13,7 @@ use rekindle_plan::{
 use rekindle_train::{
     loss_scale::LossScale,
     optimizer_state::{OptimizerState, ShardedBecause, StatePlan},
-    record::{PoolRecord, RunRecord},
+    record::{EvalRecord, PoolRecord, RunRecord},
     session::Planned,
 };
 
@@ -181,15 +181,24 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
 fn losses(record: &RunRecord) -> String {
     let (first, last, steps) = (record.first_loss, record.last_loss, record.steps);
     let steps = several(steps, "step");
-    let evaluation = record.evaluation.as_ref().map(|evaluation| {
-        let accuracy = evaluation
-            .accuracy
-            .map(|share| format!(", accuracy {:.1}%", 100.0 * share))
-            .unwrap_or_default();
-        format!("; evaluation loss {:.4}{accuracy}", evaluation.loss)
-    });
+    let evaluation = record
+        .evaluation
+        .as_ref()
+        .map(|one| format!("; evaluation {}", evaluated(one)));
     let evaluation = evaluation.unwrap_or_default();
     format!("Loss {first:.4} -> {last:.4} in {steps}{evaluation}.")
+}
+
+/// The loss of an evaluation, and its accuracy where it has one.
+pub fn evaluated(evaluation: &EvalRecord) -> String {
+    let accuracy = evaluation
+        .accuracy
+        .map(|share| format!(", accuracy {:.1}%", 100.0 * share));
+    format!(
+        "loss {:.4}{}",
+        evaluation.loss,
+        accuracy.unwrap_or_default()
+    )
 }
 
 /// A predicted peak, and the measured one.

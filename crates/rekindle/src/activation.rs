@@ -34,6 +34,20 @@ pub trait ActivationVisitor {
     fn bool<const D: usize>(&mut self, _tensor: &Tensor<D, Bool>) {}
 }
 
+/// Makes a type an [`ActivationVisitor`] that does the same with tensors of every kind.
+macro_rules! visit_alike {
+    ($visitor:ty, |$self:ident, $tensor:ident| $body:block) => {
+        impl $crate::activation::ActivationVisitor for $visitor {
+            fn float<const D: usize>(&mut $self, $tensor: &burn::tensor::Tensor<D>) $body
+
+            fn int<const D: usize>(&mut $self, $tensor: &burn::tensor::Tensor<D, burn::tensor::Int>) $body
+
+            fn bool<const D: usize>(&mut $self, $tensor: &burn::tensor::Tensor<D, burn::tensor::Bool>) $body
+        }
+    };
+}
+pub(crate) use visit_alike;
+
 /// Replaces the tensors of an activation; integer and boolean ones stay unless it says otherwise.
 pub trait ActivationMapper {
     /// A float tensor.
@@ -190,17 +204,9 @@ impl Activation for () {
 /// The device that a layer runs on: its input's, or else that of its parameters.
 pub(crate) fn device_of<A: Activation, L: Module>(input: &A, layer: &L) -> Option<Device> {
     struct Find(Option<Device>);
-    impl ActivationVisitor for Find {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-            self.0.get_or_insert_with(|| tensor.device());
-        }
-    }
+    visit_alike!(Find, |self, tensor| {
+        self.0.get_or_insert_with(|| tensor.device());
+    });
     let mut find = Find(None);
     input.visit(&mut find);
     find.0.or_else(|| layer.devices().into_iter().next())

@@ -72,18 +72,18 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `bridge.rs` | all that leans on burn's conversions: recording, and burn's interpreter |
+//! | `bridge.rs`, `bridge/` | all that leans on burn's conversions: recording, and burn's interpreter |
 //! | `recording.rs` | `Recording`: the step as a list of operations |
 //! | `operations.rs`, `tensors.rs` | its operations and tensors, packed: what equal ones have in common is stored once |
 //! | `operation.rs` | names, work from shapes, what draws |
-//! | `measure.rs` | what each operation costs |
+//! | `measure.rs`, `measure/` | what each operation costs |
 //! | `layout.rs` | which operations cost the same |
 //! //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, to be planned elsewhere |
 //! | `program.rs` | a program, ready to run |
 //! | `host.rs` | tensors that wait in the host's memory, and [`measured_link`] |
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `staged.rs` | the plan in terms of the model's stages |
-//! | `step.rs` | [`Step`]: runs, and notices a changed step |
+//! | `step.rs`, `step/` | [`Step`]: runs its program, reads memory and time, keeps plans and notices a changed step |
 //! | `update.rs`, `lent.rs` | [`Update`]: parameters updated in the backward pass, by a step that the model lends them to |
 //! | `agreement.rs` | what [ranks](crate::reduce) that share a step agree on before its first run |
 //! | `exchange.rs` | gradients summed over ranks while the backward pass runs |

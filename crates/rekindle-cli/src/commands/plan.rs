@@ -208,8 +208,9 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
         plan.step.0 / plan.plain_step.0,
         plan.plain_step
     );
+    let mut lines = Vec::new();
     if let Some(ranks) = &file.ranks {
-        let lines = [
+        lines.extend([
             format!(
                 "ranks      {}, each with {} of the batch at most; link {}",
                 ranks.exchange.ring.ranks,
@@ -218,22 +219,13 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
             ),
             format!("exchange   {}", network::exchange(&ranks.exchange)),
             format!("efficiency {:.0}%", 100.0 * ranks.efficiency),
-        ];
-        for line in lines {
-            let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
-        }
+        ]);
     }
-    let _ = writeln!(text, "schedule   {}", shape(plan));
-    if let Some(offload) = summary::offload_line(plan) {
-        let line = format!("offload    {offload}");
-        let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
-    }
-    if let Some(state) = summary::state_line(plan) {
-        let line = format!("state      {state}");
-        let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
-    }
-    if let Some(update) = summary::in_backward_line(plan) {
-        let line = format!("update     {update}");
+    lines.push(format!("schedule   {}", shape(plan)));
+    lines.extend(summary::offload_line(plan).map(|offload| format!("offload    {offload}")));
+    lines.extend(summary::state_line(plan).map(|state| format!("state      {state}")));
+    lines.extend(summary::in_backward_line(plan).map(|update| format!("update     {update}")));
+    for line in lines {
         let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
     }
     if args.explain {

@@ -7,11 +7,9 @@
 //! with it the child.
 
 use std::{
-    env, fs,
+    env, fs, io,
     path::Path,
     process::{Child, ExitStatus},
-    thread,
-    time::Duration,
 };
 
 use rekindle::size::Size;
@@ -21,7 +19,7 @@ use tempfile::NamedTempFile;
 
 use crate::{
     args::{ScheduleArgs, Supervised, TrainArgs},
-    child::{Task, this_program},
+    child::{Task, this_program, wait},
     exit,
     failure::{Failure, Outcome},
     started::Started,
@@ -33,9 +31,6 @@ const RESTARTS: usize = 5;
 
 /// Share of what the lost process's plan took that the next may take.
 const NEXT: f64 = 0.9;
-
-/// Time between two looks at the child.
-const POLL: Duration = Duration::from_millis(20);
 
 /// Trains in a child. Ends this process with the child's exit code.
 pub fn run(args: &TrainArgs) -> Outcome {
@@ -173,9 +168,8 @@ fn remove_remains(folder: &Path) {
 
 /// Runs the training to its end.
 fn train(args: &TrainArgs, supervised: &Supervised, again: Again) -> Result<ExitStatus, Failure> {
-    let cannot = |error: std::io::Error| {
-        Failure::other(format!("this program cannot be run again: {error}"))
-    };
+    let cannot =
+        |error: io::Error| Failure::other(format!("this program cannot be run again: {error}"));
     // What an earlier process has written is not this one's.
     let note = &supervised.note;
     fs::write(note, "").map_err(|error| Failure::file(note, &error))?;
@@ -183,21 +177,11 @@ fn train(args: &TrainArgs, supervised: &Supervised, again: Again) -> Result<Exit
     let mut command = this_program().map_err(cannot)?;
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let mut child = task.start(&mut command).map_err(cannot)?;
-    let mut handed_on = false;
-    loop {
-        if let Some(status) = child.try_wait().map_err(cannot)? {
-            return Ok(status);
-        }
-        if stop::asked() && !handed_on {
-            handed_on = true;
-            interrupt(&mut child);
-        }
-        thread::sleep(POLL);
-    }
+    let child = task.start(&mut command).map_err(cannot)?;
+    wait(child, stop::asked, interrupt).map_err(cannot)
 }
 
-fn interrupt(child: &mut Child) {
+fn interrupt(child: &mut Child) -> io::Result<()> {
     let pid = Pid::from_u32(child.id());
     let mut system = System::new();
     system.refresh_processes(ProcessesToUpdate::Some(&[pid]), true);
@@ -208,6 +192,7 @@ fn interrupt(child: &mut Child) {
         // A system without such a signal, or a child that has just ended.
         let _ = child.kill();
     }
+    Ok(())
 }
 
 /// How a process was lost that may do with less memory.

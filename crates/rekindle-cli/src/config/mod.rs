@@ -37,11 +37,14 @@ use rekindle::meter::Count;
 use rekindle_train::{
     ExecutorKind,
     chunks::check_loss_chunks,
+    counted::Counted,
     data::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
     },
     model::{
+        cost::ElementBytes,
+        kernels::Kernels,
         shape::ModelShape,
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
@@ -179,6 +182,18 @@ impl Config {
     /// Which bytes a budget bounds: as typed, as the config says, or the default.
     pub fn count(&self, typed: Option<Count>) -> Count {
         typed.or(self.run.count).unwrap_or_default()
+    }
+
+    /// A step of this model with other settings, as it is counted.
+    pub fn counted<'a>(&'a self, settings: &'a TrainSettings, kernels: Kernels) -> Counted<'a> {
+        Counted {
+            model: &self.model,
+            shape: &self.shape,
+            settings,
+            target: self.data.source.target(),
+            bytes: ElementBytes::flex(settings.dtype),
+            kernels,
+        }
     }
 
     /// Opens the data and checks that the model takes its samples.

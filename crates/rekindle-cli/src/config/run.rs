@@ -175,42 +175,30 @@ mod tests {
             let now = keys.replaced(&typed, None);
             (now.segments, now.budget, now.plan.is_some(), now.planner)
         };
-        assert_eq!(
-            shown(&within, typed),
-            (None, budget(40), false, Some(Optimal))
-        );
-        assert_eq!(shown(&cut, typed), (Some(5), None, false, Some(Uniform)));
-        assert_eq!(shown(&planned, typed), (None, None, true, None));
-
-        // Another budget keeps the planner that searches within one.
         let smaller = ScheduleArgs {
             budget: budget(30),
             ..typed
         };
-        assert_eq!(
-            shown(&within, smaller),
-            (None, budget(30), false, Some(Optimal))
-        );
-        assert_eq!(shown(&cut, smaller), (None, budget(30), false, None));
-        assert_eq!(shown(&planned, smaller), (None, budget(30), false, None));
-
-        // A planner alone keeps the budget; none needs none.
-        assert_eq!(
-            shown(&within, planner(Segments)),
-            (None, budget(40), false, Some(Segments))
-        );
-        assert_eq!(
-            shown(&planned, planner(Auto)),
-            (None, None, false, Some(Auto))
-        );
-        assert_eq!(
-            shown(&within, planner(Plain)),
-            (None, None, false, Some(Plain))
-        );
-        assert_eq!(
-            shown(&cut, planner(Plain)),
-            (None, None, false, Some(Plain))
-        );
+        for (keys, typed, now) in [
+            (&within, typed, (None, budget(40), false, Some(Optimal))),
+            (&cut, typed, (Some(5), None, false, Some(Uniform))),
+            (&planned, typed, (None, None, true, None)),
+            // Another budget keeps the planner that searches within one.
+            (&within, smaller, (None, budget(30), false, Some(Optimal))),
+            (&cut, smaller, (None, budget(30), false, None)),
+            (&planned, smaller, (None, budget(30), false, None)),
+            // A planner alone keeps the budget; none needs none.
+            (
+                &within,
+                planner(Segments),
+                (None, budget(40), false, Some(Segments)),
+            ),
+            (&planned, planner(Auto), (None, None, false, Some(Auto))),
+            (&within, planner(Plain), (None, None, false, Some(Plain))),
+            (&cut, planner(Plain), (None, None, false, Some(Plain))),
+        ] {
+            assert_eq!(shown(keys, typed), now);
+        }
 
         let segments = ScheduleArgs {
             segments: Some(3),

@@ -108,37 +108,28 @@ fn every_layer_is_read() {
         padding,
         bias,
     };
-    assert_eq!(layers[0], conv([3, 3], Padding::Same, true));
-    assert_eq!(layers[1], conv([3, 1], Padding::Explicit([1, 0]), false));
-    assert_eq!(
-        layers[2],
-        LayerSpec::BatchNorm {
-            epsilon: 1e-5,
-            momentum: 0.2
-        }
-    );
-    let inner = LayerSpec::Residual {
-        layers: vec![LayerSpec::Tanh],
+    let norm = LayerSpec::BatchNorm {
+        epsilon: 1e-5,
+        momentum: 0.2,
     };
-    assert_eq!(
-        layers[3],
-        LayerSpec::Residual {
-            layers: vec![LayerSpec::Relu, LayerSpec::Gelu, inner]
-        }
-    );
+    let residual = |layers: Vec<LayerSpec>| LayerSpec::Residual { layers };
+    let inner = residual(vec![LayerSpec::Tanh]);
     let pool = |kernel, stride, padding| PoolSpec {
         kernel: [kernel; 2],
         stride: [stride; 2],
         padding: [padding; 2],
     };
-    assert_eq!(layers[4], LayerSpec::MaxPool2d(pool(2, 2, 0)));
-    assert_eq!(layers[5], LayerSpec::AvgPool2d(pool(3, 1, 1)));
-    assert_eq!(
-        layers[6],
-        LayerSpec::ZeroPad {
-            padding: [1, 1, 2, 2]
-        }
-    );
+    let padding = [1, 1, 2, 2];
+    let wanted = [
+        conv([3, 3], Padding::Same, true),
+        conv([3, 1], Padding::Explicit([1, 0]), false),
+        norm,
+        residual(vec![LayerSpec::Relu, LayerSpec::Gelu, inner]),
+        LayerSpec::MaxPool2d(pool(2, 2, 0)),
+        LayerSpec::AvgPool2d(pool(3, 1, 1)),
+        LayerSpec::ZeroPad { padding },
+    ];
+    assert_eq!(layers[..7], wanted);
     assert_eq!(layers.len(), 14);
 }
 

@@ -20,10 +20,7 @@ use std::fmt::Write;
 
 use rekindle::{Dtype, profile::Measured, record::Update};
 use rekindle_plan::{Bytes, Plan, PlanError, PlannerKind};
-use rekindle_train::{
-    counted::Counted,
-    model::{cost::ElementBytes, kernels::Kernels, stages::StagePlan},
-};
+use rekindle_train::model::{kernels::Kernels, stages::StagePlan};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -109,15 +106,7 @@ impl Estimate {
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
         let (model, shape) = (&config.model, &config.shape);
-        let bytes = ElementBytes::flex(config.training.dtype);
-        let counted = Counted {
-            model,
-            shape,
-            settings: &config.training,
-            target: config.data.source.target(),
-            bytes,
-            kernels,
-        };
+        let counted = config.counted(&config.training, kernels);
         let micro_batch = config.training.micro_batch();
         let measured = counted.chain();
         let plain = measured.plain()?;
@@ -150,7 +139,7 @@ impl Estimate {
         };
         let impossible = found.and_then(Result::err);
         let stages = &measured.chain.stages;
-        let layers = layers::layers(model, shape, micro_batch, bytes);
+        let layers = layers::layers(model, shape, micro_batch, counted.bytes);
         let estimate = Self {
             format: ESTIMATE_FORMAT,
             batch: config.training.batch,

@@ -9,8 +9,6 @@ use rekindle::{
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     self as train, ExecutorKind,
-    counted::Counted,
-    model::cost::ElementBytes,
     model::kernels::Kernels,
     optimizer_state::{OptimizerState, StateChoice},
     ranks::RanksRefused,
@@ -106,15 +104,8 @@ impl RanksEstimate {
             ..config.training.clone()
         };
         let peak = |settings: &TrainSettings| {
-            let counted = Counted {
-                model: &config.model,
-                shape: &config.shape,
-                settings,
-                target: config.data.source.target(),
-                bytes: ElementBytes::flex(settings.dtype),
-                kernels,
-            };
-            counted.chain().plain().map(|plain| plain.peak)
+            let plain = config.counted(settings, kernels).chain().plain();
+            plain.map(|plain| plain.peak)
         };
         let own = settings(whole.div_ceil(ranks));
         let parts = own.accumulate.max(1);

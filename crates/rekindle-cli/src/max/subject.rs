@@ -6,7 +6,7 @@ use rekindle_train::{
     ExecutorKind,
     counted::Counted,
     device::DeviceId,
-    model::{cost::ElementBytes, kernels::Kernels, spec::ModelSpec},
+    model::{kernels::Kernels, spec::ModelSpec},
     settings::TrainSettings,
     update::Updates,
 };
@@ -123,10 +123,7 @@ impl<'a> Subject<'a> {
         let counted = Counted {
             model: &model,
             shape: &shape,
-            settings: &settings,
-            target: self.config.data.source.target(),
-            bytes: ElementBytes::flex(settings.dtype),
-            kernels: self.kernels,
+            ..self.config.counted(&settings, self.kernels)
         };
         let mut measured = counted.chain();
         measured.chain.fixed_bytes += self.process_bytes;

@@ -70,8 +70,7 @@ const EXCHANGE: Ink = theme::PARAMETER_GRADIENTS;
 
 /// What an action is there for, in a word.
 pub fn pass_name(pass: Pass) -> &'static str {
-    let known = PASSES.iter().find(|(known, ..)| *known == pass);
-    known.map_or("", |(_, name, _)| name)
+    of_pass(pass).0
 }
 
 /// The timeline of a run, if it has one.

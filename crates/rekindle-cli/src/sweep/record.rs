@@ -58,7 +58,7 @@ pub struct SweepRecord {
 }
 
 /// How a row ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RowOutcome {
     /// It ran.
@@ -70,14 +70,16 @@ pub enum RowOutcome {
     /// The device's memory ran out.
     OutOfMemory,
     /// Anything else.
+    #[default]
     Failed,
 }
 
 /// What a row was made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RowKind {
     /// The plain run.
+    #[default]
     Plain,
     /// Segments of equal length.
     Uniform,
@@ -90,7 +92,7 @@ pub enum RowKind {
 }
 
 /// One row: what was asked for, and what came of it. Flat, so that CSV has the same fields as JSON.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepRow {
     /// What it was made for.
     pub kind: RowKind,
@@ -147,27 +149,14 @@ impl SweepRow {
         };
         Self {
             kind,
-            outcome: RowOutcome::Failed,
             segments,
             ranks: match point {
                 Point::Ranks(count) => Some(count),
                 _ => None,
             },
             budget_bytes,
-            planner: None,
-            predicted_peak_bytes: None,
-            measured_peak_bytes: None,
-            activation_bytes: None,
-            predicted_step_s: None,
-            measured_step_s: None,
-            overhead: None,
-            samples_per_s: None,
-            fits: false,
-            within_budget: None,
-            pareto: false,
             chosen,
-            smallest_budget_bytes: None,
-            message: None,
+            ..Self::default()
         }
     }
 

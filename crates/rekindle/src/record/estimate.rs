@@ -230,16 +230,6 @@ impl Estimate {
         let sent = self.trained.iter().filter(|_| sharded).map(|one| one.1);
         (computing, cost.simulate(&timetable, buckets, sent))
     }
-
-    /// Seconds are of a nominal machine here: only their ratios mean anything.
-    #[must_use]
-    pub fn nominal_time(&self) -> Seconds {
-        self.graph
-            .operations
-            .iter()
-            .map(|one| one.seconds)
-            .fold(Seconds::ZERO, |sum, one| sum + one)
-    }
 }
 
 /// The parts of a module that hold parameters of their own.

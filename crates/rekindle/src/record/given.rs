@@ -13,7 +13,7 @@ use super::{
     bridge::{self, Interpreter},
     recording::Recording,
 };
-use crate::activation::{Activation, ActivationVisitor};
+use crate::activation::{Activation, visit_alike};
 
 /// An interpreter that holds what is there before the first operation.
 pub(super) fn started(
@@ -91,37 +91,17 @@ impl ModuleVisitor for Parameters {
 /// A batch's tensors without autodiff.
 struct Tensors(Vec<DispatchTensor>);
 
-impl ActivationVisitor for Tensors {
-    fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-        self.0
-            .push(tensor.clone().without_autodiff().into_dispatch());
-    }
-
-    fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-        self.0
-            .push(tensor.clone().without_autodiff().into_dispatch());
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-        self.0
-            .push(tensor.clone().without_autodiff().into_dispatch());
-    }
-}
+visit_alike!(Tensors, |self, tensor| {
+    let tensor = tensor.clone().without_autodiff();
+    self.0.push(tensor.into_dispatch());
+});
 
 /// Shapes and types of a batch's tensors.
 pub(super) fn shapes<I: Activation>(batch: &I) -> Vec<(Shape, DType)> {
     struct Shapes(Vec<(Shape, DType)>);
-    impl ActivationVisitor for Shapes {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-            self.0.push((tensor.shape(), tensor.dtype()));
-        }
-        fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-            self.0.push((tensor.shape(), tensor.dtype()));
-        }
-        fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-            self.0.push((tensor.shape(), tensor.dtype()));
-        }
-    }
+    visit_alike!(Shapes, |self, tensor| {
+        self.0.push((tensor.shape(), tensor.dtype()));
+    });
     let mut shapes = Shapes(Vec::new());
     batch.visit(&mut shapes);
     shapes.0

@@ -4,7 +4,7 @@ mod interpret;
 mod plans;
 mod readings;
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Instant};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use burn::module::Module;
 use burn_ir::OperationIr;
@@ -22,7 +22,7 @@ use super::{
     lent::Lent,
     optimizer::Optimizer,
     options::Planning,
-    output::{Done, Output, Seen},
+    output::Output,
     planned::Planned,
     profile::StepProfile,
     recording::{Parameter, Recording},
@@ -34,12 +34,10 @@ use crate::{
     activation::Activation,
     executor::Room,
     graph::free_dead_nodes,
-    meter::{Meter, Phase, PhaseRecorder, halves},
     quiet,
     reduce::{Reducer, Shards},
 };
 use interpret::{UpdateHook, start};
-use readings::{Readings, Watch};
 
 /// A training step that runs inside its budget.
 ///
@@ -343,48 +341,6 @@ where
         let current = self.plan_for(model, batch)?;
         RecordError::of_device(&current.0.measured.recording, &*self.planning.meter)?;
         Ok(current)
-    }
-
-    /// Runs a plan's program, with what is seen of memory and time meanwhile.
-    fn watched(
-        &self,
-        planned: &Planned<R::Auxiliary>,
-        predicted_peak: Bytes,
-        watch: Option<&mut dyn FnMut(&Span)>,
-        run: impl FnOnce(&mut Readings<'_>) -> Result<Done, RecordError>,
-    ) -> (Result<Done, RecordError>, Seen) {
-        let started = Instant::now();
-        let [phases, spans] = halves(&self.planning.meter);
-        // A second reader costs the device a wait at every phase.
-        let phases: &dyn Meter = match &watch {
-            Some(_) => &phases,
-            None => &*self.planning.meter,
-        };
-        let mut readings = Readings {
-            phases: PhaseRecorder::start(Some(phases)),
-            phase: Phase::Forward,
-            watch: watch.map(|tell| Watch {
-                tell,
-                meter: &spans,
-                started,
-                spans: Vec::new(),
-            }),
-        };
-        if let Some(watch) = &readings.watch {
-            watch.meter.start_interval();
-        }
-        let done = quiet::catch(|| run(&mut readings)).map_err(RecordError::Device);
-        // Waits for queued work.
-        readings.phases.end(readings.phase);
-        let refused = RecordError::of_device(&planned.measured.recording, &*self.planning.meter);
-        let done = done.and_then(|done| refused.map(|()| done));
-        let seen = Seen {
-            phases: readings.phases.finish(),
-            spans: readings.watch.map_or(Vec::new(), |watch| watch.spans),
-            predicted_peak,
-        };
-        self.schedule_comparison(planned, started.elapsed());
-        (done.flatten(), seen)
     }
 
     /// The plan of the last step, or of the first if none ran.

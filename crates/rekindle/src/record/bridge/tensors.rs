@@ -13,7 +13,7 @@ use burn_ir::TensorId;
 
 use super::{TakenInput, TakenParameter, Tracked, TrackedFloat};
 use crate::{
-    activation::{ActivationMapper, ActivationVisitor},
+    activation::{ActivationMapper, visit_alike},
     record::error::{FOREIGN, RecordError},
 };
 
@@ -211,19 +211,9 @@ impl ActivationMapper for Inputs<'_> {
 /// The ids of recorded tensors.
 pub(super) struct Ids(pub(super) Vec<TensorId>);
 
-impl ActivationVisitor for Ids {
-    fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-        self.0.push(id_of(tensor.clone().into_dispatch()));
-    }
-
-    fn int<const D: usize>(&mut self, tensor: &Tensor<D, Int>) {
-        self.0.push(id_of(tensor.clone().into_dispatch()));
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: &Tensor<D, Bool>) {
-        self.0.push(id_of(tensor.clone().into_dispatch()));
-    }
-}
+visit_alike!(Ids, |self, tensor| {
+    self.0.push(id_of(tensor.clone().into_dispatch()));
+});
 
 /// The id of a recorded tensor, tracked or not.
 pub(super) fn id_of(tensor: DispatchTensor) -> TensorId {

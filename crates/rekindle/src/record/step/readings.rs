@@ -2,26 +2,88 @@
 
 use std::time::Instant;
 
-use rekindle_plan::graph::{Span, SpanPass};
-
-use crate::{
-    meter::{Meter, Phase, PhaseRecorder},
-    record::output::SpanReading,
+use burn::module::Module;
+use rekindle_plan::{
+    Bytes,
+    graph::{Span, SpanPass},
 };
+
+use super::Step;
+use crate::{
+    activation::Activation,
+    meter::{Meter, Phase, PhaseRecorder, halves},
+    quiet,
+    record::{
+        RecordError,
+        bridge::StepResult,
+        output::{Done, Seen, SpanReading},
+        planned::Planned,
+    },
+};
+
+impl<M, I, R, F> Step<M, I, R, F>
+where
+    M: Module,
+    I: Activation,
+    R: StepResult,
+    F: Fn(&M, I) -> R,
+{
+    /// Runs a plan's program, with what is seen of memory and time meanwhile.
+    pub(super) fn watched(
+        &self,
+        planned: &Planned<R::Auxiliary>,
+        predicted_peak: Bytes,
+        watch: Option<&mut dyn FnMut(&Span)>,
+        run: impl FnOnce(&mut Readings<'_>) -> Result<Done, RecordError>,
+    ) -> (Result<Done, RecordError>, Seen) {
+        let started = Instant::now();
+        let [phases, spans] = halves(&self.planning.meter);
+        // A second reader costs the device a wait at every phase.
+        let phases: &dyn Meter = match &watch {
+            Some(_) => &phases,
+            None => &*self.planning.meter,
+        };
+        let mut readings = Readings {
+            phases: PhaseRecorder::start(Some(phases)),
+            phase: Phase::Forward,
+            watch: watch.map(|tell| Watch {
+                tell,
+                meter: &spans,
+                started,
+                spans: Vec::new(),
+            }),
+        };
+        if let Some(watch) = &readings.watch {
+            watch.meter.start_interval();
+        }
+        let done = quiet::catch(|| run(&mut readings)).map_err(RecordError::Device);
+        // Waits for queued work.
+        readings.phases.end(readings.phase);
+        let refused = RecordError::of_device(&planned.measured.recording, &*self.planning.meter);
+        let done = done.and_then(|done| refused.map(|()| done));
+        let seen = Seen {
+            phases: readings.phases.finish(),
+            spans: readings.watch.map_or(Vec::new(), |watch| watch.spans),
+            predicted_peak,
+        };
+        self.schedule_comparison(planned, started.elapsed());
+        (done.flatten(), seen)
+    }
+}
 
 /// What is read while a step runs.
 pub(super) struct Readings<'a> {
-    pub(super) phases: PhaseRecorder<'a>,
+    phases: PhaseRecorder<'a>,
     /// The phase that is under way.
-    pub(super) phase: Phase,
-    pub(super) watch: Option<Watch<'a>>,
+    phase: Phase,
+    watch: Option<Watch<'a>>,
 }
 
-pub(super) struct Watch<'a> {
-    pub(super) tell: &'a mut dyn FnMut(&Span),
-    pub(super) meter: &'a dyn Meter,
-    pub(super) started: Instant,
-    pub(super) spans: Vec<SpanReading>,
+struct Watch<'a> {
+    tell: &'a mut dyn FnMut(&Span),
+    meter: &'a dyn Meter,
+    started: Instant,
+    spans: Vec<SpanReading>,
 }
 
 impl Readings<'_> {
