@@ -313,7 +313,8 @@ fn ranks_train_on_a_gpu_each() {
         let off = pairs.map(|(one, other)| (one - other).abs() / one);
         let most = off.fold(0.0, f64::max);
         println!("{run}: losses differ by {most:e}");
-        assert!(most < 1e-6, "{run}: {most}");
+        // Sums of half a million numbers, in another order.
+        assert!(most < 1e-5, "{run}: {most}");
     }
 }
 
