@@ -116,9 +116,9 @@ impl RanksEstimate {
             });
             found
         });
-        let estimate = |settings: &TrainSettings| {
+        let estimate = |settings: &TrainSettings| -> Result<_, Failure> {
             let target = config.data.source.target();
-            train::estimate(&config.model, settings, target, ranks)
+            Ok(train::estimate(&config.model, settings, target, ranks)?)
         };
         let step = estimate(&own)?;
         let whole = own.state_bytes(config.shape.param_count());
