@@ -18,7 +18,5 @@ pub const NOT_FINITE: i32 = 6;
 pub const DEVICE_FAILED: i32 = 70;
 /// None: another rank of the job says why it ends, and with which code.
 pub const OTHER_RANK: i32 = -1;
-/// Another rank does not answer, which all ranks but that one find: [`OTHER`] in the end.
-pub const RANK_HANGS: i32 = -2;
 /// Interrupted.
 pub const INTERRUPTED: i32 = 130;

@@ -183,7 +183,7 @@ impl From<RecordError> for Failure {
             RecordError::TensorTooLarge { .. } => Self::coded(exit::NO_PLAN, error),
             RecordError::Reduce(ReduceError::Differ { .. }) => Self::usage(error),
             RecordError::Reduce(ReduceError::TimedOut { .. }) => {
-                Self::with_help(exit::RANK_HANGS, &error, SLOW_RANK)
+                Self::with_help(exit::OTHER, &error, SLOW_RANK)
             }
             RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
             RecordError::PartlyUpdated { source, .. } => {

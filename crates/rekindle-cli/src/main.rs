@@ -89,12 +89,8 @@ fn main() {
         Some(Ok((asked, _))) => *asked,
         _ => ranks::look(look),
     });
-    if let Err(refusal) = ranks::check(&command) {
-        ranks::leave_to_first(refusal.code);
-        failure::end(Err(refusal));
-    }
     failure::report_panics_as_bugs();
-    if let Err(refusal) = failure::check_address_space() {
+    if let Err(refusal) = ranks::check(&command).and_then(|()| failure::check_address_space()) {
         ranks::leave_to_first(refusal.code);
         failure::end(Err(refusal));
     }

@@ -24,9 +24,6 @@ use crate::{
 /// How long ranks wait for rank 0 to have its say: `mpirun` ends them all after the first that fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How much later than the rank before it a rank says that another hangs: Open MPI waits for a second before it ends the others.
-const TURN: Duration = Duration::from_secs(2);
-
 /// What `mpirun` says of this process in its environment.
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "rank 0 refuses"))]
 struct Launched {
@@ -70,15 +67,16 @@ pub fn look(look: LookArgs) -> LookArgs {
     }
 }
 
-/// Ends ranks but the first, which says why on behalf of all.
+/// Has ranks wait for the first, which says why the job ends on behalf of all: its end has `mpirun` end the others. Where the
+/// first has no reason to end, they go on, and say it.
 pub fn leave_to_first(code: i32) {
     if is_first() {
         return;
     }
-    if code != exit::DONE {
-        thread::sleep(PATIENCE);
+    if code == exit::DONE {
+        process::exit(code);
     }
-    process::exit(code);
+    thread::sleep(PATIENCE);
 }
 
 /// Whether `mpirun` can start a command.
@@ -158,10 +156,14 @@ pub fn planned_for(
 fn connected(launched: Launched) -> Result<Ranks, Failure> {
     use rekindle::reduce::Reducer;
 
-    let mut world = rekindle::mpi::world().map_err(Failure::other)?;
-    if let Some(limit) = time_limit().inspect_err(|refusal| leave_to_first(refusal.code))? {
-        world = world.with_time_limit(limit);
-    }
+    /// How much longer than the rank before it a rank waits. All but one find that one hangs: the first of them says so, and its
+    /// end has `mpirun` end the others, for which Open MPI takes a second.
+    const TURN: Duration = Duration::from_secs(2);
+    let world = rekindle::mpi::world().map_err(Failure::other)?;
+    let limit = time_limit().inspect_err(|refusal| leave_to_first(refusal.code))?;
+    let limit = limit.unwrap_or(world.time_limit());
+    let world =
+        world.with_time_limit(limit.saturating_add(TURN.saturating_mul(launched.rank as u32)));
     let (found, started) = (world.ranks(), launched.ranks);
     if found != started {
         leave_to_first(exit::USAGE);
@@ -248,14 +250,6 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     let own = End::of(&outcome);
     let rank = ranks.rank();
     let alone = |mut own: End| -> ! {
-        if own.code == exit::RANK_HANGS {
-            own.code = exit::OTHER;
-            // All but one rank find that. The first of them says it, and its end has `mpirun` end the others.
-            thread::sleep(TURN.saturating_mul(rank as u32));
-            if rank > 0 && crate::stop::asked() {
-                process::exit(own.code);
-            }
-        }
         own.message = format!("{}: {}", named(&[rank]), own.message);
         failure::end(Err(own.failure()))
     };
@@ -271,11 +265,7 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
         .filter_map(|end| serde_json::from_slice(end).ok());
     let all: Vec<End> = all.collect();
     let end = together(&all);
-    let code = match end.as_ref().map(|end| end.code) {
-        None => exit::DONE,
-        Some(exit::RANK_HANGS) => exit::OTHER,
-        Some(code) => code,
-    };
+    let code = end.as_ref().map_or(exit::DONE, |end| end.code);
     if rank == 0
         && let Some(end) = end
     {

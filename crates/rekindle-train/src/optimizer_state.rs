@@ -73,12 +73,13 @@ impl Way {
     /// them at the same time.
     pub(crate) fn all(job: &Job<'_>) -> (Self, Vec<Self>) {
         let updates = job.updates();
-        let asked = job.settings.optimizer_state;
         let whole = Self {
             state: OptimizerState::Whole,
             updates,
         };
-        let stateless = job.settings.state_bytes(1) == Bytes::ZERO;
+        if !Self::may_shard(job) {
+            return (whole, Vec::new());
+        }
         let one = |update| Self {
             state: OptimizerState::Sharded,
             updates: Updates::One(update),
@@ -89,13 +90,21 @@ impl Way {
                 (one(Update::After), vec![one(Update::InBackward)])
             }
         };
-        match asked {
-            _ if job.ranks.is_alone() => (whole, Vec::new()),
-            StateChoice::Whole => (whole, Vec::new()),
-            StateChoice::Auto if job.budget().is_none() || stateless => (whole, Vec::new()),
+        match job.settings.optimizer_state {
             StateChoice::Auto => (whole, [vec![first], others].concat()),
-            StateChoice::Sharded => (first, others),
+            StateChoice::Whole | StateChoice::Sharded => (first, others),
         }
+    }
+
+    /// Whether ranks share out the state, or would where a budget is not met otherwise.
+    pub(crate) fn may_shard(job: &Job<'_>) -> bool {
+        let stateless = || job.settings.state_bytes(1) == Bytes::ZERO;
+        !job.ranks.is_alone()
+            && match job.settings.optimizer_state {
+                StateChoice::Whole => false,
+                StateChoice::Auto => job.budget().is_some() && !stateless(),
+                StateChoice::Sharded => true,
+            }
     }
 
     /// The one that a job goes on in when it is planned again.

@@ -259,6 +259,8 @@ struct Clock<'a> {
     /// Gradients that each of them still waits for.
     left: Vec<usize>,
     now: Seconds,
+    /// How long the program has computed.
+    computed: Seconds,
     /// When the network is done with all that has begun.
     network: Seconds,
     begun: usize,
@@ -270,6 +272,12 @@ struct Clock<'a> {
 }
 
 impl Clock<'_> {
+    /// Has the program compute until it has done so for so long.
+    fn compute(&mut self, until: Seconds) {
+        self.now += until - self.computed;
+        self.computed = until;
+    }
+
     fn begin(&mut self) {
         let bytes: Bytes = self.buckets[self.begun].iter().map(|one| one.1).sum();
         let time = self.exchange.ring.all_reduce(bytes);
@@ -303,9 +311,10 @@ impl Clock<'_> {
         }
     }
 
-    /// Waits for a mean over ranks.
-    fn mean(&mut self, bytes: Bytes) {
-        let time = self.exchange.ring.all_reduce(bytes) + self.exchange.staged(bytes);
+    /// Computes until a mean over ranks, and waits for it.
+    fn mean(&mut self, mean: TakeMean) {
+        self.compute(mean.at);
+        let time = self.exchange.ring.all_reduce(mean.bytes) + self.exchange.staged(mean.bytes);
         self.now += time;
         self.taken.means += 1;
         self.taken.means_s += time;
@@ -337,25 +346,22 @@ impl ExchangeCost {
             buckets,
             left: buckets.iter().map(Vec::len).collect(),
             now: Seconds::ZERO,
+            computed: Seconds::ZERO,
             network: Seconds::ZERO,
             begun: 0,
             under_way: VecDeque::new(),
             updates: HashMap::new(),
             taken: Exchanged::default(),
         };
-        let mut computed = Seconds::ZERO;
-        let mut means = timetable.means.iter().peekable();
+        let mut means = timetable.means.iter().copied().peekable();
         for one in &timetable.handed {
             while let Some(mean) = means.next_if(|mean| mean.at <= one.at) {
-                clock.now += mean.at - computed;
-                computed = mean.at;
-                clock.mean(mean.bytes);
+                clock.mean(mean);
                 if means.peek().is_none() {
                     clock.begin_ready();
                 }
             }
-            clock.now += one.at - computed;
-            computed = one.at;
+            clock.compute(one.at);
             let Some(&(bucket, bytes)) = bytes_of.get(&one.gradient) else {
                 continue;
             };
@@ -371,13 +377,9 @@ impl ExchangeCost {
                 }
             }
         }
-        for mean in means {
-            clock.now += mean.at - computed;
-            computed = mean.at;
-            clock.mean(mean.bytes);
-        }
+        means.for_each(|mean| clock.mean(mean));
         clock.begin_ready();
-        clock.now += timetable.computing - computed;
+        clock.compute(timetable.computing);
         while clock.begun < buckets.len() {
             clock.begin();
         }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
-    optimizer_state::{OptimizerState, ShardedBecause, StateChoice, StatePlan, Way},
+    optimizer_state::{OptimizerState, ShardedBecause, StatePlan, Way},
     settings::OnNonFinite,
     update::{Candidate, InBackwardBecause, Updates},
 };
@@ -119,8 +119,8 @@ impl Built {
                 self.0 = self.0.max(param.shape().num_elements());
             }
         }
-        let whole = job.ranks.is_alone() || job.settings.optimizer_state == StateChoice::Whole;
-        if job.run_dir.is_none() && whole {
+        let shards = Way::may_shard(job);
+        if job.run_dir.is_none() && !shards {
             return Bytes::ZERO;
         }
         let mut largest = Largest(0);
@@ -128,7 +128,7 @@ impl Built {
         let numbers = largest.0 as u64;
         let contiguous = Bytes(numbers * Dtype::F32.bytes()) + WRITER_BYTES;
         let on_host = meter.read().reserved_bytes.is_none();
-        let copies = if whole { 1 } else { 3 };
+        let copies = if shards { 3 } else { 1 };
         let copied = Bytes(job.settings.state_bytes(numbers).0 * copies);
         contiguous + if on_host { copied } else { Bytes::ZERO }
     }
@@ -222,7 +222,6 @@ pub(super) fn make_plan(
     step.set_finite_check(stops && step.update() == Update::InBackward);
     match chosen {
         Ok(in_backward_because) => {
-            let state = |shards| step.state_cost(shards);
             let refused_by = |state| {
                 let refused = refused_by.iter().find(|(one, _)| *one == state);
                 refused.map(|(_, short)| *short)
@@ -232,12 +231,15 @@ pub(super) fn make_plan(
             let after = after.map(|short| InBackwardBecause::Fits(short.smallest_bytes));
             Ok(Planned {
                 in_backward_because: in_backward_because.or(after),
-                state: shards.map(|shards| StatePlan {
-                    chosen: way.state,
-                    because: refused_by(OptimizerState::Whole),
-                    whole_bytes: state(None).0,
-                    sharded_bytes: state(Some(shards)).0,
-                    sharded_s: state(Some(shards)).1,
+                state: shards.map(|shards| {
+                    let (sharded_bytes, sharded_s) = step.state_cost(Some(shards));
+                    StatePlan {
+                        chosen: way.state,
+                        because: refused_by(OptimizerState::Whole),
+                        whole_bytes: step.state_cost(None).0,
+                        sharded_bytes,
+                        sharded_s,
+                    }
                 }),
                 ..current(step, labels, terms, planner)
             })

@@ -119,8 +119,11 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         let one = match self.known.get(&key) {
             Some(one) => *one,
             None => {
-                let tried = |lies| match (self.update, self.trial) {
-                    (Update::After, Trial::Whole) => self.step(param, lies),
+                let tried = |lies: Lies| match (self.update, self.trial) {
+                    (Update::After, Trial::Whole) => {
+                        let gradient = || lies.zeros(param.dims(), &param.val());
+                        self.step(param.clone(), gradient, true)
+                    }
                     (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
                     (Update::InBackward, _) => self.step_alone(param, lies, false),
                 };
@@ -169,8 +172,8 @@ impl<O: Optimizer> Each<'_, O> {
         left.0 >= (NUMBERS * like.dtype().size()) as u64
     }
 
-    /// As [`step`](Self::step), of a parameter whose state is there, and which somebody else holds as well where it is
-    /// `shared`. A large one is stood for by some of its rows: beside the model there may be no room for another copy of it.
+    /// What an update of a parameter of its own takes, which somebody else holds as well where it is `shared`. A large one is
+    /// stood for by some of its rows: beside the model there may be no room for another copy of it.
     fn step_alone<const D: usize>(
         &self,
         param: &Param<Tensor<D>>,
@@ -188,59 +191,47 @@ impl<O: Optimizer> Each<'_, O> {
             }
             _ => 1.0,
         };
-        let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
         let zeros = |lies: Lies| lies.zeros(shape, &param.val());
-        let mut optimizer = self.optimizer.for_trial();
         let leaf = Leaf::of(&param.val());
-        let mut own = Param::initialized(param.id, leaf.again(zeros(Lies::Alike)));
+        let own = Param::initialized(param.id, leaf.again(zeros(Lies::Alike)));
+        let cost = self.step(own, || zeros(lies), shared);
+        let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
+        OptimizerCost {
+            state_bytes: whole(cost.state_bytes),
+            temp_bytes: whole(cost.temp_bytes),
+            step_s: cost.step_s * factor,
+        }
+    }
+
+    /// What an update takes that makes its state, and one that finds it. Where somebody else holds the parameter, it stays as it
+    /// is.
+    fn step<const D: usize>(
+        &self,
+        mut param: Param<Tensor<D>>,
+        gradient: impl Fn() -> Tensor<D>,
+        shared: bool,
+    ) -> OptimizerCost {
+        let mut optimizer = self.optimizer.for_trial();
         let mut cost = OptimizerCost::default();
-        // The first makes the state.
         for first in [true, false] {
             let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
-            gradients.register::<D>(param.id, zeros(lies));
-            let shared = shared.then(|| own.clone());
+            gradients.register::<D>(param.id, gradient());
+            let held = shared.then(|| param.clone());
             self.meter.start_interval();
             let begins = self.meter.read().in_use_bytes;
             let started = Instant::now();
-            own = optimizer.step(0.0, own, gradients);
+            let updated = optimizer.step(0.0, param, gradients);
             // Waits for queued work.
-            let reading = self.meter.read();
-            drop(shared);
-            let left = self.meter.read().in_use_bytes;
-            if first {
-                cost.state_bytes = whole(left - before);
-            } else {
-                cost.step_s = Seconds(started.elapsed().as_secs_f64() * factor);
-                cost.temp_bytes = whole(reading.peak_in_use_bytes - begins);
-            }
-        }
-        cost
-    }
-
-    /// An update that makes its state, and one that finds it.
-    fn step<const D: usize>(&self, param: &Param<Tensor<D>>, lies: Lies) -> OptimizerCost {
-        let mut optimizer = self.optimizer.for_trial();
-        let gradient = (param.val().shape().num_elements() * param.val().dtype().size()) as u64;
-        let mut cost = OptimizerCost::default();
-        for first in [true, false] {
-            let mut gradients = GradientsParams::new();
-            gradients.register::<D>(param.id, lies.zeros(param.dims(), &param.val()));
-            self.meter.start_interval();
-            let before = self.meter.read().in_use_bytes;
-            let started = Instant::now();
-            let updated = optimizer.step(0.0, param.clone(), gradients);
-            // Waits for queued work.
-            let peak = self.meter.read().peak_in_use_bytes;
+            let taken = self.meter.read().peak_in_use_bytes - begins;
             cost.step_s = Seconds(started.elapsed().as_secs_f64());
-            drop(updated);
+            param = held.unwrap_or(updated);
             if first {
                 // The gradient is gone by now.
-                let after = self.meter.read().in_use_bytes;
-                cost.state_bytes = (after + Bytes(gradient)) - before;
-                cost.temp_bytes = peak - before - cost.state_bytes;
+                cost.state_bytes = self.meter.read().in_use_bytes - before;
+                cost.temp_bytes = taken - cost.state_bytes;
             } else {
-                cost.temp_bytes = cost.temp_bytes.max(peak - before);
+                cost.temp_bytes = cost.temp_bytes.max(taken);
             }
         }
         cost
