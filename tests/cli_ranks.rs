@@ -1007,7 +1007,7 @@ fn ranks_that_differ_are_named_once() {
     }
 }
 
-/// Both ranks of a job whose `mpirun` is not there.
+/// Both ranks of a job whose `mpirun` is not there: as it would, the test ends the other rank after the first.
 #[test]
 fn a_build_without_mpi_names_the_feature_once() {
     if cfg!(feature = "mpi") {
@@ -1016,19 +1016,25 @@ fn a_build_without_mpi_names_the_feature_once() {
     }
     let folder = folder(MLP);
     let rank = |rank: &str| {
-        let output = Command::new(cargo_bin("rekindle"))
+        Command::new(cargo_bin("rekindle"))
             .envs([
                 ("OMPI_COMM_WORLD_SIZE", "2"),
                 ("OMPI_COMM_WORLD_RANK", rank),
             ])
             .args(["train", "run.toml"])
             .current_dir(folder.path())
-            .output()
-            .expect("started");
-        assert_eq!(output.status.code(), Some(2));
-        messages(&output)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("started")
     };
-    let first = rank("0");
-    assert_eq!(first.matches("`--features mpi`").count(), 1, "{first}");
-    assert_eq!(rank("1"), "");
+    let (first, mut other) = (rank("0"), rank("1"));
+    let first = first.wait_with_output().expect("ended");
+    assert_eq!(first.status.code(), Some(2));
+    let said = messages(&first);
+    assert_eq!(said.matches("`--features mpi`").count(), 1, "{said}");
+    other.kill().expect("still waiting");
+    let other = other.wait_with_output().expect("ended");
+    assert_eq!(other.status.code(), None);
+    assert_eq!(messages(&other), "");
 }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// How long ranks wait for rank 0 to have its say: `mpirun` ends them all after the first that fails.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What `mpirun` says of this process in its environment.
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "rank 0 refuses"))]
