@@ -15,9 +15,7 @@ use super::{
     engine::{Engine, StepBatch, loss},
     finite,
     optimizer::AnyOptimizer,
-    session::{
-        Job, Planned, RunError, ScheduleRequest, other_executor, prepare::Built, subject::Subject,
-    },
+    session::{Job, Planned, RunError, ScheduleRequest, prepare::Built, subject::Subject},
     train_error::TrainError,
     trainer::step_batch,
 };
@@ -95,7 +93,7 @@ pub fn verify(
     let mut comparisons = Vec::with_capacity(plans.len());
     for (name, plan) in plans {
         let planned = subject.plan(job, &plan)?;
-        let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
+        let engine = subject.engine(job, &planned)?;
         let comparison = plain.compare(&trial.train(Some(&engine))?, name, &planned);
         done(&comparison);
         comparisons.push(comparison);

@@ -294,9 +294,15 @@ pub(super) fn frontier(
 }
 
 /// The executor for a plan.
-pub(super) fn engine(job: &Job<'_>, planned: &Planned, meter: &Arc<dyn Meter>) -> Option<Engine> {
+pub(super) fn engine(
+    job: &Job<'_>,
+    planned: &Planned,
+    meter: &Arc<dyn Meter>,
+) -> Result<Engine, RunError> {
     let Order::Schedule(schedule) = &planned.order else {
-        return None;
+        return Err(RunError::OtherModel(
+            "the plan is for the other executor: see `--executor`".into(),
+        ));
     };
     let mut executor = Executor::new(schedule.clone())
         .rechecking(job.recheck)
@@ -306,7 +312,7 @@ pub(super) fn engine(job: &Job<'_>, planned: &Planned, meter: &Arc<dyn Meter>) -
         let chain = planned.chain.clone();
         executor = executor.with_room(Arc::new(Room::new(Arc::clone(meter), for_pools, chain)));
     }
-    Some(Engine::Modules {
+    Ok(Engine::Modules {
         executor,
         chain: planned.chain.clone(),
         beside_buffers: beside_buffers(job, &**meter, &planned.chain),

@@ -2,6 +2,8 @@
 
 mod growth;
 mod replan;
+mod saving;
+mod start;
 mod told;
 
 use std::{ops::ControlFlow, sync::Arc, time::Instant};
@@ -10,24 +12,18 @@ use growth::GrowthWatch;
 use rekindle_plan::{Bytes, Seconds};
 use replan::is_partly_updated;
 
-use super::{
-    Job, MemoryNow, Observer, Planned, RunError, other_executor, prepare::Built, subject::Subject,
-};
+use super::{Job, MemoryNow, Observer, Planned, RunError, subject::Subject};
 use crate::{
-    RunDirError,
     data::{Shuffled, in_order},
-    device::{DeviceId, OpenDevice},
+    device::DeviceId,
     engine::Engine,
-    fingerprint::fingerprint,
-    model::tie::tie,
     record::{PhasedStep, RunRecord},
-    run_dir::{Locked, Notice, RunDir, RunFiles, SnapshotEvery},
-    snapshot::{Progress, Snapshot},
+    run_dir::RunFiles,
+    snapshot::Progress,
     step_times::StepTimes,
     tracker::Tracker,
     train_error::TrainError,
     trainer::{StepReport, Trainer},
-    weights,
 };
 use rekindle::{
     executor::TraceEntry,
@@ -79,124 +75,6 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Builds the model, measures it and makes the plan.
-    pub(super) fn prepare(
-        job: &'a Job<'a>,
-        id: DeviceId,
-        OpenDevice { device, meter }: OpenDevice,
-        observer: &mut dyn Observer,
-    ) -> Result<Self, RunError> {
-        let settings = job.settings;
-        let fingerprint = fingerprint(job.model, settings, job.train);
-        let ranks = &job.ranks;
-        let mut times = StepTimes::new();
-        let exchange_times = (!ranks.is_alone()).then(StepTimes::new);
-        let opened = ranks.check(job).map_err(RunError::from);
-        let opened = opened.and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
-        let (files, snapshot) = ranks.settled(opened)?;
-        ranks.settled(ranks.agree(job, &fingerprint))?;
-        let mut snapshot = ranks.settled(ranks.snapshot(snapshot))?;
-        let progress = snapshot
-            .as_ref()
-            .map(|snapshot| snapshot.progress().clone())
-            .unwrap_or_default();
-
-        let built = Built::new(job, &device).and_then(|mut built| {
-            if let Some(snapshot) = &mut snapshot {
-                built.model = snapshot.restore(built.model)?;
-            } else if let Some(path) = &job.weights {
-                built.model = weights::read(built.model, path)?;
-            }
-            Ok(built)
-        });
-        let mut built = ranks.settled(built)?;
-        built.model = ranks.parameters(built.model)?;
-        // What was read is a tensor of its own in each place.
-        tie(&mut built.model);
-        // Before the measurement, which counts as held what a tracker takes.
-        let tracker = job
-            .track
-            .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
-        let subject = Subject::of(job, built, &device, &meter, observer);
-        let (built, mut subject) = ranks.settled(subject)?;
-        let engine = subject.plan(job, &job.schedule).and_then(|planned| {
-            observer.planned(&planned);
-            if let Some(free) = job.free.filter(|free| planned.peak > *free) {
-                return Err(RunError::NotEnough {
-                    peak: planned.peak,
-                    free,
-                    total: job.total,
-                });
-            }
-            let engine = subject.engine(job, &planned).ok_or_else(other_executor)?;
-            Ok((planned, engine))
-        });
-        let (planned, engine) = ranks.settled(engine)?;
-        ranks.note(|record| {
-            record.batch = job.part().len();
-            record.budget_bytes = planned.budget;
-            record.predicted_peak_bytes = planned.peak;
-        });
-        meter.keep_reserve(reserve(&engine));
-        let on_gpu = meter.read().reserved_bytes.is_some();
-        let Built {
-            model,
-            shape,
-            batches,
-            labels,
-        } = built;
-        let trainer = Trainer::new(
-            model,
-            shape.output(),
-            engine,
-            settings.clone(),
-            Arc::clone(&meter),
-            device,
-        );
-        // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
-        let resumed_at = snapshot.is_some().then_some(progress.steps);
-        let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
-            let trainer = trainer
-                .bounded(planned.budget, planned.count, planned.peak)
-                .among(ranks.clone(), subject.shards(&planned));
-            Ok(match &mut snapshot {
-                Some(snapshot) => trainer.resumed(progress.steps, snapshot)?,
-                None => trainer,
-            })
-        });
-        let trainer = ranks.settled(trainer)?;
-        Ok(Self {
-            job,
-            device: id,
-            meter,
-            batches,
-            planned,
-            trainer,
-            phases: Vec::new(),
-            // On a GPU, what phases change is compared with it where memory grows.
-            traced: (files.is_some() || on_gpu)
-                .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
-            trace: Vec::new(),
-            exchanges: Vec::new(),
-            tracker,
-            progress,
-            times,
-            exchange_times,
-            resumed_at,
-            fingerprint,
-            files,
-            stages: labels.into_iter().map(|label| label.name).collect(),
-            nonfinite_steps: 0,
-            overflow_steps: 0,
-            subject,
-            within: None,
-            replans: 0,
-            // The traced step is the last of them.
-            growth: GrowthWatch::new(PHASED_STEPS + 1),
-            tried: Instant::now(),
-        })
-    }
-
     /// Trains until the last step, or until the observer stops it.
     pub(super) fn run(mut self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
         let steps = self.job.settings.steps;
@@ -279,18 +157,6 @@ impl<'a> Session<'a> {
             counted: now.counted(count),
             counted_peak: peak.counted(count),
             peak,
-        }
-    }
-
-    fn snapshot_is_due(&self) -> Result<bool, RunError> {
-        let due = match self.job.snapshot_every {
-            SnapshotEvery::Steps(every) => self.trainer.steps_done().is_multiple_of(every),
-            SnapshotEvery::Time(time) => self.tried.elapsed() >= time,
-        };
-        match self.trainer.is_sharded() {
-            // Ranks have clocks of their own.
-            true => self.job.ranks.said_by_first(due),
-            false => Ok(due),
         }
     }
 
@@ -408,63 +274,6 @@ impl<'a> Session<'a> {
         Ok(Some(self.progress.evaluated(&evaluation)))
     }
 
-    /// Takes a snapshot, but of a state that is not finite; then writes the record.
-    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
-        self.tried = Instant::now();
-        let (trainer, sharded) = (&self.trainer, self.trainer.is_sharded());
-        if self.files.is_none() && !sharded {
-            return Ok(());
-        }
-        let mut found = trainer.not_finite()?;
-        if sharded {
-            found = self.job.ranks.first(found)?;
-        }
-        if let Some(what) = found {
-            observer.snapshot_withheld(trainer.steps_done(), &what);
-            return self.write_record(observer);
-        }
-        if let Some(files) = &mut self.files {
-            files.take_snapshot(
-                &self.fingerprint,
-                &self.progress,
-                |to| trainer.save(to),
-                &mut |notice| observer.notified(notice),
-            );
-        }
-        if sharded {
-            trainer.end_save().map_err(RunError::from)?;
-        }
-        self.write_record(observer)
-    }
-
-    /// Writes the record of a run that goes on.
-    fn write_record(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
-        if self.files.is_none() {
-            return Ok(());
-        }
-        let record = self.record(self.predicted_plain(), true)?;
-        if let Some(files) = &mut self.files {
-            files.write_record(&record, &mut |notice| observer.notified(notice));
-        }
-        Ok(())
-    }
-
-    /// What a later run continues from is written before an error ends the run: a snapshot, where the model is `whole`. Files
-    /// that cannot be written are not the error to tell.
-    fn ended(&mut self, error: RunError, whole: bool, observer: &mut dyn Observer) -> RunError {
-        let ranks = &self.job.ranks;
-        let saves = match self.trainer.is_sharded() {
-            // That takes all ranks.
-            true => ranks.ends_with_others() && ranks.all(whole).unwrap_or(false),
-            false => whole,
-        };
-        let _ = match saves {
-            true => self.save(observer),
-            false => self.write_record(observer),
-        };
-        error
-    }
-
     fn finish(
         mut self,
         interrupted: bool,
@@ -492,47 +301,4 @@ impl<'a> Session<'a> {
 fn reserve(engine: &Engine) -> Bytes {
     const LEAST: Bytes = Bytes(1 << 20);
     engine.largest_need() + LEAST
-}
-
-/// The run's files, if it leaves any, and the snapshot that it goes on from. Times of steps that were done are added to
-/// `times`.
-fn open_run_dir(
-    job: &Job<'_>,
-    fingerprint: &str,
-    times: &mut StepTimes,
-    observer: &mut dyn Observer,
-) -> Result<(Option<RunFiles>, Option<Snapshot>), RunError> {
-    let (locked, snapshot) = match &job.run_dir {
-        None => return Ok((None, None)),
-        Some(RunDir::New(folder)) => (Locked::new_run(folder)?, None),
-        Some(RunDir::Resume(folder)) => {
-            let (locked, snapshot) = Locked::resumed(folder, |damaged| {
-                observer.notified(&Notice::Damaged(damaged));
-            })?;
-            match &snapshot {
-                Some(snapshot) => snapshot.check(fingerprint, job.settings.steps)?,
-                None => observer.notified(&Notice::BeginsAgain(folder)),
-            }
-            (locked, snapshot)
-        }
-    };
-    let steps = job.settings.steps;
-    let done = snapshot
-        .as_ref()
-        .map_or(0, |snapshot| snapshot.progress().steps);
-    // A run that was stopped right after its last step has left the rest to be done.
-    if let Some(run_dir) = &job.run_dir
-        && done == steps
-        && locked.has_finished(steps)
-    {
-        return Err(RunDirError::Finished {
-            path: run_dir.folder().to_path_buf(),
-            steps,
-        }
-        .into());
-    }
-    let files = locked.open(job.keep_snapshots, done, |step| {
-        times.add(step.step_s, step.step > 1);
-    })?;
-    Ok((Some(files), snapshot))
 }

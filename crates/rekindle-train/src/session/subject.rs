@@ -248,10 +248,10 @@ impl Subject {
     }
 
     /// What runs the plan that was made last.
-    pub(crate) fn engine(&self, job: &Job<'_>, planned: &Planned) -> Option<Engine> {
+    pub(crate) fn engine(&self, job: &Job<'_>, planned: &Planned) -> Result<Engine, RunError> {
         match &self.kind {
             Kind::Modules(_) => modules::engine(job, planned, &self.meter),
-            Kind::Recorded { step, .. } => Some(Engine::recorded(Rc::clone(step), &planned.chain)),
+            Kind::Recorded { step, .. } => Ok(Engine::recorded(Rc::clone(step), &planned.chain)),
         }
     }
 }

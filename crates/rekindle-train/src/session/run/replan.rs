@@ -3,7 +3,7 @@
 use rekindle_plan::{Bytes, PlanError};
 
 use super::{
-    super::{Observer, OutOfMemory, Planned, PlannedAgain, RunError, other_executor},
+    super::{Observer, OutOfMemory, Planned, PlannedAgain, RunError},
     Session, reserve,
 };
 use crate::{device::probe, run_dir::Notice, shortage::Shortage, train_error::TrainError};
@@ -72,8 +72,7 @@ impl Session<'_> {
             budget,
             planned: &planned,
         });
-        let engine = self.subject.engine(self.job, &planned);
-        let engine = engine.ok_or_else(other_executor)?;
+        let engine = self.subject.engine(self.job, &planned)?;
         self.meter.keep_reserve(reserve(&engine));
         self.trainer.run_by(engine, planned.peak);
         self.within = Some(budget);

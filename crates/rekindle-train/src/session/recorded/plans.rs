@@ -1,0 +1,357 @@
+//! Plans of a recorded step.
+
+use rekindle_plan::{
+    Bytes, Chain, PlanError, PlanRequest, PlannerKind,
+    graph::{GraphPlanError, GraphPlanner},
+};
+
+use super::{
+    super::{Job, Order, Planned, RunError, ScheduleRequest, terms::Terms},
+    named,
+    shown::planned,
+};
+use crate::{
+    engine::RecordedStep,
+    optimizer_state::{OptimizerState, ShardedBecause, StatePlan, Way},
+    settings::OnNonFinite,
+    update::{Candidate, InBackwardBecause, Updates},
+};
+use rekindle::{
+    profile::{StageLabel, keep_useful, with_reserve},
+    record::{RecordError, StepProfile, Update, Wanted},
+    reduce::Shards,
+};
+
+/// Budgets between the smallest and the plain run's at which a frontier is planned.
+const FRONTIER_BUDGETS: u64 = 12;
+
+impl From<&Order> for Wanted {
+    fn from(order: &Order) -> Self {
+        match order {
+            Order::Schedule(schedule) => Self::Schedule(schedule.clone()),
+            Order::Operations {
+                operations,
+                offloaded,
+                ..
+            } => Self::Operations {
+                operations: operations.clone(),
+                offloaded: offloaded.clone(),
+            },
+        }
+    }
+}
+
+/// Plans as the schedule asks, in this way or the first of the others in which every rank has a plan, and leaves the step with
+/// this plan. Ranks do this together where there are others.
+pub(in super::super) fn make_plan(
+    job: &Job<'_>,
+    asked: &ScheduleRequest,
+    step: &mut RecordedStep,
+    (labels, terms): (&[StageLabel], &Terms),
+    shards: Option<&Shards>,
+    ways: (Way, &[Way]),
+) -> Result<Planned, RunError> {
+    let (wanted, planner) = wanted(job, asked, step, labels)?;
+    let Tried {
+        way,
+        chosen,
+        refused_by,
+    } = try_ways(job, asked.budget(), step, shards, ways, &wanted)?;
+    // The trainer checks all parts of a batch together; updates in the backward pass are checked on the way.
+    let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
+    step.set_finite_check(stops && step.update() == Update::InBackward);
+    let in_backward_because = chosen.map_err(|error| {
+        refused(error, asked, |planner| {
+            smallest(|none| choose(step, way.updates, none, &planner.into()))
+        })
+    })?;
+    let refused_by = |state| {
+        let refused = refused_by.iter().find(|(one, _)| *one == state);
+        refused.map(|(_, short)| *short)
+    };
+    // Of sharded states, all ranks tried updates after the step first.
+    let after = refused_by(OptimizerState::Sharded);
+    let after = after.map(|short| InBackwardBecause::Fits(short.smallest_bytes));
+    Ok(Planned {
+        in_backward_because: in_backward_because.or(after),
+        state: shards.map(|shards| {
+            let (sharded_bytes, sharded_s) = step.state_cost(Some(shards));
+            StatePlan {
+                chosen: way.state,
+                because: refused_by(OptimizerState::Whole),
+                whole_bytes: step.state_cost(None).0,
+                sharded_bytes,
+                sharded_s,
+            }
+        }),
+        ..current(step, labels, terms, planner)
+    })
+}
+
+/// What the schedule asks of the step, and who made it where it was made before.
+fn wanted(
+    job: &Job<'_>,
+    asked: &ScheduleRequest,
+    step: &mut RecordedStep,
+    labels: &[StageLabel],
+) -> Result<(Wanted, Option<String>), RunError> {
+    let (order, planner, check) = match asked {
+        ScheduleRequest::Plan(request) => {
+            let planner = graph_planner(request)?;
+            step.set_slots(request.slots);
+            return Ok((Wanted::Planner(planner), None));
+        }
+        ScheduleRequest::Given {
+            order,
+            planner,
+            check,
+            ..
+        } => (order, planner, check),
+    };
+    let staged = step.staged_plan();
+    check(&named(staged.chain, &staged.marks, labels)).map_err(RunError::OtherModel)?;
+    match order {
+        Order::Operations { offloaded, .. } if !offloaded.is_empty() && job.host.is_none() => {
+            return Err(RunError::OtherModel(
+                "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
+            ));
+        }
+        Order::Operations { recording, .. } if *recording != staged.recording => {
+            return Err(RunError::OtherModel(
+                "the plan was made for another model or batch: its operations are not those of this step".into(),
+            ));
+        }
+        Order::Operations { .. } | Order::Schedule(_) => {}
+    }
+    Ok((order.into(), Some(planner.clone())))
+}
+
+/// How a step was planned.
+struct Tried {
+    /// In the last way that was tried.
+    way: Way,
+    /// Why with updates in the backward pass, if with these; an error has the smallest budget that any way works with.
+    chosen: Result<Option<InBackwardBecause>, RecordError>,
+    /// Ways before it, each with the rank that it was too large for.
+    refused_by: Vec<(OptimizerState, ShardedBecause)>,
+}
+
+/// Leaves the step with its best plan in the first of these ways in which every rank has one.
+fn try_ways(
+    job: &Job<'_>,
+    budget: Option<Bytes>,
+    step: &mut RecordedStep,
+    shards: Option<&Shards>,
+    (mut way, others): (Way, &[Way]),
+    wanted: &Wanted,
+) -> Result<Tried, RunError> {
+    let mut refused_by = Vec::new();
+    let mut least = Bytes::MAX;
+    let mut others = others.iter();
+    let chosen = loop {
+        step.set_shards(shards.filter(|_| way.state == OptimizerState::Sharded));
+        let chosen = choose(step, way.updates, budget, wanted);
+        if let Err(RecordError::Infeasible { smallest, .. }) = &chosen {
+            least = least.min(*smallest);
+        }
+        let Some(next) = others.next() else {
+            break chosen;
+        };
+        let short = match &chosen {
+            Ok(_) => Ok(None),
+            Err(RecordError::Infeasible { smallest, .. }) => Ok(Some(ShardedBecause {
+                rank: job.ranks.rank(),
+                smallest_bytes: *smallest,
+            })),
+            Err(_) => Err(()),
+        };
+        // A rank that fails in another way ends the job.
+        if !job.ranks.all(short.is_ok()).map_err(RecordError::from)? {
+            break chosen;
+        }
+        match job.ranks.first(short.unwrap_or_default())? {
+            Some(short) => refused_by.push((way.state, short)),
+            None => break chosen,
+        }
+        way = *next;
+    };
+    let chosen = chosen.map_err(|error| match error {
+        RecordError::Infeasible { budget, .. } => RecordError::Infeasible {
+            budget,
+            smallest: least,
+        },
+        error => error,
+    });
+    Ok(Tried {
+        way,
+        chosen,
+        refused_by,
+    })
+}
+
+/// Leaves the step with the best plan that its updates allow; says why that updates in the backward pass where it need
+/// not. Fails with the smallest budget that any update works with.
+fn choose(
+    step: &mut RecordedStep,
+    updates: Updates,
+    budget: Option<Bytes>,
+    wanted: &Wanted,
+) -> Result<Option<InBackwardBecause>, RecordError> {
+    let chosen = updates.choose(|update| {
+        match step.plan_updating(update, budget, wanted.clone()) {
+            Ok(()) => {}
+            Err(RecordError::Infeasible { smallest, .. }) => return Ok(Err(smallest)),
+            Err(error) => return Err(error),
+        }
+        let plan = step.plan();
+        Ok(Ok(Candidate {
+            plan: (),
+            step: plan.predicted_time + step.optimizer_cost().step_s,
+            recomputes: plan.repeated > 0,
+        }))
+    });
+    match chosen? {
+        Ok(((), update, because)) => {
+            // The other one may have been planned last.
+            if step.update() != update {
+                step.plan_updating(update, budget, wanted.clone())?;
+            }
+            Ok(because)
+        }
+        Err(smallest) => Err(RecordError::Infeasible {
+            budget: budget.unwrap_or(Bytes::MAX),
+            smallest,
+        }),
+    }
+}
+
+/// The step's present plan; `planner` is its name where it was made before.
+pub(in super::super) fn current(
+    step: &RecordedStep,
+    labels: &[StageLabel],
+    terms: &Terms,
+    planner: Option<String>,
+) -> Planned {
+    let mut staged = step.staged_plan();
+    staged.chain = named(staged.chain, &staged.marks, labels);
+    let optimizer = step.optimizer_cost();
+    planned(terms, step.plan(), staged, &optimizer, planner)
+}
+
+/// Plans a step that was measured elsewhere; `chain` has its stages' names.
+pub(in super::super) fn plan_profile(
+    request: &PlanRequest,
+    profile: &StepProfile,
+    chain: &Chain,
+    terms: &Terms,
+) -> Result<Planned, RunError> {
+    let plan = |budget, planner| profile.plan(budget, planner, request.slots);
+    let (plan, mut staged) = plan(request.budget, graph_planner(request)?).map_err(|error| {
+        refused(error, &ScheduleRequest::Plan(*request), |planner| {
+            smallest(|none| plan(none, planner))
+        })
+    })?;
+    for (stage, named) in staged.chain.stages.iter_mut().zip(&chain.stages) {
+        stage.name.clone_from(&named.name);
+        stage.param_bytes = named.param_bytes;
+    }
+    Ok(planned(terms, plan, staged, &chain.optimizer, None))
+}
+
+/// The useful plans of a planner, with the budgets that they are made for; `plan` makes one.
+pub(in super::super) fn frontier(
+    request: PlanRequest,
+    mut plan: impl FnMut(PlanRequest) -> Result<Planned, RunError>,
+) -> Result<Vec<(Bytes, Planned)>, RunError> {
+    let mut plan = |budget, planner| {
+        plan(PlanRequest {
+            budget,
+            planner,
+            ..request
+        })
+    };
+    let plain = plan(None, PlannerKind::None)?;
+    let smallest = match plan(Some(Bytes::ZERO), request.planner) {
+        Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
+        Err(error) => return Err(error),
+        Ok(planned) => planned.peak,
+    };
+    let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
+    let mut plans = Vec::new();
+    for place in 0..=FRONTIER_BUDGETS {
+        let budget = Bytes(smallest.0 + room * place / FRONTIER_BUDGETS);
+        // The smallest was found with what another plan took.
+        if let Ok(planned) = plan(Some(budget), request.planner) {
+            plans.push((budget, planned));
+        }
+    }
+    keep_useful(&mut plans, |(_, plan)| (plan.peak, plan.step));
+    Ok(plans)
+}
+
+/// Why there is no plan. `any` is the smallest budget of another planner.
+fn refused(
+    error: RecordError,
+    asked: &ScheduleRequest,
+    any: impl FnOnce(GraphPlanner) -> Option<Bytes>,
+) -> RunError {
+    match (error, asked) {
+        (RecordError::Infeasible { budget, smallest }, ScheduleRequest::Plan(request)) => {
+            infeasible(request.planner, budget, smallest, any).into()
+        }
+        (RecordError::Infeasible { budget, smallest }, _) => RunError::OverBudget {
+            peak: smallest,
+            budget,
+        },
+        (RecordError::Plan(error), _) => match *error {
+            GraphPlanError::Plan(error) => error.into(),
+            error => RecordError::from(error).into(),
+        },
+        (error, _) => error.into(),
+    }
+}
+
+/// What no plan fits, with the smallest budget that any planner meets.
+fn infeasible(
+    planner: PlannerKind,
+    budget: Bytes,
+    smallest: Bytes,
+    any: impl FnOnce(GraphPlanner) -> Option<Bytes>,
+) -> PlanError {
+    let any = match planner {
+        PlannerKind::Auto => None,
+        _ => any(GraphPlanner::Auto),
+    };
+    let smallest_of_all = any.map_or(smallest, |any| any.min(smallest));
+    PlanError::Infeasible {
+        planner,
+        budget,
+        smallest,
+        smallest_of_all,
+    }
+}
+
+/// The smallest budget that a planner works with, by how it refuses one of no bytes.
+fn smallest<T>(plan: impl FnOnce(Option<Bytes>) -> Result<T, RecordError>) -> Option<Bytes> {
+    match plan(Some(Bytes::ZERO)) {
+        Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
+        _ => None,
+    }
+}
+
+/// The planner of graphs that a request means.
+pub(super) fn graph_planner(request: &PlanRequest) -> Result<GraphPlanner, PlanError> {
+    let PlanRequest {
+        planner, segments, ..
+    } = *request;
+    Ok(match (planner, segments) {
+        (PlannerKind::Uniform, segments) => GraphPlanner::Uniform(segments),
+        (PlannerKind::Segments, segments) => GraphPlanner::Segments(segments),
+        (planner, Some(_)) => return Err(PlanError::SegmentsUnused { planner }),
+        (PlannerKind::None, None) => GraphPlanner::None,
+        (PlannerKind::Sqrt, None) => GraphPlanner::Sqrt,
+        (PlannerKind::Revolve, None) => GraphPlanner::Revolve,
+        (PlannerKind::Optimal, None) => GraphPlanner::Optimal,
+        (PlannerKind::Auto, None) => GraphPlanner::Auto,
+    })
+}

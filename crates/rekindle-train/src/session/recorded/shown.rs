@@ -1,0 +1,102 @@
+//! What is shown of a recorded step's plan.
+
+use std::cmp::Reverse;
+
+use rekindle_plan::{Action, Bytes, OptimizerCost, Parts, Seconds, graph::OnDevice};
+
+use super::super::{Order, Planned, planned::numbers, terms::Terms};
+use rekindle::record::{Offload, StagedPlan, StepExchange, StepPlan, Update};
+
+/// A plan with all that is shown of it.
+pub(super) fn planned(
+    terms: &Terms,
+    plan: StepPlan,
+    staged: StagedPlan,
+    optimizer: &OptimizerCost,
+    planner: Option<String>,
+) -> Planned {
+    // Parts of a batch share their update, and what ranks send each other after it.
+    let exchange = plan.exchange.map(|one| one.taken);
+    let sent = exchange.unwrap_or_default().parameters_s;
+    let whole_step =
+        |seconds: Seconds| (seconds - sent) * terms.micro_batches as f64 + sent + optimizer.step_s;
+    let (place, at_peak) = highest(&staged, optimizer);
+    let mut actions = staged.actions();
+    actions.push(Action::Optimize);
+    let segments = staged.segments();
+    let order = match &staged.schedule {
+        Some(schedule) => Order::Schedule(schedule.clone()),
+        None => Order::Operations {
+            operations: staged.operations.clone(),
+            offloaded: staged.offloaded.clone(),
+            recording: staged.recording,
+        },
+    };
+    Planned {
+        forwards: staged.forwards.clone(),
+        segments: segments.map(|segments| numbers(&segments)),
+        actions,
+        order,
+        at_peak: (place, at_peak),
+        peak: plan.predicted_peak,
+        peak_in_use: plan.predicted_peak - staged.beside_buffers,
+        plain_peak: plan.plain_peak,
+        plain_step: whole_step(plan.plain_time),
+        step: whole_step(plan.predicted_time),
+        count: terms.count,
+        source: match &staged.schedule {
+            Some(_) => "stages".into(),
+            None if plan.repeated == 0 && staged.offloaded.is_empty() => {
+                "the recorded order".into()
+            }
+            None => "single operations".into(),
+        },
+        operations: Some((plan.repeated, plan.operations)),
+        offload: plan.offload.map(|offload| {
+            let parts = terms.micro_batches as u64;
+            Offload {
+                to_host_bytes: Bytes(offload.to_host_bytes.0 * parts),
+                to_device_bytes: Bytes(offload.to_device_bytes.0 * parts),
+                transfer_s: offload.transfer_s * parts as f64,
+                on_device: offload.on_device.map(|other| OnDevice {
+                    time: other.time.map(whole_step),
+                    ..other
+                }),
+                ..offload
+            }
+        }),
+        exchange: plan.exchange.map(|exchange| StepExchange {
+            taken: exchange.taken.repeated(terms.micro_batches),
+            ..exchange
+        }),
+        state: None,
+        levers: staged.levers,
+        update: match staged.levers {
+            Some(_) => Update::InBackward,
+            None => Update::After,
+        },
+        in_backward_because: None,
+        planner: planner.unwrap_or_else(|| plan.planner.to_string()),
+        chain: staged.chain,
+        budget: plan.budget,
+        param_count: terms.param_count,
+    }
+}
+
+/// The place and the parts of the highest moment, the update included.
+fn highest(staged: &StagedPlan, optimizer: &OptimizerCost) -> (usize, Parts) {
+    let update = Parts {
+        temporary: optimizer.temp_bytes,
+        ..staged
+            .held
+            .last()
+            .map(|held| held.after)
+            .unwrap_or_default()
+    };
+    let moments = staged.passes().map(|(_, parts)| parts).chain([update]);
+    let highest = moments.enumerate().max_by_key(|(place, parts)| {
+        // The first of equals.
+        (parts.total(), Reverse(*place))
+    });
+    highest.unwrap_or_default()
+}

@@ -1,0 +1,85 @@
+//! What a run leaves on its way: snapshots and its record.
+
+use std::time::Instant;
+
+use super::{
+    super::{Observer, RunError},
+    Session,
+};
+use crate::run_dir::SnapshotEvery;
+
+impl Session<'_> {
+    pub(super) fn snapshot_is_due(&self) -> Result<bool, RunError> {
+        let due = match self.job.snapshot_every {
+            SnapshotEvery::Steps(every) => self.trainer.steps_done().is_multiple_of(every),
+            SnapshotEvery::Time(time) => self.tried.elapsed() >= time,
+        };
+        match self.trainer.is_sharded() {
+            // Ranks have clocks of their own.
+            true => self.job.ranks.said_by_first(due),
+            false => Ok(due),
+        }
+    }
+
+    /// Takes a snapshot, but of a state that is not finite; then writes the record.
+    pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        self.tried = Instant::now();
+        let (trainer, sharded) = (&self.trainer, self.trainer.is_sharded());
+        if self.files.is_none() && !sharded {
+            return Ok(());
+        }
+        let mut found = trainer.not_finite()?;
+        if sharded {
+            found = self.job.ranks.first(found)?;
+        }
+        if let Some(what) = found {
+            observer.snapshot_withheld(trainer.steps_done(), &what);
+            return self.write_record(observer);
+        }
+        if let Some(files) = &mut self.files {
+            files.take_snapshot(
+                &self.fingerprint,
+                &self.progress,
+                |to| trainer.save(to),
+                &mut |notice| observer.notified(notice),
+            );
+        }
+        if sharded {
+            trainer.end_save().map_err(RunError::from)?;
+        }
+        self.write_record(observer)
+    }
+
+    /// Writes the record of a run that goes on.
+    pub(super) fn write_record(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        if self.files.is_none() {
+            return Ok(());
+        }
+        let record = self.record(self.predicted_plain(), true)?;
+        if let Some(files) = &mut self.files {
+            files.write_record(&record, &mut |notice| observer.notified(notice));
+        }
+        Ok(())
+    }
+
+    /// What a later run continues from is written before an error ends the run: a snapshot, where the model is `whole`. Files
+    /// that cannot be written are not the error to tell.
+    pub(super) fn ended(
+        &mut self,
+        error: RunError,
+        whole: bool,
+        observer: &mut dyn Observer,
+    ) -> RunError {
+        let ranks = &self.job.ranks;
+        let saves = match self.trainer.is_sharded() {
+            // That takes all ranks.
+            true => ranks.ends_with_others() && ranks.all(whole).unwrap_or(false),
+            false => whole,
+        };
+        let _ = match saves {
+            true => self.save(observer),
+            false => self.write_record(observer),
+        };
+        error
+    }
+}

@@ -1,0 +1,184 @@
+//! What comes before a run's first step.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{
+    super::{Job, Observer, RunError, prepare::Built, subject::Subject},
+    PHASED_STEPS, Session,
+    growth::GrowthWatch,
+    reserve,
+};
+use crate::{
+    RunDirError,
+    device::{DeviceId, OpenDevice},
+    fingerprint::fingerprint,
+    model::tie::tie,
+    run_dir::{Locked, Notice, RunDir, RunFiles},
+    snapshot::Snapshot,
+    step_times::StepTimes,
+    trainer::Trainer,
+    weights,
+};
+
+impl<'a> Session<'a> {
+    /// Builds the model, measures it and makes the plan.
+    pub(in super::super) fn prepare(
+        job: &'a Job<'a>,
+        id: DeviceId,
+        OpenDevice { device, meter }: OpenDevice,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, RunError> {
+        let settings = job.settings;
+        let fingerprint = fingerprint(job.model, settings, job.train);
+        let ranks = &job.ranks;
+        let mut times = StepTimes::new();
+        let exchange_times = (!ranks.is_alone()).then(StepTimes::new);
+        let opened = ranks.check(job).map_err(RunError::from);
+        let opened = opened.and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
+        let (files, snapshot) = ranks.settled(opened)?;
+        ranks.settled(ranks.agree(job, &fingerprint))?;
+        let mut snapshot = ranks.settled(ranks.snapshot(snapshot))?;
+        let progress = snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.progress().clone())
+            .unwrap_or_default();
+
+        let built = Built::new(job, &device).and_then(|mut built| {
+            if let Some(snapshot) = &mut snapshot {
+                built.model = snapshot.restore(built.model)?;
+            } else if let Some(path) = &job.weights {
+                built.model = weights::read(built.model, path)?;
+            }
+            Ok(built)
+        });
+        let mut built = ranks.settled(built)?;
+        built.model = ranks.parameters(built.model)?;
+        // What was read is a tensor of its own in each place.
+        tie(&mut built.model);
+        // Before the measurement, which counts as held what a tracker takes.
+        let tracker = job
+            .track
+            .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
+        let subject = Subject::of(job, built, &device, &meter, observer);
+        let (built, mut subject) = ranks.settled(subject)?;
+        let engine = subject.plan(job, &job.schedule).and_then(|planned| {
+            observer.planned(&planned);
+            if let Some(free) = job.free.filter(|free| planned.peak > *free) {
+                return Err(RunError::NotEnough {
+                    peak: planned.peak,
+                    free,
+                    total: job.total,
+                });
+            }
+            let engine = subject.engine(job, &planned)?;
+            Ok((planned, engine))
+        });
+        let (planned, engine) = ranks.settled(engine)?;
+        ranks.note(|record| {
+            record.batch = job.part().len();
+            record.budget_bytes = planned.budget;
+            record.predicted_peak_bytes = planned.peak;
+        });
+        meter.keep_reserve(reserve(&engine));
+        let on_gpu = meter.read().reserved_bytes.is_some();
+        let Built {
+            model,
+            shape,
+            batches,
+            labels,
+        } = built;
+        let trainer = Trainer::new(
+            model,
+            shape.output(),
+            engine,
+            settings.clone(),
+            Arc::clone(&meter),
+            device,
+        );
+        // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
+        let resumed_at = snapshot.is_some().then_some(progress.steps);
+        let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
+            let trainer = trainer
+                .bounded(planned.budget, planned.count, planned.peak)
+                .among(ranks.clone(), subject.shards(&planned));
+            Ok(match &mut snapshot {
+                Some(snapshot) => trainer.resumed(progress.steps, snapshot)?,
+                None => trainer,
+            })
+        });
+        let trainer = ranks.settled(trainer)?;
+        Ok(Self {
+            job,
+            device: id,
+            meter,
+            batches,
+            planned,
+            trainer,
+            phases: Vec::new(),
+            // On a GPU, what phases change is compared with it where memory grows.
+            traced: (files.is_some() || on_gpu)
+                .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
+            trace: Vec::new(),
+            exchanges: Vec::new(),
+            tracker,
+            progress,
+            times,
+            exchange_times,
+            resumed_at,
+            fingerprint,
+            files,
+            stages: labels.into_iter().map(|label| label.name).collect(),
+            nonfinite_steps: 0,
+            overflow_steps: 0,
+            subject,
+            within: None,
+            replans: 0,
+            // The traced step is the last of them.
+            growth: GrowthWatch::new(PHASED_STEPS + 1),
+            tried: Instant::now(),
+        })
+    }
+}
+
+/// The run's files, if it leaves any, and the snapshot that it goes on from. Times of steps that were done are added to
+/// `times`.
+fn open_run_dir(
+    job: &Job<'_>,
+    fingerprint: &str,
+    times: &mut StepTimes,
+    observer: &mut dyn Observer,
+) -> Result<(Option<RunFiles>, Option<Snapshot>), RunError> {
+    let (locked, snapshot) = match &job.run_dir {
+        None => return Ok((None, None)),
+        Some(RunDir::New(folder)) => (Locked::new_run(folder)?, None),
+        Some(RunDir::Resume(folder)) => {
+            let (locked, snapshot) = Locked::resumed(folder, |damaged| {
+                observer.notified(&Notice::Damaged(damaged));
+            })?;
+            match &snapshot {
+                Some(snapshot) => snapshot.check(fingerprint, job.settings.steps)?,
+                None => observer.notified(&Notice::BeginsAgain(folder)),
+            }
+            (locked, snapshot)
+        }
+    };
+    let steps = job.settings.steps;
+    let done = snapshot
+        .as_ref()
+        .map_or(0, |snapshot| snapshot.progress().steps);
+    // A run that was stopped right after its last step has left the rest to be done.
+    if let Some(run_dir) = &job.run_dir
+        && done == steps
+        && locked.has_finished(steps)
+    {
+        return Err(RunDirError::Finished {
+            path: run_dir.folder().to_path_buf(),
+            steps,
+        }
+        .into());
+    }
+    let files = locked.open(job.keep_snapshots, done, |step| {
+        times.add(step.step_s, step.step > 1);
+    })?;
+    Ok((Some(files), snapshot))
+}

@@ -1,0 +1,174 @@
+//! Why a run could not be.
+
+use rekindle_plan::{Bytes, PlanError, Violation};
+use thiserror::Error;
+
+use super::OutOfMemory;
+use crate::{
+    chunks::LossChunksRefused,
+    data::{DataError, error::Blame},
+    device::DeviceError,
+    model::{build::BuildError, largest::LargestTensor, shape_error::ShapeError},
+    nonfinite::NonFinite,
+    ranks::RanksRefused,
+    run_dir_error::RunDirError,
+    train_error::{TrainError, of_another_rank, of_network},
+    update::UpdateRefused,
+    weights::WeightsError,
+};
+use rekindle::{executor::StepError, record::RecordError};
+
+/// A run that could not be.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// A layer cannot take its input.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The model cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The step cannot be recorded.
+    #[error(transparent)]
+    Recorded(#[from] RecordError),
+    /// The data cannot fill a batch.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The schedule that was given does not fit the model.
+    #[error("the schedule does not fit the model: {0}")]
+    Schedule(#[from] Violation),
+    /// The schedule that was given was made for another model.
+    #[error("{0}")]
+    OtherModel(String),
+    /// The schedule that was given takes more than the budget it came with.
+    #[error(
+        "the plan takes {peak} here, more than its budget of {budget}: make it anew for this device"
+    )]
+    OverBudget {
+        /// What it takes on the chain as it was measured now.
+        peak: Bytes,
+        /// The budget.
+        budget: Bytes,
+    },
+    /// The plan takes more than the machine can give.
+    #[error("the plan takes {peak}, but only {free}{} can be had", of_total(.total))]
+    NotEnough {
+        /// What it takes.
+        peak: Bytes,
+        /// What can be had.
+        free: Bytes,
+        /// All there is, where that is known.
+        total: Option<Bytes>,
+    },
+    /// One tensor is larger than any buffer of the device. No plan changes that.
+    #[error(
+        "{} takes {}, but one buffer of this device holds {limit} at most", tensor.role, tensor.bytes
+    )]
+    TensorTooLarge {
+        /// The largest tensor.
+        tensor: LargestTensor,
+        /// The most that a buffer may take.
+        limit: Bytes,
+    },
+    /// Memory ran out in a step, and no smaller plan helps.
+    #[error(transparent)]
+    OutOfMemory(Box<OutOfMemory>),
+    /// Parameters cannot be updated when the settings say.
+    #[error(transparent)]
+    Update(#[from] UpdateRefused),
+    /// The loss cannot run in chunks.
+    #[error(transparent)]
+    LossChunks(#[from] LossChunksRefused),
+    /// A step could not run.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The loss or a gradient is not finite, and the settings stop there: the state is that before the step.
+    #[error(
+        "the loss of step {} is {}{}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
+         optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage),
+         found.scaled()
+    )]
+    NonFinite {
+        /// What was found.
+        found: Box<NonFinite>,
+        /// The epoch of its batch, from 1.
+        epoch: usize,
+        /// The batch within its epoch, from 1.
+        batch: usize,
+        /// The stage of the first gradient that is not finite.
+        stage: Option<String>,
+    },
+    /// A step could not run or cannot be trusted, for a reason that lies in one stage.
+    #[error("in `{name}`: {source}")]
+    Stage {
+        /// The stage's name.
+        name: String,
+        /// What is wrong.
+        source: StepError,
+    },
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The run's folder cannot be used.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// The weights to start from cannot be used.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// Several ranks cannot share the job.
+    #[error(transparent)]
+    Ranks(#[from] RanksRefused),
+    /// Another rank could not go on, which says why, and all end.
+    #[error("another rank could not go on")]
+    OtherRank,
+}
+
+fn of_total(total: &Option<Bytes>) -> String {
+    total.map_or_else(String::new, |total| format!(" of {total}"))
+}
+
+fn in_stage(found: &NonFinite, stage: &Option<String>) -> String {
+    match (&found.gradient, stage) {
+        (Some((_, path)), Some(stage)) => {
+            format!(
+                ", and the first gradient that is not finite is that of `{path}` in stage `{stage}`"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+impl RunError {
+    /// Whether another rank says why.
+    pub(crate) fn is_of_another_rank(&self) -> bool {
+        match self {
+            Self::OtherRank => true,
+            Self::Train(error) => error.is_of_another_rank(),
+            Self::Recorded(error) => of_another_rank(error),
+            _ => false,
+        }
+    }
+
+    /// Whether ranks can no longer talk to each other.
+    pub(crate) fn is_of_network(&self) -> bool {
+        match self {
+            Self::Train(error) => error.is_of_network(),
+            Self::Recorded(error) => of_network(error),
+            _ => false,
+        }
+    }
+
+    /// Whether the system refused a file, rather than a file or a setting being wrong.
+    #[must_use]
+    pub fn is_refused_file(&self) -> bool {
+        let blame = match self {
+            Self::Data(error) => error.blame(),
+            Self::RunDir(error) => error.blame(),
+            Self::Weights(WeightsError::Refused { .. }) => Blame::System,
+            _ => Blame::Content,
+        };
+        blame == Blame::System
+    }
+}
