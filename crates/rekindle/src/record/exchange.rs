@@ -111,6 +111,16 @@ impl ExchangeReading {
         self.waited + self.taken + self.returned + self.means + self.parameters
     }
 
+    /// Adds what a later part of the step took; what the network did is that of the later one.
+    pub fn add_part(&mut self, part: Self) {
+        self.waited += part.waited;
+        self.taken += part.taken;
+        self.returned += part.returned;
+        self.means += part.means;
+        self.parameters += part.parameters;
+        self.operations = part.operations;
+    }
+
     /// Adds that updated parameters were sent, until so long after the step began.
     pub fn add_shared(&mut self, shared: SharedReading, until: Duration) {
         self.parameters += shared.took;
