@@ -47,7 +47,7 @@ pub(crate) use device_batch::step_batch;
 pub use device_batch::to_device;
 
 /// A model, its optimizer and its schedule.
-pub struct Trainer {
+pub(super) struct Trainer {
     model: Sequential<Stage>,
     optimizer: AnyOptimizer,
     engine: Engine,
@@ -62,23 +62,22 @@ pub struct Trainer {
 }
 
 /// What one optimizer step did.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StepReport {
+pub(super) struct StepReport {
     /// Loss, accuracy, time.
-    pub record: StepRecord,
+    pub(super) record: StepRecord,
     /// Memory by phase.
-    pub phases: Vec<PhaseReading>,
+    pub(super) phases: Vec<PhaseReading>,
     /// Memory after every action of the schedule, where the step was [traced](Trainer::trace_next_step).
-    pub trace: Vec<TraceEntry>,
+    pub(super) trace: Vec<TraceEntry>,
     /// What the exchange took, where [ranks](crate::ranks) share the step: of all parts together, with what the network did
     /// in the last.
-    pub exchange: Option<ExchangeReading>,
+    pub(super) exchange: Option<ExchangeReading>,
     /// What came and what went, where the step was tracked.
-    pub moments: Vec<TrackedMoment>,
+    pub(super) moments: Vec<TrackedMoment>,
     /// What of the step is not finite, where the settings go on all the same.
-    pub nonfinite: Option<NonFinite>,
+    pub(super) nonfinite: Option<NonFinite>,
     /// What was short in an update, which cannot be taken back and got what was kept in reserve.
-    pub short: Option<Shortage>,
+    pub(super) short: Option<Shortage>,
 }
 
 impl Trainer {
@@ -128,8 +127,7 @@ impl Trainer {
     }
 
     /// Steps done so far.
-    #[must_use]
-    pub fn steps_done(&self) -> usize {
+    pub(super) fn steps_done(&self) -> usize {
         self.steps_done
     }
 
@@ -140,7 +138,7 @@ impl Trainer {
 
     /// What the next step's loss is multiplied by, where it is scaled.
     pub(super) fn loss_scale(&self) -> Option<f64> {
-        self.optimizer.scaler().scale()
+        self.optimizer.scaler.scale()
     }
 
     /// What runs the steps.
@@ -149,7 +147,7 @@ impl Trainer {
     }
 
     /// Traces the next step, which takes longer for it.
-    pub fn trace_next_step(&mut self) {
+    pub(super) fn trace_next_step(&mut self) {
         self.engine.trace(true, &*self.meter);
     }
 
@@ -175,7 +173,7 @@ impl Trainer {
     ///
     /// If the schedule or a batch does not fit the model, there is no batch, the device fails, or something is not finite
     /// and the settings stop there. The model, its statistics and the optimizer are then what they were.
-    pub fn step(
+    pub(super) fn step(
         &mut self,
         parts: impl ExactSizeIterator<Item = Batch>,
     ) -> Result<StepReport, TrainError> {
@@ -211,37 +209,27 @@ impl Trainer {
                 return Err(error.or_shortage());
             }
         };
-        let Parts {
-            gradients,
-            squares,
-            loss,
-            peak,
-            mut phases,
-            mut trace,
-            mut exchange,
-            ..
-        } = parts;
         let loss_scale = self.loss_scale();
         let left_out = |found: &&NonFinite| found.handled == OnNonFinite::Skip;
         let skipped = nonfinite.as_ref().filter(left_out);
         if let Some(found) = skipped {
-            drop(gradients);
+            drop(parts.gradients);
             self.model = before.put_back(self.take_model());
             if found.lower_scale.is_some() {
-                self.optimizer.scaler_mut().overflowed();
+                self.optimizer.scaler.overflowed();
             }
         } else {
             drop(before);
             if self.engine.update() == Update::After {
                 let begun = Instant::now();
-                let shared = self.update(rate, gradients, squares)?;
-                if let (Some(shared), Some(exchange)) = (shared, &mut exchange) {
-                    let before = trace.last().map(|last| last.done_at);
+                let shared = self.update(rate, parts.gradients, parts.squares)?;
+                if let (Some(shared), Some(exchange)) = (shared, &mut parts.exchange) {
+                    let before = parts.trace.last().map(|last| last.done_at);
                     let until = before.unwrap_or_default() + begun.elapsed();
                     exchange.add_shared(shared, until);
                 }
             }
-            self.optimizer.scaler_mut().updated();
+            self.optimizer.scaler.updated();
         }
         after.end(Phase::Optimizer);
         let moments = self.tracker.take().map_or(Vec::new(), |tracker| {
@@ -254,13 +242,14 @@ impl Trainer {
         if self.bound.settled.is_none() {
             self.bound.settled = Some(self.meter.read().in_use_bytes);
         }
-        let short = self.shortage(peak);
+        let short = self.shortage(parts.peak);
         let update = after.finish();
-        trace.extend(self.traced_update(trace.last(), update.first()));
-        phases.extend(update);
+        let traced = self.traced_update(parts.trace.last(), update.first());
+        parts.trace.extend(traced);
+        parts.phases.extend(update);
         let record = StepRecord {
             step: self.steps_done,
-            loss,
+            loss: parts.loss,
             accuracy: tally.accuracy(),
             learning_rate: rate,
             step_s: Seconds(started.elapsed().as_secs_f64()),
@@ -269,9 +258,9 @@ impl Trainer {
         };
         Ok(StepReport {
             record,
-            phases,
-            trace,
-            exchange,
+            phases: parts.phases,
+            trace: parts.trace,
+            exchange: parts.exchange,
             moments,
             nonfinite,
             short,
@@ -302,7 +291,7 @@ impl Trainer {
         if parts.loss.is_finite() && gradient.is_none() {
             return Ok(None);
         }
-        let scaler = self.optimizer.scaler();
+        let scaler = &self.optimizer.scaler;
         let lower_scale = scaler.lower().filter(|_| parts.loss.is_finite());
         let found = NonFinite {
             step: self.steps_done + 1,
@@ -387,8 +376,7 @@ impl Trainer {
     }
 
     /// How often pools were trimmed so that they stayed within the budget.
-    #[must_use]
-    pub fn trims(&self) -> u64 {
+    pub(super) fn trims(&self) -> u64 {
         self.engine.trims()
     }
 }

@@ -98,17 +98,16 @@ impl Trainer {
         }
         self.meter.trim();
         let device = self.device.clone().without_autodiff();
-        let mut left = self.engine.first_update().0;
-        let mut held = Vec::new();
-        while left > 0 {
-            let part = left.min(TRIAL_BYTES);
-            let values = part.div_ceil(size_of::<f32>() as u64) as usize;
-            held.push(Tensor::<1>::empty([values], &device));
-            left -= part;
-        }
-        let had = held
+        let bytes = self.engine.first_update().0;
+        let held = (0..bytes).step_by(TRIAL_BYTES as usize).map(|at| {
+            let part = TRIAL_BYTES.min(bytes - at);
+            Tensor::<1>::empty([part.div_ceil(size_of::<f32>() as u64) as usize], &device)
+        });
+        let held: Vec<_> = held.collect();
+        let mut read = held
             .iter()
-            .try_for_each(|part| finite::read(part.clone().slice(0..1)).map(drop));
+            .map(|part| finite::read(part.clone().slice(0..1)));
+        let had = read.try_for_each(|value| value.map(drop));
         drop(held);
         self.meter.trim();
         had

@@ -12,11 +12,7 @@ use crate::{
     train_error::TrainError,
 };
 
-/// Moves a batch to the device as a step takes it.
-///
-/// # Errors
-///
-/// As [`to_device`].
+/// Moves a batch [to the device](to_device) as a step takes it.
 pub(crate) fn step_batch(
     batch: Batch,
     dtype: Dtype,

@@ -10,11 +10,10 @@ use crate::{
 impl Trainer {
     /// Mean loss and accuracy over batches, and over those of all ranks, with dropout off and batch normalisation by its
     /// running statistics.
-    ///
-    /// # Errors
-    ///
-    /// If a batch does not fit the model, or the device fails.
-    pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> Result<EvalRecord, TrainError> {
+    pub(crate) fn evaluate(
+        &self,
+        batches: impl Iterator<Item = Batch>,
+    ) -> Result<EvalRecord, TrainError> {
         let own = self.evaluated(batches);
         let all = self.ranks.tell(own, || self.counted_peak())?;
         Ok(EvalRecord {

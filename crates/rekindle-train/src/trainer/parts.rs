@@ -74,7 +74,7 @@ impl Trainer {
     ) -> Result<Part, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         self.engine.make_room(batch.bytes(self.settings.dtype));
-        let scaler = self.optimizer.scaler();
+        let scaler = &self.optimizer.scaler;
         let batch = step_batch(batch, self.settings.dtype, scaler, &self.device)?;
         if let Some(tracker) = &self.tracker {
             tracker.batch();

@@ -11,10 +11,6 @@ const PLAIN_STEPS: usize = 6;
 impl Trainer {
     /// Goes on for a few steps that recompute nothing, like the run's own in everything else, each on `parts`: the highest
     /// peaks, and the times of all but the first. Steps after it recompute nothing.
-    ///
-    /// # Errors
-    ///
-    /// As [`step`](Self::step).
     pub(crate) fn plain_steps<P: ExactSizeIterator<Item = Batch>>(
         &mut self,
         parts: impl Fn() -> P,
