@@ -10,7 +10,7 @@
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{FloatDType, Tensor},
+    tensor::{FloatDType, Tensor, kind::Basic},
 };
 
 use super::train_error::TrainError;
@@ -42,7 +42,7 @@ pub(super) fn first_value(module: &impl Module) -> Result<Option<String>, TrainE
 }
 
 /// A tensor's number.
-pub(super) fn read(tensor: Tensor<1>) -> Result<f64, TrainError> {
+pub(super) fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<f64, TrainError> {
     let data = tensor.try_into_data();
     let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
     Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))

@@ -8,7 +8,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write},
     marker::PhantomData,
-    path::Path,
+    path::{Path, PathBuf},
     str::Split,
 };
 
@@ -111,6 +111,7 @@ impl Row for EvalRecord {
 /// A file that rows are appended to.
 #[derive(Debug)]
 pub(super) struct History<R> {
+    path: PathBuf,
     file: File,
     /// Bytes that are whole lines.
     len: u64,
@@ -150,6 +151,7 @@ impl<R: Row> History<R> {
             len
         };
         let mut history = Self {
+            path: path.to_path_buf(),
             file,
             len,
             pending: String::with_capacity(PENDING),
@@ -158,27 +160,28 @@ impl<R: Row> History<R> {
         if len == 0 {
             history.pending.push_str(R::COLUMNS);
         }
-        history
-            .cut()
-            .and_then(|()| history.flush())
-            .map_err(RunDirError::refused(path, "written"))?;
-        Ok(history)
+        let begun = history.cut().and_then(|()| history.flush());
+        begun.map_err(history.refused()).map(|()| history)
     }
 
     /// Adds a row, after those that could not be written before. What cannot be written waits for the next row, or
     /// is lost where too much waits already.
-    pub(super) fn append(&mut self, row: &R) -> io::Result<()> {
+    pub(super) fn append(&mut self, row: &R) -> Result<(), RunDirError> {
         if self.pending.len() + LONGEST_LINE as usize <= PENDING {
             row.write(&mut self.pending);
             self.pending.push('\n');
         }
-        self.flush()
+        self.flush().map_err(self.refused())
     }
 
     /// Waits until the disk has it.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
-        self.flush()?;
-        self.file.sync_data()
+    pub(super) fn sync(&mut self) -> Result<(), RunDirError> {
+        let synced = self.flush().and_then(|()| self.file.sync_data());
+        synced.map_err(self.refused())
+    }
+
+    fn refused(&self) -> impl FnOnce(io::Error) -> RunDirError {
+        RunDirError::refused(&self.path, "written")
     }
 
     fn flush(&mut self) -> io::Result<()> {

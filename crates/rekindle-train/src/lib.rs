@@ -75,7 +75,7 @@ pub use run_dir_error::RunDirError;
 #[cfg(fuzzing)]
 pub use snapshot::fuzz_snapshot;
 pub use train_error::TrainError;
-pub use trainer::{StepReport, Trainer, to_device};
+pub use trainer::to_device;
 pub use weights::WeightsError;
 #[cfg(fuzzing)]
 pub use weights::fuzz_weights;

@@ -15,11 +15,12 @@
 //! Once a run trains, a file that cannot be written does not end it: the observer gets a [`Notice`], and the file is
 //! written at the next occasion.
 
+mod notice;
+mod snapshot_every;
+
 use std::{
-    fmt, fs, io,
+    fs, io,
     path::{Path, PathBuf},
-    str::FromStr,
-    time::Duration,
 };
 
 use burn::module::Module;
@@ -34,6 +35,8 @@ use super::{
     snapshots::{self, Snapshots},
     weights,
 };
+pub use notice::{Notice, RunFile};
+pub use snapshot_every::SnapshotEvery;
 
 const RECORD: &str = "run.json";
 const HISTORY: &str = "history.csv";
@@ -55,133 +58,6 @@ impl RunDir {
     pub fn folder(&self) -> &Path {
         match self {
             Self::New(folder) | Self::Resume(folder) => folder,
-        }
-    }
-}
-
-/// When a run with a folder takes snapshots. One more is always taken after the best evaluation so far, after the last
-/// step, and when the observer stops the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SnapshotEvery {
-    /// After so many steps.
-    Steps(usize),
-    /// After the first step that ends so long after the snapshot before.
-    Time(Duration),
-}
-
-impl Default for SnapshotEvery {
-    fn default() -> Self {
-        Self::Time(Duration::from_secs(600))
-    }
-}
-
-/// As it is typed: `500`, or a time in the largest unit of which it is a whole number.
-impl fmt::Display for SnapshotEvery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = match self {
-            Self::Steps(steps) => return write!(f, "{steps}"),
-            Self::Time(time) => time.as_secs(),
-        };
-        let mut units = [("h", 3_600), ("min", 60)].into_iter();
-        let whole = units.find(|(_, unit)| seconds % unit == 0);
-        let (name, unit) = whole.unwrap_or(("s", 1));
-        write!(f, "{}{name}", seconds / unit)
-    }
-}
-
-impl FromStr for SnapshotEvery {
-    type Err = String;
-
-    /// Reads a time such as `90s`, `10min` or `2h`, or a number of steps.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-        let number: Option<u64> = digits.parse().ok().filter(|&number| number > 0);
-        let every = number.and_then(|number| {
-            let seconds = match text[digits.len()..].trim_start() {
-                "" => return usize::try_from(number).ok().map(Self::Steps),
-                "s" => 1,
-                "min" => 60,
-                "h" => 3_600,
-                _ => return None,
-            };
-            Some(Self::Time(Duration::from_secs(
-                number.checked_mul(seconds)?,
-            )))
-        });
-        every.ok_or_else(|| format!("{text:?} is not a time such as \"90s\", \"10min\" or \"2h\""))
-    }
-}
-
-/// A file of a run's folder, as messages call it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RunFile {
-    /// What a run goes on from.
-    Snapshot,
-    /// `history.csv`.
-    History,
-    /// `evaluations.csv`.
-    Evaluations,
-    /// `run.json`.
-    Record,
-    /// `weights.safetensors`.
-    Weights,
-}
-
-impl fmt::Display for RunFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Snapshot => "the snapshot",
-            Self::History => "the history",
-            Self::Evaluations => "the history of evaluations",
-            Self::Record => "the record",
-            Self::Weights => "the weights",
-        })
-    }
-}
-
-/// What a user should know of the run's folder, and that does not end the run.
-#[derive(Debug)]
-pub enum Notice<'a> {
-    /// A file could not be written; said once for each reason, until it can be.
-    NotWritten(RunFile, &'a RunDirError),
-    /// A file could not be written before, and was now.
-    WrittenAgain(RunFile),
-    /// The disk is full, and the snapshot of this step was removed so that something newer could be written. Said once.
-    MadeRoom(usize),
-    /// A snapshot is damaged, and the one before is tried.
-    Damaged(&'a RunDirError),
-    /// Memory ran out in a step that had updated some parameters: the run goes on from the snapshot of an earlier one.
-    WentBack {
-        /// The step, from 1.
-        failed: usize,
-        /// The snapshot's.
-        to: usize,
-    },
-    /// The run that is resumed was stopped before its first snapshot, and begins again.
-    BeginsAgain(&'a Path),
-}
-
-impl fmt::Display for Notice<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotWritten(_, error) => {
-                write!(f, "{error}; the run continues and tries again later")
-            }
-            Self::WrittenAgain(file) => write!(f, "{file} could be written now"),
-            Self::MadeRoom(step) => write!(
-                f,
-                "the disk is full: the snapshot of step {step} was removed to make room, and so will be others but the newest"
-            ),
-            Self::Damaged(error) => write!(f, "{error}; the snapshot before it is used"),
-            Self::WentBack { failed, to } => write!(
-                f,
-                "step {failed} ran out of memory after some of its updates: back to the snapshot of step {to}"
-            ),
-            Self::BeginsAgain(folder) => write!(
-                f,
-                "{}: the run was stopped before its first snapshot and begins again",
-                folder.display()
-            ),
         }
     }
 }
@@ -220,6 +96,9 @@ pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, RunDirError> {
 pub fn read_evaluations(folder: &Path) -> Result<Vec<EvalRecord>, RunDirError> {
     history::read(&folder.join(EVALUATIONS))
 }
+
+/// Is told what a user should know.
+type Notify<'a> = dyn FnMut(&Notice<'_>) + 'a;
 
 /// An open run folder, which no other process opens.
 pub(super) struct RunFiles {
@@ -312,7 +191,7 @@ impl RunFiles {
     /// The newest whole snapshot, if there is one: the run goes on from it, and the histories end there.
     pub(super) fn go_back(
         &mut self,
-        notify: &mut dyn FnMut(&Notice<'_>),
+        notify: &mut Notify<'_>,
     ) -> Result<Option<Snapshot>, RunDirError> {
         let snapshot = snapshots::newest(&self.folder, |error| notify(&Notice::Damaged(error)))?;
         if let Some(snapshot) = &snapshot {
@@ -327,23 +206,19 @@ impl RunFiles {
     }
 
     /// Adds a step to the history.
-    pub(super) fn stepped(&mut self, step: &StepRecord, notify: &mut dyn FnMut(&Notice<'_>)) {
+    pub(super) fn stepped(&mut self, step: &StepRecord, notify: &mut Notify<'_>) {
         let written = self.steps.append(step);
-        self.wrote_to(HISTORY, RunFile::History, written, notify);
+        self.wrote(RunFile::History, written, notify);
     }
 
     /// Adds an evaluation to its history.
-    pub(super) fn evaluated(
-        &mut self,
-        evaluation: &EvalRecord,
-        notify: &mut dyn FnMut(&Notice<'_>),
-    ) {
+    pub(super) fn evaluated(&mut self, evaluation: &EvalRecord, notify: &mut Notify<'_>) {
         let written = self.evaluations.append(evaluation);
-        self.wrote_to(EVALUATIONS, RunFile::Evaluations, written, notify);
+        self.wrote(RunFile::Evaluations, written, notify);
     }
 
     /// Replaces the record.
-    pub(super) fn write_record(&mut self, record: &RunRecord, notify: &mut dyn FnMut(&Notice<'_>)) {
+    pub(super) fn write_record(&mut self, record: &RunRecord, notify: &mut Notify<'_>) {
         let path = self.folder.join(RECORD);
         self.write(RunFile::Record, notify, |_| {
             let written = replace(&path, |out| {
@@ -360,22 +235,18 @@ impl RunFiles {
         fingerprint: &str,
         progress: &Progress,
         tensors: impl Fn(&mut SnapshotWriter<'_>) -> io::Result<()>,
-        notify: &mut dyn FnMut(&Notice<'_>),
+        notify: &mut Notify<'_>,
     ) {
         let (steps, evaluations) = (self.steps.sync(), self.evaluations.sync());
         self.write(RunFile::Snapshot, notify, |snapshots| {
             snapshots.take(fingerprint, progress, &tensors)
         });
-        self.wrote_to(HISTORY, RunFile::History, steps, notify);
-        self.wrote_to(EVALUATIONS, RunFile::Evaluations, evaluations, notify);
+        self.wrote(RunFile::History, steps, notify);
+        self.wrote(RunFile::Evaluations, evaluations, notify);
     }
 
     /// Replaces the weights.
-    pub(super) fn write_weights(
-        &mut self,
-        model: &impl Module,
-        notify: &mut dyn FnMut(&Notice<'_>),
-    ) {
+    pub(super) fn write_weights(&mut self, model: &impl Module, notify: &mut Notify<'_>) {
         let path = self.folder.join(WEIGHTS);
         self.write(RunFile::Weights, notify, |_| {
             weights::write(model, &path).map_err(RunDirError::refused(&path, "written"))
@@ -386,7 +257,7 @@ impl RunFiles {
     fn write(
         &mut self,
         file: RunFile,
-        notify: &mut dyn FnMut(&Notice<'_>),
+        notify: &mut Notify<'_>,
         mut write: impl FnMut(&mut Snapshots) -> Result<(), RunDirError>,
     ) {
         let mut written = write(&mut self.snapshots);
@@ -401,25 +272,8 @@ impl RunFiles {
         self.wrote(file, written, notify);
     }
 
-    fn wrote_to(
-        &mut self,
-        name: &str,
-        file: RunFile,
-        written: io::Result<()>,
-        notify: &mut dyn FnMut(&Notice<'_>),
-    ) {
-        let path = self.folder.join(name);
-        let written = written.map_err(RunDirError::refused(&path, "written"));
-        self.wrote(file, written, notify);
-    }
-
     /// Says what could not be written, once for each reason, and when it could be again.
-    fn wrote(
-        &mut self,
-        file: RunFile,
-        written: Result<(), RunDirError>,
-        notify: &mut dyn FnMut(&Notice<'_>),
-    ) {
+    fn wrote(&mut self, file: RunFile, written: Result<(), RunDirError>, notify: &mut Notify<'_>) {
         let before = self.unwritten.iter().position(|(other, _)| *other == file);
         let before = before.map(|place| self.unwritten.swap_remove(place));
         match written {
@@ -433,33 +287,5 @@ impl RunFiles {
                 self.unwritten.push((file, reason));
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn snapshots_are_taken_after_steps_or_times() {
-        let time = |seconds| Ok(SnapshotEvery::Time(Duration::from_secs(seconds)));
-        assert_eq!("500".parse(), Ok(SnapshotEvery::Steps(500)));
-        assert_eq!("90s".parse(), time(90));
-        assert_eq!("10min".parse(), time(600));
-        assert_eq!("2 h".parse(), time(7_200));
-        for bad in [
-            "",
-            "0",
-            "0min",
-            "min",
-            "-1s",
-            "1.5h",
-            "10m",
-            "10 min 5s",
-            "18446744073709551615h",
-        ] {
-            assert!(bad.parse::<SnapshotEvery>().is_err(), "{bad}");
-        }
-        assert_eq!(Ok(SnapshotEvery::default()), "10min".parse());
     }
 }

@@ -129,7 +129,7 @@ impl Trial<'_> {
         for step in 0..settings.steps {
             let samples = self.batches.step(step);
             let batch = train.batch(&samples[..settings.micro_batch()]);
-            let batch = step_batch(batch, settings.dtype, optimizer.scaler(), &self.device)?;
+            let batch = step_batch(batch, settings.dtype, &optimizer.scaler, &self.device)?;
             let seed = StepSeed::new(settings.seed, step as u64);
             let parts = settings.accumulate;
             let rate = settings.learning_rate.at(step, settings.steps);
@@ -148,14 +148,14 @@ impl Trial<'_> {
                 None => self.plain(&model, batch, seed),
             };
             values.losses.push(floats(loss));
-            let may_fall = optimizer.scaler().lower().is_some();
+            let may_fall = optimizer.scaler.lower().is_some();
             if may_fall && finite::first_gradient(&model, &gradients)?.is_some() {
-                optimizer.scaler_mut().overflowed();
+                optimizer.scaler.overflowed();
                 continue;
             }
             values.gradients.extend(gradients_of(&model, &gradients));
             model = optimizer.step(rate, model, gradients);
-            optimizer.scaler_mut().updated();
+            optimizer.scaler.updated();
             tie(&mut model);
         }
         values.state = state_of(&model);

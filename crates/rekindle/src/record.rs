@@ -78,7 +78,7 @@
 //! | `operation.rs` | names, work from shapes, what draws |
 //! | `measure.rs`, `measure/` | what each operation costs |
 //! | `layout.rs` | which operations cost the same |
-//! //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, to be planned elsewhere |
+//! | `profile.rs` | [`StepProfile`]: a measured step without its recording, to be planned elsewhere |
 //! | `program.rs` | a program, ready to run |
 //! | `host.rs` | tensors that wait in the host's memory, and [`measured_link`] |
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
@@ -86,7 +86,7 @@
 //! | `step.rs`, `step/` | [`Step`]: runs its program, reads memory and time, keeps plans and notices a changed step |
 //! | `update.rs`, `lent.rs` | [`Update`]: parameters updated in the backward pass, by a step that the model lends them to |
 //! | `agreement.rs` | what [ranks](crate::reduce) that share a step agree on before its first run |
-//! | `exchange.rs` | gradients summed over ranks while the backward pass runs |
+//! | `exchange.rs`, `exchange/` | gradients summed over ranks while the backward pass runs |
 //! | `exchange_cost.rs` | what that takes, measured before the first step |
 //! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |

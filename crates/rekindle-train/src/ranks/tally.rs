@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::{finite, loss::Correct, train_error::TrainError};
+
 /// What predictions came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Tally {
@@ -26,6 +28,14 @@ impl Tally {
             correct,
             loss: self.loss + other.loss,
         }
+    }
+
+    /// Adds a number of right predictions, read from the device.
+    pub(crate) fn add_correct(&mut self, correct: Correct) -> Result<(), TrainError> {
+        if let Some(correct) = correct {
+            *self.correct.get_or_insert(0) += finite::read(correct)? as i64;
+        }
+        Ok(())
     }
 
     /// Share of the predictions that are right.

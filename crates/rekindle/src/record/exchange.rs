@@ -15,14 +15,16 @@
 //! Means over ranks ([`synchronised`](crate::synchronised)) come in the order of the recording in every plan, but not between
 //! the same gradients: so buckets wait for the last of them. A rank that fails before it answers the next one with that.
 
+mod like;
+mod reading;
+
 use std::{
     collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
-use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
+use burn::tensor::{DispatchTensor, Tensor};
 use rekindle_plan::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::{
     RecordError,
@@ -30,50 +32,9 @@ use super::{
     rank::of_rank,
     recording::Recording,
 };
-use crate::reduce::{Clock, Pending, ReduceError, SharedReading};
-
-/// A complete gradient that waits for its bucket, times the share, and what it was.
-struct Piece {
-    values: Vec<f32>,
-    like: Like,
-}
-
-/// What a tensor is besides its values.
-#[derive(Clone)]
-struct Like {
-    shape: Shape,
-    dtype: DType,
-    device: Device,
-}
-
-impl Like {
-    /// A tensor's values in 32 bits, in memory of its own.
-    fn take(tensor: DispatchTensor) -> Result<(Self, Vec<f32>), RecordError> {
-        let (like, data) = of_rank!(&tensor, D => {
-            let tensor = Tensor::<D>::from_dispatch(tensor);
-            let like = Self { shape: tensor.shape(), dtype: tensor.dtype(), device: tensor.device() };
-            (like, tensor.try_into_data())
-        });
-        let wrong = |error: &dyn std::fmt::Display| RecordError::Device(error.to_string());
-        let data = data.map_err(|error| wrong(&error))?;
-        let values = data
-            .try_into_vec_as::<f32>()
-            .map_err(|error| wrong(&error))?;
-        Ok((like, values))
-    }
-
-    fn tensor(self, values: Vec<f32>) -> DispatchTensor {
-        let Self {
-            shape,
-            dtype,
-            device,
-        } = self;
-        of_rank!(@ shape.num_dims(), D => {
-            let data = TensorData::new(values, shape).convert_dtype(dtype);
-            Tensor::<D>::from_data(data, (&device, dtype)).into_dispatch()
-        })
-    }
-}
+use crate::reduce::{Clock, Pending, ReduceError};
+use like::Like;
+pub use reading::{ExchangeReading, Exchanges, NetworkReading};
 
 /// What a bucket's gradients are made into again; `None` for one that this rank does not have.
 type Likes = Vec<Option<Like>>;
@@ -86,75 +47,12 @@ struct UnderWay {
     sums: Pending<Vec<f32>>,
 }
 
-/// What the exchange of a step took.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ExchangeReading {
-    /// How long the step waited for other ranks and the network: what its computation did not hide.
-    pub waited: Duration,
-    /// How long it copied gradients to their buckets. What a device had still to compute of them is not included.
-    pub taken: Duration,
-    /// How long it copied sums back.
-    pub returned: Duration,
-    /// How long it took means over ranks ([`synchronised_batch_norm`](crate::synchronised_batch_norm)), copies included.
-    pub means: Duration,
-    /// How long ranks that share out the updates sent each other what they had updated, copies included. Of updates after the
-    /// step that comes later, with [`Shards::share`](crate::reduce::Shards::share): zero here.
-    pub parameters: Duration,
-    /// What the network did, in order.
-    pub operations: Vec<NetworkReading>,
-}
-
-impl ExchangeReading {
-    /// What it added to the step.
-    #[must_use]
-    pub fn added(&self) -> Duration {
-        self.waited + self.taken + self.returned + self.means + self.parameters
-    }
-
-    /// Adds that updated parameters were sent, until so long after the step began.
-    pub fn add_shared(&mut self, shared: SharedReading, until: Duration) {
-        self.parameters += shared.took;
-        self.operations.push(NetworkReading {
-            what: Exchanges::Parameters,
-            bytes: shared.bytes,
-            begun: until.saturating_sub(shared.took),
-            done: until,
-        });
-    }
-}
-
-/// What an operation of the network is for.
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Exchanges {
-    /// A bucket of gradients is summed.
-    Gradients,
-    /// A mean over ranks is taken.
-    Mean,
-    /// All updated parameters are sent by the ranks that have updated them.
-    Parameters,
-}
-
-/// An operation of the network in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NetworkReading {
-    /// What for.
-    pub what: Exchanges,
-    /// Bytes that the rank gave; of parameters, all that ranks sent.
-    pub bytes: Bytes,
-    /// When it was begun, from the start of the step on.
-    pub begun: Duration,
-    /// When the network was done.
-    pub done: Duration,
-}
-
 /// The exchange of one step.
 pub(super) struct Exchange<'a> {
     ranks: &'a Ranks,
     parameters: Parameters,
-    /// By their parameters' places.
-    pieces: HashMap<usize, Piece>,
+    /// Complete gradients that wait for their buckets, by their parameters' places.
+    pieces: HashMap<usize, (Like, Vec<f32>)>,
     loss: Option<(Like, f32)>,
     /// Means over ranks that were taken.
     means: usize,
@@ -214,8 +112,7 @@ impl<'a> Exchange<'a> {
     pub(super) fn mean(&mut self, own: DispatchTensor) -> Result<DispatchTensor, RecordError> {
         synchronise(&own);
         let begun = self.clock.now();
-        let (like, mut values) = Like::take(own)?;
-        scale(&mut values, self.ranks.share);
+        let (like, mut values) = Like::take(own, self.ranks.share)?;
         values.push(0.0);
         let bytes = Bytes(size_of_val(values.as_slice()) as u64);
         let mut sums = self.take_mean(values)?;
@@ -263,11 +160,8 @@ impl<'a> Exchange<'a> {
         for &place in first {
             self.take(place, value.clone())?;
         }
-        let other = self
-            .parameters
-            .other_outputs
-            .contains(&tensor)
-            .then(|| value.clone());
+        let other = self.parameters.other_outputs.contains(&tensor);
+        let other = other.then(|| value.clone());
         self.take(last, value)?;
         Ok(other)
     }
@@ -296,9 +190,8 @@ impl<'a> Exchange<'a> {
     ) -> Result<(), RecordError> {
         synchronise(&gradient);
         let started = self.clock.now();
-        let (like, mut values) = Like::take(gradient)?;
-        scale(&mut values, self.ranks.share);
-        self.pieces.insert(place, Piece { values, like });
+        let piece = Like::take(gradient, self.ranks.share)?;
+        self.pieces.insert(place, piece);
         self.begin_ready();
         self.reading.taken += self.clock.now() - started;
         Ok(())
@@ -311,11 +204,9 @@ impl<'a> Exchange<'a> {
         }
         // The last waits for the loss, and for all else that can fail.
         let (all, pieces) = (&self.ranks.buckets, &self.pieces);
-        let ready = |bucket: &Bucket| bucket.0.iter().all(|(place, _)| pieces.contains_key(place));
-        let begun = all[self.begun..all.len() - 1]
-            .iter()
-            .take_while(|bucket| ready(bucket));
-        for _ in 0..begun.count() {
+        let ready = |bucket: &&Bucket| bucket.0.iter().all(|(place, _)| pieces.contains_key(place));
+        let rest = all[self.begun..all.len() - 1].iter();
+        for _ in 0..rest.take_while(ready).count() {
             self.begin(false);
         }
     }
@@ -328,14 +219,12 @@ impl<'a> Exchange<'a> {
         let mut values = Vec::with_capacity(bucket.elements() + 2);
         let mut likes = Vec::with_capacity(bucket.0.len());
         for (place, elements) in &bucket.0 {
-            let piece = self.pieces.remove(place);
             let end = values.len() + elements;
-            let piece = piece.map(|piece| {
-                values.extend_from_slice(&piece.values);
-                piece.like
-            });
+            likes.push(self.pieces.remove(place).map(|(like, own)| {
+                values.extend(own);
+                like
+            }));
             values.resize(end, 0.0);
-            likes.push(piece);
         }
         let loss = self.loss.as_ref().filter(|_| last);
         values.extend([
@@ -353,8 +242,7 @@ impl<'a> Exchange<'a> {
     /// Begins what is left: the step has run, and this rank has not failed. `next` hands out the rest.
     pub(super) fn close(&mut self, loss: DispatchTensor) -> Result<(), RecordError> {
         let started = self.clock.now();
-        let (like, mut value) = Like::take(loss)?;
-        scale(&mut value, self.ranks.share);
+        let (like, value) = Like::take(loss, self.ranks.share)?;
         self.loss = Some((like, value.first().copied().unwrap_or_default()));
         while self.begun < self.ranks.buckets.len() {
             self.begin(false);
@@ -383,7 +271,8 @@ impl<'a> Exchange<'a> {
             *whole = *loss;
         }
         let started = self.clock.now();
-        let bucket = self.bucket_done();
+        // The bucket that was waited for.
+        let bucket = &self.ranks.buckets[self.begun - self.under_way.len() - 1];
         let mut rest = values;
         let mut gradients = Vec::with_capacity(likes.len());
         for (&(place, elements), like) in bucket.0.iter().zip(likes) {
@@ -393,11 +282,6 @@ impl<'a> Exchange<'a> {
         }
         self.reading.returned += self.clock.now() - started;
         Ok(Some(gradients))
-    }
-
-    /// The bucket that was waited for last.
-    fn bucket_done(&self) -> &Bucket {
-        &self.ranks.buckets[self.begun - self.under_way.len() - 1]
     }
 
     fn wait(&mut self) -> Result<Option<(Likes, Vec<f32>)>, RecordError> {
@@ -469,14 +353,4 @@ impl<'a> Exchange<'a> {
 fn synchronise(tensor: &DispatchTensor) {
     let device = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).device());
     let _ = device.sync();
-}
-
-/// Nothing of a rank without samples counts, whatever it computed.
-fn scale(values: &mut [f32], share: f64) {
-    for value in values {
-        *value = match share > 0.0 {
-            true => (f64::from(*value) * share) as f32,
-            false => 0.0,
-        };
-    }
 }

@@ -1,0 +1,79 @@
+//! What is said of a run's folder while the run goes on.
+
+use std::{fmt, path::Path};
+
+use crate::run_dir_error::RunDirError;
+
+/// A file of a run's folder, as messages call it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RunFile {
+    /// What a run goes on from.
+    Snapshot,
+    /// `history.csv`.
+    History,
+    /// `evaluations.csv`.
+    Evaluations,
+    /// `run.json`.
+    Record,
+    /// `weights.safetensors`.
+    Weights,
+}
+
+impl fmt::Display for RunFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Snapshot => "the snapshot",
+            Self::History => "the history",
+            Self::Evaluations => "the history of evaluations",
+            Self::Record => "the record",
+            Self::Weights => "the weights",
+        })
+    }
+}
+
+/// What a user should know of the run's folder, and that does not end the run.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// A file could not be written; said once for each reason, until it can be.
+    NotWritten(RunFile, &'a RunDirError),
+    /// A file could not be written before, and was now.
+    WrittenAgain(RunFile),
+    /// The disk is full, and the snapshot of this step was removed so that something newer could be written. Said once.
+    MadeRoom(usize),
+    /// A snapshot is damaged, and the one before is tried.
+    Damaged(&'a RunDirError),
+    /// Memory ran out in a step that had updated some parameters: the run goes on from the snapshot of an earlier one.
+    WentBack {
+        /// The step, from 1.
+        failed: usize,
+        /// The snapshot's.
+        to: usize,
+    },
+    /// The run that is resumed was stopped before its first snapshot, and begins again.
+    BeginsAgain(&'a Path),
+}
+
+impl fmt::Display for Notice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotWritten(_, error) => {
+                write!(f, "{error}; the run continues and tries again later")
+            }
+            Self::WrittenAgain(file) => write!(f, "{file} could be written now"),
+            Self::MadeRoom(step) => write!(
+                f,
+                "the disk is full: the snapshot of step {step} was removed to make room, and so will be others but the newest"
+            ),
+            Self::Damaged(error) => write!(f, "{error}; the snapshot before it is used"),
+            Self::WentBack { failed, to } => write!(
+                f,
+                "step {failed} ran out of memory after some of its updates: back to the snapshot of step {to}"
+            ),
+            Self::BeginsAgain(folder) => write!(
+                f,
+                "{}: the run was stopped before its first snapshot and begins again",
+                folder.display()
+            ),
+        }
+    }
+}

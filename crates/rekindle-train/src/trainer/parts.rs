@@ -1,0 +1,133 @@
+//! Forward, loss and backward of a batch, part by part.
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::Tensor,
+};
+use rekindle::{
+    dtype::Dtype,
+    executor::TraceEntry,
+    meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
+    record::{ExchangeReading, Update},
+    seed::StepSeed,
+};
+
+use super::{Trainer, step_batch};
+use crate::{data::batch::Batch, engine::Part, finite, ranks::Tally, train_error::TrainError};
+
+/// What the parts of a batch give together; phases and trace are those of the last.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub(super) gradients: GradientsParams,
+    /// The sum of their squares, once it is known, where they are clipped by it.
+    pub(super) squares: Option<f64>,
+    pub(super) loss: f64,
+    pub(super) tally: Tally,
+    pub(super) peak: PeakMemory,
+    pub(super) phases: Vec<PhaseReading>,
+    pub(super) trace: Vec<TraceEntry>,
+    pub(super) exchange: Option<ExchangeReading>,
+}
+
+impl Trainer {
+    /// Runs all parts, with the update where it belongs to the backward.
+    pub(super) fn parts(
+        &mut self,
+        parts: impl ExactSizeIterator<Item = Batch>,
+        rate: f64,
+    ) -> Result<Parts, TrainError> {
+        let count = parts.len();
+        let scale = self.loss_scale().unwrap_or(1.0);
+        let mut all = Parts {
+            peak: self.no_peak(),
+            ..Parts::default()
+        };
+        for (part, batch) in parts.enumerate() {
+            all.tally.samples += batch.samples();
+            all.tally.predictions += batch.targets.len();
+            let run = self.steps_done * count + part;
+            let part = self.run_part(batch, run as u64, count, rate)?;
+            match count {
+                1 => all.gradients = part.gradients,
+                _ => accumulate(&self.model, &mut all.gradients, part.gradients),
+            }
+            all.loss += finite::read(part.loss)? / scale;
+            all.tally.add_correct(part.correct)?;
+            raise(&mut all.peak, &part.phases);
+            all.phases = part.phases;
+            all.trace = part.trace;
+            if let Some(part) = part.exchange {
+                all.exchange.get_or_insert_default().add_part(part);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Runs one of `count` equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
+    fn run_part(
+        &mut self,
+        batch: Batch,
+        run: u64,
+        count: usize,
+        rate: f64,
+    ) -> Result<Part, TrainError> {
+        let mut before = PhaseRecorder::start(Some(&*self.meter));
+        self.engine.make_room(batch.bytes(self.settings.dtype));
+        let scaler = &self.optimizer.scaler;
+        let batch = step_batch(batch, self.settings.dtype, scaler, &self.device)?;
+        if let Some(tracker) = &self.tracker {
+            tracker.batch();
+        }
+        before.end(Phase::ZeroGrad);
+        let seed = StepSeed::new(self.settings.seed, run).of_rank(self.ranks.rank());
+        let (engine, device) = (&self.engine, &self.device);
+        let mut part = match engine.update() {
+            Update::After => engine.run(&self.model, batch, seed, count, device)?,
+            Update::InBackward => {
+                let update = (rate, &mut self.optimizer);
+                engine.run_updating(&mut self.model, batch, seed, update, device)?
+            }
+        };
+        part.phases.splice(0..0, before.finish());
+        Ok(part)
+    }
+
+    /// Below every peak: nothing but what the driver's context took.
+    pub(super) fn no_peak(&self) -> PeakMemory {
+        PeakMemory {
+            context_bytes: self.meter.context_bytes(),
+            ..PeakMemory::default()
+        }
+    }
+}
+
+/// Raises a peak to those of some phases.
+pub(super) fn raise(peak: &mut PeakMemory, phases: &[PhaseReading]) {
+    for PhaseReading { memory, .. } in phases {
+        peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
+        peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
+    }
+}
+
+/// Adds a part's gradients to a sum in `f32`: halves would lose what is small beside the sum, and overflow sooner.
+fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: GradientsParams) {
+    struct Add<'a> {
+        sum: &'a mut GradientsParams,
+        part: GradientsParams,
+    }
+    impl ModuleVisitor for Add<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // Taken, so that a parameter that is used twice is added once.
+            if let Some(gradient) = self.part.remove::<D>(param.id) {
+                let gradient = gradient.cast(Dtype::F32.float());
+                let sum = match self.sum.remove::<D>(param.id) {
+                    Some(sum) => sum + gradient,
+                    None => gradient,
+                };
+                self.sum.register::<D>(param.id, sum);
+            }
+        }
+    }
+    model.visit(&mut Add { sum, part });
+}

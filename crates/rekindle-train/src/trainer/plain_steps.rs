@@ -1,0 +1,30 @@
+//! Steps that recompute nothing, run for comparison.
+
+use rekindle::meter::PeakMemory;
+
+use super::{Trainer, bound::Bound, parts::raise};
+use crate::{data::batch::Batch, step_times::StepTimes, train_error::TrainError};
+
+/// How many are run.
+const PLAIN_STEPS: usize = 6;
+
+impl Trainer {
+    /// Goes on for a few steps that recompute nothing, like the run's own in everything else, each on `parts`: the highest
+    /// peaks, and the times of all but the first. Steps after it recompute nothing.
+    pub(crate) fn plain_steps<P: ExactSizeIterator<Item = Batch>>(
+        &mut self,
+        parts: impl Fn() -> P,
+    ) -> Result<(PeakMemory, StepTimes), TrainError> {
+        self.bound = Bound::default();
+        self.engine
+            .recompute_nothing(self.model.len(), &self.meter)?;
+        let mut peak = self.no_peak();
+        let mut times = StepTimes::new();
+        for step in 0..PLAIN_STEPS {
+            let report = self.step(parts())?;
+            raise(&mut peak, &report.phases);
+            times.add(report.record.step_s, step > 0);
+        }
+        Ok((peak, times))
+    }
+}
