@@ -246,7 +246,7 @@ impl ScheduleRequest {
 ///
 /// # Errors
 ///
-/// A [`RunError`]. What a run cannot write of its folder once it trains is no error: see [`Notice`].
+/// A [`RunError`]. What a run cannot write of its folder once it trains is no error: see [`Notice`](crate::run_dir::Notice).
 pub fn run(
     job: &Job<'_>,
     device: DeviceId,
