@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 /// The name of the database of kernels, inside the folder where they are kept.
 pub const DATABASE: &str = "kernels";
 
-/// The file that says for which steps kernels are chosen, beside the database.
+/// The file that says for which blocks of operations kernels are chosen, beside the database.
 const CHOSEN: &str = "chosen";
 
 static KEPT: OnceLock<PathBuf> = OnceLock::new();
@@ -43,7 +43,7 @@ fn chosen_file() -> Option<PathBuf> {
     folder.map(|folder| folder.join(CHOSEN))
 }
 
-/// Steps, by their hashes, for which kernels were chosen before.
+/// Blocks of operations, by their hashes, for which kernels were chosen before.
 pub(crate) fn chosen() -> HashSet<u64> {
     let lines = chosen_file().and_then(|file| fs::read_to_string(file).ok());
     let lines = lines.unwrap_or_default();
@@ -51,11 +51,14 @@ pub(crate) fn chosen() -> HashSet<u64> {
     hashes.filter_map(Result::ok).collect()
 }
 
-/// Notes that kernels are chosen for a step. Where that cannot be written, the next process does not know it.
-pub(crate) fn note_chosen(step: u64) {
-    let Some(file) = chosen_file() else { return };
+/// Notes that kernels are chosen for blocks. Where that cannot be written, the next process does not know it.
+pub(crate) fn note_chosen(blocks: &[u64]) {
+    let Some(file) = chosen_file().filter(|_| !blocks.is_empty()) else {
+        return;
+    };
+    let lines: String = blocks.iter().map(|one| format!("{one:016x}\n")).collect();
     let file = fs::File::options().create(true).append(true).open(file);
-    let _ = file.and_then(|mut file| file.write_all(format!("{step:016x}\n").as_bytes()));
+    let _ = file.and_then(|mut file| file.write_all(lines.as_bytes()));
 }
 
 /// How the pools serve buffers: each by its exact size. A freed buffer then serves only requests of its own size, and a

@@ -1,15 +1,22 @@
-//! What a GPU's memory holds while kernels are chosen.
+//! Choosing kernels before a program runs, in little memory.
 //!
-//! Where cubecl does not know its fastest kernel for an operation of some shape, it runs all that it has. Those for
-//! convolutions lay the windows that the kernel slides over out as a matrix, of
+//! Where cubecl does not know its fastest kernel for an operation of some shape, alone or fused with those around it, it
+//! runs all that it has, on buffers of their own, and keeps the choice. A step that fills its budget has no room for them.
+//! So a program is run *dry* before its first run: cubecl compiles its kernels and drops their launches, and a buffer
+//! takes memory only once a kernel runs on it, which only those do that are tried (`cubecl_runtime::dry_run`). Shapes,
+//! layouts in memory, fusion and clean-ups of the pools are those of the run to come; values are not.
+//!
+//! A dry run takes memory for each *block* whose kernels are not known: an operation that kernels are tried for, with those
+//! after it up to the next. That is at most what the block's operations read and make and, for a convolution, matrices
+//! of the windows that its kernel slides over (im2col), of
 //!
 //! ```text
 //! rows = batch x output positions,   columns = input channels of a group x kernel positions
 //! ```
 //!
-//! numbers (im2col), and the pools keep what each has freed. It can be many times what the step takes, and there is no way
-//! to bound it: so a budget that has no room for it is refused, as long as the kernels of a recording are not known to be
-//! chosen. Products of matrices and reductions take little more than their outputs.
+//! numbers. Where the budget has no room for all blocks, the program is run dry several times, each time further: what was
+//! chosen before takes nothing. A budget without room for a single block is refused. Which blocks are known is kept
+//! beside the kernels.
 
 use std::{
     collections::HashSet,
@@ -17,15 +24,25 @@ use std::{
     sync::{LazyLock, Mutex, PoisonError},
 };
 
-use rekindle_plan::{Bytes, graph::Graph};
+use burn::tensor::DispatchTensor;
+use rekindle_plan::Bytes;
 
-use super::{operation::flops, recording::Recording};
+use super::{
+    RecordError,
+    given::started,
+    measure::Costs,
+    operation::{flops, may_be_view, without_values},
+    operations::Recorded,
+    options::Planning,
+    program::{Prepared, Run, Turn},
+    recording::Recording,
+};
 
 /// Matrices of windows that are there at once, their columns rounded up to a power of two. Seen on the stand-in for CUDA's
 /// driver: 2 with columns as they are and 2 with columns rounded up.
 const MATRICES: f64 = 4.0;
 
-/// Recordings whose kernels are chosen.
+/// Blocks whose kernels are chosen.
 static CHOSEN: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(|| {
     #[cfg(feature = "cubecl")]
     let kept = crate::cubecl::chosen();
@@ -34,44 +51,242 @@ static CHOSEN: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(|| {
     Mutex::new(kept)
 });
 
-/// Counts in the graph what choosing kernels takes for a recording, and says whether there is anything to choose.
-pub(super) fn count(recording: &Recording, graph: &mut Graph) -> bool {
-    let chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if chosen.contains(&hash(recording)) {
-        return false;
-    }
-    let mut any = false;
-    let operations = recording.operations.iter();
-    for (one, planned) in operations.zip(&mut graph.operations) {
-        let operation = &one.kind.operation;
-        let weight = operation.inputs().nth(1);
-        let Some(weight) = weight.filter(|_| one.kind.name.starts_with("Conv")) else {
-            continue;
-        };
-        let channels = weight.shape.as_slice().first().map_or(1, |&one| one.max(1));
-        let columns = (weight.shape.num_elements() / channels).max(1);
-        // Each number of the matrix is multiplied and added once for each channel that comes out.
-        let numbers = flops(&one.kind.name, operation) / (2 * channels) as f64;
-        let rounded = numbers * columns.next_power_of_two() as f64 / columns as f64;
-        planned.temp_bytes += Bytes((MATRICES * rounded) as u64 * weight.dtype.size() as u64);
-        any = true;
-    }
-    any
+/// How a program runs, which decides what is fused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Runs {
+    /// The device is waited for after each operation, as where operations are measured.
+    Singly,
+    /// As in a step.
+    Together,
 }
 
-/// Notes that all operations of a recording have run.
-pub(super) fn note(recording: &Recording) {
-    let hash = hash(recording);
+/// An operation that kernels are tried for, with those after it up to the next.
+struct Block {
+    /// The turn of the program where it begins.
+    start: usize,
+    /// What is known once its kernels are chosen, the same in every process: equal blocks between equal ones, and the
+    /// operation by itself, whatever comes before and after.
+    hashes: [u64; 2],
+    /// What trying its kernels takes, at most.
+    bytes: Bytes,
+}
+
+/// Chooses the kernels of a program within the budget, where it bounds pools. `given` is there before the first operation.
+///
+/// # Errors
+///
+/// [`RecordError::Choosing`] if the budget has no room for it.
+pub(super) fn choose(
+    (recording, program): (&Recording, &Prepared),
+    costs: &Costs,
+    given: impl Fn() -> Result<Vec<(usize, DispatchTensor)>, RecordError>,
+    planning: &Planning,
+    runs: Runs,
+) -> Result<(), RecordError> {
+    let Some(budget) = planning.budget.filter(|_| planning.bounds_pools()) else {
+        return Ok(());
+    };
+    let new = new_blocks(recording, program, runs);
+    if new.is_empty() {
+        return Ok(());
+    }
+    let meter = &*planning.meter;
+    meter.trim();
+    let in_use = meter.context_bytes() + meter.sample();
+    let room = budget - in_use;
+    let dry = |until: usize| -> Result<(), RecordError> {
+        // Of work that is queued nothing may be dropped.
+        let _ = planning.device.sync();
+        run_dry(
+            (recording, program),
+            costs,
+            given()?,
+            planning,
+            (runs, until),
+        )?;
+        meter.trim();
+        Ok(())
+    };
+    let mut taken = Bytes::ZERO;
+    for block in &new {
+        if block.bytes > room {
+            return Err(RecordError::Choosing {
+                budget,
+                needed: in_use + block.bytes,
+            });
+        }
+        if taken + block.bytes > room {
+            dry(block.start)?;
+            taken = Bytes::ZERO;
+        }
+        taken += block.bytes;
+    }
+    dry(program.program().len())?;
+    note_blocks(&new);
+    RecordError::of_device(recording, meter)
+}
+
+/// Notes that all kernels of a program are chosen.
+pub(super) fn note(recording: &Recording, program: &Prepared, runs: Runs) {
+    note_blocks(&new_blocks(recording, program, runs));
+}
+
+fn note_blocks(blocks: &[Block]) {
     let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if chosen.insert(hash) {
-        #[cfg(feature = "cubecl")]
-        crate::cubecl::note_chosen(hash);
-    }
+    let hashes = blocks.iter().flat_map(|block| block.hashes);
+    let new: Vec<u64> = hashes.filter(|hash| chosen.insert(*hash)).collect();
+    #[cfg(feature = "cubecl")]
+    crate::cubecl::note_chosen(&new);
+    #[cfg(not(feature = "cubecl"))]
+    drop(new);
 }
 
-/// The same whatever becomes of the operations' outputs, and in every process.
-fn hash(recording: &Recording) -> u64 {
+/// Runs a program dry up to a turn. No random number is drawn.
+fn run_dry(
+    (recording, program): (&Recording, &Prepared),
+    costs: &Costs,
+    given: Vec<(usize, DispatchTensor)>,
+    planning: &Planning,
+    (runs, until): (Runs, usize),
+) -> Result<(), RecordError> {
+    #[cfg(feature = "cubecl")]
+    let _dry = cubecl_runtime::dry_run::DryRun::new();
+    let room = planning.new_room();
+    let mut started = started(recording, given)?;
+    let interpreter = started.as_mut();
+    let mut held: Vec<DispatchTensor> = Vec::new();
+    for turn in program.turns(recording).take(until) {
+        match turn {
+            Turn::Run(run) => {
+                if let Some(room) = &room {
+                    room.make(costs.taken_by(recording, run.number));
+                }
+                interpreter.run(without_values(run.operation()));
+                run.finish(interpreter, &mut |_, tensor| held.push(tensor));
+            }
+            Turn::Update(update) => update.skip(interpreter),
+            Turn::Move(one, ready) => {
+                if let Some(operation) = one.without_values() {
+                    interpreter.run(operation);
+                }
+                ready.hand_out(interpreter, &mut |_, tensor| held.push(tensor));
+            }
+        }
+        if runs == Runs::Singly {
+            let _ = planning.device.sync();
+        }
+    }
+    // What fusion holds back is launched now, or it would run for real.
+    let _ = planning.device.sync();
+    drop((started, held));
+    // Buffers that were never there must not be counted, or taken up by what runs for real.
+    planning.meter.trim();
+    Ok(())
+}
+
+/// The blocks of a program whose kernels are not known, the first of each kind.
+fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs) -> Vec<Block> {
+    let mut known = CHOSEN
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let turns = program.turns(recording).enumerate();
+    let runs_of: Vec<(usize, Run<'_>)> = turns
+        .filter_map(|(place, turn)| match turn {
+            Turn::Run(run) => Some((place, run)),
+            _ => None,
+        })
+        .collect();
+    let mut starts: Vec<usize> = (0..runs_of.len())
+        .filter(|&at| runs == Runs::Singly || is_tried(runs_of[at].1.recorded))
+        .collect();
+    starts.push(runs_of.len());
+    let mut before = 0;
+    let mut blocks = Vec::new();
+    for bounds in starts.windows(2) {
+        let (start, end) = (bounds[0], bounds[1]);
+        let around = match runs {
+            Runs::Singly => &runs_of[start..end],
+            Runs::Together => &runs_of[before..end],
+        };
+        before = start + 1;
+        let (place, first) = runs_of[start];
+        if !is_tried(first.recorded) {
+            continue;
+        }
+        let hashes = [hash(around, runs), hash_alone(first)];
+        let [new, new_alone] = hashes.map(|hash| known.insert(hash));
+        if new {
+            let windows = match new_alone {
+                true => windows(first.recorded),
+                false => Bytes::ZERO,
+            };
+            blocks.push(Block {
+                start: place,
+                hashes,
+                bytes: bytes(recording, &runs_of[start..end]) + windows,
+            });
+        }
+    }
+    blocks
+}
+
+/// Whether kernels are tried for an operation: those that do more than a little for each number that they make.
+pub(super) fn is_tried(operation: Recorded<'_>) -> bool {
+    let kind = operation.kind;
+    let made = kind.operation.outputs();
+    let made: usize = made.map(|one| one.shape.num_elements()).sum();
+    !may_be_view(&kind.name) && flops(&kind.name, &kind.operation) > made as f64
+}
+
+/// What a block's operations read and make.
+fn bytes(recording: &Recording, block: &[(usize, Run<'_>)]) -> Bytes {
+    let tensors = block.iter().flat_map(|(_, run)| run.recorded.tensors());
+    let tensors: HashSet<usize> = tensors.collect();
+    let values: u64 = tensors
+        .iter()
+        .map(|one| recording.tensors.value_bytes(*one))
+        .sum();
+    Bytes(values)
+}
+
+/// What matrices of windows take; nothing where the operation is no convolution. Convolutions are fused with nothing.
+fn windows(operation: Recorded<'_>) -> Bytes {
+    let kind = operation.kind;
+    let weight = kind.operation.inputs().nth(1);
+    let Some(weight) = weight.filter(|_| kind.name.starts_with("Conv")) else {
+        return Bytes::ZERO;
+    };
+    let channels = weight.shape.as_slice().first().map_or(1, |&one| one.max(1));
+    let columns = (weight.shape.num_elements() / channels).max(1);
+    // Each number of the matrix is multiplied and added once for each channel that comes out.
+    let numbers = flops(&kind.name, &kind.operation) / (2 * channels) as f64;
+    let rounded = numbers * columns.next_power_of_two() as f64 / columns as f64;
+    Bytes((MATRICES * rounded) as u64 * weight.dtype.size() as u64)
+}
+
+/// What an operation computes.
+fn hash_alone(run: Run<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    recording.operations.hash(&mut hasher);
+    run.recorded.kind.operation.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What is computed, in which order, and what is freed where: tensors are numbered as they appear.
+fn hash(block: &[(usize, Run<'_>)], runs: Runs) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (runs == Runs::Singly).hash(&mut hasher);
+    let mut numbers: Vec<usize> = Vec::new();
+    for (_, run) in block {
+        run.recorded.kind.operation.hash(&mut hasher);
+        for tensor in run.recorded.tensors() {
+            let place = numbers.iter().position(|one| *one == tensor);
+            let place = place.unwrap_or_else(|| {
+                numbers.push(tensor);
+                numbers.len() - 1
+            });
+            (place, run.takes(tensor)).hash(&mut hasher);
+        }
+    }
     hasher.finish()
 }

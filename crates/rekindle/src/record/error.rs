@@ -92,8 +92,8 @@ pub enum RecordError {
     },
     /// Kernels are not chosen yet, which may take more than the budget.
     #[error(
-        "kernels for this step's convolutions are not chosen yet on this GPU: all variants are tried once, which may \
-         take up to {needed}, and the budget is {budget}"
+        "kernels for this step are not chosen yet on this GPU: all variants are tried once, which may take up to {needed}, \
+         and the budget is {budget}"
     )]
     Choosing {
         /// What was asked for.

@@ -16,7 +16,9 @@ use rekindle_plan::{
     graph::{Link, Rate},
 };
 
-use super::{RecordError, bridge, bridge::Interpreter, rank::of_rank, tensors::Tensors};
+use super::{
+    RecordError, bridge, bridge::Interpreter, operation::empty, rank::of_rank, tensors::Tensors,
+};
 
 /// The most bytes that are read at once.
 const PIECE_BYTES: usize = 4 << 20;
@@ -49,6 +51,15 @@ impl Move<'_> {
         match self.offload {
             true => Bytes(bytes.min(PIECE_BYTES as u64) * 2),
             false => Bytes(bytes),
+        }
+    }
+
+    /// What the move frees or makes on the device, without values.
+    pub(super) fn without_values(self) -> Option<OperationIr> {
+        let tensor = self.tensors.last_read(self.tensor);
+        match self.offload {
+            true => self.frees.then_some(OperationIr::Drop(tensor)),
+            false => Some(empty(tensor)),
         }
     }
 

@@ -29,6 +29,7 @@ use rekindle_plan::{
 use super::{
     RecordError,
     bridge::Interpreter,
+    choosing::is_tried,
     host::Host,
     layout::Alike,
     operation::{may_be_view, nominal_seconds, without_draw},
@@ -220,6 +221,11 @@ impl Costs {
             if !group.runs.is_empty() {
                 let operation = recording.operations.get(first);
                 *cost = group.cost(&operation.kind.name, values(recording, operation));
+                // Clean-ups of the pools fall differently in each step, and cut what is fused: kernels may be tried for a part
+                // in any step, on outputs of their own.
+                if planning.bounds_pools() && is_tried(operation) {
+                    cost.temp_bytes = cost.temp_bytes.max(cost.output_bytes);
+                }
             }
         }
         let runs = LEAST_PASSES * program.program().len();

@@ -12,8 +12,16 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError, agreement::gradients, choosing, given::started, measure::Costs, options::Planning,
-    planned::Measured, program::Prepared, recording::Recording, wanted::PlanElsewhere,
+    RecordError,
+    agreement::gradients,
+    choosing::{self, Runs},
+    given::started,
+    measure::Costs,
+    options::Planning,
+    planned::Measured,
+    program::Prepared,
+    recording::Recording,
+    wanted::PlanElsewhere,
 };
 
 /// Share of a budget that the plain order must fit in, by shapes alone, to be what is measured: temporary bytes are not
@@ -42,12 +50,18 @@ impl<A> Measured<A> {
         let first = Prepared::new(&recording, first, offloaded);
         let start = || started(&recording, given.clone());
         RecordError::of_device(&recording, meter)?;
+        let by_shapes = Costs::from_shapes(&recording);
+        for runs in [Runs::Singly, Runs::Together] {
+            let program = (&recording, &first);
+            choosing::choose(program, &by_shapes, || Ok(given.clone()), planning, runs)?;
+        }
         let costs = Costs::measured(&recording, &first, start, planning, progress);
         let _ = planning.device.sync();
         RecordError::of_device(&recording, meter)?;
         let costs = costs?.with_updates(planning.updates.clone());
         if planning.has_pools() {
-            choosing::note(&recording);
+            choosing::note(&recording, &first, Runs::Singly);
+            choosing::note(&recording, &first, Runs::Together);
         }
         drop(given);
         Ok(Self {
@@ -113,7 +127,6 @@ fn first_program(
     let costs = Costs::from_shapes(recording).with_updates(planning.updates.clone());
     let mut graph = costs.graph(recording, planning.in_use());
     graph.fixed_bytes += planning.beside_buffers(&graph);
-    let choosing = planning.bounds_pools() && choosing::count(recording, &mut graph);
     let elsewhere = planning.elsewhere;
     if planning.wanted != GraphPlanner::Auto.into()
         && let Ok(plan) =
@@ -131,7 +144,6 @@ fn first_program(
     if ((peak.0 + SCRATCH_BYTES) as f64) <= budget.0 as f64 * SURELY {
         return Ok((plain, Vec::new()));
     }
-    let elsewhere = elsewhere.filter(|_| !choosing);
     if let Some(leanest) = elsewhere.and_then(|plan| leanest_elsewhere(&graph, plan)) {
         return Ok((leanest, Vec::new()));
     }
@@ -141,11 +153,5 @@ fn first_program(
         Some(link) => smallest_program(&graph, Some(&link)).map_err(|error| wrong(&error))?,
         None => leanest,
     };
-    match planning.budget.filter(|_| choosing) {
-        Some(budget) if leanest.simulated.peak > budget => Err(RecordError::Choosing {
-            budget,
-            needed: leanest.simulated.peak,
-        }),
-        _ => Ok((leanest.program, leanest.offloaded)),
-    }
+    Ok((leanest.program, leanest.offloaded))
 }

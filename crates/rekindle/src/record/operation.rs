@@ -2,7 +2,10 @@
 
 use std::fmt::{self, Write};
 
-use burn_ir::{FloatOperationIr, FullOpIr, NumericOperationIr, OperationIr, ScalarIr, TensorIr};
+use burn_ir::{
+    BaseOperationIr, CreationOpIr, FloatOperationIr, FullOpIr, NumericOperationIr, OperationIr,
+    ScalarIr, TensorIr,
+};
 use rekindle_plan::Seconds;
 
 /// burn's name of an operation: `Matmul`, `Conv2dWeightBackward`.
@@ -60,6 +63,28 @@ pub(crate) fn without_draw(operation: OperationIr) -> OperationIr {
             OperationIr::NumericInt(dtype, full(random.out, ScalarIr::Int(0)))
         }
         other => other,
+    }
+}
+
+/// The operation; in the place of one that draws, one that makes a tensor [without values](empty).
+pub(crate) fn without_values(operation: OperationIr) -> OperationIr {
+    match operation {
+        OperationIr::Float(_, FloatOperationIr::Random(random)) => empty(random.out),
+        OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) => empty(random.out),
+        other => other,
+    }
+}
+
+/// Makes a tensor without values. Like a draw or a copy from the host, it is fused with nothing.
+pub(crate) fn empty(out: TensorIr) -> OperationIr {
+    let dtype = out.dtype;
+    let operation = BaseOperationIr::Empty(CreationOpIr { out });
+    if dtype.is_bool() {
+        OperationIr::BaseBool(operation)
+    } else if dtype.is_int() || dtype.is_uint() {
+        OperationIr::BaseInt(operation)
+    } else {
+        OperationIr::BaseFloat(operation)
     }
 }
 

@@ -1,14 +1,22 @@
 //! A recording that was measured, and a plan of it that is ready to run.
 
-use std::{borrow::Cow, rc::Rc, time::Duration};
+use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
 
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
     Bytes, Schedule, Seconds,
     graph::{Graph, GraphPlanner, Span, Timetable},
 };
 
-use super::{measure::Costs, program::Prepared, recording::Recording, step_plan::Offload};
+use super::{
+    RecordError,
+    choosing::{self, Runs},
+    measure::Costs,
+    options::Planning,
+    program::Prepared,
+    recording::Recording,
+    step_plan::Offload,
+};
 use crate::meter::Meter;
 
 /// A recording that was measured.
@@ -49,9 +57,34 @@ pub(super) struct Planned<A> {
     /// When gradients are handed over, by the plan and by the plain order, where ranks share the step: by the places of
     /// their parameters.
     pub(super) timetables: Option<[Timetable; 2]>,
+    /// Whether the program's kernels are chosen, where it runs on a GPU.
+    pub(super) chosen: Cell<bool>,
 }
 
 impl<A> Planned<A> {
+    /// Chooses the program's kernels before its first run; `given` is there before the first operation.
+    pub(super) fn choose_kernels(
+        &self,
+        planning: &Planning,
+        given: impl Fn(&Recording) -> Result<Vec<(usize, DispatchTensor)>, RecordError>,
+    ) -> Result<(), RecordError> {
+        if !self.chosen.get() {
+            let Measured {
+                recording, costs, ..
+            } = &*self.measured;
+            let program = (recording, &self.prepared);
+            choosing::choose(
+                program,
+                costs,
+                || given(recording),
+                planning,
+                Runs::Together,
+            )?;
+            self.chosen.set(true);
+        }
+        Ok(())
+    }
+
     /// The measured graph that was planned.
     pub(super) fn graph(&self) -> Graph {
         let Measured {

@@ -4,7 +4,7 @@
 //! 2. It runs a few times, and every operation is measured.
 //! 3. The measured graph is planned for the budget, less all that the process holds besides.
 
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 
 use rekindle_plan::{
     Bytes,
@@ -141,6 +141,7 @@ fn planned_once<A>(
             spans,
             beside,
             measured: measured.clone(),
+            chosen: Cell::new(false),
         };
         // What is left is the plan.
         drop((graph, simulated));

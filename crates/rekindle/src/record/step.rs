@@ -19,6 +19,7 @@ use super::{
     bridge::{Interpreter, StepResult},
     exchange::Exchange,
     finite,
+    given::given,
     lent::Lent,
     optimizer::Optimizer,
     options::Planning,
@@ -339,6 +340,8 @@ where
         free_dead_nodes(&self.planning.device);
         // An update or an evaluation since the last step may have been refused.
         let current = self.plan_for(model, batch)?;
+        let planned = &current.0;
+        planned.choose_kernels(&self.planning, |recording| given(recording, model, batch))?;
         RecordError::of_device(&current.0.measured.recording, &*self.planning.meter)?;
         Ok(current)
     }
