@@ -184,3 +184,110 @@ impl Timeline {
         peaks.max().unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rekindle::meter::MemoryReading;
+    use rekindle_plan::{
+        Chain, StageId,
+        graph::{Moment, Span},
+    };
+
+    use super::*;
+
+    const BESIDE: u64 = 600;
+
+    fn parts(fixed: u64, activations: u64) -> Parts {
+        Parts {
+            fixed: Bytes(fixed),
+            activations: Bytes(activations),
+            ..Parts::default()
+        }
+    }
+
+    /// A stage that is recomputed, a tensor of which goes to the host and comes back; the loss. Fixed bytes are 1,000, of
+    /// which 600 are no live buffer's.
+    fn plan() -> StagedPlan {
+        let span = |pass, stage, transfer| Span {
+            pass,
+            stage: StageId(stage),
+            transfer,
+            steps: 0..1,
+        };
+        let spans = vec![
+            span(SpanPass::Forward, 0, None),
+            span(SpanPass::Forward, 0, Some(Transfer::Offload)),
+            span(SpanPass::Loss, 1, None),
+            span(SpanPass::Recompute, 0, None),
+            span(SpanPass::Backward, 0, Some(Transfer::Fetch)),
+            span(SpanPass::Backward, 0, None),
+        ];
+        let held = (1..=spans.len() as u64).map(|place| Moment {
+            at_peak: parts(1_000, 20 * place),
+            after: parts(1_000, 10 * place),
+        });
+        StagedPlan {
+            chain: Chain::default(),
+            marks: vec![None],
+            held: held.collect(),
+            spans,
+            forwards: vec![2],
+            beside_buffers: Bytes(BESIDE),
+            levers: None,
+            schedule: None,
+            operations: Vec::new(),
+            offloaded: Vec::new(),
+            recording: 0,
+        }
+    }
+
+    fn timeline() -> Timeline {
+        let readings = (1..=7).map(|place| SpanReading {
+            memory: MemoryReading {
+                in_use_bytes: Bytes(400 + 10 * place),
+                peak_in_use_bytes: Bytes(400 + 20 * place),
+                ..MemoryReading::default()
+            },
+            done_at: Duration::from_secs(place * place),
+        });
+        let optimizer = OptimizerCost {
+            temp_bytes: Bytes(7),
+            ..OptimizerCost::default()
+        };
+        Timeline::new(4, &plan(), &optimizer, &readings.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn passes_are_those_of_the_plan_and_the_update_comes_last() {
+        let actions = timeline().actions;
+        let passes: Vec<_> = actions.iter().map(|action| action.pass).collect();
+        use Pass::{Backward, Fetch, Forward, Loss, Offload, Optimizer, Recompute};
+        let expected = [
+            Forward, Offload, Loss, Recompute, Fetch, Backward, Optimizer,
+        ];
+        assert_eq!(passes, expected);
+        assert_eq!(actions[6].action, Action::Optimize);
+        for (place, action) in actions.iter().enumerate() {
+            let (start, end) = (place.pow(2), (place + 1).pow(2));
+            assert_eq!(action.start_s, Seconds(start as f64));
+            assert_eq!(action.duration_s, Seconds((end - start) as f64));
+        }
+    }
+
+    #[test]
+    fn prediction_and_measurement_start_from_the_same_bytes() {
+        let timeline = timeline();
+        assert_eq!(timeline.beside_buffers_bytes, Bytes(BESIDE));
+        let (update, spans) = timeline.actions.split_last().expect("actions");
+        for action in spans {
+            let predicted = action.predicted_at_peak.total();
+            assert_eq!(predicted, action.measured_peak_bytes);
+            assert_eq!(action.predicted_after_bytes, action.measured_after_bytes);
+        }
+        // Beside what the last span leaves.
+        let predicted = update.predicted_at_peak;
+        assert_eq!(predicted.temporary, Bytes(7));
+        assert_eq!(predicted.total(), Bytes(400 + 60 + 7));
+        assert_eq!(update.predicted_after_bytes, Bytes(400));
+    }
+}
