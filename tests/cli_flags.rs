@@ -1,17 +1,12 @@
 //! Flags that change how a command works, not what it is asked.
 
-#[path = "support/history.rs"]
-mod history;
 mod support;
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use self::{
-    history::losses,
-    support::{document, folder, messages, rekindle},
-};
+use self::support::{document, folder, messages, rekindle};
 
 /// With SGD at a rate at which the first step overflows.
 const OVERFLOWS: &str = r#"[data]
@@ -98,7 +93,6 @@ fn an_update_in_backward_changes_the_peak_alone() {
         assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
         messages(&output)
     };
-    assert!(refused(&["--executor", "modules"]).contains("recorded"));
     assert!(refused(&["--on-nonfinite", "skip"]).contains("on_nonfinite"));
     let parts = self::folder(&WIDE.replace("batch = 8", "batch = 8\naccumulate = 2"));
     let arguments = ["estimate", "run.toml", "--update", "in-backward"];
@@ -334,46 +328,6 @@ fn an_update_in_backward_is_checked_gradient_by_gradient() {
 }
 
 #[test]
-fn verified_values_must_be_finite() {
-    let off = ["--verify", "off", "--executor", "modules"];
-    let off = [&off[..], &["--on-nonfinite", "continue"]].concat();
-    let off = train(OVERFLOWS, &off);
-    assert_eq!(off["last_loss"], Value::Null);
-    let folder = folder(OVERFLOWS);
-    let arguments = ["train", "run.toml", "--verify", "values"];
-    let refused = rekindle(folder.path(), &arguments);
-    assert_eq!(refused.status.code(), Some(6), "{}", messages(&refused));
-    let said = messages(&refused);
-    let stops = [
-        "values that are NaN or infinite",
-        "the loss of step 2 is NaN",
-    ];
-    assert!(stops.iter().any(|stop| said.contains(stop)), "{said}");
-
-    // A recorded step has no layer that runs again.
-    let recorded = [&arguments[..], &["--executor", "recorded"]].concat();
-    let refused = rekindle(folder.path(), &recorded);
-    assert_eq!(refused.status.code(), Some(2), "{}", messages(&refused));
-    assert!(messages(&refused).contains("leave one out"));
-}
-
-#[test]
-fn verified_values_change_nothing() {
-    let config = OVERFLOWS.replace("1e30", "1e-3");
-    let folder = folder(&config);
-    let losses = |what: &str| {
-        let arguments = ["train", "run.toml", "--verify", what, "-o", what];
-        let output = rekindle(folder.path(), &arguments);
-        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
-        losses(&folder.path().join(what))
-    };
-    let verified = losses("values");
-    assert_eq!(verified.len(), 3);
-    assert!(!verified.contains(&"NaN".to_owned()), "{verified:?}");
-    assert_eq!(verified, losses("off"));
-}
-
-#[test]
 fn both_counts_are_one_on_the_processor() {
     let config = OVERFLOWS.replace("1e30", "1e-3");
     for count in ["in-use", "reserved"] {
@@ -438,13 +392,13 @@ fn ten_times_the_slots_are_a_tenth_as_wide() {
     assert!(said.contains("cannot use 0 slots"), "{said}");
 }
 
-/// Measuring the stages of so small a model takes more than running them.
+/// Recording and measuring so small a model takes more than running it.
 #[test]
 fn what_measuring_takes_counts() {
     let config = OVERFLOWS.replace("1e30", "1e-3");
     let folder = folder(&config);
     let with = |budget: &str| {
-        let arguments = ["--executor", "modules", "--budget", budget, "--json"];
+        let arguments = ["--budget", budget, "--json"];
         rekindle(
             folder.path(),
             &[&["train", "run.toml"][..], &arguments].concat(),
@@ -499,4 +453,37 @@ fn colours_are_used_where_they_are_asked_for() {
     assert!(escapes("always"));
     assert!(!escapes("auto"));
     assert!(!escapes("never"));
+}
+
+/// What earlier versions wrote.
+#[test]
+fn a_run_with_options_that_are_unknown_goes_on_where_its_config_is_named() {
+    let folder = folder(&OVERFLOWS.replace("1e30", "1e-3"));
+    let arguments = ["train", "run.toml", "--device", "cpu", "-o", "run"];
+    let begun = rekindle(folder.path(), &[&arguments[..], &["--steps", "2"]].concat());
+    assert_eq!(begun.status.code(), Some(0), "{}", messages(&begun));
+    let edit = |file: &str, from: &str, to: &str| {
+        let path = folder.path().join("run").join(file);
+        let text = fs::read_to_string(&path).expect("written");
+        assert!(text.contains(from), "{text}");
+        fs::write(path, text.replacen(from, to, 1)).expect("written");
+    };
+    edit(
+        "command.json",
+        "\"train\",",
+        "\"train\", \"--executor\", \"modules\",",
+    );
+    edit("run.json", "{", "{\"executor\": \"modules\",");
+
+    let on = ["train", "--resume", "run", "--steps", "3"];
+    let refused = rekindle(folder.path(), &on);
+    assert_eq!(refused.status.code(), Some(2), "{}", messages(&refused));
+    for words in ["command.json", "'--executor'", "name the CONFIG"] {
+        assert!(messages(&refused).contains(words), "{}", messages(&refused));
+    }
+    let named = rekindle(folder.path(), &[&on[..], &["run.toml"]].concat());
+    assert_eq!(named.status.code(), Some(0), "{}", messages(&named));
+    edit("run.json", "{", "{\"executor\": \"modules\",");
+    let report = rekindle(folder.path(), &["report", "run"]);
+    assert_eq!(report.status.code(), Some(0), "{}", messages(&report));
 }

@@ -948,11 +948,6 @@ fn what_ranks_cannot_do_is_said_once() {
     let few = "a batch of 2 cannot be shared by 3 ranks";
     refused(train(3, &["--batch", "2"]), 2, few);
     refused(
-        train(2, &["--executor", "modules"]),
-        2,
-        "recorded steps alone",
-    );
-    refused(
         train(2, &["--supervise", "-o", "run"]),
         2,
         "`--supervise` starts",

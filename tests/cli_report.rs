@@ -46,10 +46,7 @@ fn a_page_stands_alone_and_agrees_with_the_record_to_the_byte() {
     let run = folder.path().join("run <1>");
     // Wide enough that the step takes more than measuring it: else the predicted peak is on no timeline.
     let wide = ["--width", "384", "--batch", "128"];
-    train(
-        &run,
-        &[&wide[..], &["--segments", "2", "--executor", "modules"]].concat(),
-    );
+    train(&run, &[&wide[..], &["--segments", "2"]].concat());
     let page = report(&[&run]);
 
     let nothing_loaded = page.replace("http://www.w3.org/2000/svg", "");

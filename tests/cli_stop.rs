@@ -102,7 +102,7 @@ fn an_interrupt_of_what_keeps_nothing_is_said() {
     let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     for arguments in [
         &["verify", "configs/deep-linear.toml", "--steps", "1000"][..],
-        &["plan", "configs/deep-linear.toml", "--executor", "modules"],
+        &["plan", "configs/deep-linear.toml"],
     ] {
         let arguments = [arguments, &["--device", "cpu"]].concat();
         let started = |line: &str| line.contains("on cpu");

@@ -204,14 +204,13 @@ fn a_long_run_is_compared_with_plain_steps_of_another_process() {
 
 #[test]
 fn verification_finds_no_difference() {
-    let modules = ["--executor", "modules", "--loss-chunks", "whole"];
     for (config, more) in [
         ("mlp", &[][..]),
         ("conv", &[]),
         ("tokens", &[]),
         ("gpt", &[]),
         ("gpt", &["--update", "in-backward"]),
-        ("gpt", &modules),
+        ("gpt", &["--loss-chunks", "whole"]),
     ] {
         let path = format!("configs/parity/{config}.toml");
         let arguments = ["verify", &path, "--device", "cpu", "--json"];
@@ -237,43 +236,6 @@ fn the_processor_is_always_there() {
         cpu.is_some_and(|cpu| bytes(cpu, "total_bytes") > 0),
         "{report}"
     );
-}
-
-#[test]
-fn what_was_measured_once_is_found_again_unless_fresh_is_wanted() {
-    let cache = tempfile::tempdir().expect("a folder");
-    let profile = |arguments: &[&str]| {
-        let output = Command::cargo_bin("rekindle")
-            .expect("built")
-            .env("REKINDLE_CACHE", cache.path())
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-            .args([
-                "profile",
-                "configs/parity/mlp.toml",
-                "--executor",
-                "modules",
-                "--device",
-                "cpu",
-                "--json",
-            ])
-            .args(arguments)
-            .assert()
-            .success()
-            .get_output()
-            .clone();
-        let chain: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-        let messages = String::from_utf8_lossy(&output.stderr).into_owned();
-        (chain["stages"].clone(), messages)
-    };
-    let (first, messages) = profile(&[]);
-    assert!(messages.contains("measured 14 stages"), "{messages}");
-    let (second, messages) = profile(&[]);
-    assert!(messages.contains("cached profile"), "{messages}");
-    assert_eq!(first, second);
-    let (_, messages) = profile(&["--batch", "3"]);
-    assert!(messages.contains("measured 14 stages"), "{messages}");
-    let (_, messages) = profile(&["--fresh"]);
-    assert!(messages.contains("measured 14 stages"), "{messages}");
 }
 
 #[test]
@@ -431,9 +393,6 @@ fn a_loss_that_cannot_run_in_chunks_is_refused() {
         let refused = rekindle(arguments).code(2);
         String::from_utf8_lossy(&refused.get_output().stderr).into_owned()
     };
-    let modules = ["train", "configs/parity/gpt.toml", "--executor", "modules"];
-    let message = refused(&modules);
-    assert!(message.contains("recorded steps"), "{message}");
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("relu.toml");
     let text = TOKENS.replace("out = 4096 },", "out = 4096 }, \"relu\",");

@@ -74,8 +74,6 @@ fn written(folder: &Path) -> Vec<Value> {
             &[&["sweep", config, "--steps", "1"][..], &ranks].concat(),
         ),
         on_cpu(0, &["profile", config]),
-        // Stages with another way to record them.
-        on_cpu(0, &["profile", blocks, "--executor", "modules"]),
         on_cpu(0, &["plan", config, "--segments", "3"]),
         on_cpu(3, &["plan", config, "--budget", "64KiB"]),
         on_cpu(0, &["plan", config, "--frontier"]),

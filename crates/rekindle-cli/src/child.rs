@@ -10,23 +10,16 @@ use std::{
     env,
     fs::File,
     io::{self, BufRead, BufWriter, Read, Seek, Write},
-    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::Duration,
 };
 
-use rekindle::profile::Holds;
-use rekindle_plan::{
-    PlanRequest, Seconds,
-    graph::{Graph, GraphRequest},
-};
+use rekindle_plan::graph::{Graph, GraphRequest};
 use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 
 use crate::{
     args::{ProfileArgs, TrainArgs},
-    cache,
     error_document::{self, ErrorDocument},
     exit,
     failure::Failure,
@@ -56,14 +49,6 @@ pub enum Task<'a> {
     SmallestBudget(ProfileArgs),
     /// Plans a recorded step.
     PlanGraph(GraphRequest, Cow<'a, Graph>),
-    /// Plans measured modules.
-    PlanModules {
-        request: PlanRequest,
-        /// As [`Chain::to_json`](rekindle_plan::Chain::to_json) writes it.
-        chain: String,
-        holds: Cow<'a, [Holds]>,
-        backward_call_s: Seconds,
-    },
 }
 
 impl Task<'_> {
@@ -149,49 +134,21 @@ impl From<Refused> for Failure {
     }
 }
 
-/// Children that find each other's profiles.
-pub struct Children {
-    /// Where profiles are kept for as long as the children run, if nowhere else.
-    cache: Option<TempDir>,
-}
-
-impl Children {
-    /// Children that keep profiles where this process would, or in a folder that goes away with this value.
-    pub fn new() -> Result<Self, Failure> {
-        let folder = match cache::profiles(false) {
-            Some(_) => None,
-            None => {
-                Some(tempfile::tempdir().map_err(|error| Failure::file(&env::temp_dir(), &error))?)
-            }
-        };
-        Ok(Self { cache: folder })
-    }
-
-    /// The answer to a task.
-    pub fn ask(&self, task: &Task<'_>) -> Result<String, Refused> {
-        let start = |command: &mut Command| task.start(command);
-        answer(self.keeping(this_program()?), start, stop::asked)
-    }
-
-    /// The answer of a command line of this program.
-    pub fn run(&self, command: Command) -> Result<String, Refused> {
-        let start = |command: &mut Command| command.stdin(Stdio::null()).spawn();
-        answer(self.keeping(command), start, stop::asked)
-    }
-
-    /// The command with the folder in which its profiles are kept.
-    fn keeping(&self, mut command: Command) -> Command {
-        if let Some(cache) = &self.cache {
-            command.env(cache::FOLDER_VARIABLE, Path::new(cache.path()));
-        }
-        command
-    }
+/// The answer to a task.
+pub fn ask(task: &Task<'_>) -> Result<String, Refused> {
+    answer(this_program()?, |command| task.start(command), stop::asked)
 }
 
 /// The answer to a task that is waited for even if this process is asked to stop: it would do the work itself, in memory
 /// that a budget bounds.
-pub fn ask(task: &Task<'_>) -> Result<String, Refused> {
+pub fn ask_to_the_end(task: &Task<'_>) -> Result<String, Refused> {
     answer(this_program()?, |command| task.start(command), || false)
+}
+
+/// The answer of a command line of this program.
+pub fn run(command: Command) -> Result<String, Refused> {
+    let start = |command: &mut Command| command.stdin(Stdio::null()).spawn();
+    answer(command, start, stop::asked)
 }
 
 fn answer(

@@ -5,7 +5,7 @@ mod process;
 use std::{fmt::Display, sync::OnceLock};
 
 use miette::{Report, miette};
-use rekindle::{executor::StepError, record::RecordError, reduce::ReduceError};
+use rekindle::{record::RecordError, reduce::ReduceError};
 use rekindle_plan::{Bytes, PlanError, PlannerKind};
 use rekindle_train::{
     RunDirError, TrainError, WeightsError,
@@ -299,25 +299,17 @@ impl From<RunError> for Failure {
             | RunError::OtherModel(_)
             | RunError::Update(_)
             | RunError::LossChunks(_)
-            | RunError::Ranks(_)
-            | RunError::Train(TrainError::Update(_)) => Self::usage(error),
+            | RunError::Ranks(_) => Self::usage(error),
             RunError::RunDir(error) => error.into(),
             RunError::Weights(WeightsError::Refused { path, source }) => Self::file(&path, &source),
             RunError::Weights(_) => Self::usage(error),
             RunError::Train(TrainError::Recorded(error)) | RunError::Recorded(error) => {
                 error.into()
             }
-            RunError::NonFinite { .. }
-            | RunError::Stage {
-                source: StepError::NotFinite { .. },
-                ..
-            } => Self::with_help(exit::NOT_FINITE, error, FINITE),
-            RunError::Train(TrainError::Device(message))
-            | RunError::Train(TrainError::Step(StepError::Refused { refusal: message })) => {
-                RecordError::Device(message).into()
-            }
+            RunError::NonFinite { .. } => Self::with_help(exit::NOT_FINITE, error, FINITE),
+            RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
-            RunError::Build(_) | RunError::Train(_) | RunError::Stage { .. } => Self::other(error),
+            RunError::Build(_) | RunError::Train(_) => Self::other(error),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io, mem,
+    fmt, mem,
     ops::ControlFlow,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -174,20 +174,6 @@ impl Observer for Progress {
         }
     }
 
-    fn profiling(&mut self, done: usize, of: usize) {
-        if let Some(bar) = &self.bar {
-            if done == 1 {
-                bar.set_style(style("measuring [{bar:30}] {pos}/{len} stages{kernels}"));
-                bar.set_length(of as u64);
-            }
-            bar.set_position(done as u64);
-        } else if done == of {
-            self.line(&format!(
-                "measured {of} stages; the first run of each operation warmed up and was not counted"
-            ));
-        }
-    }
-
     fn measuring(&mut self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {
             if done == 0 {
@@ -198,20 +184,6 @@ impl Observer for Progress {
             }
             bar.set_position(done as u64);
         }
-    }
-
-    fn profile_found(&mut self, folder: &Path) {
-        self.line(&format!(
-            "using the cached profile ({}); `--fresh` measures again",
-            folder.display()
-        ));
-    }
-
-    fn profile_not_kept(&mut self, error: &io::Error) {
-        self.line(&format!(
-            "warning: what was measured could not be kept for later ({error}); REKINDLE_CACHE names another folder, and \
-             none where it is empty"
-        ));
     }
 
     fn planned(&mut self, planned: &Planned) {

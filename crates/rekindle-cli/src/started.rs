@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::{
     args::{Cli, Command, ScheduleArgs, TrainArgs},
     config::RunKeys,
+    exit,
     failure::{Failure, Outcome},
     output,
 };
@@ -96,7 +97,11 @@ impl Started {
     fn arguments(self, folder: &Path) -> Result<TrainArgs, Failure> {
         let typed = std::iter::once("rekindle".to_owned()).chain(self.arguments);
         let wrong = |what: &dyn std::fmt::Display| {
-            Failure::usage(format!("{}: {what}", folder.join(FILE).display()))
+            Failure::with_help(
+                exit::USAGE,
+                format!("{}: {what}", folder.join(FILE).display()),
+                "name the CONFIG, and options that are to hold, as well as --resume RUN_DIR",
+            )
         };
         let cli = Cli::try_parse_from(typed).map_err(|error| wrong(&error))?;
         let Command::Train(mut args) = cli.command else {

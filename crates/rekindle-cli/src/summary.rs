@@ -33,12 +33,7 @@ pub fn plan_line(planned: &Planned) -> String {
                 several(stages, "stage")
             )
         }
-        (Some(_), _) => match planned.balanced() {
-            0 => "nothing is recomputed".into(),
-            balanced => {
-                format!("{balanced} of {stages} stages run operations again in their backward")
-            }
-        },
+        (Some(_), _) => "nothing is recomputed".into(),
         (None, Some((again, operations))) => {
             format!("{again} of {operations} operations run again")
         }
@@ -353,7 +348,6 @@ pub fn made_up_run() -> RunRecord {
             ..Default::default()
         },
         param_count: 0,
-        executor: Default::default(),
         update: rekindle::record::Update::After,
         offload: None,
         exchange: None,

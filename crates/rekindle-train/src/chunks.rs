@@ -2,10 +2,7 @@
 
 use thiserror::Error;
 
-use super::{
-    executor_kind::ExecutorKind,
-    settings::{LossChunks, LossKind, TrainSettings},
-};
+use super::settings::{LossChunks, LossKind, TrainSettings};
 use crate::model::{
     shape::LayerShape,
     spec::{LayerSpec, ModelSpec, SampleShape},
@@ -26,9 +23,6 @@ pub enum LossChunksRefused {
         /// The last layer's name in a config.
         last: &'static str,
     },
-    /// The executor of modules runs the last layer as a stage.
-    #[error("`loss_chunks` is what recorded steps do: leave `--executor modules` out")]
-    Modules,
 }
 
 /// Checks that a training can run its loss as its settings say.
@@ -39,7 +33,6 @@ pub enum LossChunksRefused {
 pub fn check_loss_chunks(
     settings: &TrainSettings,
     model: &ModelSpec,
-    executor: ExecutorKind,
 ) -> Result<(), LossChunksRefused> {
     if settings.loss_chunks == LossChunks::Whole {
         return Ok(());
@@ -48,15 +41,11 @@ pub fn check_loss_chunks(
         return Err(LossChunksRefused::Loss);
     }
     match model.layers.last() {
-        Some(LayerSpec::Linear { .. } | LayerSpec::Unembedding { .. }) => {}
+        Some(LayerSpec::Linear { .. } | LayerSpec::Unembedding { .. }) => Ok(()),
         last => {
             let last = last.map_or("nothing", LayerSpec::kind);
-            return Err(LossChunksRefused::LastLayer { last });
+            Err(LossChunksRefused::LastLayer { last })
         }
-    }
-    match executor {
-        ExecutorKind::Recorded => Ok(()),
-        ExecutorKind::Modules => Err(LossChunksRefused::Modules),
     }
 }
 

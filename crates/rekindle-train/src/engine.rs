@@ -1,4 +1,6 @@
-//! What runs a training's steps: the recorded step, or the executor of modules.
+//! The recorded step that runs a training's steps, with its plan.
+
+mod largest;
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -8,25 +10,18 @@ use super::{
     timeline::Timeline,
     tracker::Tracker,
     train_error::TrainError,
-    update::UpdateRefused,
 };
 use crate::model::{stage::Stage, value::Value};
-use burn::{
-    optim::GradientsParams,
-    tensor::{Device, Tensor},
-};
+use burn::tensor::{Device, Tensor};
+use largest::Largest;
 use rekindle::{
-    executor::{ActionHook, Executor, Room, TraceEntry, Tracing, needed, needed_by_update},
-    meter::{Meter, PhaseReading},
-    quiet,
-    record::{ExchangeReading, Output, RecordError, Step, Update, action},
+    record::{Output, RecordError, SpanReading, Step, Update, action},
     seed::StepSeed,
     sequential::Sequential,
 };
 use rekindle_plan::{
-    Action, Bytes, Chain, Schedule, StageId, Violation,
+    Bytes, Chain,
     graph::{GraphPlanner, Span},
-    planner,
 };
 
 /// A batch, or a part of one, as a step takes it: the scale of its loss is last, where there is one.
@@ -38,49 +33,13 @@ type LossOfPart = Box<dyn Fn(&Sequential<Stage>, StepBatch) -> (Tensor<1>, Corre
 /// A recorded step of a model that is built from a description.
 pub(super) type RecordedStep = Step<Sequential<Stage>, StepBatch, (Tensor<1>, Correct), LossOfPart>;
 
+/// What a part of a batch gives. Its loss is scaled, as its gradients are.
+pub(super) type Part = Output<Correct, StepBatch>;
+
 /// Forward and loss of one of `parts` equal parts of a batch.
 pub(super) fn loss_of_part(parts: usize) -> LossOfPart {
     Box::new(move |model, (input, targets, scale)| {
         loss(model.forward(input), &targets, scale, parts)
-    })
-}
-
-/// Runs a recorded step; `run` is told of every span that is done where it watches the step.
-fn run_recorded(
-    step: &RefCell<RecordedStep>,
-    tracker: Option<&Tracker>,
-    seed: StepSeed,
-    device: &Device,
-    run: impl FnOnce(
-        &RecordedStep,
-        &mut dyn FnMut(&Span),
-    ) -> Result<Output<Correct, StepBatch>, RecordError>,
-) -> Result<Part, TrainError> {
-    device.seed(seed.before());
-    let mut actions = Vec::new();
-    let output = run(&step.borrow(), &mut |span| {
-        if let Some(tracker) = tracker {
-            tracker.done(action(span));
-        }
-        actions.push(action(span));
-    })?;
-    device.seed(seed.after());
-    let spans = actions.into_iter().zip(output.spans).enumerate();
-    let trace = spans.map(|(index, (action, span))| TraceEntry {
-        action,
-        index,
-        in_use_bytes: span.memory.in_use_bytes,
-        peak_bytes: span.memory.peak_in_use_bytes,
-        reserved_bytes: span.memory.reserved_bytes,
-        done_at: span.done_at,
-    });
-    Ok(Part {
-        loss: output.loss,
-        correct: output.auxiliary,
-        gradients: output.gradients,
-        trace: trace.collect(),
-        phases: output.phases,
-        exchange: output.exchange,
     })
 }
 
@@ -103,87 +62,22 @@ pub(super) fn loss(
     (loss, correct)
 }
 
-/// What a part of a batch gives.
-pub(super) struct Part {
-    /// Scaled, as the gradients are.
-    pub(super) loss: Tensor<1>,
-    pub(super) correct: Correct,
-    pub(super) gradients: GradientsParams,
-    pub(super) phases: Vec<PhaseReading>,
-    pub(super) trace: Vec<TraceEntry>,
-    pub(super) exchange: Option<ExchangeReading>,
-}
-
 /// What runs the steps, with its plan.
-pub(super) enum Engine {
-    Recorded {
-        step: Rc<RefCell<RecordedStep>>,
-        largest: Largest,
-        /// Whether the next step is traced.
-        traced: bool,
-        tracker: Option<Arc<Tracker>>,
-    },
-    Modules {
-        executor: Executor,
-        /// What stages cost under the schedule.
-        chain: Chain,
-        /// Counted in the chain, but no live buffers.
-        beside_buffers: Bytes,
-    },
-}
-
-/// The most that any stage of a recording takes. Its stages need not be those of the model.
-pub(super) struct Largest {
-    forward: Bytes,
-    update: Bytes,
-    first_update: Bytes,
-    any: Bytes,
-}
-
-impl Largest {
-    fn of(chain: &Chain) -> Self {
-        let grad_bytes = chain.grad_bytes();
-        let most = |needed: &dyn Fn(usize) -> Bytes| {
-            let needs = (0..chain.stages.len()).map(needed);
-            needs.max().unwrap_or_default()
-        };
-        let update = |first| most(&|stage| needed_by_update(chain, grad_bytes, stage, first));
-        Self {
-            forward: most(&|stage| needed(chain, Action::Forward(StageId(stage)))),
-            update: update(false),
-            first_update: update(true),
-            any: most_of_any(chain),
-        }
-    }
-}
-
-/// The most that one action takes, whatever the schedule.
-fn most_of_any(chain: &Chain) -> Bytes {
-    let of_stage = |stage: usize| {
-        let stage = StageId(stage);
-        let tracked = Action::ForwardTracked {
-            stage,
-            alternative: 0,
-        };
-        [Action::Forward(stage), tracked, Action::Backward(stage)]
-    };
-    let actions = (0..chain.stages.len()).flat_map(of_stage);
-    let needs = actions.chain([Action::Loss, Action::Optimize]);
-    let needs = needs.map(|action| needed(chain, action));
-    needs.max().unwrap_or_default() + chain.optimizer.state_bytes
+pub(super) struct Engine {
+    step: Rc<RefCell<RecordedStep>>,
+    largest: Largest,
+    /// Whether the next step is traced.
+    traced: bool,
+    tracker: Option<Arc<Tracker>>,
 }
 
 impl Engine {
-    /// Runs a recorded step whose stages cost what `chain` says.
-    pub(super) fn recorded(step: Rc<RefCell<RecordedStep>>, chain: &Chain) -> Self {
-        let optimizer = step.borrow().optimizer_cost();
-        let chain = Chain {
-            optimizer,
-            ..chain.clone()
-        };
-        Self::Recorded {
+    /// Runs a step whose stages cost what `chain` says.
+    pub(super) fn new(step: Rc<RefCell<RecordedStep>>, chain: &Chain) -> Self {
+        let largest = Largest::of(chain, &step.borrow().optimizer_cost());
+        Self {
             step,
-            largest: Largest::of(&chain),
+            largest,
             traced: false,
             tracker: None,
         }
@@ -191,54 +85,21 @@ impl Engine {
 
     /// When parameters are updated.
     pub(super) fn update(&self) -> Update {
-        match self {
-            Self::Recorded { step, .. } => step.borrow().update(),
-            Self::Modules { .. } => Update::After,
-        }
+        self.step.borrow().update()
     }
 
-    /// Runs forward, loss and backward of one of `parts` equal parts of a batch.
+    /// Runs forward, loss and backward of a part of a batch.
     pub(super) fn run(
         &self,
         model: &Sequential<Stage>,
-        (input, targets, scale): StepBatch,
+        batch: StepBatch,
         seed: StepSeed,
-        parts: usize,
         device: &Device,
     ) -> Result<Part, TrainError> {
-        match self {
-            Self::Modules { executor, .. } => {
-                let step = || {
-                    executor.step(model, input, seed, |output| {
-                        loss(output, &targets, scale.clone(), parts)
-                    })
-                };
-                let output = quiet::catch(step).map_err(TrainError::Device)??;
-                Ok(Part {
-                    loss: output.loss,
-                    correct: output.extra,
-                    gradients: output.gradients,
-                    phases: output.phases,
-                    trace: output.trace,
-                    exchange: None,
-                })
-            }
-            Self::Recorded {
-                step,
-                traced,
-                tracker,
-                ..
-            } => {
-                let watched = *traced || tracker.is_some();
-                run_recorded(step, tracker.as_deref(), seed, device, |step, watch| {
-                    let batch = (input, targets, scale);
-                    match watched {
-                        true => step.run_watched(model, batch, watch),
-                        false => step.run(model, batch),
-                    }
-                })
-            }
-        }
+        self.seeded(seed, device, |step, watch| match watch {
+            Some(watch) => step.run_watched(model, batch, watch),
+            None => step.run(model, batch),
+        })
     }
 
     /// As [`run`](Self::run), of a whole batch, with the parameters updated on the way.
@@ -250,180 +111,90 @@ impl Engine {
         (rate, optimizer): (f64, &mut AnyOptimizer),
         device: &Device,
     ) -> Result<Part, TrainError> {
-        let Self::Recorded {
-            step,
-            traced,
-            tracker,
-            ..
-        } = self
-        else {
-            return Err(UpdateRefused::Modules.into());
+        self.seeded(seed, device, |step, watch| match watch {
+            Some(watch) => step.run_updating_watched(model, batch, rate, optimizer, watch),
+            None => step.run_updating(model, batch, rate, optimizer),
+        })
+    }
+
+    /// Runs the step, which is told of every span that is done where it is traced or tracked.
+    fn seeded(
+        &self,
+        seed: StepSeed,
+        device: &Device,
+        run: impl FnOnce(&RecordedStep, Option<&mut dyn FnMut(&Span)>) -> Result<Part, RecordError>,
+    ) -> Result<Part, TrainError> {
+        let mut watch = |span: &Span| {
+            if let Some(tracker) = &self.tracker {
+                tracker.done(action(span));
+            }
         };
-        let watched = *traced || tracker.is_some();
-        run_recorded(
-            step,
-            tracker.as_deref(),
-            seed,
-            device,
-            |step, watch| match watched {
-                true => step.run_updating_watched(model, batch, rate, optimizer, watch),
-                false => step.run_updating(model, batch, rate, optimizer),
-            },
-        )
+        let watched = self.traced || self.tracker.is_some();
+        device.seed(seed.before());
+        let part = run(&self.step.borrow(), watched.then_some(&mut watch))?;
+        device.seed(seed.after());
+        Ok(part)
     }
 
     /// Whether the next step is traced.
-    pub(super) fn trace(&mut self, on: bool, meter: &dyn Meter) {
-        match self {
-            Self::Recorded { traced, .. } => *traced = on,
-            Self::Modules { executor, .. } => {
-                // On the processor whatever is kept is measured as well.
-                let tracing = |schedule: &Schedule| match meter.read().reserved_bytes {
-                    Some(_) => Tracing::EVERY_ACTION,
-                    None => Tracing::beside(meter.lifetime_peak().in_use_bytes, schedule),
-                };
-                let tracing = on.then(|| tracing(executor.schedule()));
-                executor.trace(tracing);
-            }
-        }
+    pub(super) fn trace(&mut self, on: bool) {
+        self.traced = on;
     }
 
     /// Tells a tracker of every action of the next step.
     pub(super) fn track(&mut self, by: Option<Arc<Tracker>>) {
-        match self {
-            Self::Recorded { tracker, .. } => *tracker = by,
-            Self::Modules { executor, .. } => executor.set_hook(by.map(|tracker| {
-                let hook: ActionHook = Arc::new(move |action| tracker.done(action));
-                hook
-            })),
-        }
+        self.tracker = by;
     }
 
-    /// From now on nothing is recomputed in a model of so many stages.
-    pub(super) fn recompute_nothing(
-        &mut self,
-        stages: usize,
-        meter: &Arc<dyn Meter>,
-    ) -> Result<(), TrainError> {
-        match self {
-            Self::Recorded { step, .. } => {
-                step.borrow_mut().plan_again(None, GraphPlanner::None)?;
-            }
-            Self::Modules { executor, .. } => {
-                let plain = planner::none(stages)?;
-                *executor = Executor::new(plain).with_meter(Arc::clone(meter));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the plan ends with the update that the trainer makes.
-    pub(super) fn updates(&self) -> bool {
-        match self {
-            Self::Recorded { .. } => true,
-            Self::Modules { executor, .. } => {
-                executor.schedule().actions().last() == Some(&Action::Optimize)
-            }
-        }
+    /// From now on nothing is recomputed.
+    pub(super) fn recompute_nothing(&mut self) -> Result<(), RecordError> {
+        let mut step = self.step.borrow_mut();
+        step.plan_again(None, GraphPlanner::None)
     }
 
     /// Makes room in the pools for bytes that the caller allocates.
     pub(super) fn make_room(&self, bytes: Bytes) {
-        match self {
-            Self::Recorded { step, .. } => step.borrow().make_room(bytes),
-            Self::Modules { executor, .. } => {
-                if let Some(room) = executor.room() {
-                    room.make(bytes);
-                }
-            }
-        }
+        self.step.borrow().make_room(bytes);
     }
 
     /// Makes room for a forward of a stage outside of a step.
-    pub(super) fn make_room_for_forward(&self, stage: usize) {
-        match self {
-            Self::Recorded { step, largest, .. } => step.borrow().make_room(largest.forward),
-            Self::Modules { executor, .. } => {
-                if let Some(room) = executor.room() {
-                    room.make_for(Action::Forward(StageId(stage)));
-                }
-            }
-        }
+    pub(super) fn make_room_for_forward(&self) {
+        self.make_room(self.largest.forward);
     }
 
     /// Makes room for the update of a stage's parameters.
-    pub(super) fn make_room_for_update(&self, stage: usize, first_step: bool) {
-        match self {
-            Self::Recorded { step, largest, .. } => step.borrow().make_room(match first_step {
-                true => largest.first_update,
-                false => largest.update,
-            }),
-            Self::Modules { executor, .. } => {
-                if let Some(room) = executor.room() {
-                    room.make_for_update(stage, first_step);
-                }
-            }
-        }
+    pub(super) fn make_room_for_update(&self, first_step: bool) {
+        self.make_room(match first_step {
+            true => self.largest.first_update,
+            false => self.largest.update,
+        });
     }
 
     /// What the first update takes, in which the optimizer's state comes.
     pub(super) fn first_update(&self) -> Bytes {
-        let optimizer = match self {
-            Self::Recorded { step, .. } => step.borrow().optimizer_cost(),
-            Self::Modules { chain, .. } => chain.optimizer,
-        };
+        let optimizer = self.step.borrow().optimizer_cost();
         optimizer.state_bytes + optimizer.temp_bytes
     }
 
     /// The most that one action or the update takes.
     pub(super) fn largest_need(&self) -> Bytes {
-        match self {
-            Self::Recorded { largest, .. } => largest.any,
-            Self::Modules { chain, .. } => most_of_any(chain),
-        }
-    }
-
-    /// Whether the step itself notices what else comes to be in use, and plans again within the same budget.
-    pub(super) fn counts_growth(&self) -> bool {
-        matches!(self, Self::Recorded { .. })
+        self.largest.any
     }
 
     /// How much more was in use than planned, where the step planned itself again for it since this was last asked.
     pub(super) fn take_growth(&self) -> Option<Bytes> {
-        match self {
-            Self::Recorded { step, .. } => step.borrow().take_growth(),
-            Self::Modules { .. } => None,
-        }
+        self.step.borrow().take_growth()
     }
 
     /// How often pools were trimmed so that they stayed within the budget.
     pub(super) fn trims(&self) -> u64 {
-        match self {
-            Self::Recorded { step, .. } => step.borrow().trims(),
-            Self::Modules { executor, .. } => executor.room().map_or(0, Room::trims),
-        }
+        self.step.borrow().trims()
     }
 
     /// The timeline of a step that was traced.
-    pub(super) fn timeline(
-        &self,
-        step: usize,
-        trace: &[TraceEntry],
-    ) -> Result<Timeline, Violation> {
-        match self {
-            Self::Recorded { step: recorded, .. } => {
-                let recorded = recorded.borrow();
-                let (plan, optimizer) = (recorded.staged_plan(), recorded.optimizer_cost());
-                Ok(Timeline::of_recorded(step, &plan, &optimizer, trace))
-            }
-            Self::Modules {
-                executor,
-                chain,
-                beside_buffers,
-            } => {
-                let (schedule, done) = (executor.schedule(), executor.done());
-                Timeline::new(step, chain, schedule, &done, trace, *beside_buffers)
-            }
-        }
+    pub(super) fn timeline(&self, step: usize, trace: &[SpanReading]) -> Timeline {
+        let recorded = self.step.borrow();
+        let (plan, optimizer) = (recorded.staged_plan(), recorded.optimizer_cost());
+        Timeline::new(step, &plan, &optimizer, trace)
     }
 }

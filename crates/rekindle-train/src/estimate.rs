@@ -3,9 +3,8 @@
 use burn::tensor::{DType, Device, Int, Tensor};
 
 use super::{
-    chunks::check_loss_chunks, engine::loss_of_part, executor_kind::ExecutorKind,
-    loss::TargetTensor, loss_scale::LossScale, session::RunError, settings::TrainSettings,
-    update::check_update,
+    chunks::check_loss_chunks, engine::loss_of_part, loss::TargetTensor, loss_scale::LossScale,
+    session::RunError, settings::TrainSettings, update::check_update,
 };
 use crate::{
     data::TargetKind,
@@ -34,8 +33,8 @@ pub fn estimate(
     target: TargetKind,
     ranks: usize,
 ) -> Result<Estimate, RunError> {
-    check_update(settings, ExecutorKind::Recorded)?;
-    check_loss_chunks(settings, model, ExecutorKind::Recorded)?;
+    check_update(settings)?;
+    check_loss_chunks(settings, model)?;
     let shape = model.infer()?;
     let plan = StagePlan::new(model, &shape);
     let batch = settings.micro_batch();

@@ -8,7 +8,6 @@
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
 //! | [`device`] | where a run can be, and what it can have there |
 //! | [`counted`] | the chain that shapes foretell |
-//! | [`profiles`] | measured chains, kept from one process to the next |
 //! | [`settings`] | what a run is told: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
 //! | [`optimizer_state`] | whether ranks share out the optimizer's state |
@@ -23,7 +22,7 @@
 //! | [`update`] | whether parameters can be updated in the backward pass |
 //! | [`verify`](mod@verify) | a schedule's gradients against the plain run's |
 //!
-//! Recorded steps, executors, meters and profilers are those of [`rekindle`].
+//! Recorded steps and meters are those of [`rekindle`].
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -34,7 +33,6 @@ pub mod data;
 pub mod device;
 mod engine;
 mod estimate;
-mod executor_kind;
 mod fingerprint;
 mod finite;
 mod history;
@@ -46,7 +44,6 @@ pub mod model;
 mod nonfinite;
 pub mod optimizer;
 pub mod optimizer_state;
-pub mod profiles;
 pub mod ranks;
 pub mod record;
 pub mod replace;
@@ -69,7 +66,6 @@ pub mod verify;
 mod weights;
 
 pub use estimate::estimate;
-pub use executor_kind::ExecutorKind;
 pub use nonfinite::NonFinite;
 pub use run_dir_error::RunDirError;
 #[cfg(fuzzing)]

@@ -98,19 +98,19 @@ impl AnyOptimizer {
     }
 
     /// Updates the model one layer after the other: the same update, with less memory alive at once where work is
-    /// queued. `squares` is their [`sum_of_squares`](Self::sum_of_squares), read; `before_each` is told the layer's place.
+    /// queued. `squares` is their [`sum_of_squares`](Self::sum_of_squares), read; `before_each` runs before each layer.
     pub(super) fn step_by_layer<L: Module>(
         &mut self,
         rate: f64,
         model: Sequential<L>,
         mut gradients: GradientsParams,
         squares: Option<f64>,
-        mut before_each: impl FnMut(usize),
+        before_each: impl Fn(),
     ) -> Sequential<L> {
         let factor = self.factor(squares);
         let mut updated = Vec::with_capacity(model.len());
-        for (place, layer) in model.into_layers().into_iter().enumerate() {
-            before_each(place);
+        for layer in model.into_layers() {
+            before_each();
             updated.push(self.update(rate, layer, &mut gradients, factor));
         }
         Sequential::new(updated)

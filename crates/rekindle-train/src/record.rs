@@ -6,9 +6,7 @@ use rekindle_plan::{Bytes, Seconds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{
-    ExecutorKind, optimizer_state::StatePlan, settings::TrainSettings, timeline::Timeline,
-};
+use super::{optimizer_state::StatePlan, settings::TrainSettings, timeline::Timeline};
 use crate::model::spec::ModelSpec;
 use rekindle::{
     meter::{Count, Leftover, PhaseReading},
@@ -199,8 +197,6 @@ pub struct RunRecord {
     pub settings: TrainSettings,
     /// Parameters that are trained.
     pub param_count: u64,
-    /// What ran the steps.
-    pub executor: ExecutorKind,
     /// When parameters were updated; of a run that was planned again, by its last plan.
     #[serde(default)]
     pub update: Update,

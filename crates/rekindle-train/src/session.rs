@@ -3,7 +3,6 @@
 //! This is where a device is opened.
 
 mod measured_step;
-mod modules;
 mod observer;
 mod out_of_memory;
 mod planned;
@@ -17,7 +16,7 @@ mod terms;
 use std::{ops::Range, path::PathBuf};
 
 use rekindle_plan::{
-    Bytes, Chain, Plan, PlanError, PlanRequest, Schedule,
+    Bytes, Chain, PlanRequest, Schedule,
     graph::{OperationId, TensorId},
 };
 
@@ -30,11 +29,9 @@ pub use self::{
     subject::Subject,
 };
 use crate::{
-    ExecutorKind,
     data::Dataset,
     device::{DeviceId, DeviceInfo, open},
     model::spec::ModelSpec,
-    profiles::ProfileStore,
     ranks::Ranks,
     record::{PlainRun, RunRecord},
     run_dir::{RunDir, SnapshotEvery},
@@ -42,9 +39,7 @@ use crate::{
     update::{UpdateChoice, Updates},
 };
 use rekindle::{
-    executor::Recheck,
     meter::Count,
-    profile::Measured,
     record::{PlanElsewhere, Update},
 };
 
@@ -65,30 +60,23 @@ pub struct Job<'a> {
     pub settings: &'a TrainSettings,
     /// Where the schedule comes from.
     pub schedule: ScheduleRequest,
-    /// What runs the steps. The executor of modules alone compares recomputed values and runs plans made elsewhere.
-    pub executor: ExecutorKind,
     /// Whether a few plain steps are run and measured after the training, for comparison.
     pub compare: bool,
     /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
     /// runs that are long enough compare themselves without being asked.
     pub plain_elsewhere: Option<&'a dyn Fn() -> Option<PlainRun>>,
-    /// What the device is called: profiles of one are not those of another.
+    /// What the device is called.
     pub hardware: &'a str,
-    /// Where profiles are kept, if anywhere.
-    pub profiles: Option<ProfileStore>,
     /// Find plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
     /// the budget bounds. `None`, or an answer of `None`, plans here.
-    pub planner: Option<Planners>,
+    pub planner: Option<PlanElsewhere>,
     /// Which bytes the budget bounds.
     pub count: Count,
-    /// How closely recomputed outputs are compared with the first ones.
-    pub recheck: Recheck,
     /// Whether the first steps are [tracked](crate::tracker): the observer gets what came and what went.
     pub track: bool,
     /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
     pub free: Option<Bytes>,
-    /// The most bytes of the host's memory in which a plan's tensors may wait: `None` keeps them on the device. For recorded
-    /// steps on GPUs.
+    /// The most bytes of the host's memory in which a plan's tensors may wait: `None` keeps them on the device. For GPUs.
     pub host: Option<Bytes>,
     /// All bytes of the device, where that is known.
     pub total: Option<Bytes>,
@@ -123,14 +111,11 @@ impl<'a> Job<'a> {
             eval: None,
             settings,
             schedule,
-            executor: ExecutorKind::default(),
             compare: false,
             plain_elsewhere: None,
             hardware: "",
-            profiles: None,
             planner: None,
             count: Count::default(),
-            recheck: Recheck::default(),
             track: false,
             free: None,
             host: None,
@@ -179,18 +164,9 @@ impl<'a> Job<'a> {
     pub fn updates(&self) -> Updates {
         match (&self.schedule, self.settings.update) {
             (ScheduleRequest::Given { update, .. }, UpdateChoice::Auto) => Updates::One(*update),
-            _ => Updates::of(self.settings, self.executor, self.budget().is_some()),
+            _ => Updates::of(self.settings, self.budget().is_some()),
         }
     }
-}
-
-/// See [`Job::planner`].
-#[derive(Debug, Clone, Copy)]
-pub struct Planners {
-    /// Of measured modules.
-    pub modules: fn(&Measured, &PlanRequest) -> Option<Result<Plan, PlanError>>,
-    /// Of recorded steps.
-    pub recorded: PlanElsewhere,
 }
 
 /// Says why a schedule does not belong to a chain, if it does not.
@@ -202,7 +178,7 @@ pub enum ScheduleRequest {
     Plan(PlanRequest),
     /// It was made before.
     Given {
-        /// The schedule, or the operations of a recorded step.
+        /// What the step runs.
         order: Order,
         /// Who made it.
         planner: String,
@@ -256,7 +232,7 @@ pub fn run(
     run::Session::prepare(job, device, opened, observer)?.run(observer)
 }
 
-/// What [`run`] would plan, measured or found among the job's profiles. Trains nothing.
+/// What [`run`] would plan, measured. Trains nothing.
 ///
 /// # Errors
 ///

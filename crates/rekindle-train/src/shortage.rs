@@ -59,14 +59,13 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// The budget of the next plan; `None` where no smaller one can help. `last` is what the last plan was made for, its
-    /// peak is `peak`, and `beside` is in use beside what plans count. `context` is what a device's driver took of the limit, which no
-    /// plan changes; `left` is what the device can give to a plan, where it says so.
+    /// The budget of the next plan; `None` where no smaller one can help. `last` is what the last plan was made for, and its
+    /// peak is `peak`. `context` is what a device's driver took of the limit, which no plan changes; `left` is what the device
+    /// can give to a plan, where it says so.
     pub(super) fn next_budget(
         &self,
         last: Option<Bytes>,
         peak: Bytes,
-        beside: Bytes,
         context: Bytes,
         left: Option<Bytes>,
     ) -> Option<Bytes> {
@@ -81,16 +80,14 @@ impl Shortage {
             // What the plan did not foresee, whether it came in this step or before.
             Self::OverBudget { peak: took, budget } => {
                 let unforeseen = share(*took - peak, 1.0 + (1.0 - NEXT));
-                let next = *budget - unforeseen.max(beside);
+                let next = *budget - unforeseen;
                 let next = last.map_or(next, |last| next.min(share(last, NEXT)));
                 return (next > Bytes::ZERO).then_some(next);
             }
-            Self::Grown { budget, .. } => *budget,
-            Self::InUpdate | Self::NoRoom { .. } => return None,
+            // A step that found more in use has planned itself again.
+            Self::Grown { .. } | Self::InUpdate | Self::NoRoom { .. } => return None,
         };
-        let next = next - beside;
-        (next > Bytes::ZERO && (last.is_none_or(|last| next < last) || beside > Bytes::ZERO))
-            .then_some(next)
+        (next > Bytes::ZERO && last.is_none_or(|last| next < last)).then_some(next)
     }
 }
 
@@ -146,49 +143,39 @@ mod tests {
         };
         let failed = Shortage::Failed(failure);
         assert_eq!(
-            failed.next_budget(None, Bytes(1000), Bytes(0), Bytes(0), None),
+            failed.next_budget(None, Bytes(1000), Bytes(0), None),
             Some(Bytes(760))
         );
         assert_eq!(
-            failed.next_budget(Some(Bytes(600)), Bytes(590), Bytes(60), Bytes(0), None),
-            Some(Bytes(500))
+            failed.next_budget(Some(Bytes(600)), Bytes(590), Bytes(0), None),
+            Some(Bytes(560))
         );
         let over = Shortage::OverBudget {
             peak: Bytes(1100),
             budget: Bytes(1000),
         };
         assert_eq!(
-            over.next_budget(Some(Bytes(1000)), Bytes(1000), Bytes(0), Bytes(0), None),
+            over.next_budget(Some(Bytes(1000)), Bytes(1000), Bytes(0), None),
             Some(Bytes(895))
-        );
-        let grown = Shortage::Grown {
-            by: Bytes(300),
-            budget: Bytes(1000),
-        };
-        assert_eq!(
-            grown.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(300), Bytes(0), None),
-            Some(Bytes(700))
         );
         let full = Shortage::NoRoom {
             budget: Bytes(1000),
             smallest: Bytes(1200),
         };
         assert_eq!(
-            full.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), Bytes(0), None),
+            full.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), None),
             None
         );
         let device = Shortage::Device {
             asked: None,
             message: String::new(),
         };
-        let next =
-            |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), Bytes(0), left);
+        let next = |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), left);
         assert_eq!(next(None), Some(Bytes(810)));
         assert_eq!(next(Some(Bytes(600))), Some(Bytes(570)));
         assert_eq!(next(Some(Bytes(2000))), Some(Bytes(810)));
         // Of 900 bytes 800 are the driver's, whatever the plan.
-        let next =
-            |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(0), Bytes(800), left);
+        let next = |left| device.next_budget(Some(Bytes(1000)), Bytes(900), Bytes(800), left);
         assert_eq!(next(None), Some(Bytes(890)));
         assert_eq!(next(Some(Bytes(880))), Some(Bytes(876)));
     }

@@ -7,17 +7,13 @@
 use std::time::Duration;
 
 use rekindle_plan::{
-    Action, Bytes, Chain, OptimizerCost, Parts, Schedule, Seconds, Violation,
+    Action, Bytes, OptimizerCost, Parts, Seconds,
     graph::{SpanPass, Transfer},
-    simulate_watched,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use rekindle::{
-    executor::TraceEntry,
-    record::{Exchanges, NetworkReading, StagedPlan},
-};
+use rekindle::record::{Exchanges, NetworkReading, SpanReading, StagedPlan, action};
 
 /// One traced step. Where a batch runs in parts, its last part and the update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -109,65 +105,13 @@ pub enum Pass {
 }
 
 impl Timeline {
-    /// The timeline of a traced step of `chain`, of whose schedule the executor has done `done`: all but `optimize`, and
-    /// what only frozen stages would need. The driver's context is no part of what a meter reads.
+    /// The timeline of a traced step of a plan: its spans and the update after it. The driver's context is no part of what a
+    /// meter reads.
     pub(super) fn new(
-        step: usize,
-        chain: &Chain,
-        schedule: &Schedule,
-        done: &[Action],
-        trace: &[TraceEntry],
-        beside_buffers_bytes: Bytes,
-    ) -> Result<Self, Violation> {
-        let mut actions = Vec::with_capacity(schedule.actions().len());
-        let mut ran = vec![false; chain.stages.len()];
-        let mut entries = trace.iter().peekable();
-        let (mut first, mut start_s) = (0, 0.0);
-        simulate_watched(chain, schedule, |scene| {
-            let index = actions.len();
-            let is_done = match done.get(index) {
-                Some(&done) => same_work(scene.action, done),
-                None => scene.action == Action::Optimize,
-            };
-            let Some(&entry) = entries.peek().filter(|_| is_done) else {
-                return;
-            };
-            let pass = pass(scene.action, &mut ran);
-            let share = 1.0 / (entry.index + 1 - first) as f64;
-            let duration_s = (entry.done_at.as_secs_f64() - start_s) * share;
-            actions.push(TimedAction {
-                action: scene.action,
-                pass,
-                start_s: Seconds(start_s + duration_s * (index - first) as f64),
-                duration_s: Seconds(duration_s),
-                predicted_at_peak: Parts {
-                    fixed: scene.at_peak.fixed - beside_buffers_bytes,
-                    ..scene.at_peak
-                },
-                predicted_after_bytes: scene.after.total() - beside_buffers_bytes,
-                measured_peak_bytes: entry.peak_bytes,
-                measured_after_bytes: entry.in_use_bytes,
-                reserved_bytes: entry.reserved_bytes,
-            });
-            if index == entry.index {
-                (first, start_s) = (index + 1, entry.done_at.as_secs_f64());
-                entries.next();
-            }
-        })?;
-        Ok(Self {
-            step,
-            beside_buffers_bytes,
-            actions,
-            exchanges: Vec::new(),
-        })
-    }
-
-    /// The timeline of a traced step of a recorded plan and the update after it.
-    pub(super) fn of_recorded(
         step: usize,
         plan: &StagedPlan,
         optimizer: &OptimizerCost,
-        trace: &[TraceEntry],
+        trace: &[SpanReading],
     ) -> Self {
         let beside = plan.beside_buffers;
         let live = |parts: Parts| Parts {
@@ -184,29 +128,30 @@ impl Timeline {
                 (None, SpanPass::Loss) => Pass::Loss,
                 (None, SpanPass::Backward) => Pass::Backward,
             };
-            (pass, live(held.at_peak), live(held.after).total())
+            let after = live(held.after).total();
+            (action(span), pass, live(held.at_peak), after)
         });
         let gradients = plan.held.last().map(|held| held.after).unwrap_or_default();
         let update = Parts {
             temporary: optimizer.temp_bytes,
             ..live(gradients)
         };
-        let update = (Pass::Optimizer, update, update.fixed);
+        let update = (Action::Optimize, Pass::Optimizer, update, update.fixed);
         let mut start_s = 0.0;
         let actions = predicted.chain([update]).zip(trace);
-        let actions = actions.map(|((pass, at_peak, after), entry)| {
-            let done_s = entry.done_at.as_secs_f64();
+        let actions = actions.map(|((action, pass, at_peak, after), seen)| {
+            let done_s = seen.done_at.as_secs_f64();
             let start_s = std::mem::replace(&mut start_s, done_s);
             TimedAction {
-                action: entry.action,
+                action,
                 pass,
                 start_s: Seconds(start_s),
                 duration_s: Seconds(done_s - start_s),
                 predicted_at_peak: at_peak,
                 predicted_after_bytes: after,
-                measured_peak_bytes: entry.peak_bytes,
-                measured_after_bytes: entry.in_use_bytes,
-                reserved_bytes: entry.reserved_bytes,
+                measured_peak_bytes: seen.memory.peak_in_use_bytes,
+                measured_after_bytes: seen.memory.in_use_bytes,
+                reserved_bytes: seen.memory.reserved_bytes,
             }
         });
         Self {
@@ -240,152 +185,109 @@ impl Timeline {
     }
 }
 
-/// Whether a step did this action of its schedule: without frozen stages it may keep less.
-fn same_work(scheduled: Action, done: Action) -> bool {
-    match (scheduled, done) {
-        (Action::Backward(scheduled), Action::Backward(done)) => scheduled == done,
-        (Action::Backward(_), _) | (_, Action::Backward(_)) => false,
-        _ => scheduled.stage() == done.stage(),
-    }
-}
-
-/// What an action is there for, where `ran` says which stages have run before it.
-fn pass(action: Action, ran: &mut [bool]) -> Pass {
-    match action {
-        Action::Forward(stage)
-        | Action::ForwardKeep(stage)
-        | Action::ForwardTracked { stage, .. } => {
-            if std::mem::replace(&mut ran[stage.0], true) {
-                Pass::Recompute
-            } else {
-                Pass::Forward
-            }
-        }
-        Action::Loss => Pass::Loss,
-        Action::Backward(_) => Pass::Backward,
-        Action::Optimize => Pass::Optimizer,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use rekindle_plan::{LossCost, OptimizerCost, Stage, StageId, planner};
+    use rekindle::meter::MemoryReading;
+    use rekindle_plan::{
+        Chain, StageId,
+        graph::{Moment, Span},
+    };
 
     use super::*;
 
-    const FIXED: u64 = 1_000;
-    const CONTEXT: u64 = 600;
+    const BESIDE: u64 = 600;
 
-    fn chain() -> Chain {
-        let stage = Stage {
-            output_bytes: Bytes(10),
-            saved_bytes: Bytes(30),
-            ..Stage::default()
+    fn parts(fixed: u64, activations: u64) -> Parts {
+        Parts {
+            fixed: Bytes(fixed),
+            activations: Bytes(activations),
+            ..Parts::default()
+        }
+    }
+
+    /// A stage that is recomputed, a tensor of which goes to the host and comes back; the loss. Fixed bytes are 1,000, of
+    /// which 600 are no live buffer's.
+    fn plan() -> StagedPlan {
+        let span = |pass, stage, transfer| Span {
+            pass,
+            stage: StageId(stage),
+            transfer,
+            steps: 0..1,
         };
-        Chain {
-            input_bytes: Bytes(1),
-            input_grad: false,
-            fixed_bytes: Bytes(FIXED),
-            stages: vec![stage; 2],
-            loss: LossCost::default(),
-            optimizer: OptimizerCost::default(),
+        let spans = vec![
+            span(SpanPass::Forward, 0, None),
+            span(SpanPass::Forward, 0, Some(Transfer::Offload)),
+            span(SpanPass::Loss, 1, None),
+            span(SpanPass::Recompute, 0, None),
+            span(SpanPass::Backward, 0, Some(Transfer::Fetch)),
+            span(SpanPass::Backward, 0, None),
+        ];
+        let held = (1..=spans.len() as u64).map(|place| Moment {
+            at_peak: parts(1_000, 20 * place),
+            after: parts(1_000, 10 * place),
+        });
+        StagedPlan {
+            chain: Chain::default(),
+            marks: vec![None],
+            held: held.collect(),
+            spans,
+            forwards: vec![2],
+            beside_buffers: Bytes(BESIDE),
+            levers: None,
+            schedule: None,
+            operations: Vec::new(),
+            offloaded: Vec::new(),
+            recording: 0,
         }
     }
 
-    fn entry(schedule: &Schedule, index: usize, at_ms: u64) -> TraceEntry {
-        TraceEntry {
-            action: schedule.actions()[index],
-            index,
-            in_use_bytes: Bytes(100 + index as u64),
-            peak_bytes: Bytes(200 + index as u64),
-            reserved_bytes: None,
-            done_at: Duration::from_millis(at_ms),
-        }
-    }
-
-    fn timeline(schedule: &Schedule, entries: &[(usize, u64)]) -> Timeline {
-        let trace: Vec<_> = entries
-            .iter()
-            .map(|&(index, at_ms)| entry(schedule, index, at_ms))
-            .collect();
-        let done = schedule.without_frozen(0);
-        let timeline = Timeline::new(4, &chain(), schedule, &done, &trace, Bytes(CONTEXT));
-        timeline.expect("of this chain")
+    fn timeline() -> Timeline {
+        let readings = (1..=7).map(|place| SpanReading {
+            memory: MemoryReading {
+                in_use_bytes: Bytes(400 + 10 * place),
+                peak_in_use_bytes: Bytes(400 + 20 * place),
+                ..MemoryReading::default()
+            },
+            done_at: Duration::from_secs(place * place),
+        });
+        let optimizer = OptimizerCost {
+            temp_bytes: Bytes(7),
+            ..OptimizerCost::default()
+        };
+        Timeline::new(4, &plan(), &optimizer, &readings.collect::<Vec<_>>())
     }
 
     #[test]
-    fn a_stage_that_runs_again_is_recomputed() {
-        // forward_keep 0, tracked 1, loss, backward 1, tracked 0, backward 0, optimize
-        let schedule = planner::uniform(2, 2).expect("in range");
-        let every: Vec<_> = (0..schedule.actions().len()).map(|k| (k, 0)).collect();
-        let passes: Vec<_> = timeline(&schedule, &every)
-            .actions
-            .iter()
-            .map(|action| action.pass)
-            .collect();
-        use Pass::{Backward, Forward, Loss, Optimizer, Recompute};
+    fn passes_are_those_of_the_plan_and_the_update_comes_last() {
+        let actions = timeline().actions;
+        let passes: Vec<_> = actions.iter().map(|action| action.pass).collect();
+        use Pass::{Backward, Fetch, Forward, Loss, Offload, Optimizer, Recompute};
         let expected = [
-            Forward, Forward, Loss, Backward, Recompute, Backward, Optimizer,
+            Forward, Offload, Loss, Recompute, Fetch, Backward, Optimizer,
         ];
         assert_eq!(passes, expected);
+        assert_eq!(actions[6].action, Action::Optimize);
+        for (place, action) in actions.iter().enumerate() {
+            let (start, end) = (place.pow(2), (place + 1).pow(2));
+            assert_eq!(action.start_s, Seconds(start as f64));
+            assert_eq!(action.duration_s, Seconds((end - start) as f64));
+        }
     }
 
     #[test]
     fn prediction_and_measurement_start_from_the_same_bytes() {
-        let schedule = planner::none(2).expect("stages");
-        let first = timeline(&schedule, &[(0, 5)]).actions[0];
-        assert_eq!(first.predicted_at_peak.fixed, Bytes(FIXED - CONTEXT));
-        // a_0, and the graph of stage 0.
-        let held = FIXED - CONTEXT + 1 + 30;
-        assert_eq!(first.predicted_after_bytes, Bytes(held));
-        assert_eq!(first.predicted_at_peak.total(), Bytes(held));
-    }
-
-    #[test]
-    fn what_only_frozen_stages_would_need_is_not_there() {
-        let schedule = planner::none(2).expect("stages");
-        let done = schedule.without_frozen(1);
-        let trace: Vec<_> = (0..=done.len())
-            .map(|index| TraceEntry {
-                index,
-                ..entry(&schedule, 0, 0)
-            })
-            .collect();
-        let timeline = Timeline::new(4, &chain(), &schedule, &done, &trace, Bytes(0));
-        let shown: Vec<_> = timeline
-            .expect("of this chain")
-            .actions
-            .iter()
-            .map(|action| action.action.to_string())
-            .collect();
-        let expected = [
-            "forward_tracked 0",
-            "forward_tracked 1",
-            "loss",
-            "backward 1",
-            "optimize",
-        ];
-        assert_eq!(shown, expected);
-    }
-
-    #[test]
-    fn actions_that_were_seen_together_share_the_time_and_the_reading() {
-        let schedule = planner::none(2).expect("stages");
-        let timeline = timeline(&schedule, &[(1, 10), (2, 14)]);
-        let shown: Vec<_> = timeline
-            .actions
-            .iter()
-            .map(|action| {
-                let ms = |time: Seconds| (time.0 * 1e3).round() as u64;
-                (
-                    ms(action.start_s),
-                    ms(action.duration_s),
-                    action.measured_after_bytes.0,
-                )
-            })
-            .collect();
-        assert_eq!(shown, [(0, 5, 101), (5, 5, 101), (10, 4, 102)]);
-        assert_eq!(timeline.actions[0].action, Action::tracked(0));
-        assert_eq!(StageId(1), timeline.actions[1].action.stage().expect("one"));
+        let timeline = timeline();
+        assert_eq!(timeline.beside_buffers_bytes, Bytes(BESIDE));
+        let (update, spans) = timeline.actions.split_last().expect("actions");
+        for action in spans {
+            let predicted = action.predicted_at_peak.total();
+            assert_eq!(predicted, action.measured_peak_bytes);
+            assert_eq!(action.predicted_after_bytes, action.measured_after_bytes);
+        }
+        // Beside what the last span leaves.
+        let predicted = update.predicted_at_peak;
+        assert_eq!(predicted.temporary, Bytes(7));
+        assert_eq!(predicted.total(), Bytes(400 + 60 + 7));
+        assert_eq!(update.predicted_after_bytes, Bytes(400));
     }
 }

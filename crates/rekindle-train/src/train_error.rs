@@ -1,17 +1,14 @@
 //! Why a step could not run.
 
-use rekindle_plan::PlanError;
-
 use super::{
     nonfinite::NonFinite,
     shortage::{Shortage, asked, speaks_of_memory},
-    update::UpdateRefused,
 };
 use crate::{
     device::{device_fault, refused_kernel},
     model::{spec::SampleShape, value::ValueError},
 };
-use rekindle::{executor::StepError, quiet::catch, record::RecordError, reduce::ReduceError};
+use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 
 /// A step that could not run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -27,21 +24,12 @@ pub enum TrainError {
     /// The batch does not fit the model.
     #[error(transparent)]
     Batch(#[from] ValueError),
-    /// The schedule does not fit the model.
-    #[error(transparent)]
-    Step(#[from] StepError),
-    /// There is no plan.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
     /// The recorded step could not run.
     #[error(transparent)]
     Recorded(#[from] RecordError),
     /// The loss or a gradient is not finite, and the settings stop there.
     #[error("{0}")]
     NonFinite(Box<NonFinite>),
-    /// Parameters cannot be updated when the settings say.
-    #[error(transparent)]
-    Update(#[from] UpdateRefused),
     /// There is too little memory; a smaller plan may do.
     #[error("{0}")]
     Short(Shortage),
@@ -99,8 +87,7 @@ impl TrainError {
             return Self::ShortAfterUpdates { shortage, error };
         }
         let shortage = match self {
-            Self::Step(StepError::OutOfMemory(failure))
-            | Self::Recorded(RecordError::OutOfMemory(failure)) => Shortage::Failed(failure),
+            Self::Recorded(RecordError::OutOfMemory(failure)) => Shortage::Failed(failure),
             Self::Recorded(RecordError::OverBudget { in_use, budget }) => Shortage::OverBudget {
                 peak: in_use,
                 budget,
@@ -108,9 +95,7 @@ impl TrainError {
             Self::Recorded(RecordError::Infeasible { budget, smallest }) => {
                 Shortage::NoRoom { budget, smallest }
             }
-            Self::Recorded(RecordError::Device(message))
-            | Self::Step(StepError::Refused { refusal: message })
-            | Self::Device(message)
+            Self::Recorded(RecordError::Device(message)) | Self::Device(message)
                 if speaks_of_memory(&message) =>
             {
                 let asked = asked(&message);

@@ -14,10 +14,9 @@ use std::{
 
 use burn::{module::Module, optim::GradientsParams, tensor::Device};
 use rekindle::{
-    executor::TraceEntry,
     free_dead_nodes,
     meter::{Meter, Phase, PhaseReading, PhaseRecorder},
-    record::{ExchangeReading, Optimizer, RecordError, Update},
+    record::{ExchangeReading, Optimizer, RecordError, SpanReading, Update},
     reduce::{Shards, SharedReading},
     sequential::Sequential,
     statistics::{Before, Statistics},
@@ -67,8 +66,8 @@ pub(super) struct StepReport {
     pub(super) record: StepRecord,
     /// Memory by phase.
     pub(super) phases: Vec<PhaseReading>,
-    /// Memory after every action of the schedule, where the step was [traced](Trainer::trace_next_step).
-    pub(super) trace: Vec<TraceEntry>,
+    /// Memory after every span of the step and after its update, where the step was [traced](Trainer::trace_next_step).
+    pub(super) spans: Vec<SpanReading>,
     /// What the exchange took, where [ranks](crate::ranks) share the step: of all parts together, with what the network did
     /// in the last.
     pub(super) exchange: Option<ExchangeReading>,
@@ -148,7 +147,7 @@ impl Trainer {
 
     /// Traces the next step, which takes longer for it.
     pub(super) fn trace_next_step(&mut self) {
-        self.engine.trace(true, &*self.meter);
+        self.engine.trace(true);
     }
 
     /// Notes in the next step which blocks come and go, action by action.
@@ -167,7 +166,7 @@ impl Trainer {
     }
 
     /// Runs one optimizer step on batches whose shapes fit the model: one, or equal parts of one whose gradients add
-    /// up. The phases and the trace are those of the last part.
+    /// up. The phases and spans are those of the last part.
     ///
     /// # Errors
     ///
@@ -178,7 +177,6 @@ impl Trainer {
         parts: impl ExactSizeIterator<Item = Batch>,
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
-        self.check_room()?;
         if let Some(tracker) = &self.tracker {
             tracker.start(self.steps_done + 1);
         }
@@ -194,7 +192,7 @@ impl Trainer {
                 return Err(self.ranks.fail(error, || self.counted_peak()));
             }
         };
-        self.engine.trace(false, &*self.meter);
+        self.engine.trace(false);
 
         let meter = Arc::clone(&self.meter);
         let mut after = PhaseRecorder::start(Some(&*meter));
@@ -224,7 +222,7 @@ impl Trainer {
                 let begun = Instant::now();
                 let shared = self.update(rate, parts.gradients, parts.squares)?;
                 if let (Some(shared), Some(exchange)) = (shared, &mut parts.exchange) {
-                    let before = parts.trace.last().map(|last| last.done_at);
+                    let before = parts.spans.last().map(|last| last.done_at);
                     let until = before.unwrap_or_default() + begun.elapsed();
                     exchange.add_shared(shared, until);
                 }
@@ -239,13 +237,11 @@ impl Trainer {
         });
 
         self.steps_done += 1;
-        if self.bound.settled.is_none() {
-            self.bound.settled = Some(self.meter.read().in_use_bytes);
-        }
+        self.bound.settled = true;
         let short = self.shortage(parts.peak);
         let update = after.finish();
-        let traced = self.traced_update(parts.trace.last(), update.first());
-        parts.trace.extend(traced);
+        let traced = traced_update(parts.spans.last(), update.first());
+        parts.spans.extend(traced);
         parts.phases.extend(update);
         let record = StepRecord {
             step: self.steps_done,
@@ -259,7 +255,7 @@ impl Trainer {
         Ok(StepReport {
             record,
             phases: parts.phases,
-            trace: parts.trace,
+            spans: parts.spans,
             exchange: parts.exchange,
             moments,
             nonfinite,
@@ -322,7 +318,7 @@ impl Trainer {
         untie(&mut model);
         let first_step = self.steps_done == 0;
         let engine = &self.engine;
-        let make_room = |stage| engine.make_room_for_update(stage, first_step);
+        let make_room = || engine.make_room_for_update(first_step);
         let optimizer = &mut self.optimizer;
         let model = optimizer.step_by_layer(rate, model, gradients, squares, make_room);
         let (model, sent) = match optimizer.shards() {
@@ -349,7 +345,7 @@ impl Trainer {
 
     /// Leaves nothing of a step that was begun.
     fn abandon(&mut self, before: Before) {
-        self.engine.trace(false, &*self.meter);
+        self.engine.trace(false);
         self.engine.track(None);
         self.tracker = None;
         self.model = before.put_back(self.take_model());
@@ -358,25 +354,17 @@ impl Trainer {
         self.meter.trim();
     }
 
-    /// The schedule's `optimize`, which the executor leaves to the trainer, after the last action that it has traced.
-    fn traced_update(
-        &self,
-        last: Option<&TraceEntry>,
-        update: Option<&PhaseReading>,
-    ) -> Option<TraceEntry> {
-        let (last, update) = last.zip(update).filter(|_| self.engine.updates())?;
-        Some(TraceEntry {
-            action: Action::Optimize,
-            index: last.index + 1,
-            in_use_bytes: update.memory.in_use_bytes,
-            peak_bytes: update.memory.peak_in_use_bytes,
-            reserved_bytes: update.memory.reserved_bytes,
-            done_at: last.done_at + Duration::from_secs_f64(update.seconds_s),
-        })
-    }
-
     /// How often pools were trimmed so that they stayed within the budget.
     pub(super) fn trims(&self) -> u64 {
         self.engine.trims()
     }
+}
+
+/// The update of a step whose last span was traced.
+fn traced_update(last: Option<&SpanReading>, update: Option<&PhaseReading>) -> Option<SpanReading> {
+    let (last, update) = last.zip(update)?;
+    Some(SpanReading {
+        memory: update.memory,
+        done_at: last.done_at + Duration::from_secs_f64(update.seconds_s),
+    })
 }

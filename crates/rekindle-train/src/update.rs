@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{
-    executor_kind::ExecutorKind,
     loss_scale::LossScale,
     settings::{Clip, OnNonFinite, TrainSettings},
 };
@@ -85,11 +84,11 @@ pub enum Updates {
 impl Updates {
     /// Those of a training that plans within a budget, or without one.
     #[must_use]
-    pub fn of(settings: &TrainSettings, executor: ExecutorKind, budget: bool) -> Self {
+    pub fn of(settings: &TrainSettings, budget: bool) -> Self {
         if let Some(update) = settings.update.fixed() {
             return Self::One(update);
         }
-        if !budget || in_backward_refused(settings, executor).is_some() {
+        if !budget || in_backward_refused(settings).is_some() {
             return Self::One(Update::After);
         }
         match settings.on_nonfinite {
@@ -205,9 +204,6 @@ pub enum UpdateRefused {
          of `f16`, cannot skip a step whose gradients overflow: a number or `none` skips no step"
     )]
     LossScale,
-    /// The executor of modules hands out all gradients.
-    #[error("`update = \"in-backward\"` is what recorded steps do: leave `--executor modules` out")]
-    Modules,
 }
 
 /// Checks that a training can update when its settings say.
@@ -215,8 +211,8 @@ pub enum UpdateRefused {
 /// # Errors
 ///
 /// Why it cannot.
-pub fn check_update(settings: &TrainSettings, executor: ExecutorKind) -> Result<(), UpdateRefused> {
-    match in_backward_refused(settings, executor) {
+pub fn check_update(settings: &TrainSettings) -> Result<(), UpdateRefused> {
+    match in_backward_refused(settings) {
         Some(refused) if settings.update == UpdateChoice::InBackward => Err(refused),
         _ => Ok(()),
     }
@@ -224,10 +220,7 @@ pub fn check_update(settings: &TrainSettings, executor: ExecutorKind) -> Result<
 
 /// Why a training cannot update its parameters in the backward pass, if it cannot.
 #[must_use]
-pub fn in_backward_refused(
-    settings: &TrainSettings,
-    executor: ExecutorKind,
-) -> Option<UpdateRefused> {
+pub fn in_backward_refused(settings: &TrainSettings) -> Option<UpdateRefused> {
     if settings.accumulate > 1 {
         return Some(UpdateRefused::Accumulate {
             parts: settings.accumulate,
@@ -242,10 +235,7 @@ pub fn in_backward_refused(
     if settings.loss_scale() == LossScale::Dynamic {
         return Some(UpdateRefused::LossScale);
     }
-    match executor {
-        ExecutorKind::Recorded => None,
-        ExecutorKind::Modules => Some(UpdateRefused::Modules),
-    }
+    None
 }
 
 #[cfg(test)]
@@ -262,7 +252,7 @@ mod tests {
                 accumulate,
                 ..TrainSettings::default()
             };
-            Updates::of(&settings, ExecutorKind::Recorded, budget)
+            Updates::of(&settings, budget)
         };
         let auto = UpdateChoice::Auto;
         let after = Updates::One(Update::After);
@@ -279,7 +269,7 @@ mod tests {
             dtype: Dtype::F16,
             ..TrainSettings::default()
         };
-        assert_eq!(Updates::of(&half, ExecutorKind::Recorded, true), after);
+        assert_eq!(Updates::of(&half, true), after);
         for text in ["auto", "after", "in-backward"] {
             let choice: UpdateChoice = text.parse().expect("a choice");
             assert_eq!(choice.to_string(), text);

@@ -6,12 +6,10 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Tensor},
 };
-use rekindle_plan::StageId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    ExecutorKind,
     engine::{Engine, StepBatch, loss},
     finite,
     optimizer::AnyOptimizer,
@@ -25,7 +23,6 @@ use crate::{
     model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, tie::tie},
 };
 use rekindle::{
-    layer::Layer,
     record::{Optimizer as _, Update},
     seed::StepSeed,
     sequential::Sequential,
@@ -82,7 +79,7 @@ pub fn verify(
     let Verification { job, plans } = verification;
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
-    let (built, mut subject) = Subject::of(job, built, &device, &meter, &mut ())?;
+    let mut subject = Subject::of(job, &built, &device, &meter, &mut ())?;
     let trial = Trial {
         model: built.model,
         batches: built.batches,
@@ -93,7 +90,7 @@ pub fn verify(
     let mut comparisons = Vec::with_capacity(plans.len());
     for (name, plan) in plans {
         let planned = subject.plan(job, &plan)?;
-        let engine = subject.engine(job, &planned)?;
+        let engine = subject.engine(&planned);
         let comparison = plain.compare(&trial.train(Some(&engine))?, name, &planned);
         done(&comparison);
         comparisons.push(comparison);
@@ -131,7 +128,6 @@ impl Trial<'_> {
             let batch = train.batch(&samples[..settings.micro_batch()]);
             let batch = step_batch(batch, settings.dtype, &optimizer.scaler, &self.device)?;
             let seed = StepSeed::new(settings.seed, step as u64);
-            let parts = settings.accumulate;
             let rate = settings.learning_rate.at(step, settings.steps);
             let (loss, gradients) = match engine {
                 Some(engine) if engine.update() == Update::InBackward => {
@@ -142,7 +138,7 @@ impl Trial<'_> {
                     continue;
                 }
                 Some(engine) => {
-                    let part = engine.run(&model, batch, seed, parts, &self.device)?;
+                    let part = engine.run(&model, batch, seed, &self.device)?;
                     (part.loss, part.gradients)
                 }
                 None => self.plain(&model, batch, seed),
@@ -162,25 +158,16 @@ impl Trial<'_> {
         Ok(values)
     }
 
-    /// One step as anybody would write it in burn, with the seeds of the executor that it is compared with.
+    /// One step as anybody would write it in burn, with the seed of the step that it is compared with.
     fn plain(
         &self,
         model: &Sequential<Stage>,
         (input, targets, scale): StepBatch,
         seed: StepSeed,
     ) -> (Tensor<1>, GradientsParams) {
-        let by_stage = self.job.executor == ExecutorKind::Modules;
-        if !by_stage {
-            self.device.seed(seed.before());
-        }
-        let mut value = input;
-        for (stage, layer) in model.layers().iter().enumerate() {
-            if by_stage && layer.draws_random() {
-                self.device.seed(seed.stage(StageId(stage)));
-            }
-            value = layer.forward(value);
-        }
-        let (loss, _) = loss(value, &targets, scale, self.job.settings.accumulate);
+        self.device.seed(seed.before());
+        let parts = self.job.settings.accumulate;
+        let (loss, _) = loss(model.forward(input), &targets, scale, parts);
         let gradients = GradientsParams::from_grads(loss.backward(), model);
         (loss.inner(), gradients)
     }

@@ -13,10 +13,9 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, FloatDType, Tensor},
 };
-use rekindle::{Dtype, Executor, Layer, Sequential, StepSeed, executor::Recheck};
+use rekindle::{Dtype, Executor, Layer, Sequential, StepSeed};
 use rekindle_plan::{Action, Chain, PlanRequest, PlannerKind, Schedule, StageId};
 use rekindle_train::{
-    ExecutorKind,
     data::{
         Split, open,
         settings::{DataSettings, Source, SyntheticTarget},
@@ -29,7 +28,6 @@ use rekindle_train::{
         stages::StagePlan,
         value::Value,
     },
-    profiles::ProfileStore,
     record::StepRecord,
     session::{Job, MemoryNow, Observer, ScheduleRequest, measure, run},
     settings::{Clip, LearningRate, OptimizerSettings, TrainSettings},
@@ -168,23 +166,18 @@ fn segments_compute_what_the_plain_run_computes_bit_for_bit() {
     for model in [images(), tokens()] {
         let data = data(&model);
         for dtype in HALVES {
-            for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
-                let settings = settings(dtype);
-                let job = Job {
-                    executor,
-                    ..Job::new(&model, &*data.train, &settings, uniform(1))
-                };
-                let verification = Verification {
-                    job: &job,
-                    plans: equal_segments(&model),
-                };
-                let comparisons = verify(verification, DeviceId::Cpu, &mut |_| ()).unwrap();
-                assert!(comparisons.len() > 2);
-                assert!(
-                    comparisons.iter().all(|comparison| comparison.identical),
-                    "{executor}, {dtype}: {comparisons:?}"
-                );
-            }
+            let settings = settings(dtype);
+            let job = Job::new(&model, &*data.train, &settings, uniform(1));
+            let verification = Verification {
+                job: &job,
+                plans: equal_segments(&model),
+            };
+            let comparisons = verify(verification, DeviceId::Cpu, &mut |_| ()).unwrap();
+            assert!(comparisons.len() > 2);
+            assert!(
+                comparisons.iter().all(|comparison| comparison.identical),
+                "{dtype}: {comparisons:?}"
+            );
         }
     }
 }
@@ -284,11 +277,10 @@ fn balanced_graphs_compute_what_the_default_ones_do_bit_for_bit() {
 const TABLES: u64 = 2560;
 
 #[test]
-fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
+fn a_profile_counts_half_the_bytes() {
     const WIDTH: u64 = 256;
     const BATCH: u64 = 48;
     let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
     let model = wide(WIDTH as usize);
     let data = data(&model);
     let profile = |dtype, master_weights| -> Chain {
@@ -297,14 +289,7 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
             master_weights,
             ..settings(dtype)
         };
-        let job = Job {
-            profiles: Some(ProfileStore {
-                folder: folder.path().to_owned(),
-                fresh: false,
-            }),
-            executor: ExecutorKind::Modules,
-            ..Job::new(&model, &*data.train, &settings, uniform(1))
-        };
+        let job = Job::new(&model, &*data.train, &settings, uniform(1));
         measure(&job, DeviceId::Cpu, &mut ())
             .unwrap()
             .measured_step(&job)
@@ -318,20 +303,24 @@ fn a_profile_counts_half_the_bytes_and_is_kept_apart_from_that_of_f32() {
     ] {
         let chain = profile(dtype, master_weights);
         let (activation, weights) = (width * BATCH * WIDTH, width * (WIDTH * WIDTH + WIDTH));
-        assert_eq!(chain.input_bytes.0, activation, "{dtype}");
         let near = |bytes: u64| (activation..activation + TABLES).contains(&bytes);
         for stage in &chain.stages[..2] {
             assert!(near(stage.output_bytes.0), "{dtype}: {stage:?}");
             assert!(near(stage.saved_bytes.0), "{dtype}: {stage:?}");
         }
         assert_eq!(chain.stages[0].param_bytes.0, weights, "{dtype}");
-        assert_eq!(chain.stages[0].grad_bytes.0, weights, "{dtype}");
+        let gradients = chain.stages[0].grad_bytes.0;
+        assert!(
+            gradients.abs_diff(weights) < TABLES,
+            "{dtype}: {gradients} of {weights}"
+        );
         // Adam's two moments are f32 always, and so is a copy of the parameters.
         let parameters = WIDTH * WIDTH + WIDTH + CLASSES as u64 * (WIDTH + 1);
         let state = chain.optimizer.state_bytes.0;
         let exact = numbers * 4 * parameters;
         assert!(
-            (exact..exact + 4 * TABLES).contains(&state),
+            // Of four parameters.
+            (exact..exact + 4 * numbers * TABLES).contains(&state),
             "{dtype}: {state}"
         );
     }
@@ -348,16 +337,9 @@ impl Observer for Losses {
     }
 }
 
-fn losses(settings: &TrainSettings, model: &ModelSpec, recheck: Recheck) -> Vec<f64> {
+fn losses(settings: &TrainSettings, model: &ModelSpec) -> Vec<f64> {
     let data = data(model);
-    let job = Job {
-        recheck,
-        executor: match recheck {
-            Recheck::Values => ExecutorKind::Modules,
-            Recheck::Shapes | Recheck::Off => ExecutorKind::Recorded,
-        },
-        ..Job::new(model, &*data.train, settings, uniform(2))
-    };
+    let job = Job::new(model, &*data.train, settings, uniform(2));
     let mut losses = Losses::default();
     run(&job, DeviceId::Cpu, &mut losses).unwrap();
     losses.0
@@ -382,7 +364,7 @@ fn optimizers_work_where_their_own_numbers_would_vanish() {
                 clip,
                 ..settings(dtype)
             };
-            losses(&settings, &wide(16), Recheck::Off)
+            losses(&settings, &wide(16))
         };
         let exact = of(Dtype::F32);
         let (first, last) = (exact[0], exact[39]);
@@ -396,23 +378,6 @@ fn optimizers_work_where_their_own_numbers_would_vanish() {
             );
         }
     }
-}
-
-#[test]
-fn sums_over_recomputed_values_do_not_overflow() {
-    let _alone = alone();
-    // 48 x 4,096 values of about a half: f16 ends at 65,504.
-    let settings = TrainSettings {
-        batch: 48,
-        steps: 1,
-        ..settings(Dtype::F16)
-    };
-    let model = ModelSpec {
-        input: SampleShape::float([4096]),
-        layers: vec![LayerSpec::Sigmoid, linear(CLASSES)],
-    };
-    let losses = losses(&settings, &model, Recheck::Values);
-    assert!(losses[0].is_finite());
 }
 
 /// Units in the last place, of the largest value of each tensor: on a GPU another kernel may be chosen the second time.

@@ -11,10 +11,10 @@
 //! | `saved_bytes`, `tracked_temp_bytes` | the same of a tracked forward |
 //! | `backward_temp_bytes` | the backward's peak above what it started from, its input's gradient and its parameters' gradients |
 //! | an alternative's | the same with the graph recorded by burn's balanced strategy; offered where it keeps less |
-//! | times | medians, queued work included; without what measuring takes, nor what a backward call takes by itself; made longer by what one pass through all stages takes longer |
+//! | times | medians, queued work included; without what measuring takes, nor what a backward call takes by itself |
 //!
-//! Stages with equal keys are measured once. Layers run as copies that share the parameters and have statistics of
-//! their own, and the optimizer's step has a rate of zero, so measuring changes nothing. On GPU backends the first run
+//! Layers run as copies that share the parameters and have statistics of their own, and the optimizer's step has a rate
+//! of zero, so measuring changes nothing. On GPU backends the first run
 //! of each operation compiles and tunes kernels; it is a warm-up and is not counted.
 
 mod measured;
@@ -22,10 +22,8 @@ pub(crate) mod measurement;
 mod operations;
 mod tensors;
 
-use std::collections::HashMap;
-
 use burn::tensor::Device;
-use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, Stage, StageId};
+use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, StageId};
 
 pub use measured::{Holds, Measured, OutputHold, keep_useful, with_reserve};
 
@@ -39,7 +37,7 @@ use crate::{
     seed::StepSeed,
     sequential::Sequential,
 };
-use measurement::{GATHERED, idle_seconds, measure};
+use measurement::idle_seconds;
 use operations::Subject;
 use tensors::value_bytes;
 
@@ -54,15 +52,6 @@ pub fn executor_bytes(stages: usize) -> Bytes {
     Bytes(EXECUTOR_BYTES + stages as u64 * EXECUTOR_BYTES_PER_STAGE)
 }
 
-/// What the profiler cannot see from a stage alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StageLabel {
-    /// Shown in tables.
-    pub name: String,
-    /// Stages with equal keys cost the same.
-    pub key: String,
-}
-
 /// How to measure.
 pub struct Profiler<'a, O> {
     /// Where the model is.
@@ -74,8 +63,9 @@ pub struct Profiler<'a, O> {
 }
 
 impl<O: Optimizer> Profiler<'_, O> {
-    /// Measures a stack that a program trains within a budget: every stage by itself, and as fixed bytes all that the
-    /// meter counts now, besides `input`. What the program will hold later and does not hold yet (another batch, say) is to
+    /// Measures a stack that a program trains within a budget: every stage by itself on `input`, the loss on its output, and
+    /// the optimizer's step on every stage. The model comes back with the values it had. Fixed bytes are all that the meter
+    /// counts now, besides `input`. What the program will hold later and does not hold yet (another batch, say) is to
     /// be added to `measured.chain.fixed_bytes`; the optimizer's state is in already.
     ///
     /// ```ignore
@@ -95,46 +85,13 @@ impl<O: Optimizer> Profiler<'_, O> {
         R: StepLoss,
         F: Fn(A) -> R,
     {
-        let label = |stage| StageLabel {
-            name: format!("stage {stage}"),
-            key: format!("{stage}"),
-        };
-        let (mut measured, model) = self.chain(model, label, input, loss, |_| {});
-        let held = self.meter.read().in_use_bytes;
-        measured.chain.fixed_bytes += Bytes(held.0.saturating_sub(measured.chain.input_bytes.0));
-        (measured, model)
-    }
-
-    /// Measures every stage of `model` on `input`, the loss on its output, and the optimizer's step on every stage.
-    /// The model comes back with the values it had.
-    ///
-    /// The chain's fixed bytes hold only the executor's own tables: parameters and data belong to the run, which adds
-    /// them. `label` names the stage at a place; `progress` is told the number of stages done.
-    pub fn chain<L, A, R, F>(
-        &self,
-        model: Sequential<L>,
-        label: impl Fn(usize) -> StageLabel,
-        input: &A,
-        loss: F,
-        mut progress: impl FnMut(usize),
-    ) -> (Measured, Sequential<L>)
-    where
-        A: Activation,
-        L: Layer<Input = A, Output = A>,
-        R: StepLoss,
-        F: Fn(A) -> R,
-    {
         let seed = StepSeed::new(0, 0);
-        // By key, and whether a gradient for the input is wanted: without one the backward is another.
-        let mut known: HashMap<(String, bool), (Stage, OptimizerCost, Holds, Bytes)> =
-            HashMap::new();
-        let mut holds: Vec<Holds> = Vec::with_capacity(model.len());
-        let mut left = Vec::with_capacity(model.len());
-        let mut stages = Vec::with_capacity(model.len());
-        let mut layers = Vec::with_capacity(model.len());
+        let count = model.len();
+        let mut holds: Vec<Holds> = Vec::with_capacity(count);
+        let mut left = Vec::with_capacity(count);
+        let mut stages = Vec::with_capacity(count);
+        let mut layers = Vec::with_capacity(count);
         let mut optimizer = OptimizerCost::default();
-        // Seconds of the forwards of stages that were known already, in the one pass and where they were measured.
-        let (mut in_passing, mut in_place) = (0.0, 0.0);
         let mut activation = detached(input.clone());
         // No gradient is wanted below the first stage that trains.
         let frozen = model
@@ -142,70 +99,48 @@ impl<O: Optimizer> Profiler<'_, O> {
             .iter()
             .take_while(|layer| !Tensors::of(*layer).trains);
         let frozen = frozen.count();
-        for (index, mut layer) in model.into_layers().into_iter().enumerate() {
-            let StageLabel { name, key } = label(index);
-            let wants_input_gradient = index > frozen;
-            let kind = (key, wants_input_gradient);
+        for (index, layer) in model.into_layers().into_iter().enumerate() {
             let draws_random = layer.draws_random();
             let reseed = || {
                 if draws_random {
                     self.device.seed(seed.stage(StageId(index)));
                 }
             };
-            let next = |layer: &L, activation| {
-                let forward = self.untracked_forward(layer);
-                reseed();
-                measure(self.meter, GATHERED, || forward(activation))
+            let subject = Subject {
+                copy: &|| fresh(&layer),
+                reseed: &reseed,
+                wants_input_gradient: index > frozen,
             };
-            let (mut stage, step, held, left_bytes) = match known.get(&kind) {
-                Some(costs) => {
-                    let (output, cost) = next(&layer, activation);
-                    activation = output;
-                    in_passing += cost.seconds;
-                    in_place += costs.0.forward_s.0;
-                    costs.clone()
-                }
-                None => {
-                    let subject = Subject {
-                        copy: &|| fresh(&layer),
-                        reseed: &reseed,
-                        wants_input_gradient,
-                    };
-                    let (stage, outputs, left_bytes) = self.stage(&subject, &activation);
-                    let (output, _) = next(&layer, activation.clone());
-                    let holds = Holds {
-                        input: index == 0 || self.holds_input(&subject, activation),
-                        outputs,
-                    };
-                    activation = output;
-                    let (updated, step) = self.optimizer_step(layer);
-                    layer = updated;
-                    let costs = (stage, step, holds, left_bytes);
-                    known.insert(kind, costs.clone());
-                    costs
-                }
-            };
-            stage.name = name;
+            let (mut stage, outputs, left_bytes) = self.stage(&subject, &activation);
+            reseed();
+            let output = self.untracked_forward(&layer)(activation.clone());
+            let input = index == 0 || self.holds_input(&subject, activation);
+            activation = output;
+            holds.push(Holds { input, outputs });
+            stage.name = format!("stage {index}");
             stages.push(stage);
             left.push(left_bytes);
-            holds.push(held);
+            let (layer, step) = self.optimizer_step(layer);
             optimizer.step_s += step.step_s;
             optimizer.state_bytes += step.state_bytes;
             optimizer.temp_bytes = optimizer.temp_bytes.max(step.temp_bytes);
             layers.push(layer);
-            progress(index + 1);
         }
-        let places = stages.len() as u64 * size_of::<Option<A>>() as u64;
+        let places = Bytes(count as u64 * size_of::<Option<A>>() as u64);
         let idle_s = idle_seconds(self.meter);
         let backward_call_s = self.backward_call_seconds(&activation);
+        let loss = self.loss(&activation, &loss);
+        drop(activation);
+        let (input_bytes, held) = (value_bytes(input), self.meter.read().in_use_bytes);
         let chain = Chain {
-            input_bytes: Bytes(value_bytes(input)),
+            input_bytes: Bytes(input_bytes),
             input_grad: false,
-            fixed_bytes: executor_bytes(stages.len())
-                + Bytes(places)
-                + dead_node_bytes(left.into_iter()),
+            fixed_bytes: executor_bytes(count)
+                + places
+                + dead_node_bytes(left.into_iter())
+                + Bytes(held.0.saturating_sub(input_bytes)),
             stages,
-            loss: self.loss(&activation, &loss),
+            loss,
             optimizer,
         };
         let measured = Measured {
@@ -213,22 +148,6 @@ impl<O: Optimizer> Profiler<'_, O> {
             holds,
             backward_call_s: Seconds((backward_call_s - idle_s).max(0.0)),
         };
-        let measured = measured
-            .without_overhead(idle_s)
-            .slowed(slowdown(in_passing, in_place));
-        (measured, Sequential::new(layers))
+        (measured.without_overhead(idle_s), Sequential::new(layers))
     }
-}
-
-/// How much slower stages are one after the other than each by itself: a stage that is measured again and again finds
-/// its numbers in the processor's caches. Seen on the CPU: 1.1 to 1.2.
-///
-/// Where too little was run to tell, they count as equally fast; no pass is believed to be faster, or twice as slow.
-fn slowdown(in_passing: f64, in_place: f64) -> f64 {
-    /// Seconds of forwards below which a ratio is noise.
-    const LEAST: f64 = 2e-3;
-    if in_place < LEAST {
-        return 1.0;
-    }
-    (in_passing / in_place).clamp(1.0, 2.0)
 }

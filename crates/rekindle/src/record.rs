@@ -120,6 +120,7 @@ mod program;
 mod rank;
 mod recorded;
 mod recording;
+mod room;
 mod staged;
 mod step;
 mod step_plan;

@@ -6,8 +6,7 @@ use clap::Args;
 use rekindle::{Dtype, meter::Count, size::Size};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{
-    ExecutorKind, loss_scale::LossScale, optimizer_state::StateChoice, settings::LossChunks,
-    update::UpdateChoice,
+    loss_scale::LossScale, optimizer_state::StateChoice, settings::LossChunks, update::UpdateChoice,
 };
 use serde::{Deserialize, Serialize};
 
@@ -130,14 +129,6 @@ pub struct MeasureArgs {
     /// auto (the default: cuda:0 if it can be used, else cpu), cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D")]
     pub device: Option<DeviceChoice>,
-    /// What runs a step: recorded (the default: single operations) or modules (stage by stage)
-    #[arg(
-        long,
-        value_name = "WHAT",
-        hide_possible_values = true,
-        value_parser = word::<ExecutorKind>()
-    )]
-    pub executor: Option<ExecutorKind>,
     /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
     #[arg(
         long,
@@ -160,7 +151,4 @@ pub struct MeasureArgs {
     /// The most host memory that such tensors may take (by default what is free less an eighth, and less 1 GiB at least)
     #[arg(long, value_name = "SIZE", help_heading = "Schedule")]
     pub host_budget: Option<Size>,
-    /// Measure again, instead of using a profile that an earlier command kept (in REKINDLE_CACHE or the user's cache folder)
-    #[arg(long)]
-    pub fresh: bool,
 }

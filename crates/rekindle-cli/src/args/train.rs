@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
-use rekindle::executor::Recheck;
 use rekindle_train::settings::OnNonFinite;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,15 +42,6 @@ pub struct TrainArgs {
     pub seed: Option<u64>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Compare recomputed activations with the original ones: off, shapes, or values (which must also be finite)
-    #[arg(
-        long,
-        value_name = "WHAT",
-        hide_possible_values = true,
-        help_heading = "Output and checks",
-        value_parser = word::<Recheck>()
-    )]
-    pub verify: Option<Recheck>,
     /// Write what each action of the first three steps allocates and frees to FILE (JSON lines), and beside it as text
     #[arg(long, value_name = "FILE", help_heading = "Output and checks")]
     pub track: Option<PathBuf>,

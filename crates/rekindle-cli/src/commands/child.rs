@@ -12,12 +12,6 @@ pub fn run(task: Task<'_>) -> Outcome {
         Task::Train(args) => train::run(*args),
         Task::Profile(args) => profile::run(&args),
         Task::SmallestBudget(args) => profile::smallest_budget(&args),
-        Task::PlanGraph(request, graph) => plan_elsewhere::graph(&request, &graph),
-        Task::PlanModules {
-            request,
-            chain,
-            holds,
-            backward_call_s,
-        } => plan_elsewhere::modules(&request, &chain, holds.into_owned(), backward_call_s),
+        Task::PlanGraph(request, graph) => plan_elsewhere::answer(&request, &graph),
     }
 }

@@ -3,7 +3,6 @@
 use rekindle::profile::Measured;
 use rekindle_plan::{Plan, PlanError, PlanRequest, Seconds, Source};
 use rekindle_train::{
-    ExecutorKind,
     device::DeviceInfo,
     session::Order,
     update::{UpdateChoice, Updates},
@@ -59,7 +58,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         (None, None) => Wanted::Plain,
         _ => Wanted::Plan(&find),
     };
-    let updates = Updates::of(&config.training, ExecutorKind::Recorded, budget.is_some());
+    let updates = Updates::of(&config.training, budget.is_some());
     let either = made.is_none() && !matches!(updates, Updates::One(_));
     let mut found = Estimate::new(&config, kernels, &wanted, limit.clone())?;
     // By shapes neither update is faster: a training updates in the backward pass to fit.

@@ -8,7 +8,6 @@ use std::{cell::RefCell, collections::HashMap, rc::Rc};
 use rekindle::{record::Update, size::Size};
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    ExecutorKind,
     device::{DeviceId, DeviceInfo},
     record::RunRecord,
     session::{MeasuredStep, Planned},
@@ -19,7 +18,7 @@ use rekindle_train::{
 use super::train;
 use crate::{
     args::{Lever, MaxArgs, MeasureArgs, ProfileArgs, ScheduleArgs, TrainArgs},
-    child::{Children, Task},
+    child::{self, Task},
     config::{self, Overrides},
     device::DeviceChoice,
     exit,
@@ -74,9 +73,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         Lever::Depth | Lever::Width => None,
     };
     let subject = Subject::new(&config, args.vary, device.device, samples)?;
-    let children = Children::new()?;
     let measurer = Measurer {
-        children: &children,
         args,
         device: device.device,
         subject: &subject,
@@ -199,7 +196,7 @@ fn other_update(
 ) -> Option<Update> {
     match updates {
         Updates::One(Update::After) => {
-            let refused = in_backward_refused(settings, ExecutorKind::Recorded);
+            let refused = in_backward_refused(settings);
             refused.is_none().then_some(Update::InBackward)
         }
         Updates::One(Update::InBackward) => None,
@@ -332,7 +329,6 @@ impl Search<'_> {
 
 /// Asks other processes of this program.
 struct Measurer<'a> {
-    children: &'a Children,
     args: &'a MaxArgs,
     device: DeviceId,
     subject: &'a Subject<'a>,
@@ -356,7 +352,7 @@ impl Measurer<'_> {
         note!("measuring {} {size}", self.subject.varied.lever.name());
         let mut config = self.subject.sized(&self.args.config, size);
         config.replace.update = Some(update.into());
-        let answer = self.children.ask(&Task::Profile(ProfileArgs {
+        let answer = child::ask(&Task::Profile(ProfileArgs {
             config,
             measure: self.measure(),
             output: None,
@@ -381,7 +377,7 @@ impl Measurer<'_> {
             steps: Some(CONFIRMING_STEPS),
             ..config.training(self.measure())
         }));
-        let answer = self.children.ask(&task).map_err(|refused| {
+        let answer = child::ask(&task).map_err(|refused| {
             let Failure { code, report } = refused.into();
             let name = self.subject.varied.lever.name();
             Failure::coded(code, format!("{name} {size} was not confirmed: {report}"))

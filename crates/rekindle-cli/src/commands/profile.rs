@@ -6,10 +6,9 @@ use rekindle_train::{
     session::{self, Job, ScheduleRequest, Subject},
 };
 
-use super::{plan_elsewhere::PLANNERS, train};
+use super::{plan_elsewhere::plan_elsewhere, train};
 use crate::{
     args::{MeasureArgs, ProfileArgs},
-    cache::profiles,
     config::{self, Config, Overrides},
     failure::{Failure, Outcome},
     output,
@@ -72,10 +71,8 @@ pub fn measured<T>(
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
         eval: data.eval.as_deref(),
-        executor: args.executor.unwrap_or_default(),
-        planner: (device.device == DeviceId::Cpu).then_some(PLANNERS),
+        planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere),
         host: train::host(args, &config.run, device)?,
-        profiles: profiles(args.fresh),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
     let job = complete(job.on(device));

@@ -66,7 +66,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
             args,
             DeviceChoice::One(device.device),
             config.training.batch,
-        )?,
+        ),
         chosen: Point::of_config(&config.run),
         record,
         folder,

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use rekindle::{executor::Recheck, size::Size};
+use rekindle::size::Size;
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
-    ExecutorKind, RunDirError,
+    RunDirError,
     data::Split,
     device::{DeviceId, DeviceInfo, probe},
     ranks::Ranks,
@@ -14,11 +14,10 @@ use rekindle_train::{
     session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
 
-use super::{plan_elsewhere, supervise};
+use super::{plan_elsewhere::plan_elsewhere, supervise};
 use crate::{
     args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs},
-    cache::profiles,
-    child::{Children, Task},
+    child::{self, Task},
     config::{self, Config, OffloadChoice, Overrides, RunKeys},
     device::DeviceChoice,
     exit,
@@ -54,8 +53,6 @@ struct Asked {
     device: DeviceInfo,
     schedule: ScheduleRequest,
     host: Option<Bytes>,
-    executor: ExecutorKind,
-    verify: Option<Recheck>,
     data: Split,
     track: Option<TrackFiles>,
     /// What is said of a budget that no longer holds.
@@ -86,8 +83,6 @@ impl Asked {
             Some(path) => Some(TrackFiles::create(path)?),
             None => None,
         };
-        let verify = args.verify.or(config.run.verify);
-        let executor = executor(args.measure.executor, verify)?;
         let host = match config.run.budget.is_some() || config.run.plan.is_some() {
             true => host(&args.measure, &config.run, &device)?,
             false => None,
@@ -98,8 +93,6 @@ impl Asked {
             device,
             schedule,
             host,
-            executor,
-            verify,
             data,
             track,
             out_of_force,
@@ -114,15 +107,13 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device,
         schedule,
         host,
-        executor,
-        verify,
         data,
         track,
         out_of_force,
     } = ranks::settled(ranks, Asked::new(args, ranks))?;
     let (args, path) = (&args, args.config_path());
     let name = path.display().to_string();
-    let plain = || plain_steps(args, path, executor);
+    let plain = || plain_steps(args, path);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
     let job = Job {
@@ -133,10 +124,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         track: track.is_some(),
         count: config.count(args.measure.count),
         host,
-        recheck: verify.unwrap_or_default(),
-        planner: on_cpu.then_some(plan_elsewhere::PLANNERS),
-        executor,
-        profiles: profiles(args.measure.fresh),
+        planner: on_cpu.then_some(plan_elsewhere),
         run_dir: run_dir(args).filter(|_| speaks),
         snapshot_every: config.run.snapshot_every.unwrap_or_default(),
         keep_snapshots: config.run.keep_snapshots.unwrap_or(KEEP_SNAPSHOTS),
@@ -230,7 +218,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
 const PLAIN_STEPS: usize = 6;
 
 /// Runs a few plain steps of the same training in another process, whose peak is not this one's.
-fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Option<PlainRun> {
+fn plain_steps(args: &TrainArgs, config: &Path) -> Option<PlainRun> {
     note!("comparing with {PLAIN_STEPS} plain steps in another process");
     let config = ConfigArgs {
         config: config.to_owned(),
@@ -238,8 +226,6 @@ fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Optio
     };
     let measure = MeasureArgs {
         device: Some(DeviceChoice::One(DeviceId::Cpu)),
-        executor: Some(executor),
-        fresh: false,
         ..args.measure.clone()
     };
     let plain = TrainArgs {
@@ -251,8 +237,7 @@ fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Optio
         no_eval: true,
         ..config.training(measure)
     };
-    let children = Children::new().ok()?;
-    let answer = children.ask(&Task::Train(Box::new(plain))).ok()?;
+    let answer = child::ask(&Task::Train(Box::new(plain))).ok()?;
     let run: RunRecord = serde_json::from_str(&answer).ok()?;
     Some(PlainRun {
         peak_bytes: run.measured_peak_bytes,
@@ -271,19 +256,6 @@ fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
         &folder.join("timeline.svg"),
         &drawn.map_err(Failure::other)?,
     )
-}
-
-/// What runs the steps: comparing what is recomputed is the modules' executor's.
-fn executor(asked: Option<ExecutorKind>, verify: Option<Recheck>) -> Result<ExecutorKind, Failure> {
-    let compares = verify.is_some_and(|recheck| recheck != Recheck::Off);
-    match (asked, compares) {
-        (Some(ExecutorKind::Recorded), true) => Err(Failure::usage(
-            "`--executor recorded` runs operations again, not layers, and has nothing for `--verify` to compare: leave one out",
-        )),
-        (Some(asked), _) => Ok(asked),
-        (None, true) => Ok(ExecutorKind::Modules),
-        (None, false) => Ok(ExecutorKind::default()),
-    }
 }
 
 /// Where the run leaves its files.
@@ -377,7 +349,7 @@ pub(super) fn host(
         ));
     }
     let never = args.offload.or(run.offload) == Some(OffloadChoice::Never);
-    if on_host || never || args.executor == Some(ExecutorKind::Modules) {
+    if on_host || never {
         return Ok(None);
     }
     if let Some(size) = asked {

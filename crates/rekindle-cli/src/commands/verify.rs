@@ -13,7 +13,6 @@ use serde::Serialize;
 use super::train;
 use crate::{
     args::VerifyArgs,
-    cache::profiles,
     config::{self, Config, Overrides, RunKeys},
     exit,
     failure::{Failure, Outcome},
@@ -65,8 +64,6 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
         count: config.count(args.measure.count),
-        executor: args.measure.executor.unwrap_or_default(),
-        profiles: profiles(args.measure.fresh),
         host: train::host(&args.measure, &config.run, &device)?,
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }

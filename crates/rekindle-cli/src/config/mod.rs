@@ -35,7 +35,6 @@ use std::{ops::Range, path::Path};
 
 use rekindle::meter::Count;
 use rekindle_train::{
-    ExecutorKind,
     chunks::check_loss_chunks,
     counted::Counted,
     data::{
@@ -160,7 +159,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     let last = layers.places.last().map_or(&list.span, |place| &place.span);
     let tokens = model.input.dims.iter().product();
     check_output(shape.output(), target, tokens, last.clone())?;
-    if let Err(refused) = check_loss_chunks(&training, &model, ExecutorKind::Recorded) {
+    if let Err(refused) = check_loss_chunks(&training, &model) {
         return Err(match at(document, &["train", "loss_chunks"]) {
             Some(node) if overrides.replace.loss_chunks.is_none() => {
                 Problem::new(refused.to_string(), "asked for here", node.span).into()

@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-use rekindle::{executor::Recheck, meter::Count, size::Size};
+use rekindle::{meter::Count, size::Size};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -44,9 +44,6 @@ pub struct RunKeys {
     #[serde(deserialize_with = "typed")]
     #[schemars(schema_with = "size_schema")]
     pub host_budget: Option<Size>,
-    /// How closely recomputed outputs are compared with the first ones.
-    #[schemars(extend("default" = Recheck::default()))]
-    pub verify: Option<Recheck>,
     /// When a run with a folder takes snapshots: after so many steps, or after a time such as `90s`, `10min` or `2h`.
     #[serde(deserialize_with = "typed")]
     #[schemars(schema_with = "snapshots_schema", extend("default" = SnapshotEvery::default().to_string()))]

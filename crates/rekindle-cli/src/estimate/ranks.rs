@@ -8,7 +8,7 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
-    self as train, ExecutorKind,
+    self as train,
     model::kernels::Kernels,
     optimizer_state::{OptimizerState, StateChoice},
     ranks::RanksRefused,
@@ -125,7 +125,7 @@ impl RanksEstimate {
         let shared = own.state_bytes(step.fullest_share(ranks));
         let budget = limit.filter(|limit| limit.of == Limit::BUDGET);
         let budget = budget.map(|limit| limit.bytes);
-        let updates = Updates::of(&own, ExecutorKind::Recorded, budget.is_some());
+        let updates = Updates::of(&own, budget.is_some());
         let mut steps = vec![step];
         if updates != Updates::One(Update::After) && own.update == UpdateChoice::Auto {
             steps.push(estimate(&TrainSettings {

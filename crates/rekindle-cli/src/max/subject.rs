@@ -3,7 +3,6 @@
 use rekindle::{profile::Measured, record::Update};
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    ExecutorKind,
     counted::Counted,
     device::DeviceId,
     model::{kernels::Kernels, spec::ModelSpec},
@@ -110,7 +109,7 @@ impl<'a> Subject<'a> {
 
     /// Which updates plans may have.
     pub fn updates(&self) -> Updates {
-        Updates::of(&self.config.training, ExecutorKind::Recorded, true)
+        Updates::of(&self.config.training, true)
     }
 
     /// The stages of a size, from shapes alone, with one of the updates.

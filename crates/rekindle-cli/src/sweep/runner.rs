@@ -8,7 +8,7 @@ use rekindle_train::record::{PlainRun, RunRecord};
 use super::{Point, SweepRow, record::RowOutcome};
 use crate::{
     args::{MeasureArgs, ProfileArgs, SweepArgs, TrainArgs},
-    child::{Children, Refused, Task, this_program},
+    child::{self, Refused, Task, this_program},
     device::DeviceChoice,
     exit,
     failure::Failure,
@@ -17,7 +17,6 @@ use crate::{
 
 /// Runs each row in a process of its own.
 pub struct Runner<'a> {
-    children: Children,
     args: &'a SweepArgs,
     /// Where rows run.
     device: DeviceChoice,
@@ -27,29 +26,26 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// Rows of a sweep.
-    pub fn new(args: &'a SweepArgs, device: DeviceChoice, batch: usize) -> Result<Self, Failure> {
-        Ok(Self {
-            children: Children::new()?,
+    pub fn new(args: &'a SweepArgs, device: DeviceChoice, batch: usize) -> Self {
+        Self {
             args,
             device,
             batch,
-        })
+        }
     }
 
-    fn measure(&self, fresh: bool) -> MeasureArgs {
+    fn measure(&self) -> MeasureArgs {
         MeasureArgs {
             device: Some(self.device),
-            fresh,
             ..self.args.measure.clone()
         }
     }
 
-    /// The smallest budget that some plan fits. Measures the profile that all rows then find, and meets every error that
-    /// all rows would meet.
+    /// The smallest budget that some plan fits. Meets every error that all rows would meet.
     pub fn smallest_budget(&self) -> Result<Bytes, Failure> {
-        let answer = self.children.ask(&Task::SmallestBudget(ProfileArgs {
+        let answer = child::ask(&Task::SmallestBudget(ProfileArgs {
             config: self.args.config.clone(),
-            measure: self.measure(self.args.measure.fresh),
+            measure: self.measure(),
             output: None,
             json: true,
         }))?;
@@ -60,7 +56,7 @@ impl<'a> Runner<'a> {
     pub fn row(&self, point: Point, chosen: bool) -> Result<(SweepRow, Option<PlainRun>), Failure> {
         let training = TrainArgs {
             steps: Some(self.args.steps),
-            ..self.args.config.training(self.measure(false))
+            ..self.args.config.training(self.measure())
         };
         let training = point.of(training);
         let failed = |outcome, message| SweepRow::not_done(point, chosen, outcome, message);
@@ -79,7 +75,7 @@ impl<'a> Runner<'a> {
                 mpirun.args(["-n", &ranks.to_string()]);
                 mpirun.arg(env::current_exe().map_err(Failure::other)?);
                 mpirun.args(training.words("train")?);
-                self.children.run(mpirun)
+                child::run(mpirun)
             }
             (Point::Ranks(ranks), Some(link)) => {
                 let mut command = this_program().map_err(Failure::other)?;
@@ -89,9 +85,9 @@ impl<'a> Runner<'a> {
                 };
                 command.args(planning.words("plan")?);
                 command.args(["--ranks", &ranks.to_string(), "--link", &link.to_string()]);
-                self.children.run(command)
+                child::run(command)
             }
-            _ => self.children.ask(&Task::Train(Box::new(training))),
+            _ => child::ask(&Task::Train(Box::new(training))),
         };
         let row = match answer {
             Ok(answer) if link.is_some() => {

@@ -69,7 +69,7 @@ struct StageFile {
     /// Bytes of gradients that the backward leaves until the optimizer; 0 when absent.
     #[serde(default = "zero")]
     grad_bytes: Number,
-    /// Other ways to run the tracked forward, with `--executor modules`; none when absent.
+    /// Other ways to run the tracked forward; none when absent, and in chains of `rekindle profile`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     alternatives: Vec<AlternativeFile>,
 }

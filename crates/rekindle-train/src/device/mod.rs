@@ -8,7 +8,6 @@ mod nvidia;
 #[cfg(feature = "cuda")]
 mod nvml;
 mod open;
-mod pools;
 mod probe;
 mod process;
 pub(crate) mod staging;
@@ -24,7 +23,6 @@ pub use nvidia::cuda_parts;
 #[cfg(feature = "cuda")]
 pub use nvml::{NvmlError, NvmlMemory, nvml_memory};
 pub use open::{DeviceError, OpenDevice, open};
-pub use pools::pool_overhead;
 pub use probe::{DeviceInfo, Obstacle, Unavailable, address_space_left, probe, probe_kind};
 pub use process::{GpuProcess, gpu_processes};
 

@@ -3,7 +3,7 @@
 use rekindle::reduce;
 use thiserror::Error;
 
-use crate::{ExecutorKind, session::Job};
+use crate::session::Job;
 
 /// Why a job cannot be trained by several ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -33,11 +33,6 @@ pub enum RanksRefused {
         /// How many ranks there are.
         ranks: usize,
     },
-    /// Modules run in one process.
-    #[error(
-        "several ranks train recorded steps alone: leave out `--verify` and `--executor modules`"
-    )]
-    Modules,
 }
 
 impl RanksRefused {
@@ -57,9 +52,6 @@ impl RanksRefused {
     pub(super) fn check(job: &Job<'_>, ranks: usize) -> Result<(), Self> {
         let batch = job.settings.batch;
         let accumulate = job.settings.accumulate.max(1);
-        if job.executor == ExecutorKind::Modules {
-            return Err(Self::Modules);
-        }
         Self::check_samples(batch, ranks)?;
         // The first rank's is the largest, the last rank's the smallest.
         let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());

@@ -3,114 +3,85 @@
 //! The file is a chain ([`Chain::from_json`]) with one more key, `profile`: what a plan that holds on the device needs and
 //! a chain cannot say. A chain without it is taken at its word.
 
-use rekindle_plan::{Bytes, Chain, ChainError, PlanRequest, PlannerKind, Seconds, frontier, plan};
+use rekindle_plan::{
+    Bytes, Chain, ChainError, Plan, PlanRequest, PlannerKind, Seconds, frontier, plan,
+};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Planned, RunError,
-    modules::{self, Beside},
-    recorded,
-    terms::Terms,
-};
+use super::{Planned, RunError, recorded, terms::Terms};
 use rekindle::{
-    profile::{Holds, Measured},
+    profile::Measured,
     record::{Link, StepProfile},
 };
 
 /// A measured training step, apart from its model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredStep {
-    /// What each stage costs. Of a recorded step: what its operations do together, at most.
+    /// What each stage costs: what its operations do together, at most.
     pub chain: Chain,
-    profile: Option<Profile>,
+    known: Known,
 }
 
 /// What is known of the step besides its chain.
+#[derive(Debug, Clone, PartialEq)]
+enum Known {
+    /// Nothing.
+    Nothing,
+    /// Its stages were counted; it runs each batch in so many parts.
+    Counted(Box<Measured>, usize),
+    /// Its operations were measured.
+    Recorded(Box<Profile>),
+}
+
+/// A recorded step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Profile {
     terms: Terms,
-    way: StepKind,
-}
-
-/// How the step runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum StepKind {
-    /// Modules, stage by stage.
-    Modules {
-        /// What each stage's graph holds.
-        holds: Vec<Holds>,
-        /// What each backward call takes beyond its operations.
-        backward_call_s: Seconds,
-        beside_buffers: Beside,
-    },
-    /// Recorded operations.
-    Recorded(StepProfile),
-}
-
-impl StepKind {
-    pub(super) fn of_modules(measured: &Measured, beside_buffers: Beside) -> Self {
-        Self::Modules {
-            holds: measured.holds.clone(),
-            backward_call_s: measured.backward_call_s,
-            beside_buffers,
-        }
-    }
+    step: StepProfile,
 }
 
 impl MeasuredStep {
-    pub(super) fn new(chain: Chain, terms: Terms, way: StepKind) -> Self {
-        let profile = Some(Profile { terms, way });
-        Self { chain, profile }
+    pub(super) fn recorded(chain: Chain, terms: Terms, step: StepProfile) -> Self {
+        let known = Known::Recorded(Box::new(Profile { terms, step }));
+        Self { chain, known }
     }
 
-    /// A step of modules whose stages were counted, which runs each batch in so many parts.
+    /// A step whose stages were counted, which runs each batch in so many parts.
     #[must_use]
     pub fn counted(measured: Measured, micro_batches: usize) -> Self {
-        let terms = Terms {
-            micro_batches,
-            count: rekindle::meter::Count::default(),
-            param_count: 0,
-        };
-        let way = StepKind::of_modules(&measured, Beside::default());
-        Self::new(measured.chain, terms, way)
+        Self {
+            chain: measured.chain.clone(),
+            known: Known::Counted(Box::new(measured), micro_batches),
+        }
+    }
+
+    fn profile(&self) -> Option<&Profile> {
+        match &self.known {
+            Known::Recorded(profile) => Some(profile),
+            Known::Nothing | Known::Counted(..) => None,
+        }
     }
 
     /// Whether plans are of recorded operations.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
-        matches!(
-            self.profile,
-            Some(Profile {
-                way: StepKind::Recorded(_),
-                ..
-            })
-        )
+        self.profile().is_some()
     }
 
-    /// The link to host memory, where a recorded step was measured with one.
+    /// The link to host memory, where the step was measured with one.
     #[must_use]
     pub fn link(&self) -> Option<&Link> {
-        match &self.profile.as_ref()?.way {
-            StepKind::Recorded(profile) => profile.link.as_ref(),
-            StepKind::Modules { .. } => None,
-        }
+        self.profile()?.step.link.as_ref()
     }
 
     /// The same, where tensors of a plan may take so many bytes of host memory, or with `None` stay on the device. Nothing
     /// where the step was measured without a link.
     #[must_use]
     pub fn with_host(mut self, host: Option<Bytes>) -> Self {
-        if let Some(Profile {
-            way: StepKind::Recorded(profile),
-            ..
-        }) = &mut self.profile
-        {
-            profile.link = profile
-                .link
-                .zip(host)
-                .map(|(link, host_bytes)| Link { host_bytes, ..link });
+        if let Known::Recorded(profile) = &mut self.known {
+            let link = profile.step.link.zip(host);
+            profile.step.link = link.map(|(link, host_bytes)| Link { host_bytes, ..link });
         }
         self
     }
@@ -127,26 +98,9 @@ impl MeasuredStep {
             profile: Option<Profile>,
         }
         let chain = Chain::from_json(text)?;
-        let wrong = |message: String, (line, column)| ChainError::Json {
-            message,
-            line,
-            column,
-        };
-        let File { profile } = serde_json::from_str(text).map_err(|error| {
-            let place = (error.line(), error.column());
-            wrong(error.to_string(), place)
-        })?;
-        if let Some(Profile {
-            way: StepKind::Modules { holds, .. },
-            ..
-        }) = &profile
-            && holds.len() != chain.stages.len()
-        {
-            let (held, stages) = (holds.len(), chain.stages.len());
-            let message = format!("`profile` is of {held} stages, the chain has {stages}");
-            return Err(wrong(message, (0, 0)));
-        }
-        Ok(Self { chain, profile })
+        let File { profile } = serde_json::from_str(text).map_err(of_json)?;
+        let known = profile.map_or(Known::Nothing, |profile| Known::Recorded(Box::new(profile)));
+        Ok(Self { chain, known })
     }
 
     /// Writes the file: the chain indented, the profile in one line.
@@ -156,14 +110,10 @@ impl MeasuredStep {
     /// As [`Chain::to_json`].
     pub fn to_json(&self) -> Result<String, ChainError> {
         let chain = self.chain.to_json()?;
-        let (Some(profile), Some(open)) = (&self.profile, chain.strip_suffix("\n}")) else {
+        let (Some(profile), Some(open)) = (self.profile(), chain.strip_suffix("\n}")) else {
             return Ok(chain);
         };
-        let profile = serde_json::to_string(profile).map_err(|error| ChainError::Json {
-            message: error.to_string(),
-            line: error.line(),
-            column: error.column(),
-        })?;
+        let profile = serde_json::to_string(profile).map_err(of_json)?;
         Ok(format!("{open},\n  \"profile\": {profile}\n}}"))
     }
 
@@ -174,30 +124,28 @@ impl MeasuredStep {
     ///
     /// If there is no such plan.
     pub fn plan(&self, request: &PlanRequest) -> Result<Planned, RunError> {
-        let Some(Profile { terms, way }) = &self.profile else {
-            let plain = self.plain_of_chain()?;
-            let made = plan(&self.chain, request)?;
-            return Ok(Planned::of_chain(
-                self.chain.clone(),
-                made,
-                &plain,
-                request.budget,
-            )?);
-        };
-        match way {
-            StepKind::Modules {
-                holds,
-                backward_call_s,
-                beside_buffers,
-            } => {
-                let measured = self.measured(holds, *backward_call_s);
-                let made = measured.plan(request)?;
-                let name = made.planner.to_string();
-                let beside = *beside_buffers;
-                modules::planned(terms, made, name, request.budget, &measured, beside)
+        match &self.known {
+            Known::Nothing => {
+                let made = plan(&self.chain, request)?;
+                self.planned(made, &self.plain_of_chain()?, request.budget)
             }
-            StepKind::Recorded(profile) => {
-                recorded::plan_profile(request, profile, &self.chain, terms)
+            Known::Counted(measured, micro_batches) => {
+                let (made, plain) = (measured.plan(request)?, measured.plain()?);
+                // A plan is for one part of a batch; the optimizer's step comes once.
+                let whole_step = |step: Seconds| {
+                    let update = self.chain.optimizer.step_s;
+                    (step - update) * *micro_batches as f64 + update
+                };
+                let (step, plain_step) = (whole_step(made.step), whole_step(plain.step));
+                let chain = measured.under(&made.schedule);
+                Ok(Planned {
+                    step,
+                    plain_step,
+                    ..Planned::of_chain(chain, made, &plain, request.budget)?
+                })
+            }
+            Known::Recorded(profile) => {
+                recorded::plan_profile(request, &profile.step, &self.chain, &profile.terms)
             }
         }
     }
@@ -208,46 +156,41 @@ impl MeasuredStep {
     ///
     /// As [`plan`](Self::plan).
     pub fn frontier(&self, request: PlanRequest) -> Result<Vec<(Bytes, Planned)>, RunError> {
-        match &self.profile {
-            None => {
-                let plain = self.plain_of_chain()?;
-                let plans = frontier(&self.chain, request.planner, request.slots)?;
-                let planned = plans.into_iter().map(|plan| {
-                    let budget = plan.peak;
-                    let planned = Planned::of_chain(self.chain.clone(), plan, &plain, None)?;
-                    Ok((budget, planned))
-                });
-                planned.collect()
-            }
-            Some(Profile {
-                terms,
-                way:
-                    StepKind::Modules {
-                        holds,
-                        backward_call_s,
-                        beside_buffers,
-                    },
-            }) => {
-                let measured = self.measured(holds, *backward_call_s);
-                modules::frontier(terms, &measured, *beside_buffers, request)
-            }
-            Some(_) => recorded::frontier(request, |request| self.plan(&request)),
+        if self.is_recorded() {
+            return recorded::frontier(request, |request| self.plan(&request));
         }
+        let plain = self.plain_of_chain()?;
+        let plans = frontier(&self.chain, request.planner, request.slots)?;
+        let planned = plans.into_iter().map(|plan| {
+            let budget = plan.peak;
+            Ok((budget, self.planned(plan, &plain, None)?))
+        });
+        planned.collect()
     }
 
-    fn measured(&self, holds: &[Holds], backward_call: Seconds) -> Measured {
-        Measured {
-            chain: self.chain.clone(),
-            holds: holds.to_vec(),
-            backward_call_s: backward_call,
-        }
+    /// A plan of the chain, taken at its word.
+    fn planned(
+        &self,
+        plan: Plan,
+        plain: &Plan,
+        budget: Option<Bytes>,
+    ) -> Result<Planned, RunError> {
+        Ok(Planned::of_chain(self.chain.clone(), plan, plain, budget)?)
     }
 
-    fn plain_of_chain(&self) -> Result<rekindle_plan::Plan, RunError> {
+    fn plain_of_chain(&self) -> Result<Plan, RunError> {
         let request = PlanRequest {
             planner: PlannerKind::None,
             ..PlanRequest::default()
         };
         Ok(plan(&self.chain, &request)?)
+    }
+}
+
+fn of_json(error: serde_json::Error) -> ChainError {
+    ChainError::Json {
+        message: error.to_string(),
+        line: error.line(),
+        column: error.column(),
     }
 }

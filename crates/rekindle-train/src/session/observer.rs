@@ -1,6 +1,6 @@
 //! Who is told what a run does.
 
-use std::{io, ops::ControlFlow, path::Path};
+use std::ops::ControlFlow;
 
 use rekindle_plan::Bytes;
 
@@ -28,14 +28,8 @@ pub struct MemoryNow {
 
 /// Is told what a run does, and may stop it. What it does not care for it need not take; `()` takes nothing.
 pub trait Observer {
-    /// `done` of `of` stages are measured.
-    fn profiling(&mut self, _done: usize, _of: usize) {}
-    /// A recorded step's operations run and are measured: `done` of `of` runs are over.
+    /// The step's operations run and are measured: `done` of `of` runs are over.
     fn measuring(&mut self, _done: usize, _of: usize) {}
-    /// Nothing is measured: the profile was found in this folder.
-    fn profile_found(&mut self, _folder: &Path) {}
-    /// The profile could not be kept, and will be measured again next time.
-    fn profile_not_kept(&mut self, _error: &io::Error) {}
     /// The plan is made; training starts.
     fn planned(&mut self, _planned: &Planned) {}
     /// A step is done. Breaking stops the run in good order.

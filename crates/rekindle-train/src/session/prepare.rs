@@ -11,28 +11,29 @@ use crate::{
     engine::StepBatch,
     loss_scale::LossScaler,
     model::{
-        build::build, cost::ElementBytes, largest::LargestTensor, shape::ModelShape,
-        spec::ModelSpec, stage::Stage, stages::StagePlan,
+        build::build, cost::ElementBytes, largest::LargestTensor, shape::ModelShape, stage::Stage,
+        stages::StagePlan,
     },
     tracker::Tracker,
     train_error::TrainError,
     trainer::{step_batch, to_device},
     update::check_update,
 };
-use rekindle::{meter::Meter, profile::StageLabel, sequential::Sequential};
+use rekindle::{meter::Meter, sequential::Sequential};
 
 /// A job's model, its parameters drawn from the job's seed, and the order of its batches.
 pub(crate) struct Built {
     pub(crate) model: Sequential<Stage>,
     pub(super) shape: ModelShape,
     pub(crate) batches: Shuffled,
-    pub(super) labels: Vec<StageLabel>,
+    /// Names of the model's stages.
+    pub(super) stages: Vec<String>,
 }
 
 impl Built {
     pub(crate) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
-        check_update(job.settings, job.executor)?;
-        check_loss_chunks(job.settings, job.model, job.executor)?;
+        check_update(job.settings)?;
+        check_loss_chunks(job.settings, job.model)?;
         let shape = job.model.infer()?;
         check_buffers(job, &shape)?;
         let stages = StagePlan::new(job.model, &shape);
@@ -49,7 +50,7 @@ impl Built {
             model: Sequential::new(built),
             shape,
             batches,
-            labels: labels(job.model, &stages),
+            stages: stages.stages.into_iter().map(|stage| stage.name).collect(),
         })
     }
 
@@ -109,23 +110,4 @@ fn last_evaluated(job: &Job<'_>) -> Option<Batch> {
     let data = job.eval?;
     let last = in_order(job.ranks.part(data.len()), job.micro_batch()).next_back();
     last.map(|samples| data.batch(&samples))
-}
-
-/// Names for people, and keys that are equal where stages cost the same.
-fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
-    stages
-        .stages
-        .iter()
-        .enumerate()
-        .map(|(index, stage)| StageLabel {
-            name: stage.name.clone(),
-            // The first stage computes no gradient for its input.
-            key: format!(
-                "{:?} {:?} {}",
-                &model.layers[stage.layers.clone()],
-                stage.input,
-                index == 0
-            ),
-        })
-        .collect()
 }

@@ -23,7 +23,6 @@ use crate::{
 use rekindle::{
     dtype::Dtype,
     meter::Meter,
-    profile::StageLabel,
     record::{Update, measured_link, record},
     statistics::Statistics,
 };
@@ -79,7 +78,7 @@ impl Built {
             .with_comparison(false)
             .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))
-            .with_planner(job.planner.map(|planners| planners.recorded))
+            .with_planner(job.planner)
             .measured(job.budget(), job.free, wanted, &mut |done, of| {
                 observer.measuring(done, of)
             })?;
@@ -113,10 +112,10 @@ impl Built {
 }
 
 /// The chain with the names of the model's stages.
-pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], labels: &[StageLabel]) -> Chain {
+pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], names: &[String]) -> Chain {
     for (stage, mark) in chain.stages.iter_mut().zip(marks) {
-        if let Some(label) = mark.and_then(|mark| labels.get(mark)) {
-            stage.name.clone_from(&label.name);
+        if let Some(name) = mark.and_then(|mark| names.get(mark)) {
+            stage.name.clone_from(name);
         }
     }
     chain

@@ -26,9 +26,8 @@ use crate::{
     trainer::{StepReport, Trainer},
 };
 use rekindle::{
-    executor::TraceEntry,
     meter::{Meter, PeakMemory},
-    record::NetworkReading,
+    record::{NetworkReading, SpanReading},
 };
 
 /// Steps that are tracked, where that was asked for: the optimizer's state comes in the first.
@@ -47,7 +46,7 @@ pub(super) struct Session<'a> {
     phases: Vec<PhasedStep>,
     /// The step that is to be traced, and its trace once it is done.
     traced: Option<usize>,
-    trace: Vec<TraceEntry>,
+    trace: Vec<SpanReading>,
     /// What the network did in the traced step.
     exchanges: Vec<NetworkReading>,
     tracker: Option<Arc<Tracker>>,
@@ -88,10 +87,10 @@ impl<'a> Session<'a> {
             let report = self.step(observer)?;
             let done = self.trainer.steps_done();
             if self.traced == Some(done) {
-                self.trace = report.trace;
+                self.trace = report.spans;
                 let exchange = report.exchange.as_ref();
                 self.exchanges = exchange.map_or_else(Vec::new, |one| one.operations.clone());
-                self.growth.predicted = self.predicted_changes()?;
+                self.growth.predicted = self.predicted_changes();
             }
 
             // The last step seen replaces the one seen before it.
@@ -137,7 +136,7 @@ impl<'a> Session<'a> {
             if best == Some(true) || self.snapshot_is_due()? || interrupted || done == steps {
                 self.save(observer)?;
             } else if evaluate {
-                self.write_record(observer)?;
+                self.write_record(observer);
             }
         }
         self.finish(interrupted, observer)
@@ -204,7 +203,7 @@ impl<'a> Session<'a> {
         self.trainer.steps_done() - self.resumed_at.unwrap_or(0)
     }
 
-    /// The error with the name of the stage that it is about.
+    /// The error, with the place of its batch and the name of its stage where a value is not finite.
     fn at_stage(&self, error: TrainError) -> RunError {
         if let TrainError::NonFinite(found) = error {
             let (step, per_epoch) = (found.step - 1, self.batches.steps_per_epoch());
@@ -216,16 +215,7 @@ impl<'a> Session<'a> {
                 found,
             };
         }
-        let TrainError::Step(step) = &error else {
-            return error.into();
-        };
-        match step.stage().map(|stage| &self.planned.chain.stages[stage]) {
-            Some(stage) => RunError::Stage {
-                name: stage.name.clone(),
-                source: step.clone(),
-            },
-            None => error.into(),
-        }
+        error.into()
     }
 
     /// Whether the steps done call for an evaluation that was not made yet.
@@ -285,7 +275,7 @@ impl<'a> Session<'a> {
             });
         }
         // Taken before the comparison, which is no part of the run.
-        let mut record = self.record(self.predicted_plain(), interrupted)?;
+        let mut record = self.record(self.predicted_plain(), interrupted);
         if !interrupted {
             record.plain = self.plain()?;
         }

@@ -16,7 +16,7 @@ use crate::{
     update::UpdateRefused,
     weights::WeightsError,
 };
-use rekindle::{executor::StepError, record::RecordError};
+use rekindle::record::RecordError;
 
 /// A run that could not be.
 #[derive(Debug, Error)]
@@ -99,14 +99,6 @@ pub enum RunError {
         batch: usize,
         /// The stage of the first gradient that is not finite.
         stage: Option<String>,
-    },
-    /// A step could not run or cannot be trusted, for a reason that lies in one stage.
-    #[error("in `{name}`: {source}")]
-    Stage {
-        /// The stage's name.
-        name: String,
-        /// What is wrong.
-        source: StepError,
     },
     /// The device cannot be opened.
     #[error(transparent)]

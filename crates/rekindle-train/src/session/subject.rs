@@ -6,39 +6,28 @@ use burn::tensor::Device;
 use rekindle_plan::{Bytes, PlanError, PlanRequest};
 
 use super::{
-    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, measured_step::StepKind,
-    modules, prepare::Built, recorded, terms::Terms,
+    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, prepare::Built, recorded,
+    terms::Terms,
 };
 use crate::{
-    ExecutorKind,
     device::OpenDevice,
     engine::{Engine, RecordedStep},
     history::PENDING,
     optimizer_state::{OptimizerState, Way},
 };
-use rekindle::{
-    meter::Meter,
-    profile::{Measured, StageLabel},
-    reduce::Shards,
-};
+use rekindle::{meter::Meter, reduce::Shards};
 
 /// A training step that was measured, to be planned as often as one likes.
 pub struct Subject {
     meter: Arc<dyn Meter>,
     param_count: u64,
-    kind: Kind,
+    step: Rc<RefCell<RecordedStep>>,
+    /// Names of the model's stages.
+    stages: Vec<String>,
+    /// Whose parameters are whose, where ranks could share out the optimizer's state.
+    shards: Option<Shards>,
     /// The model, where nobody else holds it: its parameters are in use in every plan.
     _held: Option<Built>,
-}
-
-enum Kind {
-    Modules(Measured),
-    Recorded {
-        step: Rc<RefCell<RecordedStep>>,
-        labels: Vec<StageLabel>,
-        /// Whose parameters are whose, where ranks could share out the optimizer's state.
-        shards: Option<Shards>,
-    },
 }
 
 impl Subject {
@@ -48,79 +37,42 @@ impl Subject {
         observer: &mut dyn Observer,
     ) -> Result<Self, RunError> {
         let built = Built::new(job, &device)?;
-        let (built, subject) = Self::of(job, built, &device, &meter, observer)?;
+        let subject = Self::of(job, &built, &device, &meter, observer)?;
         Ok(Self {
             _held: Some(built),
             ..subject
         })
     }
 
-    /// Measures a model, which comes back with the values it had.
+    /// Records and measures the step of a model, which keeps its values.
     pub(crate) fn of(
         job: &Job<'_>,
-        built: Built,
+        built: &Built,
         device: &Device,
         meter: &Arc<dyn Meter>,
         observer: &mut dyn Observer,
-    ) -> Result<(Built, Self), RunError> {
-        let (built, kind) = match job.executor {
-            ExecutorKind::Modules => {
-                let (built, measured) = built.measure(job, device, &**meter, observer)?;
-                (built, Kind::Modules(measured))
-            }
-            ExecutorKind::Recorded => {
-                let step = built.record(job, device, meter, observer)?;
-                let step = Rc::new(RefCell::new(step));
-                let labels = built.labels.clone();
-                let shards = job.ranks.shards(&built.model);
-                let kind = Kind::Recorded {
-                    step,
-                    labels,
-                    shards,
-                };
-                (built, kind)
-            }
-        };
-        let subject = Self {
+    ) -> Result<Self, RunError> {
+        let step = built.record(job, device, meter, observer)?;
+        Ok(Self {
             meter: Arc::clone(meter),
             param_count: built.shape.param_count(),
-            kind,
+            step: Rc::new(RefCell::new(step)),
+            stages: built.stages.clone(),
+            shards: job.ranks.shards(&built.model),
             _held: None,
-        };
-        Ok((built, subject))
-    }
-
-    /// The measured stages, where modules run.
-    #[must_use]
-    pub fn modules(&self) -> Option<&Measured> {
-        match &self.kind {
-            Kind::Modules(measured) => Some(measured),
-            Kind::Recorded { .. } => None,
-        }
+        })
     }
 
     /// The measured step apart from the model: what each stage costs, and all that its plans are made from.
     #[must_use]
     pub fn measured_step(&self, job: &Job<'_>) -> MeasuredStep {
-        let (chain, way) = match &self.kind {
-            Kind::Modules(measured) => {
-                let beside = modules::Beside::new(job, &*self.meter, measured);
-                (
-                    measured.chain.clone(),
-                    StepKind::of_modules(measured, beside),
-                )
-            }
-            Kind::Recorded { step, labels, .. } => {
-                let step = step.borrow();
-                let staged = step.staged_plan();
-                let mut chain = recorded::named(staged.chain, &staged.marks, labels);
-                chain.optimizer = step.optimizer_cost();
-                // Counted there.
-                chain.fixed_bytes -= chain.optimizer.state_bytes;
-                (chain, StepKind::Recorded(step.profile()))
-            }
-        };
-        MeasuredStep::new(chain, self.terms(job), way)
+        let step = self.step.borrow();
+        let staged = step.staged_plan();
+        let mut chain = recorded::named(staged.chain, &staged.marks, &self.stages);
+        chain.optimizer = step.optimizer_cost();
+        // Counted there.
+        chain.fixed_bytes -= chain.optimizer.state_bytes;
+        MeasuredStep::recorded(chain, self.terms(job), step.profile())
     }
 
     fn terms(&self, job: &Job<'_>) -> Terms {
@@ -165,21 +117,12 @@ impl Subject {
     /// Whose parameters are whose, where ranks share out the optimizer's state by a plan.
     pub(crate) fn shards(&self, planned: &Planned) -> Option<Shards> {
         let sharded = planned.state.map(|state| state.chosen) == Some(OptimizerState::Sharded);
-        match &self.kind {
-            Kind::Recorded { shards, .. } if sharded => shards.clone(),
-            _ => None,
-        }
+        self.shards.clone().filter(|_| sharded)
     }
 
-    /// The plan that a recorded step has made of itself.
-    pub(crate) fn planned_by_step(&self, job: &Job<'_>) -> Option<Planned> {
-        match &self.kind {
-            Kind::Modules(_) => None,
-            Kind::Recorded { step, labels, .. } => {
-                let terms = self.terms(job);
-                Some(recorded::current(&step.borrow(), labels, &terms, None))
-            }
-        }
+    /// The plan that the step has made of itself.
+    pub(crate) fn planned_by_step(&self, job: &Job<'_>) -> Planned {
+        recorded::current(&self.step.borrow(), &self.stages, &self.terms(job), None)
     }
 
     fn plan_now(
@@ -188,25 +131,14 @@ impl Subject {
         asked: &ScheduleRequest,
         ways: (Way, &[Way]),
     ) -> Result<Planned, RunError> {
-        let terms = self.terms(job);
-        match &mut self.kind {
-            Kind::Modules(measured) => {
-                let beside = modules::Beside::new(job, &*self.meter, measured);
-                modules::make_plan(job, asked, measured, beside, &terms)
-            }
-            Kind::Recorded {
-                step,
-                labels,
-                shards,
-            } => recorded::make_plan(
-                job,
-                asked,
-                &mut step.borrow_mut(),
-                (labels, &terms),
-                shards.as_ref(),
-                ways,
-            ),
-        }
+        recorded::make_plan(
+            job,
+            asked,
+            &mut self.step.borrow_mut(),
+            (&self.stages, &self.terms(job)),
+            self.shards.as_ref(),
+            ways,
+        )
     }
 
     /// The useful plans of a planner, from the smallest peak to the largest, each larger one faster, with the smallest
@@ -220,15 +152,9 @@ impl Subject {
         job: &Job<'_>,
         request: PlanRequest,
     ) -> Result<Vec<(Bytes, Planned)>, RunError> {
-        match &self.kind {
-            Kind::Modules(measured) => {
-                let beside = modules::Beside::new(job, &*self.meter, measured);
-                modules::frontier(&self.terms(job), measured, beside, request)
-            }
-            Kind::Recorded { .. } => recorded::frontier(request, |request| {
-                self.plan(job, &ScheduleRequest::Plan(request))
-            }),
-        }
+        recorded::frontier(request, |request| {
+            self.plan(job, &ScheduleRequest::Plan(request))
+        })
     }
 
     /// The smallest budget that some plan fits.
@@ -248,11 +174,8 @@ impl Subject {
     }
 
     /// What runs the plan that was made last.
-    pub(crate) fn engine(&self, job: &Job<'_>, planned: &Planned) -> Result<Engine, RunError> {
-        match &self.kind {
-            Kind::Modules(_) => modules::engine(job, planned, &self.meter),
-            Kind::Recorded { step, .. } => Ok(Engine::recorded(Rc::clone(step), &planned.chain)),
-        }
+    pub(crate) fn engine(&self, planned: &Planned) -> Engine {
+        Engine::new(Rc::clone(&self.step), &planned.chain)
     }
 }
 

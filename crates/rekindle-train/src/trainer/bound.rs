@@ -1,4 +1,4 @@
-//! What bounds a trainer's steps: the budget, the plan's peak, and what the process comes to hold beside them.
+//! What bounds a trainer's steps: the budget and the plan's peak.
 
 use burn::tensor::Tensor;
 use rekindle::{
@@ -13,18 +13,15 @@ use crate::{engine::Engine, finite, ranks::Tally, shortage::Shortage, train_erro
 /// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
 const TRIAL_BYTES: u64 = 128 << 20;
 
-/// Share of a budget, and bytes, that a process may come to hold beside its steps without another plan: plans leave them.
-const UNNOTICED: (f64, u64) = (0.005, 1 << 16);
-
-/// What a step may take, and what was in use before it was there.
+/// What a step may take.
 #[derive(Default)]
 pub(super) struct Bound {
     budget: Option<Bytes>,
     count: Count,
     /// The plan's peak.
     peak: Bytes,
-    /// In use after the first step, with the optimizer's state.
-    pub(super) settled: Option<Bytes>,
+    /// Whether a step is done, with which the optimizer's state came.
+    pub(super) settled: bool,
 }
 
 impl Trainer {
@@ -34,7 +31,7 @@ impl Trainer {
             budget,
             count,
             peak,
-            settled: None,
+            settled: false,
         };
         self
     }
@@ -55,31 +52,9 @@ impl Trainer {
         self.meter.lifetime_peak().counted(self.bound.count)
     }
 
-    /// What is in use beside what the plan counts, where the plan cannot know.
-    pub(crate) fn grown_by(&self) -> Bytes {
-        match self.bound.settled {
-            Some(settled) if !self.engine.counts_growth() => {
-                self.meter.read().in_use_bytes - settled
-            }
-            _ => Bytes::ZERO,
-        }
-    }
-
-    /// Fails where what is in use beside the step leaves too little of the budget.
-    pub(super) fn check_room(&self) -> Result<(), TrainError> {
-        let by = self.grown_by();
-        let noticed = |budget: Bytes| (budget.0 as f64 * UNNOTICED.0) as u64 + UNNOTICED.1;
-        match self.bound.budget {
-            Some(budget) if by.0 > noticed(budget) && self.bound.peak + by > budget => {
-                Err(TrainError::Short(Shortage::Grown { by, budget }))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Fails on all ranks before the first step that they run together, where one has no room for an update within it.
     pub(super) fn check_first_step(&self) -> Result<(), TrainError> {
-        if self.bound.settled.is_some() {
+        if self.bound.settled {
             return Ok(());
         }
         let room = match self.engine.update() {
@@ -93,7 +68,7 @@ impl Trainer {
     /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
     /// cannot be taken back.
     pub(super) fn check_first_update(&self) -> Result<(), TrainError> {
-        if self.bound.settled.is_some() || self.meter.read().reserved_bytes.is_none() {
+        if self.bound.settled || self.meter.read().reserved_bytes.is_none() {
             return Ok(());
         }
         self.meter.trim();

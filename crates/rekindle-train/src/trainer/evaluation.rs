@@ -33,8 +33,8 @@ impl Trainer {
             let size = batch.targets.len();
             all.samples += batch.samples();
             let (mut value, targets) = to_device(batch, self.settings.dtype, &device)?;
-            for (stage, layer) in model.layers().iter().enumerate() {
-                self.engine.make_room_for_forward(stage);
+            for layer in model.layers() {
+                self.engine.make_room_for_forward();
                 value = layer.forward(value);
             }
             let (mean, correct) = targets.compared(value);

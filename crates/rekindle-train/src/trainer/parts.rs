@@ -7,16 +7,15 @@ use burn::{
 };
 use rekindle::{
     dtype::Dtype,
-    executor::TraceEntry,
     meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{ExchangeReading, Update},
+    record::{ExchangeReading, SpanReading, Update},
     seed::StepSeed,
 };
 
 use super::{Trainer, step_batch};
 use crate::{data::batch::Batch, engine::Part, finite, ranks::Tally, train_error::TrainError};
 
-/// What the parts of a batch give together; phases and trace are those of the last.
+/// What the parts of a batch give together; phases and spans are those of the last.
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) gradients: GradientsParams,
@@ -26,7 +25,7 @@ pub(super) struct Parts {
     pub(super) tally: Tally,
     pub(super) peak: PeakMemory,
     pub(super) phases: Vec<PhaseReading>,
-    pub(super) trace: Vec<TraceEntry>,
+    pub(super) spans: Vec<SpanReading>,
     pub(super) exchange: Option<ExchangeReading>,
 }
 
@@ -47,16 +46,16 @@ impl Trainer {
             all.tally.samples += batch.samples();
             all.tally.predictions += batch.targets.len();
             let run = self.steps_done * count + part;
-            let part = self.run_part(batch, run as u64, count, rate)?;
+            let part = self.run_part(batch, run as u64, rate)?;
             match count {
                 1 => all.gradients = part.gradients,
                 _ => accumulate(&self.model, &mut all.gradients, part.gradients),
             }
             all.loss += finite::read(part.loss)? / scale;
-            all.tally.add_correct(part.correct)?;
+            all.tally.add_correct(part.auxiliary)?;
             raise(&mut all.peak, &part.phases);
             all.phases = part.phases;
-            all.trace = part.trace;
+            all.spans = part.spans;
             if let Some(part) = part.exchange {
                 all.exchange.get_or_insert_default().add_part(part);
             }
@@ -64,14 +63,8 @@ impl Trainer {
         Ok(all)
     }
 
-    /// Runs one of `count` equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
-    fn run_part(
-        &mut self,
-        batch: Batch,
-        run: u64,
-        count: usize,
-        rate: f64,
-    ) -> Result<Part, TrainError> {
+    /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
+    fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<Part, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         self.engine.make_room(batch.bytes(self.settings.dtype));
         let scaler = &self.optimizer.scaler;
@@ -83,7 +76,7 @@ impl Trainer {
         let seed = StepSeed::new(self.settings.seed, run).of_rank(self.ranks.rank());
         let (engine, device) = (&self.engine, &self.device);
         let mut part = match engine.update() {
-            Update::After => engine.run(&self.model, batch, seed, count, device)?,
+            Update::After => engine.run(&self.model, batch, seed, device)?,
             Update::InBackward => {
                 let update = (rate, &mut self.optimizer);
                 engine.run_updating(&mut self.model, batch, seed, update, device)?

@@ -16,8 +16,7 @@ impl Trainer {
         parts: impl Fn() -> P,
     ) -> Result<(PeakMemory, StepTimes), TrainError> {
         self.bound = Bound::default();
-        self.engine
-            .recompute_nothing(self.model.len(), &self.meter)?;
+        self.engine.recompute_nothing()?;
         let mut peak = self.no_peak();
         let mut times = StepTimes::new();
         for step in 0..PLAIN_STEPS {

@@ -1,22 +1,32 @@
 //! The chain counted from shapes against the measured one.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use rekindle_plan::{Bytes, Plan, PlanRequest, PlannerKind, Seconds, planner};
+use burn::{nn::loss::CrossEntropyLossConfig, tensor::Device};
+use rekindle::{
+    Sequential,
+    meter::HostMeter,
+    profile::{Measured, Profiler},
+};
+use rekindle_plan::{Bytes, Plan, PlannerKind, Seconds, planner};
 use rekindle_train::{
-    ExecutorKind,
     counted::Counted,
     data::{
-        open,
+        Dataset, open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    device::DeviceId,
+    loss::TargetTensor,
     model::{
+        build::build,
         cost::ElementBytes,
         kernels::Kernels,
+        shape::ModelShape,
         spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
+        stages::StagePlan,
+        value::Value,
     },
-    session::{Job, ScheduleRequest, measure},
+    optimizer::AnyOptimizer,
     settings::{LearningRate, OptimizerSettings, TrainSettings},
+    to_device,
 };
 
 /// Share of a step's measured peak, fixed bytes apart, by which the count may miss it.
@@ -160,16 +170,11 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
     };
-    let schedule = ScheduleRequest::Plan(PlanRequest::default());
-    let job = Job {
-        executor: ExecutorKind::Modules,
-        ..Job::new(&model, &*split.train, &settings, schedule)
-    };
-    let subject = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
-    let measured = subject.modules().unwrap();
+    let shape = model.infer().unwrap();
+    let measured = measured(&model, &shape, &settings, &*split.train);
     let counted = Counted {
         model: &model,
-        shape: &model.infer().unwrap(),
+        shape: &shape,
         settings: &settings,
         target,
         bytes: ElementBytes::FLEX,
@@ -178,7 +183,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
     .chain();
     let stages = counted.chain.stages.len();
     for segments in [1, 2, 3, 5] {
-        let step = |measured: &rekindle::profile::Measured| {
+        let step = |measured: &Measured| {
             let plan = Plan {
                 planner: PlannerKind::Uniform,
                 schedule: planner::uniform(stages, segments).unwrap(),
@@ -189,7 +194,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
             let peak = measured.costed(plan).unwrap().peak;
             (peak.0 - measured.chain.fixed_bytes.0) as f64
         };
-        let (counted, measured) = (step(&counted), step(measured));
+        let (counted, measured) = (step(&counted), step(&measured));
         println!(
             "{}, {segments} segments: counted {counted}, measured {measured}, {:+.1}%",
             case.name,
@@ -207,6 +212,34 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
             ));
         }
     }
+}
+
+/// The stages, measured one by one on a batch.
+fn measured(
+    model: &ModelSpec,
+    shape: &ModelShape,
+    settings: &TrainSettings,
+    data: &dyn Dataset,
+) -> Measured {
+    let device = Device::flex().autodiff();
+    let stages = StagePlan::new(model, shape);
+    let built = build(model, &stages, settings.dtype, &device).unwrap();
+    let samples: Vec<usize> = (0..settings.batch).collect();
+    let (input, targets) = to_device(data.batch(&samples), settings.dtype, &device).unwrap();
+    let TargetTensor::Classes(classes) = targets else {
+        panic!("the data has classes");
+    };
+    let profiler = Profiler {
+        device: &device,
+        meter: &HostMeter::new().unwrap(),
+        optimizer: &AnyOptimizer::new(settings),
+    };
+    let loss = |output: Value| {
+        let output = output.into_float2().unwrap();
+        let loss = CrossEntropyLossConfig::new().init(&device);
+        loss.forward(output, classes.clone())
+    };
+    profiler.measure(Sequential::new(built), &input, loss).0
 }
 
 fn rayon_threads() -> usize {

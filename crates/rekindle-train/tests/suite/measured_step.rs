@@ -3,7 +3,6 @@
 use rekindle::meter::{HostMeter, Meter};
 use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
 use rekindle_train::{
-    ExecutorKind,
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     session::{Job, MeasuredStep, Planned, RunError, ScheduleRequest, measure},
@@ -24,7 +23,6 @@ const OF_A_BUDGET: f64 = 0.1;
 /// 64th more, three times at most, and a 256th at the end.
 const TRIED: f64 = 3.0 / 64.0 + 1.0 / 256.0 + OF_PLANS;
 
-/// A batch norm behind a linear layer: no graph holds the linear layer's output, which a chain alone cannot say.
 fn model() -> ModelSpec {
     let linear = LayerSpec::Linear {
         out: WIDTH,
@@ -54,7 +52,9 @@ fn close(a: Bytes, b: Bytes, tolerance: f64) -> bool {
     (a.0 as f64 / b.0 as f64 - 1.0).abs() <= tolerance
 }
 
-fn agree(executor: ExecutorKind) {
+#[test]
+fn steps_plan_from_their_file_as_where_they_were_measured() {
+    own_process!();
     let model = model();
     let data = vectors(WIDTH, WIDTH, 4_000);
     let settings = classifier(
@@ -67,7 +67,6 @@ fn agree(executor: ExecutorKind) {
     );
     let plain = ScheduleRequest::Plan(PlanRequest::default());
     let job = Job {
-        executor,
         // The leanest program is measured: what measuring takes counts where it was done.
         free: Some(Bytes(1)),
         ..Job::new(&model, &*data.train, &settings, plain)
@@ -106,10 +105,7 @@ fn agree(executor: ExecutorKind) {
                     same(&here, &there);
                     assert!(here.peak.max(there.peak) <= budget);
                     let slower = here.step.0 / there.step.0;
-                    assert!(
-                        (slower - 1.0).abs() <= OF_A_BUDGET,
-                        "{executor:?} {percent}%: {slower}"
-                    );
+                    assert!((slower - 1.0).abs() <= OF_A_BUDGET, "{percent}%: {slower}");
                     recomputing += usize::from(there.recomputes());
                 }
                 (Err(here), Err(there)) => {
@@ -124,7 +120,7 @@ fn agree(executor: ExecutorKind) {
                     assert!(close(a, b, TRIED), "{a} and {b}");
                 }
                 (here, there) => panic!(
-                    "{executor:?} within {percent}%: {:?} here, {:?} from the file",
+                    "within {percent}%: {:?} here, {:?} from the file",
                     here.map(|plan| plan.peak),
                     there.map(|plan| plan.peak)
                 ),
@@ -135,34 +131,13 @@ fn agree(executor: ExecutorKind) {
 }
 
 #[test]
-fn recorded_steps_plan_from_their_file_as_where_they_were_measured() {
-    own_process!();
-    agree(ExecutorKind::Recorded);
-}
-
-#[test]
-fn modules_plan_from_their_file_as_where_they_were_measured() {
-    own_process!();
-    agree(ExecutorKind::Modules);
-}
-
-#[test]
-fn a_profile_of_another_chain_is_refused() {
+fn a_profile_of_another_form_is_refused() {
     let text = r#"{"format": "rekindle-chain/1", "input_bytes": 1,
         "stages": [{"name": "a", "forward_s": 1, "backward_s": 1, "output_bytes": 1, "saved_bytes": 1,
                     "forward_temp_bytes": 0, "backward_temp_bytes": 0}],
         "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 0},
         "profile": {"terms": {"micro_batches": 1, "count": "reserved", "param_count": 1},
-                    "way": {"modules": {"holds": [], "backward_call_s": 0,
-                                        "beside_buffers": {"bytes": 0, "sampled": false}}}}}"#;
-    let error = MeasuredStep::from_json(text).expect_err("no stages in the profile");
-    assert!(
-        error
-            .to_string()
-            .contains("is of 0 stages, the chain has 1"),
-        "{error}"
-    );
-    let unknown = text.replace("\"holds\"", "\"helds\"");
-    let error = MeasuredStep::from_json(&unknown).expect_err("a typo");
-    assert!(error.to_string().contains("helds"), "{error}");
+                    "way": {"modules": {"holds": [], "backward_call_s": 0}}}}"#;
+    let error = MeasuredStep::from_json(text).expect_err("no recorded step");
+    assert!(error.to_string().contains("unknown field `way`"), "{error}");
 }

@@ -7,7 +7,6 @@ use std::path::Path;
 use rekindle::Dtype;
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
-    ExecutorKind,
     data::{
         Dataset, Identity, Split, TargetKind,
         batch::{Batch, Inputs, Targets},
@@ -46,61 +45,58 @@ const SCALE_BYTES: usize = 1 + 8 + 1 + 4;
 #[test]
 fn an_overflow_is_skipped_and_halves_the_scale() {
     own_process!();
-    for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
-        for accumulate in [1, 2] {
-            let (model, folder) = (conv_net(), tempfile::tempdir().unwrap());
-            let data = data(&model, None);
-            let settings = TrainSettings {
-                steps: 8,
-                // The gradient of a logit is up to half the scale: times an activation above 2 it is too large for `f16`.
-                batch: 2,
-                accumulate,
-                dtype: Dtype::F16,
-                eval_every: None,
-                ..settings(ADAM)
-            };
-            assert_eq!(settings.on_nonfinite, OnNonFinite::Stop);
-            let job = Job {
-                executor,
-                run_dir: Some(RunDir::New(folder.path().to_path_buf())),
-                snapshot_every: SnapshotEvery::Steps(1),
-                ..Job::new(&model, &*data.train, &settings, plain())
-            };
-            let mut look = Look::new(folder.path());
-            let record = run(&job, DeviceId::Cpu, &mut look).unwrap();
+    for accumulate in [1, 2] {
+        let (model, folder) = (conv_net(), tempfile::tempdir().unwrap());
+        let data = data(&model, None);
+        let settings = TrainSettings {
+            steps: 8,
+            // The gradient of a logit is up to half the scale: times an activation above 2 it is too large for `f16`.
+            batch: 2,
+            accumulate,
+            dtype: Dtype::F16,
+            eval_every: None,
+            ..settings(ADAM)
+        };
+        assert_eq!(settings.on_nonfinite, OnNonFinite::Stop);
+        let job = Job {
+            run_dir: Some(RunDir::New(folder.path().to_path_buf())),
+            snapshot_every: SnapshotEvery::Steps(1),
+            ..Job::new(&model, &*data.train, &settings, plain())
+        };
+        let mut look = Look::new(folder.path());
+        let record = run(&job, DeviceId::Cpu, &mut look).unwrap();
 
-            let mut scale = 65536.0;
-            let mut skipped = 0;
-            for step in &look.steps {
-                assert_eq!(step.loss_scale, Some(scale), "{executor}: {step:?}");
-                // The loss of CLASSES classes as it starts, not thousands of times that.
-                assert!(step.loss > 0.0 && step.loss < 10.0, "{step:?}");
-                if step.skipped {
-                    scale /= 2.0;
-                    let found = &look.found[skipped];
-                    assert_eq!((found.step, found.lower_scale), (step.step, Some(scale)));
-                    assert!(found.gradient.is_some());
-                    skipped += 1;
-                }
+        let mut scale = 65536.0;
+        let mut skipped = 0;
+        for step in &look.steps {
+            assert_eq!(step.loss_scale, Some(scale), "{step:?}");
+            // The loss of CLASSES classes as it starts, not thousands of times that.
+            assert!(step.loss > 0.0 && step.loss < 10.0, "{step:?}");
+            if step.skipped {
+                scale /= 2.0;
+                let found = &look.found[skipped];
+                assert_eq!((found.step, found.lower_scale), (step.step, Some(scale)));
+                assert!(found.gradient.is_some());
+                skipped += 1;
             }
-            assert!((1..settings.steps).contains(&skipped), "{skipped} skipped");
-            assert_eq!(
-                (record.overflow_steps, record.nonfinite_steps),
-                (skipped, 0)
-            );
-            assert_eq!(record.loss_scale, Some(scale));
-            assert_eq!(read_steps(folder.path()).unwrap(), look.steps);
+        }
+        assert!((1..settings.steps).contains(&skipped), "{skipped} skipped");
+        assert_eq!(
+            (record.overflow_steps, record.nonfinite_steps),
+            (skipped, 0)
+        );
+        assert_eq!(record.loss_scale, Some(scale));
+        assert_eq!(read_steps(folder.path()).unwrap(), look.steps);
 
-            // While step k is done, the snapshot is that of k - 1.
-            for (step, states) in look.steps[1..].iter().zip(look.snapshots[1..].windows(2)) {
-                let [Some(before), Some(after)] = states else {
-                    panic!("step {} has no snapshot", step.step);
-                };
-                assert_eq!(before.model == after.model, step.skipped, "{step:?}");
-                let state = |bytes: &[u8]| bytes[..bytes.len() - SCALE_BYTES].to_vec();
-                let kept = state(&before.optimizer) == state(&after.optimizer);
-                assert_eq!(kept, step.skipped, "{step:?}");
-            }
+        // While step k is done, the snapshot is that of k - 1.
+        for (step, states) in look.steps[1..].iter().zip(look.snapshots[1..].windows(2)) {
+            let [Some(before), Some(after)] = states else {
+                panic!("step {} has no snapshot", step.step);
+            };
+            assert_eq!(before.model == after.model, step.skipped, "{step:?}");
+            let state = |bytes: &[u8]| bytes[..bytes.len() - SCALE_BYTES].to_vec();
+            let kept = state(&before.optimizer) == state(&after.optimizer);
+            assert_eq!(kept, step.skipped, "{step:?}");
         }
     }
 }

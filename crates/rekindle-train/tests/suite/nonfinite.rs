@@ -5,7 +5,7 @@ use std::{ops::ControlFlow, path::Path};
 
 use rekindle_plan::{PlanRequest, PlannerKind};
 use rekindle_train::{
-    ExecutorKind, NonFinite,
+    NonFinite,
     data::{
         Dataset, Identity, Shuffled, TargetKind,
         batch::{Batch, Inputs},
@@ -98,7 +98,6 @@ impl Observer for Look<'_> {
 }
 
 fn train<'a>(
-    executor: ExecutorKind,
     accumulate: usize,
     on_nonfinite: OnNonFinite,
     folder: &'a Path,
@@ -125,7 +124,6 @@ fn train<'a>(
         ..PlanRequest::default()
     });
     let job = Job {
-        executor,
         run_dir: Some(run_dir),
         snapshot_every: SnapshotEvery::Steps(1),
         ..Job::new(&model, &poisoned, &settings, schedule)
@@ -138,78 +136,74 @@ fn train<'a>(
 #[test]
 fn a_skipped_step_changes_nothing_but_its_number() {
     own_process!();
-    for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
-        for accumulate in [1, 2] {
-            let folder = tempfile::tempdir().unwrap();
-            let folder = folder.path();
-            let new = RunDir::New(folder.to_path_buf());
-            let (record, look) = train(executor, accumulate, OnNonFinite::Skip, folder, new);
-            let record = record.unwrap();
-            let case = format!("{executor} in {accumulate} parts");
-            assert_eq!((record.steps, record.nonfinite_steps), (STEPS, 1), "{case}");
-            assert!(look.steps[BAD - 1].loss.is_nan());
-            let skipped = look.steps.iter().map(|step| step.skipped);
-            assert!(
-                skipped
-                    .enumerate()
-                    .all(|(place, skipped)| skipped == (place == BAD - 1))
-            );
-            assert!(record.last_loss.is_finite());
-            let [found] = &look.found[..] else {
-                panic!("{case}: {:?}", look.found);
-            };
-            assert_eq!((found.step, found.handled), (BAD, OnNonFinite::Skip));
-            let (stage, path) = found.gradient.clone().unwrap();
-            assert_eq!(stage, 0, "{path}");
-            assert!(path.starts_with("layers.0."), "{path}");
+    for accumulate in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let new = RunDir::New(folder.to_path_buf());
+        let (record, look) = train(accumulate, OnNonFinite::Skip, folder, new);
+        let record = record.unwrap();
+        let case = format!("{accumulate} parts");
+        assert_eq!((record.steps, record.nonfinite_steps), (STEPS, 1), "{case}");
+        assert!(look.steps[BAD - 1].loss.is_nan());
+        let skipped = look.steps.iter().map(|step| step.skipped);
+        assert!(
+            skipped
+                .enumerate()
+                .all(|(place, skipped)| skipped == (place == BAD - 1))
+        );
+        assert!(record.last_loss.is_finite());
+        let [found] = &look.found[..] else {
+            panic!("{case}: {:?}", look.found);
+        };
+        assert_eq!((found.step, found.handled), (BAD, OnNonFinite::Skip));
+        let (stage, path) = found.gradient.clone().unwrap();
+        assert_eq!(stage, 0, "{path}");
+        assert!(path.starts_with("layers.0."), "{path}");
 
-            let seen: Vec<_> = look.snapshots.into_iter().collect();
-            // While step k is done, the snapshot is that of k - 1.
-            assert!(
-                seen[BAD - 1].is_some() && seen[BAD - 1] == seen[BAD],
-                "{case}"
-            );
-            assert!(seen[BAD - 2] != seen[BAD - 1], "{case}");
-            assert!(seen[BAD] != seen[BAD + 1], "{case}");
-            assert!(look.withheld.is_empty());
-        }
+        let seen: Vec<_> = look.snapshots.into_iter().collect();
+        // While step k is done, the snapshot is that of k - 1.
+        assert!(
+            seen[BAD - 1].is_some() && seen[BAD - 1] == seen[BAD],
+            "{case}"
+        );
+        assert!(seen[BAD - 2] != seen[BAD - 1], "{case}");
+        assert!(seen[BAD] != seen[BAD + 1], "{case}");
+        assert!(look.withheld.is_empty());
     }
 }
 
 #[test]
 fn a_run_that_stops_keeps_the_state_before_and_goes_on_from_it() {
     own_process!();
-    for executor in [ExecutorKind::Recorded, ExecutorKind::Modules] {
-        let folder = tempfile::tempdir().unwrap();
-        let [stopped, skipped] = ["stopped", "skipped"].map(|name| folder.path().join(name));
-        let new = RunDir::New(stopped.clone());
-        let (stop, look) = train(executor, 2, OnNonFinite::Stop, &stopped, new);
-        let error = stop.unwrap_err();
-        let RunError::NonFinite {
-            found,
-            epoch,
-            batch,
-            stage,
-        } = &error
-        else {
-            panic!("{error}");
-        };
-        assert_eq!((found.step, *epoch, *batch), (BAD, 1, BAD));
-        assert!(stage.is_some(), "{error}");
-        assert!(error.to_string().contains("step 3 is NaN"), "{error}");
-        assert_eq!(look.snapshots.len(), BAD - 1);
+    let folder = tempfile::tempdir().unwrap();
+    let [stopped, skipped] = ["stopped", "skipped"].map(|name| folder.path().join(name));
+    let new = RunDir::New(stopped.clone());
+    let (stop, look) = train(2, OnNonFinite::Stop, &stopped, new);
+    let error = stop.unwrap_err();
+    let RunError::NonFinite {
+        found,
+        epoch,
+        batch,
+        stage,
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((found.step, *epoch, *batch), (BAD, 1, BAD));
+    assert!(stage.is_some(), "{error}");
+    assert!(error.to_string().contains("step 3 is NaN"), "{error}");
+    assert_eq!(look.snapshots.len(), BAD - 1);
 
-        let new = RunDir::New(skipped.clone());
-        let (whole, look) = train(executor, 2, OnNonFinite::Skip, &skipped, new);
-        let before = look.snapshots.into_iter().nth(BAD - 1).unwrap().unwrap();
-        assert!(tensors(&stopped).model == before.model);
+    let new = RunDir::New(skipped.clone());
+    let (whole, look) = train(2, OnNonFinite::Skip, &skipped, new);
+    let before = look.snapshots.into_iter().nth(BAD - 1).unwrap().unwrap();
+    assert!(tensors(&stopped).model == before.model);
 
-        let on = RunDir::Resume(stopped.clone());
-        let (resumed, _) = train(executor, 2, OnNonFinite::Skip, &stopped, on);
-        let (resumed, whole) = (resumed.unwrap(), whole.unwrap());
-        assert_eq!(resumed.last_loss.to_bits(), whole.last_loss.to_bits());
-        assert!(tensors(&stopped).model == tensors(&skipped).model);
-    }
+    let on = RunDir::Resume(stopped.clone());
+    let (resumed, _) = train(2, OnNonFinite::Skip, &stopped, on);
+    let (resumed, whole) = (resumed.unwrap(), whole.unwrap());
+    assert_eq!(resumed.last_loss.to_bits(), whole.last_loss.to_bits());
+    assert!(tensors(&stopped).model == tensors(&skipped).model);
 }
 
 #[test]
@@ -218,13 +212,7 @@ fn a_state_that_is_not_finite_never_replaces_a_snapshot() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let new = RunDir::New(folder.to_path_buf());
-    let (record, look) = train(
-        ExecutorKind::Recorded,
-        1,
-        OnNonFinite::Continue,
-        folder,
-        new,
-    );
+    let (record, look) = train(1, OnNonFinite::Continue, folder, new);
     let record = record.unwrap();
     assert_eq!(record.nonfinite_steps, STEPS - BAD + 1);
     assert!(record.last_loss.is_nan());

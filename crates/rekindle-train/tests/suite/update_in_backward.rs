@@ -16,7 +16,6 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
 use rekindle_train::{
-    ExecutorKind,
     device::DeviceId,
     loss_scale::LossScale,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
@@ -381,16 +380,12 @@ fn described() -> ModelSpec {
 
 fn train(
     settings: &TrainSettings,
-    executor: ExecutorKind,
     request: PlanRequest,
 ) -> (Result<RunRecord, RunError>, Vec<u64>) {
     let model = described();
     let data = vectors(WIDTH, WIDTH, 64);
     let schedule = ScheduleRequest::Plan(request);
-    let job = Job {
-        executor,
-        ..Job::new(&model, &*data.train, settings, schedule)
-    };
+    let job = Job::new(&model, &*data.train, settings, schedule);
     let mut steps = Steps::default();
     let ran = run(&job, DeviceId::Cpu, &mut steps);
     let losses = steps.0.iter().map(|step| step.loss.to_bits());
@@ -437,10 +432,10 @@ fn trainings_lose_the_same_however_they_update() {
                 segments: Some(3),
                 ..plain
             };
-            let (_, expected) = train(&after, ExecutorKind::Recorded, plain);
+            let (_, expected) = train(&after, plain);
             assert_eq!(expected.len(), 20);
             for request in [plain, segments] {
-                let (ran, losses) = train(&in_backward, ExecutorKind::Recorded, request);
+                let (ran, losses) = train(&in_backward, request);
                 ran.expect("trains");
                 assert_eq!(losses, expected, "{optimizer:?}, {clip:?}, {dtype}");
             }
@@ -459,8 +454,8 @@ fn what_needs_all_gradients_is_refused() {
         update: UpdateChoice::InBackward,
         ..classifier(2, 8, sgd)
     };
-    let refused = |settings: &TrainSettings, executor| {
-        let (ran, steps) = train(settings, executor, PlanRequest::default());
+    let refused = |settings: &TrainSettings| {
+        let (ran, steps) = train(settings, PlanRequest::default());
         assert!(steps.is_empty(), "{steps:?}");
         match ran.err() {
             Some(RunError::Update(refused)) => refused,
@@ -483,12 +478,9 @@ fn what_needs_all_gradients_is_refused() {
         dtype: Dtype::F16,
         ..settings.clone()
     };
-    let recorded = ExecutorKind::Recorded;
     let accumulate = UpdateRefused::Accumulate { parts: 2 };
-    assert_eq!(refused(&parts, recorded), accumulate);
-    assert_eq!(refused(&clipped, recorded), UpdateRefused::GlobalNorm);
-    assert_eq!(refused(&skips, recorded), UpdateRefused::Skip);
-    assert_eq!(refused(&scaled, recorded), UpdateRefused::LossScale);
-    let modules = refused(&settings, ExecutorKind::Modules);
-    assert_eq!(modules, UpdateRefused::Modules);
+    assert_eq!(refused(&parts), accumulate);
+    assert_eq!(refused(&clipped), UpdateRefused::GlobalNorm);
+    assert_eq!(refused(&skips), UpdateRefused::Skip);
+    assert_eq!(refused(&scaled), UpdateRefused::LossScale);
 }

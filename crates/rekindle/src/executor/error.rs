@@ -21,22 +21,6 @@ pub enum StepError {
         /// Shapes when it was computed again.
         again: Vec<Vec<usize>>,
     },
-    /// A stage gave other values when it was computed again.
-    #[error(
-        "stage {stage} gave other values when it was computed again: its layer draws random numbers that no seed \
-         reaches (`draws_random` must be true where it draws from the backend's generator), or has state that a \
-         forward changes"
-    )]
-    RecomputedValues {
-        /// The stage.
-        stage: usize,
-    },
-    /// A stage gave a value that is no number, or infinite.
-    #[error("stage {stage} gave values that are NaN or infinite")]
-    NotFinite {
-        /// The stage.
-        stage: usize,
-    },
     /// The device refused a kernel of this step, or of what ran before it: numbers were not computed.
     #[error("the device refused a kernel: {refusal}")]
     Refused {
@@ -51,14 +35,6 @@ pub enum StepError {
     LayerCount {
         /// Stages of the schedule.
         schedule: usize,
-        /// Layers of the model.
-        layers: usize,
-    },
-    /// The room was made for another chain.
-    #[error("the room in the pools is for {room} stages, but the model has {layers} layers")]
-    Room {
-        /// Stages of the room's chain.
-        room: usize,
         /// Layers of the model.
         layers: usize,
     },
@@ -100,26 +76,6 @@ pub enum StepError {
         /// Whether the layer has a balanced form.
         has_balanced: bool,
     },
-}
-
-impl StepError {
-    /// The stage that it is about, if it is about one.
-    #[must_use]
-    pub fn stage(&self) -> Option<usize> {
-        match self {
-            Self::RecomputedShape { stage, .. }
-            | Self::RecomputedValues { stage }
-            | Self::NotFinite { stage }
-            | Self::Alternative { stage, .. } => Some(*stage),
-            Self::Refused { .. }
-            | Self::OutOfMemory(_)
-            | Self::LayerCount { .. }
-            | Self::Room { .. }
-            | Self::Interrupts
-            | Self::LargerInput { .. }
-            | Self::LossNotScalar { .. } => None,
-        }
-    }
 }
 
 /// A one-call training step that could not run.

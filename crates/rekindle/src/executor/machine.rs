@@ -13,8 +13,8 @@ use super::{
     error::StepError,
     output::StepOutput,
     program::{Instruction, Program},
-    recheck::Rechecks,
     scalar::StepLoss,
+    shapes::FirstShapes,
     watch::Watch,
 };
 use crate::{
@@ -84,7 +84,7 @@ pub(super) struct Machine<'a, L: Clone, A> {
     /// The number of the last node that was made when dead nodes were last freed.
     freed_at: u64,
     watch: Option<Watch>,
-    rechecks: Rechecks,
+    shapes: FirstShapes,
     meter: Option<&'a dyn Meter>,
 }
 
@@ -99,7 +99,7 @@ where
         seed: StepSeed,
         meter: Option<&'a dyn Meter>,
         watch: Option<Watch>,
-        rechecks: Rechecks,
+        shapes: FirstShapes,
     ) -> Self {
         let count = layers.all.len();
         let mut activations: Vec<Option<A>> = (0..=count).map(|_| None).collect();
@@ -116,7 +116,7 @@ where
             forward_counts: vec![0; count],
             freed_at: node_counter(),
             watch,
-            rechecks,
+            shapes,
             meter,
         }
     }
@@ -154,7 +154,6 @@ where
             self.check_memory()?;
         }
         self.reseed_after();
-        self.rechecks.finish()?;
         self.phases.end(Phase::Backward);
         let Some((loss, extra)) = result else {
             unreachable!("a schedule without a loss is not a valid schedule");
@@ -183,7 +182,7 @@ where
         let layer = copies::untracked(&self.layers.all[stage], detach);
         let output = detached(layer.forward(input));
         drop((drawing, layer));
-        self.rechecks.ran(stage, &output)?;
+        self.shapes.ran(stage, &output)?;
         self.free_dead_nodes(stage, &output);
         self.activations[stage + 1] = Some(output);
         self.done(Action::Forward(StageId(stage)));
@@ -229,7 +228,7 @@ where
             };
             drop(drawing);
             layers.push(layer);
-            self.rechecks.ran(stage, &output)?;
+            self.shapes.ran(stage, &output)?;
             self.check_memory()?;
             self.done(Action::ForwardTracked {
                 stage: StageId(stage),

@@ -33,9 +33,8 @@ mod error;
 pub(crate) mod machine;
 mod output;
 mod program;
-mod recheck;
-mod room;
 mod scalar;
+mod shapes;
 mod watch;
 
 use std::{
@@ -57,15 +56,13 @@ use crate::{
 pub(crate) use copies::Tensors;
 use machine::{Layers, Machine};
 pub(crate) use program::{OutputBorder, Program};
-use recheck::Rechecks;
+use shapes::{FirstShapes, Shapes, shapes};
 use watch::Watch;
 
 pub use error::{CheckpointError, StepError};
 pub use output::StepOutput;
-pub use recheck::Recheck;
-pub use room::{Room, needed, needed_by_update};
 pub use scalar::StepLoss;
-pub use watch::{ActionHook, TraceEntry, Tracing};
+pub use watch::TraceEntry;
 
 /// Runs training steps of one chain under one schedule.
 pub struct Executor {
@@ -73,12 +70,9 @@ pub struct Executor {
     /// What the last step did, or the next would with everything to train.
     script: Mutex<Arc<Script>>,
     meter: Option<Arc<dyn Meter>>,
-    tracing: Option<Tracing>,
-    room: Option<Arc<Room>>,
-    hook: Option<ActionHook>,
-    recheck: Recheck,
+    traced: bool,
     /// Shapes of the input that the schedule was planned for.
-    planned: Option<Vec<Vec<usize>>>,
+    planned: Option<Shapes>,
 }
 
 /// A schedule's actions, but what only frozen stages would need, and the program that does them.
@@ -108,10 +102,7 @@ impl Executor {
             schedule,
             script,
             meter: None,
-            tracing: None,
-            room: None,
-            hook: None,
-            recheck: Recheck::default(),
+            traced: false,
             planned: None,
         }
     }
@@ -120,7 +111,7 @@ impl Executor {
     /// more than was planned, and a budget is never passed silently. Smaller ones, like an epoch's last batch, run.
     #[must_use]
     pub fn planned_for<A: Activation>(mut self, input: &A) -> Self {
-        self.planned = Some(recheck::shapes::<A>(input));
+        self.planned = Some(shapes::<A>(input));
         self
     }
 
@@ -136,38 +127,8 @@ impl Executor {
     /// Takes a reading for each, so steps take longer. Without a meter it does nothing.
     #[must_use]
     pub fn traced(mut self) -> Self {
-        self.trace(Some(Tracing::EVERY_ACTION));
+        self.traced = true;
         self
-    }
-
-    /// Traces from the next step on, or no more.
-    pub fn trace(&mut self, tracing: Option<Tracing>) {
-        self.tracing = tracing;
-    }
-
-    /// Makes room in the pools before every action but `optimize`, which is the caller's.
-    #[must_use]
-    pub fn with_room(mut self, room: Arc<Room>) -> Self {
-        self.room = Some(room);
-        self
-    }
-
-    /// Has `hook` called after every action that is done but `optimize`, which is the caller's, from the next step on.
-    pub fn set_hook(&mut self, hook: Option<ActionHook>) {
-        self.hook = hook;
-    }
-
-    /// How closely recomputed outputs are compared with the first ones; shapes by default.
-    #[must_use]
-    pub fn rechecking(mut self, recheck: Recheck) -> Self {
-        self.recheck = recheck;
-        self
-    }
-
-    /// The room that is made, if any.
-    #[must_use]
-    pub fn room(&self) -> Option<&Room> {
-        self.room.as_deref()
     }
 
     /// The schedule.
@@ -206,22 +167,17 @@ impl Executor {
         let tensors: Vec<Tensors> = model.layers().iter().map(Tensors::of::<L>).collect();
         let frozen = tensors.iter().take_while(|tensors| !tensors.trains).count();
         let script = self.script(frozen);
-        let (phases, trace) = match (&self.meter, self.tracing) {
-            (Some(meter), Some(tracing)) => {
+        let (phases, watch) = match &self.meter {
+            Some(meter) if self.traced => {
                 let [phases, trace] = halves(meter);
                 let phases: Arc<dyn Meter> = Arc::new(phases);
-                let trace: Arc<dyn Meter> = Arc::new(trace);
-                (Some(phases), Some((trace, tracing)))
+                let watch = Watch::start(Arc::clone(&script.actions), Arc::new(trace));
+                (Some(phases), Some(watch))
             }
-            (meter, _) => (meter.clone(), None),
+            meter => (meter.clone(), None),
         };
         let phases = phases.as_deref();
-        let watched = trace.is_some() || self.room.is_some() || self.hook.is_some();
-        let watch = watched.then(|| {
-            let actions = Arc::clone(&script.actions);
-            Watch::start(actions, trace, self.room.clone(), self.hook.clone())
-        });
-        let rechecks = Rechecks::new(self.recheck, model.len());
+        let shapes = FirstShapes::new(model.len());
         let layers = Layers {
             all: model.layers(),
             tensors,
@@ -229,7 +185,7 @@ impl Executor {
         };
         let device = model.layers().first();
         let device = device.and_then(|layer| device_of(&input, layer));
-        let machine = Machine::new(layers, input, seed, phases, watch, rechecks);
+        let machine = Machine::new(layers, input, seed, phases, watch, shapes);
         let run = AssertUnwindSafe(|| machine.run(&script.program, loss));
         let done = catch_unwind(run);
         if !matches!(done, Ok(Ok(_)))
@@ -245,14 +201,6 @@ impl Executor {
         }
     }
 
-    /// The actions that the last step has done: the schedule's, but `optimize` and what only frozen stages would need. For
-    /// an executor that one thread has.
-    #[must_use]
-    pub fn done(&self) -> Arc<[Action]> {
-        let script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&script.actions)
-    }
-
     /// What a step of a model does whose first `frozen` stages have nothing to train: mostly what the last one did.
     fn script(&self, frozen: usize) -> Arc<Script> {
         let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
@@ -266,7 +214,7 @@ impl Executor {
         let Some(planned) = &self.planned else {
             return Ok(());
         };
-        let got = recheck::shapes::<A>(input);
+        let got = shapes::<A>(input);
         let fits = |(planned, got): (&Vec<usize>, &Vec<usize>)| {
             planned.len() == got.len() && planned.iter().zip(got).all(|(most, size)| size <= most)
         };
@@ -283,16 +231,6 @@ impl Executor {
         if self.schedule.stages() != layers.len() {
             return Err(StepError::LayerCount {
                 schedule: self.schedule.stages(),
-                layers: layers.len(),
-            });
-        }
-        if let Some(room) = self
-            .room
-            .as_ref()
-            .filter(|room| room.stages() != layers.len())
-        {
-            return Err(StepError::Room {
-                room: room.stages(),
                 layers: layers.len(),
             });
         }

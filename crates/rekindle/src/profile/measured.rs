@@ -4,7 +4,6 @@ use rekindle_plan::{
     Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Seconds, Stage, Violation,
     frontier, plan, simulate,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::executor::{OutputBorder, Program};
 
@@ -25,8 +24,7 @@ pub struct Measured {
 }
 
 /// What a stage's graph holds besides what only it needs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holds {
     /// Whether it holds the stage's input.
     pub input: bool,
@@ -35,8 +33,7 @@ pub struct Holds {
 }
 
 /// What becomes of a stage's output once the stage has run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputHold {
     /// Whether the stage's own graph holds it until the backward is over.
     pub by_own_graph: bool,
@@ -87,20 +84,6 @@ impl Measured {
         less(&mut self.chain.optimizer.step_s, idle_s * updated);
         less(&mut self.chain.loss.forward_s, idle_s);
         less(&mut self.chain.loss.backward_s, idle_s + backward_call_s);
-        self
-    }
-
-    /// The same with the times of all stages so many times as long.
-    pub(super) fn slowed(mut self, factor: f64) -> Self {
-        let slow = |time: &mut Seconds| time.0 *= factor;
-        for stage in &mut self.chain.stages {
-            slow(&mut stage.forward_s);
-            slow(&mut stage.backward_s);
-            for way in &mut stage.alternatives {
-                slow(&mut way.forward_s);
-                slow(&mut way.backward_s);
-            }
-        }
         self
     }
 

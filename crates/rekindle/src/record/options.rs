@@ -12,11 +12,11 @@ use super::{
     RecordError,
     agreement::staging,
     recording::Recording,
+    room::Room,
     update::{EitherUpdate, Update, UpdateCosts},
     wanted::{PlanElsewhere, Wanted},
 };
 use crate::{
-    executor::Room,
     meter::{Count, Meter},
     reduce::Shards,
 };
@@ -79,7 +79,7 @@ impl Planning {
     pub(super) fn new_room(&self) -> Option<Room> {
         let budget = self.budget.filter(|_| self.bounds_pools())?;
         let for_pools = Bytes(budget.0.saturating_sub(self.meter.context_bytes().0));
-        Some(Room::of_bytes(self.meter.clone(), for_pools))
+        Some(Room::new(self.meter.clone(), for_pools))
     }
 
     /// The same with parameters of a recording updated when `update` says.

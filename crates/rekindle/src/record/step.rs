@@ -27,13 +27,13 @@ use super::{
     planned::Planned,
     profile::StepProfile,
     recording::{Parameter, Recording},
+    room::Room,
     staged::StagedPlan,
     step_plan::{StepExchange, StepPlan},
     update::{Update, UpdateCosts},
 };
 use crate::{
     activation::Activation,
-    executor::Room,
     graph::free_dead_nodes,
     quiet,
     reduce::{Reducer, Shards},

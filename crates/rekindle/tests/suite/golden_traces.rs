@@ -2,36 +2,19 @@
 
 use std::sync::Arc;
 
+use crate::compare::Blind;
 use burn::{
     module::Module,
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use rekindle::{
-    Executor, Layer, Sequential, StepSeed,
-    meter::{MemoryReading, Meter, PeakMemory},
-};
+use rekindle::{Executor, Layer, Sequential, StepSeed};
 use rekindle_plan::{
     Action, Bytes, Chain, LossCost, OptimizerCost, PlanRequest, PlannerKind, Schedule, Seconds,
     Stage, StageId, plan, planner, simulate,
 };
 
 const WIDTH: usize = 2;
-
-/// A meter is what makes the executor trace; what it reads does not matter here.
-struct Blind;
-
-impl Meter for Blind {
-    fn read(&self) -> MemoryReading {
-        MemoryReading::default()
-    }
-
-    fn start_interval(&self) {}
-
-    fn lifetime_peak(&self) -> PeakMemory {
-        PeakMemory::default()
-    }
-}
 
 #[derive(Module, Debug)]
 struct Dense {

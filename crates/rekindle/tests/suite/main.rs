@@ -27,7 +27,6 @@ mod master_weights;
 mod memory;
 mod odd_chains;
 mod ranks;
-mod recheck;
 mod record;
 mod record_growth;
 mod record_parity;

@@ -10,7 +10,7 @@ use burn::{
 use rekindle::{
     Activation, Executor, Layer, Sequential, StepSeed,
     meter::{HostMeter, Meter},
-    profile::{Measured, Profiler, StageLabel},
+    profile::{Measured, Profiler},
 };
 use rekindle_plan::{
     Action, Bytes, PlanRequest, PlannerKind, Schedule, StageId, plan, planner, simulate,
@@ -55,22 +55,15 @@ where
 {
     let meter = Arc::new(HostMeter::new().expect("installed"));
     let device = Device::flex().autodiff();
-    // The first stage of equal ones is measured apart by the profiler: its input wants no gradient.
-    let label = |stage| StageLabel {
-        name: format!("block {stage}"),
-        key: "block".into(),
-    };
     let profiler = Profiler {
         device: &device,
         meter: &*meter,
         optimizer: &SgdConfig::new().init(),
     };
-    let (mut measured, model) = profiler.chain(model, label, input, &loss, |_| {});
+    let (mut measured, model) = profiler.measure(model, input, &loss);
     // No optimizer runs here.
-    let chain = &mut measured.chain;
-    chain.optimizer = Default::default();
-    let fixed = meter.read().in_use_bytes.0 - chain.input_bytes.0;
-    chain.fixed_bytes.0 += fixed;
+    measured.chain.optimizer = Default::default();
+    let fixed = meter.read().in_use_bytes.0 - measured.chain.input_bytes.0;
 
     let mut report = Vec::new();
     for (what, schedule) in schedules(&measured) {

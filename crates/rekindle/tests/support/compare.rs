@@ -1,18 +1,37 @@
 //! Runs a model the plain way and under a schedule, and compares everything that a training step decides.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::{AdamConfig, GradientsParams},
     tensor::{Device, Tensor},
 };
-use rekindle::{Activation, Executor, Layer, Sequential, StepSeed, executor::ActionHook, retie};
+use rekindle::{
+    Activation, Executor, Layer, Sequential, StepSeed,
+    meter::{MemoryReading, Meter, PeakMemory},
+    retie,
+};
 use rekindle_plan::{Action, Schedule, StageId, forward_counts};
 
 const STEPS: u64 = 3;
 const LEARNING_RATE: f64 = 1e-2;
 const RUN_SEED: u64 = 7;
+
+/// A meter is what makes the executor trace; what it reads does not matter here.
+pub struct Blind;
+
+impl Meter for Blind {
+    fn read(&self) -> MemoryReading {
+        MemoryReading::default()
+    }
+
+    fn start_interval(&self) {}
+
+    fn lifetime_peak(&self) -> PeakMemory {
+        PeakMemory::default()
+    }
+}
 
 /// Everything that a training step decides: names with their values.
 pub type Trace = Vec<(String, Vec<f32>)>;
@@ -65,7 +84,9 @@ where
 {
     let mut model = private_copy(model);
     let mut optimizer = AdamConfig::new().init();
-    let mut executor = Executor::new(schedule.clone());
+    let executor = || Executor::new(schedule.clone());
+    let traced = executor().with_meter(Arc::new(Blind)).traced();
+    let executor = executor();
     // What only frozen stages would need is left out.
     let frozen = model
         .layers()
@@ -75,20 +96,17 @@ where
     let runs = forward_counts(model.len(), &wanted);
     let mut trace = Trace::new();
     for step in 0..STEPS {
-        let watched = step == 0;
-        let done: Arc<Mutex<Vec<Action>>> = Arc::default();
-        executor.set_hook(watched.then(|| {
-            let done = Arc::clone(&done);
-            let hook: ActionHook =
-                Arc::new(move |action| done.lock().expect("no panic").push(action));
-            hook
-        }));
+        let executor = match step {
+            0 => &traced,
+            _ => &executor,
+        };
         let output = executor
             .step(&model, input.clone(), StepSeed::new(RUN_SEED, step), &loss)
             .expect("the schedule fits the model");
-        if watched {
-            // Every action is told of, in the schedule's order, wherever it was done.
-            assert_eq!(*done.lock().expect("no panic"), wanted, "{what}");
+        if step == 0 {
+            // Every action has its entry, in the schedule's order, wherever it was done.
+            let done = output.trace.iter().map(|entry| entry.action);
+            assert_eq!(done.collect::<Vec<Action>>(), wanted, "{what}");
         }
         assert_eq!(output.forward_counts, runs, "{what}");
         trace.push((format!("loss of step {step}"), floats(output.loss)));

@@ -17,7 +17,7 @@ use crate::{
     update::{Candidate, InBackwardBecause, Updates},
 };
 use rekindle::{
-    profile::{StageLabel, keep_useful, with_reserve},
+    profile::{keep_useful, with_reserve},
     record::{RecordError, StepProfile, Update, Wanted},
     reduce::Shards,
 };
@@ -47,11 +47,11 @@ pub(in super::super) fn make_plan(
     job: &Job<'_>,
     asked: &ScheduleRequest,
     step: &mut RecordedStep,
-    (labels, terms): (&[StageLabel], &Terms),
+    (names, terms): (&[String], &Terms),
     shards: Option<&Shards>,
     ways: (Way, &[Way]),
 ) -> Result<Planned, RunError> {
-    let (wanted, planner) = wanted(job, asked, step, labels)?;
+    let (wanted, planner) = wanted(job, asked, step, names)?;
     let Tried {
         way,
         chosen,
@@ -84,7 +84,7 @@ pub(in super::super) fn make_plan(
                 sharded_s,
             }
         }),
-        ..current(step, labels, terms, planner)
+        ..current(step, names, terms, planner)
     })
 }
 
@@ -93,7 +93,7 @@ fn wanted(
     job: &Job<'_>,
     asked: &ScheduleRequest,
     step: &mut RecordedStep,
-    labels: &[StageLabel],
+    names: &[String],
 ) -> Result<(Wanted, Option<String>), RunError> {
     let (order, planner, check) = match asked {
         ScheduleRequest::Plan(request) => {
@@ -109,7 +109,7 @@ fn wanted(
         } => (order, planner, check),
     };
     let staged = step.staged_plan();
-    check(&named(staged.chain, &staged.marks, labels)).map_err(RunError::OtherModel)?;
+    check(&named(staged.chain, &staged.marks, names)).map_err(RunError::OtherModel)?;
     match order {
         Order::Operations { offloaded, .. } if !offloaded.is_empty() && job.host.is_none() => {
             return Err(RunError::OtherModel(
@@ -228,12 +228,12 @@ fn choose(
 /// The step's present plan; `planner` is its name where it was made before.
 pub(in super::super) fn current(
     step: &RecordedStep,
-    labels: &[StageLabel],
+    names: &[String],
     terms: &Terms,
     planner: Option<String>,
 ) -> Planned {
     let mut staged = step.staged_plan();
-    staged.chain = named(staged.chain, &staged.marks, labels);
+    staged.chain = named(staged.chain, &staged.marks, names);
     let optimizer = step.optimizer_cost();
     planned(terms, step.plan(), staged, &optimizer, planner)
 }

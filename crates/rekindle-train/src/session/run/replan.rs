@@ -36,7 +36,7 @@ impl Session<'_> {
         // What failed is forgotten; planning may need a reserve as well.
         self.meter.keep_reserve(reserve(self.trainer.engine()));
         let before = self.within.or(self.planned.budget);
-        let (peak, beside) = (self.trainer.planned_peak(), self.trainer.grown_by());
+        let peak = self.trainer.planned_peak();
         let left = match shortage {
             Shortage::Device { .. } => {
                 if !self.trainer.is_readable() {
@@ -50,7 +50,7 @@ impl Session<'_> {
             Count::Reserved => self.meter.context_bytes(),
             Count::InUse => Bytes::ZERO,
         };
-        let planned = match shortage.next_budget(before, peak, beside, context, left) {
+        let planned = match shortage.next_budget(before, peak, context, left) {
             Some(budget) => {
                 let planned = self.subject.plan_smaller(self.job, (&self.planned, budget));
                 planned.map(|planned| (budget, planned)).map_err(Some)
@@ -72,7 +72,7 @@ impl Session<'_> {
             budget,
             planned: &planned,
         });
-        let engine = self.subject.engine(self.job, &planned)?;
+        let engine = self.subject.engine(&planned);
         self.meter.keep_reserve(reserve(&engine));
         self.trainer.run_by(engine, planned.peak);
         self.within = Some(budget);
@@ -111,8 +111,8 @@ impl Session<'_> {
     /// Tells of a step that was planned again by itself, within the same budget.
     pub(super) fn planned_by_step(&mut self, by: Bytes, observer: &mut dyn Observer) {
         let budget = self.within.or(self.planned.budget);
-        let planned = self.subject.planned_by_step(self.job);
-        if let (Some(budget), Some(planned)) = (budget, planned) {
+        if let Some(budget) = budget {
+            let planned = self.subject.planned_by_step(self.job);
             observer.planned_again(&PlannedAgain {
                 step: self.trainer.steps_done(),
                 shortage: &Shortage::Grown { by, budget },

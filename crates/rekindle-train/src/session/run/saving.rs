@@ -34,7 +34,8 @@ impl Session<'_> {
         }
         if let Some(what) = found {
             observer.snapshot_withheld(trainer.steps_done(), &what);
-            return self.write_record(observer);
+            self.write_record(observer);
+            return Ok(());
         }
         if let Some(files) = &mut self.files {
             files.take_snapshot(
@@ -47,19 +48,19 @@ impl Session<'_> {
         if sharded {
             trainer.end_save().map_err(RunError::from)?;
         }
-        self.write_record(observer)
+        self.write_record(observer);
+        Ok(())
     }
 
     /// Writes the record of a run that goes on.
-    pub(super) fn write_record(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+    pub(super) fn write_record(&mut self, observer: &mut dyn Observer) {
         if self.files.is_none() {
-            return Ok(());
+            return;
         }
-        let record = self.record(self.predicted_plain(), true)?;
+        let record = self.record(self.predicted_plain(), true);
         if let Some(files) = &mut self.files {
             files.write_record(&record, &mut |notice| observer.notified(notice));
         }
-        Ok(())
     }
 
     /// What a later run continues from is written before an error ends the run: a snapshot, where the model is `whole`. Files
@@ -76,10 +77,10 @@ impl Session<'_> {
             true => ranks.ends_with_others() && ranks.all(whole).unwrap_or(false),
             false => whole,
         };
-        let _ = match saves {
-            true => self.save(observer),
+        match saves {
+            true => drop(self.save(observer)),
             false => self.write_record(observer),
-        };
+        }
         error
     }
 }

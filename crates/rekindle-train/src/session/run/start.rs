@@ -59,8 +59,8 @@ impl<'a> Session<'a> {
         let tracker = job
             .track
             .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
-        let subject = Subject::of(job, built, &device, &meter, observer);
-        let (built, mut subject) = ranks.settled(subject)?;
+        let subject = Subject::of(job, &built, &device, &meter, observer);
+        let mut subject = ranks.settled(subject)?;
         let engine = subject.plan(job, &job.schedule).and_then(|planned| {
             observer.planned(&planned);
             if let Some(free) = job.free.filter(|free| planned.peak > *free) {
@@ -70,7 +70,7 @@ impl<'a> Session<'a> {
                     total: job.total,
                 });
             }
-            let engine = subject.engine(job, &planned)?;
+            let engine = subject.engine(&planned);
             Ok((planned, engine))
         });
         let (planned, engine) = ranks.settled(engine)?;
@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
             model,
             shape,
             batches,
-            labels,
+            stages,
         } = built;
         let trainer = Trainer::new(
             model,
@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
             resumed_at,
             fingerprint,
             files,
-            stages: labels.into_iter().map(|label| label.name).collect(),
+            stages,
             nonfinite_steps: 0,
             overflow_steps: 0,
             subject,

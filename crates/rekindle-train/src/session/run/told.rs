@@ -19,15 +19,15 @@ use crate::{
 const WORTH_COMPARING: f64 = 200.0;
 
 impl Session<'_> {
-    pub(super) fn record(&self, plain: PlainRun, interrupted: bool) -> Result<RunRecord, RunError> {
+    pub(super) fn record(&self, plain: PlainRun, interrupted: bool) -> RunRecord {
         let planned = &self.planned;
         let progress = &self.progress;
         // Before the peak is read: on the processor a record counts too.
-        let timeline = self.timeline()?;
+        let timeline = self.timeline();
         // What an evaluation or a snapshot took last is in the peak once it is read.
         let pooled = self.meter.read().reserved_bytes.is_some();
         let peak = self.meter.lifetime_peak();
-        Ok(RunRecord {
+        RunRecord {
             format: RUN_FORMAT.into(),
             name: self.job.name.into(),
             device: self.device.to_string(),
@@ -36,7 +36,6 @@ impl Session<'_> {
             settings: self.job.settings.clone(),
             param_count: planned.param_count,
             stages: stages(planned),
-            executor: self.job.executor,
             update: planned.update,
             offload: planned.offload,
             exchange: self.exchange(),
@@ -76,7 +75,7 @@ impl Session<'_> {
             phases: self.phases.clone(),
             growth: self.growth.found.clone(),
             timeline,
-        })
+        }
     }
 
     /// What the exchange adds to a step.
@@ -90,28 +89,21 @@ impl Session<'_> {
     }
 
     /// The traced step, once it is done.
-    pub(super) fn timeline(&self) -> Result<Option<Timeline>, RunError> {
-        let Some(step) = self.traced.filter(|_| !self.trace.is_empty()) else {
-            return Ok(None);
-        };
-        let timeline = self.trainer.engine().timeline(step, &self.trace)?;
-        Ok(Some(Timeline {
+    pub(super) fn timeline(&self) -> Option<Timeline> {
+        let step = self.traced.filter(|_| !self.trace.is_empty())?;
+        Some(Timeline {
             exchanges: TimedExchange::all(&self.exchanges),
-            ..timeline
-        }))
+            ..self.trainer.engine().timeline(step, &self.trace)
+        })
     }
 
     /// What each phase of a step should change in a device's pools, once a step was traced.
-    pub(super) fn predicted_changes(&self) -> Result<Option<PhaseChanges>, RunError> {
-        if self.meter.read().reserved_bytes.is_none() {
-            return Ok(None);
-        }
+    pub(super) fn predicted_changes(&self) -> Option<PhaseChanges> {
+        self.meter.read().reserved_bytes?;
         let (settings, samples) = (self.job.settings, self.batches.step(0));
         let parts = settings.accumulate.max(1);
         let batch = self.job.train.batch(&samples[..self.job.micro_batch()]);
-        let timeline = self.timeline()?;
-        let batch = batch.bytes(settings.dtype);
-        Ok(timeline.and_then(|timeline| growth::predicted(&timeline, parts as i64, batch)))
+        growth::predicted(&self.timeline()?, parts as i64, batch.bytes(settings.dtype))
     }
 
     pub(super) fn predicted_plain(&self) -> PlainRun {

@@ -1,0 +1,116 @@
+//! Room in the pools: what they reserve stays within a budget.
+//!
+//! A GPU's pools keep what was freed, and a free buffer of one size is of no use to a request of another. So they may
+//! reserve more than a program ever holds at once. What each operation takes at most is known beforehand: where the pools
+//! might grow past the budget, they are trimmed first, and then reserve no more than is in use and what pools add to
+//! that, which plans count. A program whose simulated peak is within the budget therefore never reserves more than the
+//! budget.
+//!
+//! Reading the pools makes operations run that fusion holds back, so it is put off for as long as the sum of what operations
+//! may have taken since the last reading leaves room. It does not wait for the device: pools count a buffer when the
+//! operation is issued.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use rekindle_plan::Bytes;
+
+use crate::meter::Meter;
+
+/// Keeps pools within a budget.
+pub(super) struct Room {
+    meter: Arc<dyn Meter>,
+    budget: u64,
+    /// What the pools may have reserved by now, at most.
+    bound: Mutex<u64>,
+    trims: AtomicU64,
+}
+
+impl Room {
+    /// Room for buffers in pools that may reserve `budget` bytes.
+    pub(super) fn new(meter: Arc<dyn Meter>, budget: Bytes) -> Self {
+        Self {
+            meter,
+            budget: budget.0,
+            bound: Mutex::new(u64::MAX),
+            trims: AtomicU64::new(0),
+        }
+    }
+
+    /// How often the pools were trimmed.
+    pub(super) fn trims(&self) -> u64 {
+        self.trims.load(Relaxed)
+    }
+
+    /// Makes room for buffers of so many bytes, to be called right before they are allocated.
+    pub(super) fn make(&self, need: Bytes) {
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        if bound.saturating_add(need.0) > self.budget {
+            *bound = self.meter.sample().0;
+            if bound.saturating_add(need.0) > self.budget {
+                self.meter.trim();
+                self.trims.fetch_add(1, Relaxed);
+                *bound = self.meter.sample().0;
+            }
+        }
+        *bound = bound.saturating_add(need.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::meter::{MemoryReading, PeakMemory};
+
+    /// Pools that hold 60 bytes, 20 of them in use, and count how often they are read.
+    #[derive(Default)]
+    struct Pools {
+        trimmed: AtomicBool,
+        reads: AtomicU64,
+    }
+
+    impl Meter for Pools {
+        fn read(&self) -> MemoryReading {
+            unreachable!("it waits for the device");
+        }
+
+        fn sample(&self) -> Bytes {
+            self.reads.fetch_add(1, Relaxed);
+            Bytes(if self.trimmed.load(Relaxed) { 20 } else { 60 })
+        }
+
+        fn start_interval(&self) {}
+
+        fn lifetime_peak(&self) -> PeakMemory {
+            PeakMemory::default()
+        }
+
+        fn trim(&self) {
+            self.trimmed.store(true, Relaxed);
+        }
+    }
+
+    #[test]
+    fn pools_are_read_only_where_they_might_have_grown_past_the_budget_and_trimmed_only_where_they_have()
+     {
+        let pools = Arc::new(Pools::default());
+        let meter: Arc<dyn Meter> = pools.clone();
+        let room = Room::new(meter, Bytes(100));
+        let forward = Bytes(15);
+        // The first reading shows 60; 75 and 90 bytes at most after the first and the second forward.
+        room.make(forward);
+        room.make(forward);
+        assert_eq!((pools.reads.load(Relaxed), room.trims()), (1, 0));
+        // 105 at most: a reading shows 60 again.
+        room.make(forward);
+        assert_eq!((pools.reads.load(Relaxed), room.trims()), (2, 0));
+
+        let room = Room::new(pools.clone(), Bytes(70));
+        room.make(forward);
+        assert_eq!((pools.reads.load(Relaxed), room.trims()), (4, 1));
+    }
+}
