@@ -22,8 +22,7 @@ pub fn least_time(chain: &Chain, budget: Bytes) -> Seconds {
     // X and forward of each stage.
     let mut stages = Vec::with_capacity(terms.nodes.len());
     for node in &terms.nodes {
-        let ways = node.ways.iter().map(|way| way.seconds);
-        time += ways.fold(f64::INFINITY, f64::min);
+        time += node.fastest();
         let saved = node.ways.iter().map(|way| way.saved).min().unwrap_or(0);
         if saved > 0 {
             stages.push((saved, node.forward));

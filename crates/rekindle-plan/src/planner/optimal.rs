@@ -17,17 +17,11 @@
 //!
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes, with less than that in practice, see `table.rs`.
 
-mod costs;
 mod grid;
-mod mark;
-mod outline;
-mod row;
 mod table;
-mod tile;
 
 use grid::Grid;
 use rayon::prelude::*;
-use row::WIDEST;
 use table::{Step, Table};
 
 use super::candidate::{Candidate, useful};
@@ -42,13 +36,14 @@ use super::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 
+/// The simulator sums times in another order than the table: no sum of two thousand differs by more.
+const ROUNDED_DOWN: f64 = 1.0 - 1e-9;
+
 /// Everything about a chain that does not depend on the budget.
 pub(crate) struct Optimal<'a> {
     chain: &'a Chain,
-    /// In units of `unit` bytes.
     terms: Terms,
     peaks: SmallestPeaks,
-    unit: u64,
     grid: Grid,
     /// The smallest budget, and its plan.
     pub(crate) smallest: Candidate,
@@ -74,21 +69,10 @@ impl<'a> Optimal<'a> {
         let fastest = fastest(chain, &terms)?;
         let most = (fastest.peak - chain.resident_bytes()).0;
         let grid = Grid::new(&terms, most, slots);
-        // A need within a slot has 32 bits. That is enough for exact bytes up to some terabytes.
-        let unit = grid.width.div_ceil(WIDEST);
-        let (terms, peaks, grid) = if unit == 1 {
-            (terms, peaks, grid)
-        } else {
-            let terms = terms.in_units(unit);
-            let grid = Grid::new(&terms, most / unit, slots);
-            let peaks = SmallestPeaks::new(&terms);
-            (terms, peaks, grid)
-        };
         Ok(Optimal {
             chain,
             terms,
             peaks,
-            unit,
             grid,
             smallest,
             fastest,
@@ -110,13 +94,12 @@ impl<'a> Optimal<'a> {
         let memory = (budget - self.chain.resident_bytes()).0;
         let optimizer = self.chain.optimizer.step_s.0;
         let table = self.table(memory);
-        let fits = |step: &Step| step.bytes <= memory / self.unit;
-        // The fastest first. Their times are known but for a rounding.
-        for step in table.steps().into_iter().rev().filter(fits) {
-            if step.at_least + optimizer > best.time {
+        // The fastest first.
+        for step in table.steps().iter().rev().filter(|step| step.need <= memory) {
+            if step.time * ROUNDED_DOWN + optimizer > best.time {
                 break;
             }
-            best = best.or_faster(self.candidate(&table, step)?);
+            best = best.or_faster(self.candidate(&table, *step)?);
         }
         Ok(Some(best))
     }
@@ -127,8 +110,8 @@ impl<'a> Optimal<'a> {
         let table = self.table((self.fastest.peak - self.chain.resident_bytes()).0);
         let mut found: Vec<Candidate> = table
             .steps()
-            .into_par_iter()
-            .map(|step| self.candidate(&table, step))
+            .par_iter()
+            .map(|step| self.candidate(&table, *step))
             .collect::<Result<_, _>>()?;
         drop(table);
         found.extend(SingleLevels::new(self.chain)?.frontier()?);
@@ -138,28 +121,19 @@ impl<'a> Optimal<'a> {
 
     /// The table for so many bytes above what is always resident.
     fn table(&self, memory: u64) -> Table<'_> {
-        Table::solve(
-            &self.terms,
-            &self.peaks,
-            self.grid.width,
-            memory / self.unit,
-            self.smallest.time,
-        )
+        Table::solve(&self.terms, &self.peaks.windows, self.grid.width, memory)
     }
 
     fn candidate(&self, table: &Table<'_>, step: Step) -> Result<Candidate, PlanError> {
         let source = Source::Slots(Slots {
-            count: (step.bytes / self.grid.width) as usize + 1,
-            bytes: Bytes(self.grid.width * self.unit),
-            exact: self.grid.exact && self.unit == 1,
+            count: (step.need / self.grid.width) as usize + 1,
+            bytes: Bytes(self.grid.width),
+            exact: self.grid.exact,
         });
         let found = Candidate::new(self.chain, table.schedule(step)?, source)?;
-        debug_assert!(
-            {
-                let need = self.chain.resident_bytes() + Bytes(step.bytes * self.unit);
-                let peak = need.max(self.chain.optimizer_peak());
-                found.peak == peak || (self.unit > 1 && found.peak < peak)
-            },
+        debug_assert_eq!(
+            found.peak,
+            (self.chain.resident_bytes() + Bytes(step.need)).max(self.chain.optimizer_peak()),
             "the table and the simulator disagree"
         );
         Ok(found)
@@ -173,10 +147,7 @@ fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
     let mut chosen = vec![0; loss];
     for s in (0..loss).rev() {
         let ways = &terms.nodes[s].ways;
-        let least = ways
-            .iter()
-            .map(|way| way.seconds)
-            .fold(f64::INFINITY, f64::min);
+        let least = terms.nodes[s].fastest();
         let peaks = ways
             .iter()
             .enumerate()
