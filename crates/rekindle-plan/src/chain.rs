@@ -10,6 +10,8 @@
 mod file;
 mod validate;
 
+use serde::{Deserialize, Serialize};
+
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
@@ -36,71 +38,92 @@ pub struct Chain {
 }
 
 /// What one stage costs.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Stage {
-    /// A name for people.
+    /// Its name, for people.
     pub name: String,
-    /// Time of a forward, in seconds.
+    /// Time of one forward.
     pub forward_s: Seconds,
-    /// Time of the backward, in seconds.
+    /// Time of its backward.
     pub backward_s: Seconds,
-    /// x_{i+1}: the size of the output.
+    /// Bytes of the output: x_{i+1}.
     pub output_bytes: Bytes,
-    /// X_{i+1}: all that a tracked forward keeps for the backward, the output included, the input not.
+    /// Bytes that a tracked forward keeps for the backward, the output included, the input not: X_{i+1}.
     pub saved_bytes: Bytes,
-    /// f_i: extra bytes during an untracked forward.
+    /// Bytes held for a while during an untracked forward: f_i.
     pub forward_temp_bytes: Bytes,
-    /// F_i: extra bytes during a tracked forward.
+    /// Bytes held for a while during a tracked forward: F_i; as `forward_temp_bytes` when absent.
+    #[serde(default = "absent", skip_serializing_if = "is_absent")]
     pub tracked_temp_bytes: Bytes,
-    /// b_i: extra bytes during the backward.
+    /// Bytes held for a while during the backward: b_i.
     pub backward_temp_bytes: Bytes,
-    /// The size of the parameters; already part of the chain's fixed bytes.
+    /// Bytes of parameters, which `fixed_bytes` includes; 0 when absent.
+    #[serde(default)]
     pub param_bytes: Bytes,
-    /// g_i: parameter gradients that appear in the backward and stay until the optimizer.
+    /// Bytes of parameter gradients that the backward leaves until the optimizer: g_i; 0 when absent.
+    #[serde(default)]
     pub grad_bytes: Bytes,
-    /// Other ways to record the stage.
+    /// Other ways to run the tracked forward, as modules; none when absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<Alternative>,
 }
 
 /// One way to record a stage for its backward. Its untracked forward, its output and its gradients stay the same.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Alternative {
-    /// A name for people.
+    /// Its name, for people.
     pub name: String,
-    /// Time of the tracked forward, in seconds.
+    /// Time of the tracked forward.
     pub forward_s: Seconds,
-    /// Time of the backward, in seconds.
+    /// Time of its backward.
     pub backward_s: Seconds,
-    /// X_{i+1} when recorded this way.
+    /// Bytes that it keeps, the output included: X_{i+1}.
     pub saved_bytes: Bytes,
-    /// F_i when recorded this way.
+    /// Bytes held for a while during the forward: F_i.
     pub tracked_temp_bytes: Bytes,
-    /// b_i when recorded this way.
+    /// Bytes held for a while during the backward: b_i.
     pub backward_temp_bytes: Bytes,
 }
 
 /// What the loss costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct LossCost {
-    /// Time of the forward, in seconds.
+    /// Time of its forward.
     pub forward_s: Seconds,
-    /// Time of the backward, in seconds.
+    /// Time of its backward.
     pub backward_s: Seconds,
-    /// Extra bytes during the forward.
+    /// Bytes held for a while during the forward.
     pub forward_temp_bytes: Bytes,
-    /// Extra bytes during the backward, the gradient of the last output not counted.
+    /// Bytes held for a while during the backward, without the gradient of the last output.
     pub backward_temp_bytes: Bytes,
 }
 
 /// What the optimizer costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct OptimizerCost {
-    /// Time of its step, in seconds.
+    /// Time of its step.
     pub step_s: Seconds,
-    /// Extra bytes during its step.
+    /// Bytes held for a while during its step.
     pub temp_bytes: Bytes,
-    /// Its state, counted as resident from the first step on.
+    /// Bytes of its state, counted from the first step on.
     pub state_bytes: Bytes,
+}
+
+/// In a file that says nothing of it: more than any chain may hold.
+fn absent() -> Bytes {
+    Bytes::MAX
+}
+
+fn is_absent(bytes: &Bytes) -> bool {
+    *bytes == absent()
 }
 
 /// The costs of one way to record a stage: the default or an alternative.

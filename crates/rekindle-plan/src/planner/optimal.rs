@@ -36,8 +36,8 @@ use super::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 
-/// The simulator sums times in another order than the table: no sum of two thousand differs by more.
-const ROUNDED_DOWN: f64 = 1.0 - 1e-9;
+/// The simulator's sums are rounded, those of the table are not.
+const ROUNDED: f64 = 1.0 - 1e-9;
 
 /// Everything about a chain that does not depend on the budget.
 pub(crate) struct Optimal<'a> {
@@ -95,8 +95,13 @@ impl<'a> Optimal<'a> {
         let optimizer = self.chain.optimizer.step_s.0;
         let table = self.table(memory);
         // The fastest first.
-        for step in table.steps().iter().rev().filter(|step| step.need <= memory) {
-            if step.time * ROUNDED_DOWN + optimizer > best.time {
+        for step in table
+            .steps()
+            .iter()
+            .rev()
+            .filter(|step| step.need <= memory)
+        {
+            if step.time * ROUNDED + optimizer > best.time {
                 break;
             }
             best = best.or_faster(self.candidate(&table, *step)?);
