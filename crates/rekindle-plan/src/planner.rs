@@ -20,12 +20,12 @@
 //! `optimal` and [`smallest_peak()`] look at all windows of stages and take up to 2,000 stages; `auto` then answers with
 //! `segments`. The others take 20,000, but `none` and `uniform` with a number of segments, which take any number.
 
-mod candidate;
 mod cuts;
 mod error;
 mod family;
 mod kind;
 mod least_time;
+mod length;
 mod none;
 mod optimal;
 mod persistent;
@@ -52,13 +52,7 @@ pub use source::{Slots, Source};
 pub use sqrt::sqrt;
 pub use uniform::uniform;
 
-pub(crate) use candidate::Candidate;
 pub(crate) use family::Family;
+pub(crate) use length::{MOST_STAGES, MOST_STAGES_OF_WINDOWS};
 pub(crate) use optimal::Optimal;
 pub(crate) use single_levels::SingleLevels;
-
-/// The longest chain that is searched: at O(stages) schedules of O(stages) actions, some seconds.
-pub(crate) const MOST_STAGES: usize = 20_000;
-
-/// The longest chain of which all windows are looked at, of which there are stages^2 / 2.
-pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
-use super::{Chain, ChainError, FORMAT, LossCost, OptimizerCost, Stage, is_absent};
+use super::costs::{Chain, LossCost, OptimizerCost, Stage, is_absent};
+use super::validate::{ChainError, FORMAT};
 use crate::bytes::Bytes;
 
 #[derive(Serialize, Deserialize)]

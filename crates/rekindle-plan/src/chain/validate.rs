@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use super::Chain;
+use super::costs::Chain;
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
+
+/// The `format` of a chain file.
+pub const FORMAT: &str = "rekindle-chain/1";
 
 /// The sum of all sizes of a chain stays at or below this, so that no sum of live sizes can overflow 64 bits.
 const MOST_BYTES: u64 = 1 << 60;
@@ -55,7 +58,7 @@ pub enum ChainError {
         column: usize,
     },
     /// The file is of another format, or of another version of it.
-    #[error("format is {found:?}, expected {:?}", super::FORMAT)]
+    #[error("format is {found:?}, expected {:?}", FORMAT)]
     Format {
         /// The file's `format`.
         found: String,

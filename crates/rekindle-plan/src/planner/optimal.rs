@@ -24,17 +24,19 @@ use grid::Grid;
 use rayon::prelude::*;
 use table::{Step, Table};
 
-use super::candidate::{Candidate, useful};
-use super::error::check_length;
+use super::PlanError;
 use super::kind::PlannerKind;
+use super::length::{MOST_STAGES_OF_WINDOWS, check_length};
 use super::persistent::{Choice, emit};
 use super::single_levels::SingleLevels;
 use super::smallest_peak::SmallestPeaks;
 use super::source::{Slots, Source};
 use super::terms::Terms;
-use super::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
+use crate::plan::{Plan, keep_useful};
+
+const KIND: PlannerKind = PlannerKind::Optimal;
 
 /// The simulator's sums are rounded, those of the table are not.
 const ROUNDED: f64 = 1.0 - 1e-9;
@@ -46,22 +48,18 @@ pub(crate) struct Optimal<'a> {
     peaks: SmallestPeaks,
     grid: Grid,
     /// The smallest budget, and its plan.
-    pub(crate) smallest: Candidate,
+    pub(crate) smallest: Plan,
     /// The fastest plan of all: nothing recomputed, every stage recorded in its fastest way.
-    fastest: Candidate,
+    fastest: Plan,
 }
 
 impl<'a> Optimal<'a> {
     pub(crate) fn new(chain: &'a Chain, slots: usize) -> Result<Optimal<'a>, PlanError> {
-        check_length(
-            PlannerKind::Optimal,
-            chain.stages.len(),
-            MOST_STAGES_OF_WINDOWS,
-        )?;
+        check_length(KIND, chain.stages.len(), MOST_STAGES_OF_WINDOWS)?;
         let terms = Terms::new(chain);
         let peaks = SmallestPeaks::new(&terms);
         let (peak, schedule) = peaks.whole(&terms, chain)?;
-        let smallest = Candidate::new(chain, schedule, Source::SmallestPeak)?;
+        let smallest = Plan::new(chain, KIND, schedule, Source::SmallestPeak)?;
         debug_assert_eq!(
             smallest.peak, peak,
             "the recurrence and the simulator disagree"
@@ -80,7 +78,7 @@ impl<'a> Optimal<'a> {
     }
 
     /// The best plan within `budget`, everything counted; `None` below the smallest peak.
-    pub(crate) fn within(self, budget: Bytes) -> Result<Option<Candidate>, PlanError> {
+    pub(crate) fn within(self, budget: Bytes) -> Result<Option<Plan>, PlanError> {
         if budget < self.smallest.peak {
             return Ok(None);
         }
@@ -89,7 +87,10 @@ impl<'a> Optimal<'a> {
         }
         let mut best = self.smallest.clone();
         for single in SingleLevels::new(self.chain)?.within(budget)? {
-            best = best.or_faster(single);
+            best = best.or_faster(Plan {
+                planner: KIND,
+                ..single
+            });
         }
         let memory = (budget - self.chain.resident_bytes()).0;
         let optimizer = self.chain.optimizer.step_s.0;
@@ -101,27 +102,32 @@ impl<'a> Optimal<'a> {
             .rev()
             .filter(|step| step.need <= memory)
         {
-            if step.time * ROUNDED + optimizer > best.time {
+            if step.time * ROUNDED + optimizer > best.step.0 {
                 break;
             }
-            best = best.or_faster(self.candidate(&table, *step)?);
+            best = best.or_faster(self.plan(&table, *step)?);
         }
         Ok(Some(best))
     }
 
     /// The useful plans, from the smallest peak to the largest: for every budget, the fastest of those that fit is as
     /// fast as what [`within`](Self::within) returns.
-    pub(crate) fn frontier(self) -> Result<Vec<Candidate>, PlanError> {
+    pub(crate) fn frontier(self) -> Result<Vec<Plan>, PlanError> {
         let table = self.table((self.fastest.peak - self.chain.resident_bytes()).0);
-        let mut found: Vec<Candidate> = table
+        let mut found: Vec<Plan> = table
             .steps()
             .par_iter()
-            .map(|step| self.candidate(&table, *step))
+            .map(|step| self.plan(&table, *step))
             .collect::<Result<_, _>>()?;
         drop(table);
-        found.extend(SingleLevels::new(self.chain)?.frontier()?);
+        let single = SingleLevels::new(self.chain)?.frontier()?.into_iter();
+        found.extend(single.map(|single| Plan {
+            planner: KIND,
+            ..single
+        }));
         found.extend([self.smallest, self.fastest]);
-        Ok(useful(found))
+        keep_useful(&mut found, |plan| (plan.peak, plan.step));
+        Ok(found)
     }
 
     /// The table for so many bytes above what is always resident.
@@ -129,13 +135,13 @@ impl<'a> Optimal<'a> {
         Table::solve(&self.terms, &self.peaks.windows, self.grid.width, memory)
     }
 
-    fn candidate(&self, table: &Table<'_>, step: Step) -> Result<Candidate, PlanError> {
+    fn plan(&self, table: &Table<'_>, step: Step) -> Result<Plan, PlanError> {
         let source = Source::Slots(Slots {
             count: (step.need / self.grid.width) as usize + 1,
             bytes: Bytes(self.grid.width),
             exact: self.grid.exact,
         });
-        let found = Candidate::new(self.chain, table.schedule(step)?, source)?;
+        let found = Plan::new(self.chain, KIND, table.schedule(step)?, source)?;
         debug_assert_eq!(
             found.peak,
             (self.chain.resident_bytes() + Bytes(step.need)).max(self.chain.optimizer_peak()),
@@ -146,7 +152,7 @@ impl<'a> Optimal<'a> {
 }
 
 /// Every stage recorded in its fastest way; of equally fast ways, the one that makes the peak smaller.
-fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
+fn fastest(chain: &Chain, terms: &Terms) -> Result<Plan, PlanError> {
     let loss = terms.loss();
     let mut peak = terms.all(loss, loss, &terms.nodes[loss].ways[0]);
     let mut chosen = vec![0; loss];
@@ -166,5 +172,5 @@ fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
         alternative: chosen[s],
         rest: (),
     })?;
-    Candidate::new(chain, schedule, Source::Fastest)
+    Plan::new(chain, KIND, schedule, Source::Fastest)
 }

@@ -6,9 +6,9 @@
 //! with a greedy sweep.
 
 use super::cuts::Cuts;
-use super::error::check_length;
 use super::kind::PlannerKind;
-use super::{MOST_STAGES, PlanError, single_level};
+use super::length::{MOST_STAGES, check_length};
+use super::{PlanError, single_level};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::schedule::Schedule;
