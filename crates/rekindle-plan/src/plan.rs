@@ -7,7 +7,7 @@ use crate::chain::Chain;
 use crate::planner::{PlanError, PlannerKind, Source};
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
-use crate::simulator::cost;
+use crate::simulator::simulate;
 
 /// What to plan for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,12 +72,12 @@ impl Plan {
         schedule: Schedule,
         source: Source,
     ) -> Result<Plan, PlanError> {
-        let (peak, step) = cost(chain, &schedule)?;
+        let run = simulate(chain, &schedule)?;
         Ok(Plan {
             planner,
             schedule,
-            peak,
-            step,
+            peak: run.peak,
+            step: run.time,
             source,
         })
     }

@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, Stage, StageId};
 
-pub use measured::{Holds, Measured, OutputHold, keep_useful, with_reserve};
+pub use measured::{Holds, Measured, OutputHold, with_reserve};
 
 use crate::{
     activation::Activation,

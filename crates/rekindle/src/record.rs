@@ -88,13 +88,12 @@
 //! | `agreement.rs` | what [ranks](crate::reduce) that share a step agree on before its first run |
 //! | `exchange.rs`, `exchange/` | gradients summed over ranks while the backward pass runs |
 //! | `exchange_cost.rs` | what that takes, measured before the first step |
-//! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
+//! | `step_plan.rs` | a plan in numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
 
 mod agreement;
 mod bridge;
-mod budget;
 mod choosing;
 mod error;
 mod estimate;
@@ -137,7 +136,6 @@ use recorded::Options;
 use recording::Recording;
 
 pub use bridge::StepResult;
-pub use budget::{Budget, IntoBudget};
 pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};

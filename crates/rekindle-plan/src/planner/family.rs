@@ -17,7 +17,7 @@ use crate::chain::Chain;
 use crate::plan::{Plan, keep_useful};
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
-use crate::simulator::cost;
+use crate::simulator::simulate;
 
 /// Up to so many numbers are all tried.
 const ALL_NUMBERS: usize = 1_000;
@@ -55,8 +55,8 @@ impl<'a> Family<'a> {
             check_length(kind, stages, MOST_STAGES)?;
         }
         let member = |&number: &usize| {
-            let (peak, time) = cost(chain, &schedule(chain, kind, number)?)?;
-            Ok((number, peak, time))
+            let run = simulate(chain, &schedule(chain, kind, number)?)?;
+            Ok((number, run.peak, run.time))
         };
         let members: Result<_, PlanError> = numbers.par_iter().map(member).collect();
         Ok(Family {

@@ -3,7 +3,7 @@
 //! Among all ways to cut the chain into segments of which all but the last are recomputed once, this takes the least
 //! time that fits, then the fewest segments; `cuts.rs` says how. Exact bytes, optimal among single-level schedules that
 //! record each stage in its default way. The question goes back to Chen et al. 2016 (arXiv 1604.06174), who answer it
-//! with a greedy sweep.
+//! with a greedy pass.
 
 use super::cuts::Cuts;
 use super::kind::PlannerKind;

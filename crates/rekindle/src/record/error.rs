@@ -1,6 +1,6 @@
 //! Why a step cannot be recorded or run, and what to change.
 
-use std::fmt;
+use std::{convert::Infallible, fmt};
 
 use burn_ir::OperationIr;
 use rekindle_plan::{Bytes, graph::GraphPlanError};
@@ -11,6 +11,7 @@ use crate::{
     device_errors,
     meter::{FailedAllocation, Meter, NotInstalled},
     reduce::ReduceError,
+    size::SizeError,
 };
 
 /// What a panic says where a tensor of another device came into the step.
@@ -121,15 +122,8 @@ pub enum RecordError {
     #[error("{0}")]
     Plan(Box<GraphPlanError>),
     /// A budget that is no size.
-    #[error(
-        "`{text}` is not a budget: {problem}. Write `512MiB`, `2GiB`, `1.5GB`, or `60%` of the plain step's peak"
-    )]
-    Size {
-        /// What was written.
-        text: String,
-        /// What is wrong with it.
-        problem: String,
-    },
+    #[error("this is not a budget: {0}")]
+    Size(#[from] SizeError),
     /// The model that is run lacks a parameter that was recorded.
     #[error("the model has no parameter `{path}`: it is not the one that was recorded")]
     Parameter {
@@ -215,6 +209,13 @@ pub enum RecordError {
 impl From<GraphPlanError> for RecordError {
     fn from(error: GraphPlanError) -> Self {
         Self::Plan(Box::new(error))
+    }
+}
+
+/// Of sizes that are sizes already.
+impl From<Infallible> for RecordError {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }
 

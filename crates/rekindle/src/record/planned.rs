@@ -4,11 +4,11 @@ use std::{borrow::Cow, rc::Rc, time::Duration};
 
 use burn::tensor::{DType, Shape};
 use rekindle_plan::{
-    Bytes, Schedule, Seconds,
-    graph::{Graph, GraphPlanner, Span, Timetable},
+    Bytes, Schedule,
+    graph::{Graph, Span, Timetable},
 };
 
-use super::{measure::Costs, program::Prepared, recording::Recording, step_plan::Offload};
+use super::{measure::Costs, program::Prepared, recording::Recording, step_plan::StepPlan};
 use crate::meter::Meter;
 
 /// A recording that was measured.
@@ -24,7 +24,8 @@ pub(super) struct Measured<A> {
 pub(super) struct Planned<A> {
     pub(super) measured: Rc<Measured<A>>,
     pub(super) prepared: Prepared,
-    pub(super) planner: GraphPlanner,
+    /// In numbers, without the exchange.
+    pub(super) numbers: StepPlan,
     /// The schedule over stages that the program comes from, where it comes from one.
     pub(super) schedule: Option<Schedule>,
     /// The program in passes of stages.
@@ -38,14 +39,6 @@ pub(super) struct Planned<A> {
     /// Counted, but no live buffers: the driver's context, and what pools add.
     pub(super) beside: Bytes,
     pub(super) optimizer_state: Bytes,
-    pub(super) predicted_peak: Bytes,
-    pub(super) predicted_time: Seconds,
-    /// Operations that run again.
-    pub(super) repeated: usize,
-    /// What goes to the host's memory, where there is a link to it.
-    pub(super) offload: Option<Offload>,
-    pub(super) plain_peak: Bytes,
-    pub(super) plain_time: Seconds,
     /// When gradients are handed over, by the plan and by the plain order, where ranks share the step: by the places of
     /// their parameters.
     pub(super) timetables: Option<[Timetable; 2]>,
@@ -65,7 +58,7 @@ impl<A> Planned<A> {
         let graph = self.graph();
         let linked = graph.linked(
             self.prepared.offloaded(),
-            self.offload.as_ref().map(|offload| &offload.link),
+            self.numbers.offload.as_ref().map(|offload| &offload.link),
         );
         // That they can be moved was found when the plan was made.
         linked.map(Cow::into_owned).unwrap_or(graph)

@@ -6,7 +6,7 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
 
 use super::{
-    Budget, IntoBudget, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge,
+    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge,
     bridge::StepResult,
     given,
     optimizer::{self, Trial},
@@ -20,6 +20,7 @@ use crate::{
     activation::{Activation, device_of},
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::Reducer,
+    size::Size,
 };
 
 /// A recorded step that is not planned yet.
@@ -258,7 +259,10 @@ where
     ///
     /// If no plan fits (the error has the smallest budget that would), memory cannot be measured, or the model's
     /// backend is not one that recordings run on.
-    pub fn within(self, budget: impl IntoBudget) -> Result<Step<M, I, R, F>, RecordError> {
+    pub fn within(
+        self,
+        budget: impl TryInto<Size, Error: Into<RecordError>>,
+    ) -> Result<Step<M, I, R, F>, RecordError> {
         self.within_by(budget, GraphPlanner::Auto)
     }
 
@@ -269,12 +273,12 @@ where
     /// As [`within`](Self::within).
     pub fn within_by(
         self,
-        budget: impl IntoBudget,
+        budget: impl TryInto<Size, Error: Into<RecordError>>,
         planner: GraphPlanner,
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let share = match budget.into_budget()? {
-            Budget::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
-            share @ Budget::OfPlain(_) => share,
+        let share = match budget.try_into().map_err(Into::into)? {
+            Size::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
+            share @ Size::Percent(_) => share,
         };
         // Where nothing is free, the leanest order is measured.
         let free = Some(Bytes::ZERO);

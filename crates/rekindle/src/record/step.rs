@@ -356,17 +356,13 @@ where
         let added = |exchange: Option<StepExchange>| {
             exchange.map(|one| one.taken.added()).unwrap_or_default()
         };
+        let numbers = planned.numbers;
         StepPlan {
-            planner: planned.planner,
             budget: self.planning.budget,
-            predicted_peak: planned.predicted_peak,
-            predicted_time: planned.predicted_time + added(exchange),
+            predicted_time: numbers.predicted_time + added(exchange),
             exchange,
-            plain_peak: planned.plain_peak,
-            plain_time: planned.plain_time + added(plain_exchange),
-            operations: planned.measured.recording.operations.len(),
-            repeated: planned.repeated,
-            offload: planned.offload,
+            plain_time: numbers.plain_time + added(plain_exchange),
+            ..numbers
         }
     }
 

@@ -346,8 +346,8 @@ mod tests {
                         });
                     }
                     for j in s + 1..=t {
-                        let sweep = (s..j).map(|k| terms.forward_peak(k, k == s)).max();
-                        let null = bytes(terms.y[t + 1] + sweep.unwrap_or(0));
+                        let forwards = (s..j).map(|k| terms.forward_peak(k, k == s)).max();
+                        let null = bytes(terms.y[t + 1] + forwards.unwrap_or(0));
                         let grads = terms.later_grads[j - 1] - terms.later_grads[t];
                         let right = m.checked_sub(bytes(terms.x[j]));
                         let left = m.checked_sub(bytes(grads));
