@@ -6,10 +6,9 @@ use burn_ir::OperationIr;
 use rekindle_plan::{Bytes, graph::GraphPlanError};
 use thiserror::Error;
 
-use super::{operation::name_of, recording::Recording, update::Update};
+use super::{operation::name_of, update::Update};
 use crate::{
-    device_errors,
-    meter::{FailedAllocation, Meter, NotInstalled},
+    meter::{FailedAllocation, NotInstalled},
     reduce::ReduceError,
     size::SizeError,
 };
@@ -227,23 +226,6 @@ impl fmt::Debug for RecordError {
 }
 
 impl RecordError {
-    /// What the device has refused since this was last asked for: numbers that were to be computed are not there. Queued
-    /// work is done.
-    pub(super) fn of_device(recording: &Recording, meter: &dyn Meter) -> Result<(), Self> {
-        let Some(refusal) = device_errors::take() else {
-            return Ok(());
-        };
-        match meter.largest_buffer().zip(recording.largest()) {
-            Some((limit, (tensor, bytes))) if bytes > limit => Err(Self::TensorTooLarge {
-                tensor: recording.describe(tensor),
-                bytes,
-                limit,
-                refusal,
-            }),
-            _ => Err(Self::Device(refusal)),
-        }
-    }
-
     /// What a panic of the step, or of burn below it, means.
     pub(super) fn of_panic(panic: &str, last: Option<&OperationIr>) -> Self {
         let after = match last {

@@ -10,9 +10,10 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    agreement::staging,
+    buckets::staging,
     recording::Recording,
-    update::{EitherUpdate, Update, UpdateCosts},
+    update::Update,
+    update_costs::{EitherUpdate, UpdateCosts},
     wanted::{PlanElsewhere, Wanted},
 };
 use crate::{

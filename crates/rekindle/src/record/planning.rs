@@ -16,7 +16,7 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    agreement::{VALUE, gradients},
+    buckets::{VALUE, gradients},
     options::Planning,
     planned::{Measured, Planned},
     program::Prepared,

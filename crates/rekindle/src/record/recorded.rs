@@ -1,6 +1,6 @@
 //! [`Recorded`]: options of a step that is recorded, and its first plan.
 
-use std::{rc::Rc, sync::Arc};
+use std::{rc::Rc, sync::Arc, time::Instant};
 
 use burn::module::Module;
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
@@ -14,7 +14,7 @@ use super::{
     planned::Measured,
     planning::planned,
     recording::Recording,
-    update::{EitherUpdate, UpdateCosts},
+    update_costs::{EitherUpdate, UpdateCosts},
 };
 use crate::{
     activation::{Activation, device_of},
@@ -22,6 +22,38 @@ use crate::{
     reduce::Reducer,
     size::Size,
 };
+
+/// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
+/// that it returns. Nothing is computed.
+///
+/// `step` returns the loss, a tensor of one element, or the loss and more: `(loss, logits)`, any
+/// [`Activation`]. The batch is a tensor, a tuple of tensors, or any activation.
+///
+/// # Errors
+///
+/// If the step cannot be recorded: see [`RecordError`], which says what to change.
+pub fn record<'a, M, I, R, F>(
+    model: &'a M,
+    batch: &'a I,
+    step: F,
+) -> Result<Recorded<'a, M, I, R, F>, RecordError>
+where
+    M: Module,
+    I: Activation,
+    R: StepResult,
+    F: Fn(&M, I) -> R,
+{
+    let started = Instant::now();
+    let taken = bridge::take(model, batch, false, &step)?;
+    Ok(Recorded {
+        model,
+        batch,
+        step,
+        recorded: Recording::new(taken, Update::After),
+        record_time: started.elapsed(),
+        options: Options::default(),
+    })
+}
 
 /// A recorded step that is not planned yet.
 pub struct Recorded<'a, M, I, R: StepResult, F> {
@@ -222,7 +254,7 @@ where
     ///
     /// # Errors
     ///
-    /// As [`record`](super::record()): the step is recorded again.
+    /// As [`record()`]: the step is recorded again.
     pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
         self.options.input_gradients = true;
         let taken = bridge::take(self.model, self.batch, true, &self.step)?;

@@ -111,7 +111,10 @@ impl StepPlan {
     pub(super) fn add_held(&mut self, bytes: Bytes) {
         let on_device = self.offload.as_mut().and_then(|one| one.on_device.as_mut());
         let peaks = [&mut self.predicted_peak, &mut self.plain_peak];
-        for peak in peaks.into_iter().chain(on_device.map(|other| &mut other.peak)) {
+        for peak in peaks
+            .into_iter()
+            .chain(on_device.map(|other| &mut other.peak))
+        {
             *peak += bytes;
         }
     }

@@ -8,7 +8,7 @@ use std::{
 use burn::module::Module;
 use rekindle_plan::{Bytes, graph::GraphPlanner};
 
-use super::{Current, Step};
+use super::state::{Current, Step};
 use crate::{
     activation::Activation,
     record::{
