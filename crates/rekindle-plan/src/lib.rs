@@ -60,7 +60,7 @@ pub use graph::{
 };
 pub use plan::{Plan, PlanRequest, keep_useful};
 pub use planner::{
-    PlanError, PlannerKind, PlannerParseError, Slots, Source, least_time, smallest_peak,
+    PlanError, PlannerKind, PlannerParseError, Slots, Source, smallest_peak,
 };
 pub use planning::{frontier, plan};
 pub use schedule::{Rule, Schedule, ScheduleError, forward_counts};

@@ -19,7 +19,7 @@ pub struct PlanRequest {
     /// The number of segments, for `uniform` and `segments`; `None` leaves it to the planner.
     pub segments: Option<usize>,
     /// Into how many slots `optimal` cuts the memory in which nothing is recomputed, to tell plans apart; fewer where
-    /// the table might pass 2 GB (from about 1,000 stages on, at the default), more where they cost nothing.
+    /// the table might pass 2 GB (from about 700 stages on, at the default), more where they cost nothing.
     pub slots: usize,
 }
 
