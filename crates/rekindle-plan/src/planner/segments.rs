@@ -39,7 +39,10 @@ pub fn segments(
 ///
 /// # Errors
 /// As [`segments`].
-pub(crate) fn smallest_segments_peak(chain: &Chain, count: Option<usize>) -> Result<Bytes, PlanError> {
+pub(crate) fn smallest_segments_peak(
+    chain: &Chain,
+    count: Option<usize>,
+) -> Result<Bytes, PlanError> {
     check(chain, count)?;
     let cuts = Cuts::new(chain);
     // `high` fits: nothing holds more than everything at once, which is below 2^62 in a validated chain.
