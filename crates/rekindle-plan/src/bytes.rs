@@ -4,17 +4,49 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 
 /// A number of bytes. Sums stop at `u64::MAX` and differences at zero: no arithmetic on sizes can wrap or panic.
 ///
 /// [`Display`](fmt::Display) prints binary units for people ("130.2 MiB"); serde writes the plain number.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
+
+/// Reads a whole number, which may be written with a point or an exponent.
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        struct Whole;
+        impl Visitor<'_> for Whole {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number of bytes from 0 to 2^60")
+            }
+
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Bytes, E> {
+                Ok(Bytes(value))
+            }
+
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Bytes, E> {
+                let whole = u64::try_from(value).ok().map(Bytes);
+                whole.ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
+            }
+
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Bytes, E> {
+                /// The largest whole number that a float names exactly.
+                const LARGEST: f64 = (1_u64 << 53) as f64;
+                match value.fract() == 0.0 && (0.0..=LARGEST).contains(&value) {
+                    true => Ok(Bytes(value as u64)),
+                    false => Err(E::invalid_value(Unexpected::Float(value), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_u64(Whole)
+    }
+}
 
 impl Bytes {
     /// No bytes.

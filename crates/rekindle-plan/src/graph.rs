@@ -13,9 +13,10 @@
 //! # Map
 //! | file | what it owns |
 //! |---|---|
+//! | `step.rs` | [`Graph`]: operations on tensors, as they were recorded |
 //! | `program.rs` | [`Program`]: a list of operations that finds all it reads; what dies at each step |
 //! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
-//! | `plan.rs` | [`plan_graph`]: from a graph and a [`GraphRequest`] to a [`GraphPlan`]; [`smallest_program`] |
+//! | `request.rs`, `plan.rs` | [`plan_graph`]: from a graph and a [`GraphRequest`] to a [`GraphPlan`]; [`smallest_program`] |
 //! | `borders.rs` | [`borders()`]: where a forward pass can be cut |
 //! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, and schedules of the chain as programs |
 //! | `walk.rs` | one walk under a budget: what is evicted, what is made again |
@@ -23,10 +24,11 @@
 //! | `exact.rs` | small graphs: the optimum |
 //! | `smallest.rs` | the leanest program |
 //! | `spans.rs` | a program told in terms of stages |
-//! | `updates.rs` | updates of parameters inside the backward pass: when each may run |
+//! | `updates.rs`, `levers.rs` | updates of parameters inside the backward pass: when each may run, and what that does to the peak |
 //! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks beside a program, and what that adds to its time |
 //! | `link.rs` | [`Link`]: host memory as a second place for tensors, and what it costs to use it |
-//! | `validate.rs`, `index.rs`, `found.rs` | the rules of a graph; who makes and reads what; a program with its cost |
+//! | `validate.rs`, `error.rs` | the rules of a graph; why there is no plan |
+//! | `index.rs`, `found.rs` | who makes and reads what; a program with its cost |
 //!
 //! # Example
 //! ```
@@ -63,225 +65,38 @@
 //! ```
 
 mod borders;
+mod error;
 mod exact;
 mod exchange;
 mod found;
 mod index;
 mod ladder;
+mod levers;
 mod link;
 mod plan;
 mod program;
+mod request;
 mod search;
 mod simulator;
 mod smallest;
 mod spans;
 mod staged;
 mod stages;
+mod step;
 mod updates;
 mod validate;
 mod walk;
 
-use std::fmt;
-use std::ops::Range;
-
-use serde::{Deserialize, Serialize};
-
-use crate::bytes::Bytes;
-use crate::seconds::Seconds;
-
 pub use borders::{Border, borders};
+pub use error::GraphPlanError;
 pub use exchange::{ExchangeCost, Exchanged, HandOver, Ring, TakeMean, Timetable};
-pub use link::{Link, OnDevice, Rate, Transfer};
-pub use plan::{
-    GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, plan_graph, smallest_program,
-};
+pub use levers::Levers;
+pub use link::{Link, OnDevice, Rate};
+pub use plan::{GraphPlan, plan_graph, smallest_program};
 pub use program::{Program, ProgramError};
+pub use request::{GraphPlanner, GraphRequest};
 pub use simulator::{Moment, Simulated, simulate, simulate_watched};
 pub use spans::{Span, SpanPass, held};
 pub use stages::{Crossing, Stages};
-pub use updates::Levers;
+pub use step::{Graph, Operation, OperationId, Tensor, TensorId, Transfer};
 pub use validate::GraphError;
-
-/// The number of a tensor: its place in [`Graph::tensors`].
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(transparent)]
-pub struct TensorId(pub u32);
-
-/// The number of an operation: its place in [`Graph::operations`].
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(transparent)]
-pub struct OperationId(pub u32);
-
-impl TensorId {
-    /// The place in [`Graph::tensors`].
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl OperationId {
-    /// The place in [`Graph::operations`].
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl fmt::Display for TensorId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for OperationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// One training step, as it was recorded.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Graph {
-    /// The tensors.
-    pub tensors: Vec<Tensor>,
-    /// The operations in recorded order: each reads only tensors that are given or made before it.
-    pub operations: Vec<Operation>,
-    /// Resident at every moment: given tensors, parameters, optimizer state, the runtime's own.
-    pub fixed_bytes: Bytes,
-}
-
-/// A tensor of a [`Graph`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tensor {
-    /// The size of its storage, where an operation makes a new one for it.
-    pub bytes: Bytes,
-    /// There before the first operation: never made, never freed, and counted in [`Graph::fixed_bytes`] alone.
-    pub given: bool,
-    /// Must be there after the last operation.
-    pub output: bool,
-    /// Of a tensor that lies in the host's memory, what it takes there; see [`Graph::with_transfers`].
-    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
-    pub host_bytes: Bytes,
-}
-
-/// An operation of a [`Graph`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Operation {
-    /// What it reads; a tensor may occur twice.
-    pub inputs: Vec<TensorId>,
-    /// What it makes: tensors that no other operation makes.
-    pub outputs: Vec<TensorId>,
-    /// The outputs share the storage of the first input (reshape, transpose): no new storage.
-    pub view: bool,
-    /// The index in `inputs` whose storage the first output takes over, where that is possible: it is the input's
-    /// last use, the input occurs once, no other live tensor shares its storage, it is not given, and the sizes are
-    /// equal.
-    pub in_place: Option<usize>,
-    /// How long it runs.
-    pub seconds: Seconds,
-    /// Bytes beside inputs and outputs while it runs.
-    pub temp_bytes: Bytes,
-    /// Whether running it again makes the same outputs; false for random draws, which run once.
-    pub repeatable: bool,
-    /// The marked stage of the model that recorded it. Does not fall in recorded order of the forward pass; in the
-    /// backward pass a few operations may have one.
-    pub stage: Option<u32>,
-    /// Whether it belongs to the backward pass, all of which is recorded after the forward pass.
-    pub backward: bool,
-    /// The given tensor whose value it replaces, as the update of a parameter does: nothing reads the tensor, or a view
-    /// of it, after it. Updates stand behind all other operations of a graph; a program runs each as soon as its inputs
-    /// are made and nothing needs the old value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub updates: Option<TensorId>,
-    /// Whether it moves a tensor to the host's memory or back. Transfers stand behind all other operations of a graph, and
-    /// a fetch makes a tensor that another operation makes too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub transfer: Option<Transfer>,
-}
-
-impl Default for Operation {
-    /// A repeatable forward operation on nothing that takes nothing.
-    fn default() -> Operation {
-        Operation {
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            view: false,
-            in_place: None,
-            seconds: Seconds::ZERO,
-            temp_bytes: Bytes::ZERO,
-            repeatable: true,
-            stage: None,
-            backward: false,
-            updates: None,
-            transfer: None,
-        }
-    }
-}
-
-impl Graph {
-    /// The tensor of a number.
-    ///
-    /// # Panics
-    /// If there is no such tensor.
-    pub fn tensor(&self, id: TensorId) -> &Tensor {
-        &self.tensors[id.index()]
-    }
-
-    /// The operation of a number.
-    ///
-    /// # Panics
-    /// If there is no such operation.
-    pub fn operation(&self, id: OperationId) -> &Operation {
-        &self.operations[id.index()]
-    }
-
-    /// All operations' numbers, in recorded order.
-    pub fn operation_ids(&self) -> impl DoubleEndedIterator<Item = OperationId> + Clone + use<> {
-        (0..self.operations.len() as u32).map(OperationId)
-    }
-
-    /// The tensor whose storage each tensor shares through views: itself where no view is involved.
-    pub fn roots(&self) -> Vec<TensorId> {
-        let mut roots: Vec<TensorId> = self.tensor_ids().collect();
-        for operation in self.operations.iter().filter(|one| one.view) {
-            let root = operation.inputs.first().map(|input| roots[input.index()]);
-            for output in &operation.outputs {
-                roots[output.index()] = root.unwrap_or(*output);
-            }
-        }
-        roots
-    }
-
-    /// All tensors' numbers.
-    pub fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
-        (0..self.tensors.len() as u32).map(TensorId)
-    }
-
-    /// How many operations there are that are neither updates nor transfers, which are behind them.
-    pub fn recorded_operations(&self) -> usize {
-        let recorded = |o: &Operation| o.updates.is_none() && o.transfer.is_none();
-        self.operations.partition_point(recorded)
-    }
-
-    /// The numbers of all operations but transfers, in recorded order.
-    pub(crate) fn computing(&self) -> impl Iterator<Item = OperationId> + use<> {
-        (0..self.updates().end as u32).map(OperationId)
-    }
-
-    /// The places of the updates in [`operations`](Self::operations).
-    pub fn updates(&self) -> Range<usize> {
-        let start = self.recorded_operations();
-        let updates = self.operations[start..].partition_point(|o| o.updates.is_some());
-        start..start + updates
-    }
-
-    /// The tensors that must be there after the last operation.
-    pub fn outputs(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone {
-        self.tensor_ids().filter(|&t| self.tensor(t).output)
-    }
-}

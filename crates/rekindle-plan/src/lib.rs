@@ -12,8 +12,8 @@
 //! | [`schedule`] | [`Schedule`]: a list of actions that breaks no rule |
 //! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes; [`simulate_watched`]: action by action |
 //! | [`planner`] | the planners, one file each |
-//! | [`plan`](mod@plan) | [`plan()`]: from a chain and a [`PlanRequest`] to a [`Plan`] |
-//! | [`frontier`](mod@frontier) | [`frontier()`]: which budgets buy which times |
+//! | [`plan`](mod@plan) | [`PlanRequest`], [`Plan`] |
+//! | `planning` | [`plan()`]: from a chain and a request to a plan; [`frontier()`]: which budgets buy which times |
 //! | [`graph`] | the same questions for any training step, given as operations on tensors |
 //!
 //! # Example
@@ -42,11 +42,11 @@
 pub mod action;
 pub mod bytes;
 pub mod chain;
-pub mod frontier;
 pub mod graph;
 mod holdings;
 pub mod plan;
 pub mod planner;
+mod planning;
 pub mod schedule;
 pub mod seconds;
 pub mod simulator;
@@ -54,15 +54,13 @@ pub mod simulator;
 pub use action::{Action, ActionParseError, StageId};
 pub use bytes::Bytes;
 pub use chain::{Alternative, Chain, ChainError, LossCost, OptimizerCost, Stage};
-pub use frontier::frontier;
 pub use graph::{
     Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Operation, OperationId, Program,
     ProgramError, Simulated, Tensor, TensorId, plan_graph, smallest_program,
 };
-pub use plan::{Plan, PlanRequest, plan};
-pub use planner::{
-    PlanError, PlannerKind, PlannerParseError, Slots, Source, least_time, smallest_peak,
-};
+pub use plan::{Plan, PlanRequest, keep_useful};
+pub use planner::{PlanError, PlannerKind, PlannerParseError, Slots, Source, smallest_peak};
+pub use planning::{frontier, plan};
 pub use schedule::{Rule, Schedule, ScheduleError, forward_counts};
 pub use seconds::Seconds;
 pub use simulator::{Moment, Parts, Scene, Simulation, Violation, simulate, simulate_watched};

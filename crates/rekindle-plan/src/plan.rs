@@ -1,15 +1,13 @@
-//! The door to the planners: [`plan`] takes a chain and a request, and returns a schedule with its predicted cost.
+//! What is asked of the planners, and what they answer.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
-use crate::planner::{
-    self, Candidate, Family, MOST_STAGES, MOST_STAGES_OF_WINDOWS, Optimal, PlanError, PlannerKind,
-    Source, smallest_peak, smallest_segments_peak,
-};
+use crate::planner::{PlanError, PlannerKind, Source};
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
+use crate::simulator::simulate;
 
 /// What to plan for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +19,7 @@ pub struct PlanRequest {
     /// The number of segments, for `uniform` and `segments`; `None` leaves it to the planner.
     pub segments: Option<usize>,
     /// Into how many slots `optimal` cuts the memory in which nothing is recomputed, to tell plans apart; fewer where
-    /// the table might pass 2 GB (from about 1,000 stages on, at the default), more where they cost nothing.
+    /// the table might pass 2 GB (from about 700 stages on, at the default), more where they cost nothing.
     pub slots: usize,
 }
 
@@ -66,154 +64,46 @@ pub struct Plan {
     pub source: Source,
 }
 
-/// Makes a plan.
-///
-/// Every planner returns its fastest schedule that fits; `sqrt` without a budget returns its smallest. `auto` is as fast
-/// as `optimal`, and prefers the plain run where that is as fast; in chains too long for `optimal` it returns the plan
-/// of `segments` where the plain run does not fit.
-///
-/// A larger budget never makes the plan of a planner slower.
-///
-/// # Errors
-/// [`PlanError::Infeasible`] with the smallest budget that the planner can meet, exactly, and other errors for a chain
-/// or a request that makes no sense.
-///
-/// ```
-/// use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, PlanRequest, Seconds, Stage, plan};
-///
-/// let stage = Stage {
-///     forward_s: Seconds(1.0),
-///     backward_s: Seconds(2.0),
-///     output_bytes: Bytes(100),
-///     saved_bytes: Bytes(300),
-///     ..Stage::default()
-/// };
-/// let chain = Chain {
-///     input_bytes: Bytes(100),
-///     input_grad: false,
-///     fixed_bytes: Bytes(0),
-///     stages: vec![stage; 8],
-///     loss: LossCost::default(),
-///     optimizer: OptimizerCost::default(),
-/// };
-/// let plan = plan(&chain, &PlanRequest { budget: Some(Bytes(1_500)), ..PlanRequest::default() })?;
-/// assert!(plan.peak <= Bytes(1_500));
-/// # Ok::<(), rekindle_plan::PlanError>(())
-/// ```
-pub fn plan(chain: &Chain, request: &PlanRequest) -> Result<Plan, PlanError> {
-    chain.validate()?;
-    let stages = chain.stages.len();
-    let takes_segments = matches!(
-        request.planner,
-        PlannerKind::Uniform | PlannerKind::Segments
-    );
-    match request.segments {
-        Some(_) if !takes_segments => {
-            return Err(PlanError::SegmentsUnused {
-                planner: request.planner,
-            });
-        }
-        Some(segments) if segments == 0 || segments > stages => {
-            return Err(PlanError::Segments { segments, stages });
-        }
-        _ => {}
+impl Plan {
+    /// A schedule of a chain with its simulated cost.
+    pub(crate) fn new(
+        chain: &Chain,
+        planner: PlannerKind,
+        schedule: Schedule,
+        source: Source,
+    ) -> Result<Plan, PlanError> {
+        let run = simulate(chain, &schedule)?;
+        Ok(Plan {
+            planner,
+            schedule,
+            peak: run.peak,
+            step: run.time,
+            source,
+        })
     }
-    if request.slots == 0 || request.slots > PlanRequest::MOST_SLOTS {
-        return Err(PlanError::SlotCount {
-            slots: request.slots,
-        });
-    }
-    let budget = request.budget.unwrap_or(Bytes::MAX);
-    match request.planner {
-        PlannerKind::Auto => {
-            let plain = Family::new(chain, PlannerKind::None, None)?.within(budget)?;
-            match plain {
-                Some(plain) if defaults_are_fastest(chain) => Ok(finish(PlannerKind::None, plain)),
-                _ => planned(chain, best_planner(chain), budget, request),
-            }
+
+    /// The faster of two; of equally fast ones the smaller; of equals the first.
+    pub(crate) fn or_faster(self, other: Plan) -> Plan {
+        let order = other.step.0.total_cmp(&self.step.0);
+        match order.then(other.peak.cmp(&self.peak)).is_lt() {
+            true => other,
+            false => self,
         }
-        kind => planned(chain, kind, budget, request),
     }
 }
 
-/// What `auto` does where something is recomputed.
-pub(crate) fn best_planner(chain: &Chain) -> PlannerKind {
-    if chain.stages.len() <= MOST_STAGES_OF_WINDOWS {
-        PlannerKind::Optimal
-    } else {
-        PlannerKind::Segments
-    }
-}
-
-/// Whether the plain run is as fast as any: no stage has a faster alternative.
-fn defaults_are_fastest(chain: &Chain) -> bool {
-    chain.stages.iter().all(|stage| {
-        let default = stage.forward_s + stage.backward_s;
-        stage
-            .ways()
-            .all(|way| default <= way.forward_s + way.backward_s)
-    })
-}
-
-/// The plan of any planner but `auto`.
-fn planned(
-    chain: &Chain,
-    kind: PlannerKind,
-    budget: Bytes,
-    request: &PlanRequest,
-) -> Result<Plan, PlanError> {
-    let (found, smallest) = match kind {
-        PlannerKind::Optimal | PlannerKind::Auto => {
-            let optimal = Optimal::new(chain, request.slots)?;
-            let smallest = optimal.smallest.peak;
-            (optimal.within(budget)?, Some(smallest))
-        }
-        PlannerKind::Segments => {
-            let schedule = planner::segments(chain, budget, request.segments)?;
-            let candidate = |schedule| Candidate::new(chain, schedule, Source::Segments);
-            (schedule.map(candidate).transpose()?, None)
-        }
-        _ => {
-            let family = Family::new(chain, kind, request.segments)?;
-            let smallest = family.smallest();
-            let smallest_wanted = kind == PlannerKind::Sqrt && request.budget.is_none();
-            let within = if smallest_wanted { smallest } else { budget };
-            (family.within(within)?, Some(smallest))
-        }
-    };
-    if let Some(found) = found {
-        return Ok(finish(kind, found));
-    }
-    let smallest = match smallest {
-        Some(smallest) => smallest,
-        None => smallest_segments_peak(chain, request.segments)?,
-    };
-    Err(PlanError::Infeasible {
-        planner: request.planner,
-        budget,
-        smallest,
-        smallest_of_all: smallest_of_all(chain, smallest)?,
-    })
-}
-
-/// The smallest budget of any planner here that takes so long a chain.
-fn smallest_of_all(chain: &Chain, smallest: Bytes) -> Result<Bytes, PlanError> {
-    let stages = chain.stages.len();
-    if stages <= MOST_STAGES_OF_WINDOWS {
-        Ok(smallest_peak(chain)?.0)
-    } else if stages <= MOST_STAGES {
-        Ok(smallest.min(smallest_segments_peak(chain, None)?))
-    } else {
-        Ok(smallest)
-    }
-}
-
-pub(crate) fn finish(planner: PlannerKind, found: Candidate) -> Plan {
-    Plan {
-        planner,
-        schedule: found.schedule,
-        peak: found.peak,
-        step: Seconds(found.time),
-        source: found.source,
-    }
+/// Keeps the plans that no other one equals or beats in both peak and time: from the smallest peak to the largest, each
+/// faster than the one before it.
+pub fn keep_useful<P>(plans: &mut Vec<P>, cost: impl Fn(&P) -> (Bytes, Seconds)) {
+    plans.sort_by(|a, b| {
+        let ((a_peak, a_step), (b_peak, b_step)) = (cost(a), cost(b));
+        a_peak.cmp(&b_peak).then(a_step.0.total_cmp(&b_step.0))
+    });
+    let mut fastest = f64::INFINITY;
+    plans.retain(|plan| {
+        let (_, step) = cost(plan);
+        let faster = step.0 < fastest;
+        fastest = fastest.min(step.0);
+        faster
+    });
 }

@@ -14,18 +14,17 @@
 //! `family.rs` compares the schedules of the planners that try one number after the other. `cuts.rs` finds the best
 //! single-level cut within a budget, `single_levels.rs` those of all budgets. `terms.rs` holds the symbols that the
 //! recurrences share, `windows.rs` finds what is equal among them; `single_level.rs` and `persistent.rs` turn cuts and
-//! trees into actions; `smallest_peak.rs` and `least_time.rs` are the bounds.
+//! trees into actions; `smallest_peak.rs` is the bound.
 //!
 //! # Long chains
 //! `optimal` and [`smallest_peak()`] look at all windows of stages and take up to 2,000 stages; `auto` then answers with
 //! `segments`. The others take 20,000, but `none` and `uniform` with a number of segments, which take any number.
 
-mod candidate;
 mod cuts;
 mod error;
 mod family;
 mod kind;
-mod least_time;
+mod length;
 mod none;
 mod optimal;
 mod persistent;
@@ -42,23 +41,16 @@ mod windows;
 
 pub use error::PlanError;
 pub use kind::{PlannerKind, PlannerParseError};
-pub use least_time::least_time;
 pub use none::none;
 pub use revolve::revolve;
-pub use segments::{segments, smallest_segments_peak};
+pub use segments::segments;
+pub(crate) use segments::smallest_segments_peak;
 pub use single_level::single_level;
 pub use smallest_peak::smallest_peak;
 pub use source::{Slots, Source};
-pub use sqrt::sqrt;
 pub use uniform::uniform;
 
-pub(crate) use candidate::Candidate;
 pub(crate) use family::Family;
+pub(crate) use length::{MOST_STAGES, MOST_STAGES_OF_WINDOWS};
 pub(crate) use optimal::Optimal;
 pub(crate) use single_levels::SingleLevels;
-
-/// The longest chain that is searched: at O(stages) schedules of O(stages) actions, some seconds.
-pub(crate) const MOST_STAGES: usize = 20_000;
-
-/// The longest chain of which all windows are looked at, of which there are stages^2 / 2.
-pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;

@@ -128,19 +128,19 @@ impl Schedule {
     /// The segments of a single-level schedule, each as its first and last stage, from the first segment to the last;
     /// `None` for a nested one. A schedule that keeps everything is one segment.
     ///
-    /// Single level means: one untracked sweep over all segments but the last, then each segment, from the last to
+    /// Single level means: untracked forwards of all segments but the last, then each segment, from the last to
     /// the first, is recorded as a whole and run backward.
     pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
         let mut segments: Vec<(StageId, StageId)> = Vec::new();
         let mut extending = false;
-        let mut swept = 0;
+        let mut forwarded = 0;
         for &action in &self.actions {
             match action {
                 Action::Forward(stage) | Action::ForwardKeep(stage) => {
-                    if !segments.is_empty() || stage.0 != swept {
+                    if !segments.is_empty() || stage.0 != forwarded {
                         return None;
                     }
-                    swept += 1;
+                    forwarded += 1;
                 }
                 Action::ForwardTracked { stage, .. } => match segments.last_mut() {
                     Some((_, last)) if extending => {
@@ -162,7 +162,7 @@ impl Schedule {
             .windows(2)
             .all(|pair| pair[1].0.0 == pair[0].1.0 + 1);
         let (first, last) = (segments.first()?, segments.last()?);
-        let whole = first.0.0 == 0 && last.1.0 + 1 == self.stages && last.0.0 == swept;
+        let whole = first.0.0 == 0 && last.1.0 + 1 == self.stages && last.0.0 == forwarded;
         (tiles && whole).then_some(segments)
     }
 }

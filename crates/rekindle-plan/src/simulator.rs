@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
 use crate::chain::{Chain, Tracked};
-use crate::holdings::{Holdings, Rule};
+use crate::holdings::Holdings;
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
 
@@ -108,20 +108,10 @@ pub enum Violation {
         /// How many alternatives the stage has; 0 names the default.
         alternatives: usize,
     },
-    /// The action breaks a rule of schedules.
-    #[error("action {index} (`{action}`): {rule}")]
-    Broken {
-        /// The place of the action in the list, from 0.
-        index: usize,
-        /// The action.
-        action: Action,
-        /// The rule.
-        rule: Rule,
-    },
 }
 
 /// How the tracked forward at place `index` of a schedule records its stage.
-pub(crate) fn recorded_way(
+fn recorded_way(
     chain: &Chain,
     index: usize,
     stage: StageId,
@@ -136,6 +126,18 @@ pub(crate) fn recorded_way(
             alternative,
             alternatives: ways.alternatives.len(),
         })
+}
+
+/// What is known of a stage while a schedule runs.
+#[derive(Clone, Copy, Default)]
+struct Passed {
+    /// X_{i+1} and the backward's temporary bytes, as the stage was recorded.
+    saved: Bytes,
+    backward_temp: Bytes,
+    /// Time of the recording forward and of the backward.
+    recorded: Seconds,
+    /// How often it ran forward without recording.
+    untracked: u32,
 }
 
 /// One action as the simulator runs it.
@@ -184,51 +186,6 @@ pub fn simulate_watched(
     schedule: &Schedule,
     mut watch: impl FnMut(Scene),
 ) -> Result<Simulation, Violation> {
-    let mut moments = Vec::with_capacity(schedule.actions().len());
-    let run = run(chain, schedule, |scene| {
-        moments.push(Moment {
-            resident: scene.after.total(),
-            peak: scene.at_peak.total(),
-        });
-        watch(scene);
-    })?;
-    Ok(Simulation {
-        peak: run.peak,
-        peak_action: run.peak_action,
-        at_peak: run.at_peak,
-        time: run.time,
-        forward_counts: schedule.forward_counts(),
-        moments,
-    })
-}
-
-/// The peak and the time of a schedule alone, without a record of its actions.
-pub(crate) fn cost(chain: &Chain, schedule: &Schedule) -> Result<(Bytes, Seconds), Violation> {
-    let run = run(chain, schedule, |_| {})?;
-    Ok((run.peak, run.time))
-}
-
-/// What is left of a run when it is over.
-struct Run {
-    peak: Bytes,
-    peak_action: usize,
-    at_peak: Parts,
-    time: Seconds,
-}
-
-/// What is known of a stage while a schedule runs.
-#[derive(Clone, Copy, Default)]
-struct Passed {
-    /// X_{i+1} and the backward's temporary bytes, as the stage was recorded.
-    saved: Bytes,
-    backward_temp: Bytes,
-    /// Time of the recording forward and of the backward.
-    recorded: Seconds,
-    /// How often it ran forward without recording.
-    untracked: u32,
-}
-
-fn run(chain: &Chain, schedule: &Schedule, mut watch: impl FnMut(Scene)) -> Result<Run, Violation> {
     let stages = chain.stages.len();
     if schedule.stages() != stages {
         return Err(Violation::OtherLength {
@@ -243,18 +200,18 @@ fn run(chain: &Chain, schedule: &Schedule, mut watch: impl FnMut(Scene)) -> Resu
         input: chain.input_bytes,
         ..Parts::default()
     };
-    let mut run = Run {
+    let mut run = Simulation {
         peak: Bytes::ZERO,
         peak_action: 0,
         at_peak: held,
         time: Seconds::ZERO,
+        forward_counts: schedule.forward_counts(),
+        moments: Vec::with_capacity(schedule.actions().len()),
     };
     for (index, &action) in schedule.actions().iter().enumerate() {
-        let effect = holdings.apply(action).map_err(|rule| Violation::Broken {
-            index,
-            action,
-            rule,
-        })?;
+        let Ok(effect) = holdings.apply(action) else {
+            unreachable!("a schedule's actions keep the rules");
+        };
         let mut during = held;
         match action {
             Action::Forward(StageId(i)) | Action::ForwardKeep(StageId(i)) => {
@@ -316,6 +273,10 @@ fn run(chain: &Chain, schedule: &Schedule, mut watch: impl FnMut(Scene)) -> Resu
             after: held,
         });
         let peak = during.total();
+        run.moments.push(Moment {
+            resident: held.total(),
+            peak,
+        });
         if peak > run.peak {
             run.peak = peak;
             run.peak_action = index;

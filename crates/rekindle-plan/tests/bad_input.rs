@@ -41,17 +41,17 @@ fn wrong_values_name_stage_and_field() {
         (
             r#""output_bytes": 5"#,
             r#""output_bytes": -5"#,
-            "stage 0 (\"conv1\"): output_bytes is -5, ",
+            "stages[0].output_bytes: invalid value: integer `-5`, expected a whole number of bytes",
         ),
         (
             r#""output_bytes": 5"#,
             r#""output_bytes": 5.5"#,
-            "stage 0 (\"conv1\"): output_bytes is 5.5, ",
+            "stages[0].output_bytes: invalid value: floating point `5.5`, expected a whole number of bytes",
         ),
         (
             r#""saved_bytes": 11"#,
             r#""saved_bytes": 99999999999999999999"#,
-            "stage 0 (\"conv1\"): saved_bytes is ",
+            "stages[0].saved_bytes: invalid value: floating point",
         ),
         (
             r#""saved_bytes": 11"#,
@@ -81,12 +81,12 @@ fn wrong_values_name_stage_and_field() {
         (
             r#""input_bytes": 3"#,
             r#""input_bytes": -3"#,
-            "chain: input_bytes is -3",
+            "input_bytes: invalid value: integer `-3`",
         ),
         (
             r#""backward_temp_bytes": 1}"#,
             r#""backward_temp_bytes": -1}"#,
-            "loss: backward_temp_bytes is -1",
+            "loss.backward_temp_bytes: invalid value: integer `-1`",
         ),
         (
             "rekindle-chain/1",

@@ -10,10 +10,13 @@ use std::collections::{BinaryHeap, HashMap};
 
 use proptest::prelude::*;
 use rekindle_plan::{
-    Bytes, Chain, PlanError, PlanRequest, PlannerKind, least_time, plan, simulate, smallest_peak,
+    Bytes, Chain, PlanError, PlanRequest, PlannerKind, plan, simulate, smallest_peak,
 };
 
+#[path = "support/least_time.rs"]
+mod least_time;
 mod support;
+use least_time::least_time;
 use support::{Shape, cases, random_chain};
 
 /// What is held: bit i of `kept` is a stand-alone a_i (a_0 always), of `pinned` one that must stay; `graphs` has four bits for each stage, the way it

@@ -7,10 +7,13 @@
 use proptest::prelude::*;
 use rekindle_plan::{
     Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, StageId,
-    forward_counts, frontier, least_time, plan, planner, simulate, simulate_watched, smallest_peak,
+    forward_counts, frontier, plan, planner, simulate, simulate_watched, smallest_peak,
 };
 
+#[path = "support/least_time.rs"]
+mod least_time;
 mod support;
+use least_time::least_time;
 use support::{Shape, cases, random_chain};
 
 /// Times are sums of small whole numbers here, so they are exact.

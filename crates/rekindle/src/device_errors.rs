@@ -4,8 +4,6 @@
 //! handler panics on the device's own thread, which goes on without the kernel: what should have been computed is then read
 //! without an error. Panics of that kind are noted here, so that a step can fail in place of handing out such numbers.
 
-use std::sync::{Mutex, PoisonError};
-
 use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
 use burn_backend::cubecl::RuntimeId;
@@ -15,15 +13,9 @@ use rekindle_plan::Bytes;
 
 use crate::quiet;
 
-/// How cubecl's handler begins (cubecl-wgpu 0.11.3, `PoisonWatch::watch`).
-const REFUSED: &str = "wgpu error";
-
-static FIRST: Mutex<Option<String>> = Mutex::new(None);
-
 /// The first error since this was last called, of any device of the process. The caller waits for queued work before.
 pub(crate) fn take() -> Option<String> {
-    quiet::look_at_panics();
-    FIRST.lock().unwrap_or_else(PoisonError::into_inner).take()
+    quiet::take_refusal()
 }
 
 /// As [`take`], after queued work of a device of wgpu is done. Others return their errors where values are read.
@@ -44,12 +36,4 @@ pub(crate) fn largest_buffer(device: &Device) -> Option<Bytes> {
     }
     let _ = device;
     None
-}
-
-/// Notes a panic's message if it is wgpu's.
-pub(crate) fn note(message: &str) {
-    if message.starts_with(REFUSED) {
-        let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert_with(|| message.split_whitespace().collect::<Vec<_>>().join(" "));
-    }
 }

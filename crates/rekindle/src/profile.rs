@@ -25,7 +25,7 @@ mod tensors;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, StageId};
 
-pub use measured::{Holds, Measured, OutputHold, keep_useful, with_reserve};
+pub use measured::{Holds, Measured, OutputHold, with_reserve};
 
 use crate::{
     activation::Activation,

@@ -8,18 +8,22 @@ use std::{
     any::Any,
     cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
-    sync::Once,
+    sync::{Mutex, Once, PoisonError},
     thread,
 };
-
-use crate::device_errors;
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
+/// How cubecl's handler begins (cubecl-wgpu 0.11.3, `PoisonWatch::watch`).
+const REFUSED: &str = "wgpu error";
+
+/// The first refusal that nobody has asked for.
+static FIRST: Mutex<Option<String>> = Mutex::new(None);
+
 /// Puts the hook before the process's own, on the first call.
-pub(crate) fn look_at_panics() {
+fn look_at_panics() {
     static HOOK: Once = Once::new();
     // A thread that unwinds may not change the hook; what it drops may come here.
     if !thread::panicking() {
@@ -27,7 +31,7 @@ pub(crate) fn look_at_panics() {
             let before = take_hook();
             set_hook(Box::new(move |panic| {
                 if !QUIET.get() {
-                    device_errors::note(panic.payload_as_str().unwrap_or_default());
+                    note(panic.payload_as_str().unwrap_or_default());
                     before(panic);
                 }
             }));
@@ -57,4 +61,18 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a panic without a message").to_owned()
+}
+
+/// What wgpu has said of a kernel that it refused, on a thread of its own, since this was last called.
+pub(crate) fn take_refusal() -> Option<String> {
+    look_at_panics();
+    FIRST.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Notes a panic's message if it is wgpu's.
+fn note(message: &str) {
+    if message.starts_with(REFUSED) {
+        let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| message.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
 }

@@ -84,17 +84,19 @@
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `step.rs`, `step/` | [`Step`]: runs its program, reads memory and time, keeps plans and notices a changed step |
-//! | `update.rs`, `lent.rs` | [`Update`]: parameters updated in the backward pass, by a step that the model lends them to |
-//! | `agreement.rs` | what [ranks](crate::reduce) that share a step agree on before its first run |
+//! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes |
+//! | `lent.rs`, `leaf.rs` | parameters updated in the backward pass, by a step that the model lends them to |
+//! | `ranks.rs`, `agreement.rs` | the [ranks](crate::reduce) that share a step, and what they agree on before its first run |
+//! | `buckets.rs` | which gradients are summed together |
 //! | `exchange.rs`, `exchange/` | gradients summed over ranks while the backward pass runs |
 //! | `exchange_cost.rs` | what that takes, measured before the first step |
-//! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
+//! | `step_plan.rs` | a plan in numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
 
 mod agreement;
 mod bridge;
-mod budget;
+mod buckets;
 mod choosing;
 mod error;
 mod estimate;
@@ -105,6 +107,7 @@ mod given;
 mod host;
 mod kept;
 mod layout;
+mod leaf;
 mod lent;
 mod measure;
 mod measured;
@@ -118,72 +121,35 @@ mod planning;
 mod profile;
 mod program;
 mod rank;
+mod ranks;
 mod recorded;
 mod recording;
+mod refusal;
 mod room;
 mod staged;
 mod step;
 mod step_plan;
 mod tensors;
 mod update;
+mod update_costs;
 mod wanted;
 
-use std::time::Instant;
-
-use burn::module::Module;
-
-use crate::activation::Activation;
-pub(crate) use bridge::marking;
-use recorded::Options;
-use recording::Recording;
-
 pub use bridge::StepResult;
-pub use budget::{Budget, IntoBudget};
+pub(crate) use bridge::marking;
 pub use error::RecordError;
 pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
+pub use leaf::Leaf;
 pub use optimizer::Optimizer;
 pub(crate) use output::Put;
 pub use output::{Output, SpanReading};
 pub use profile::StepProfile;
-pub use recorded::Recorded;
+pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
 pub use staged::{StagedPlan, action};
 pub use step::Step;
 pub use step_plan::{Offload, StepExchange, StepPlan};
-pub use update::{Leaf, Update};
+pub use update::Update;
 pub use wanted::{PlanElsewhere, Wanted};
-
-/// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
-/// that it returns. Nothing is computed.
-///
-/// `step` returns the loss, a tensor of one element, or the loss and more: `(loss, logits)`, any
-/// [`Activation`]. The batch is a tensor, a tuple of tensors, or any activation.
-///
-/// # Errors
-///
-/// If the step cannot be recorded: see [`RecordError`], which says what to change.
-pub fn record<'a, M, I, R, F>(
-    model: &'a M,
-    batch: &'a I,
-    step: F,
-) -> Result<Recorded<'a, M, I, R, F>, RecordError>
-where
-    M: Module,
-    I: Activation,
-    R: StepResult,
-    F: Fn(&M, I) -> R,
-{
-    let started = Instant::now();
-    let taken = bridge::take(model, batch, false, &step)?;
-    Ok(Recorded {
-        model,
-        batch,
-        step,
-        recorded: Recording::new(taken, Update::After),
-        record_time: started.elapsed(),
-        options: Options::default(),
-    })
-}

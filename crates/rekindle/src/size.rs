@@ -80,6 +80,20 @@ impl FromStr for Size {
     }
 }
 
+impl From<Bytes> for Size {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl TryFrom<&str> for Size {
+    type Error = SizeError;
+
+    fn try_from(text: &str) -> Result<Self, SizeError> {
+        text.parse()
+    }
+}
+
 impl Size {
     /// The bytes, given what the device has in all.
     ///

@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use super::Chain;
+use super::costs::Chain;
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
+
+/// The `format` of a chain file.
+pub const FORMAT: &str = "rekindle-chain/1";
 
 /// The sum of all sizes of a chain stays at or below this, so that no sum of live sizes can overflow 64 bits.
 const MOST_BYTES: u64 = 1 << 60;
@@ -55,7 +58,7 @@ pub enum ChainError {
         column: usize,
     },
     /// The file is of another format, or of another version of it.
-    #[error("format is {found:?}, expected {:?}", super::FORMAT)]
+    #[error("format is {found:?}, expected {:?}", FORMAT)]
     Format {
         /// The file's `format`.
         found: String,
@@ -69,15 +72,15 @@ pub enum ChainError {
         /// Whose name it is.
         place: Place,
     },
-    /// A size that is negative, not whole, or more than any machine has.
-    #[error("{place}: {field} is {value}, expected a whole number of bytes from 0 to 2^60")]
+    /// A size that is more than any machine has.
+    #[error("{place}: {field} is {}, expected a whole number of bytes from 0 to 2^60", value.0)]
     Size {
         /// Where it stands.
         place: Place,
         /// The field.
         field: &'static str,
-        /// The value as it was given.
-        value: String,
+        /// The value.
+        value: Bytes,
     },
     /// A time that is negative, NaN or infinite.
     #[error("{place}: {field} is {value}, expected a finite number of seconds, 0 or more")]
@@ -118,48 +121,62 @@ impl Chain {
             return Err(ChainError::NoStages);
         }
         let mut sums = Sums::default();
-        sums.size(Place::Chain, "input_bytes", self.input_bytes)?;
-        sums.size(Place::Chain, "fixed_bytes", self.fixed_bytes)?;
+        let sizes = [
+            ("input_bytes", self.input_bytes),
+            ("fixed_bytes", self.fixed_bytes),
+        ];
+        sums.add(&|| Place::Chain, &[], &sizes)?;
         for (index, stage) in self.stages.iter().enumerate() {
             let place = || Place::Stage(index, stage.name.clone());
-            is_plain(place(), &stage.name)?;
-            sums.time(place(), "forward_s", stage.forward_s)?;
-            sums.time(place(), "backward_s", stage.backward_s)?;
-            sums.size(place(), "output_bytes", stage.output_bytes)?;
-            sums.size(place(), "saved_bytes", stage.saved_bytes)?;
-            sums.size(place(), "forward_temp_bytes", stage.forward_temp_bytes)?;
-            sums.size(place(), "tracked_temp_bytes", stage.tracked_temp_bytes)?;
-            sums.size(place(), "backward_temp_bytes", stage.backward_temp_bytes)?;
-            sums.size(place(), "param_bytes", stage.param_bytes)?;
-            sums.size(place(), "grad_bytes", stage.grad_bytes)?;
-            saved_holds_output(place(), stage.saved_bytes, stage.output_bytes)?;
+            is_plain(&place, &stage.name)?;
+            let times = [
+                ("forward_s", stage.forward_s),
+                ("backward_s", stage.backward_s),
+            ];
+            let sizes = [
+                ("output_bytes", stage.output_bytes),
+                ("saved_bytes", stage.saved_bytes),
+                ("forward_temp_bytes", stage.forward_temp_bytes),
+                ("tracked_temp_bytes", stage.tracked_temp_bytes),
+                ("backward_temp_bytes", stage.backward_temp_bytes),
+                ("param_bytes", stage.param_bytes),
+                ("grad_bytes", stage.grad_bytes),
+            ];
+            sums.add(&place, &times, &sizes)?;
+            saved_holds_output(&place, stage.saved_bytes, stage.output_bytes)?;
             for (number, way) in stage.alternatives.iter().enumerate() {
                 let place =
                     || Place::Alternative(index, stage.name.clone(), number + 1, way.name.clone());
-                is_plain(place(), &way.name)?;
-                sums.time(place(), "forward_s", way.forward_s)?;
-                sums.time(place(), "backward_s", way.backward_s)?;
-                sums.size(place(), "saved_bytes", way.saved_bytes)?;
-                sums.size(place(), "tracked_temp_bytes", way.tracked_temp_bytes)?;
-                sums.size(place(), "backward_temp_bytes", way.backward_temp_bytes)?;
-                saved_holds_output(place(), way.saved_bytes, stage.output_bytes)?;
+                is_plain(&place, &way.name)?;
+                let times = [("forward_s", way.forward_s), ("backward_s", way.backward_s)];
+                let sizes = [
+                    ("saved_bytes", way.saved_bytes),
+                    ("tracked_temp_bytes", way.tracked_temp_bytes),
+                    ("backward_temp_bytes", way.backward_temp_bytes),
+                ];
+                sums.add(&place, &times, &sizes)?;
+                saved_holds_output(&place, way.saved_bytes, stage.output_bytes)?;
             }
         }
-        sums.time(Place::Loss, "forward_s", self.loss.forward_s)?;
-        sums.time(Place::Loss, "backward_s", self.loss.backward_s)?;
-        sums.size(
-            Place::Loss,
-            "forward_temp_bytes",
-            self.loss.forward_temp_bytes,
+        let (loss, optimizer) = (&self.loss, &self.optimizer);
+        let times = [
+            ("forward_s", loss.forward_s),
+            ("backward_s", loss.backward_s),
+        ];
+        let sizes = [
+            ("forward_temp_bytes", loss.forward_temp_bytes),
+            ("backward_temp_bytes", loss.backward_temp_bytes),
+        ];
+        sums.add(&|| Place::Loss, &times, &sizes)?;
+        let sizes = [
+            ("temp_bytes", optimizer.temp_bytes),
+            ("state_bytes", optimizer.state_bytes),
+        ];
+        sums.add(
+            &|| Place::Optimizer,
+            &[("step_s", optimizer.step_s)],
+            &sizes,
         )?;
-        sums.size(
-            Place::Loss,
-            "backward_temp_bytes",
-            self.loss.backward_temp_bytes,
-        )?;
-        sums.time(Place::Optimizer, "step_s", self.optimizer.step_s)?;
-        sums.size(Place::Optimizer, "temp_bytes", self.optimizer.temp_bytes)?;
-        sums.size(Place::Optimizer, "state_bytes", self.optimizer.state_bytes)?;
         if sums.bytes > Bytes(MOST_BYTES) {
             return Err(ChainError::TooLarge);
         }
@@ -177,51 +194,55 @@ struct Sums {
 }
 
 impl Sums {
-    fn size(&mut self, place: Place, field: &'static str, value: Bytes) -> Result<(), ChainError> {
-        if value.0 > MOST_BYTES {
-            return Err(ChainError::Size {
-                place,
-                field,
-                value: value.0.to_string(),
-            });
-        }
-        self.bytes += value;
-        Ok(())
-    }
-
-    fn time(
+    /// Checks and adds up the times and sizes of a place.
+    fn add(
         &mut self,
-        place: Place,
-        field: &'static str,
-        value: Seconds,
+        place: &dyn Fn() -> Place,
+        times: &[(&'static str, Seconds)],
+        sizes: &[(&'static str, Bytes)],
     ) -> Result<(), ChainError> {
-        if !value.0.is_finite() || value.0 < 0.0 {
-            return Err(ChainError::Time {
-                place,
-                field,
-                value: value.0,
-            });
+        for &(field, value) in times {
+            if !value.0.is_finite() || value.0 < 0.0 {
+                return Err(ChainError::Time {
+                    place: place(),
+                    field,
+                    value: value.0,
+                });
+            }
+            self.seconds += value;
         }
-        self.seconds += value;
+        for &(field, value) in sizes {
+            if value.0 > MOST_BYTES {
+                return Err(ChainError::Size {
+                    place: place(),
+                    field,
+                    value,
+                });
+            }
+            self.bytes += value;
+        }
         Ok(())
     }
 }
 
-fn is_plain(place: Place, name: &str) -> Result<(), ChainError> {
+fn is_plain(place: &dyn Fn() -> Place, name: &str) -> Result<(), ChainError> {
     match name.chars().any(char::is_control) {
-        true => Err(ChainError::Name { place }),
+        true => Err(ChainError::Name { place: place() }),
         false => Ok(()),
     }
 }
 
-fn saved_holds_output(place: Place, saved: Bytes, output: Bytes) -> Result<(), ChainError> {
-    if saved < output {
-        Err(ChainError::SavedBelowOutput {
-            place,
+fn saved_holds_output(
+    place: &dyn Fn() -> Place,
+    saved: Bytes,
+    output: Bytes,
+) -> Result<(), ChainError> {
+    match saved < output {
+        true => Err(ChainError::SavedBelowOutput {
+            place: place(),
             saved,
             output,
-        })
-    } else {
-        Ok(())
+        }),
+        false => Ok(()),
     }
 }

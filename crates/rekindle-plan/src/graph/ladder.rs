@@ -96,8 +96,6 @@ impl Ladder<'_> {
             .collect();
         let outlines = [self.recorded].into_iter().chain(from).chain(&staged);
         let outlines: Vec<&Found> = outlines.collect();
-        Search::new(self.graph, self.index, effort)
-            .with_host(self.host_room)
-            .within(budget, &outlines)
+        Search::new(self.graph, self.index, effort, self.host_room).within(budget, &outlines)
     }
 }

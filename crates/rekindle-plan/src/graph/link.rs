@@ -16,7 +16,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, GraphError, Operation, OperationId, Tensor, TensorId};
+use super::{Graph, GraphError, Operation, OperationId, Tensor, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
@@ -78,16 +78,6 @@ pub struct OnDevice {
     /// Its time; `null` where none fits the budget.
     #[serde(rename = "step_s")]
     pub time: Option<Seconds>,
-}
-
-/// What an operation of a graph does with a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transfer {
-    /// Copies a tensor to the host.
-    Offload,
-    /// Makes a tensor from its copy on the host.
-    Fetch,
 }
 
 impl Graph {
@@ -162,19 +152,6 @@ impl Graph {
         });
         let tensors: Vec<TensorId> = tensors.collect();
         Ok((self.with_transfers(&tensors, link)?, tensors))
-    }
-
-    /// The operation that makes each tensor which can be transferred.
-    pub(super) fn transferable(&self) -> Vec<Option<OperationId>> {
-        let mut makers = vec![None; self.tensors.len()];
-        for (id, operation) in self.operation_ids().zip(&self.operations) {
-            if !operation.view && operation.updates.is_none() && operation.transfer.is_none() {
-                for output in &operation.outputs {
-                    makers[output.index()] = Some(id);
-                }
-            }
-        }
-        makers
     }
 }
 

@@ -1,100 +1,18 @@
 //! The door to the planners of graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
 use super::borders::{Border, borders_of};
+use super::error::GraphPlanError;
 use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
 use super::link::{self, Link, OnDevice};
+use super::request::{GraphPlanner, GraphRequest};
 use super::staged::AllStaged;
 use super::stages::{Crossing, Stages};
-use super::{Graph, GraphError, OperationId, Program, ProgramError, Simulated, TensorId};
+use super::{Graph, OperationId, Program, Simulated, TensorId};
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
 use crate::schedule::Schedule;
-
-/// The planners of graphs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GraphPlanner {
-    /// Every operation once, in recorded order.
-    None,
-    /// So many segments of equally many stages; without a number the fastest that fit.
-    Uniform(Option<usize>),
-    /// About sqrt(n) segments of stages, cut by bytes.
-    Sqrt,
-    /// The best single-level cut between stages, into so many segments where there is a number.
-    Segments(Option<usize>),
-    /// Binomial schedules over stages.
-    Revolve,
-    /// The best persistent schedule over stages.
-    Optimal,
-    /// Single operations, stages or not.
-    Graph,
-    /// `none` if it fits, else the faster of `optimal` and `graph`.
-    #[default]
-    Auto,
-}
-
-impl GraphPlanner {
-    /// The name, in lower case, without the number of segments.
-    pub fn name(self) -> &'static str {
-        match self {
-            GraphPlanner::None => "none",
-            GraphPlanner::Uniform(_) => "uniform",
-            GraphPlanner::Sqrt => "sqrt",
-            GraphPlanner::Segments(_) => "segments",
-            GraphPlanner::Revolve => "revolve",
-            GraphPlanner::Optimal => "optimal",
-            GraphPlanner::Graph => "graph",
-            GraphPlanner::Auto => "auto",
-        }
-    }
-}
-
-impl fmt::Display for GraphPlanner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// What to plan for.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GraphRequest {
-    /// The most bytes at any moment, everything counted; `None` for no limit.
-    pub budget: Option<Bytes>,
-    /// Which planner.
-    pub planner: GraphPlanner,
-    /// Into how many slots `optimal` cuts the memory; as [`PlanRequest::slots`](crate::PlanRequest::slots).
-    pub slots: usize,
-    /// The link to host memory, for the planners `graph` and `auto`; `None` where tensors stay on the device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<Link>,
-}
-
-impl GraphRequest {
-    /// The fastest program within a budget.
-    pub fn within(budget: Bytes) -> GraphRequest {
-        GraphRequest {
-            budget: Some(budget),
-            ..GraphRequest::default()
-        }
-    }
-}
-
-impl Default for GraphRequest {
-    fn default() -> GraphRequest {
-        GraphRequest {
-            budget: None,
-            planner: GraphPlanner::Auto,
-            slots: crate::PlanRequest::SLOTS,
-            link: None,
-        }
-    }
-}
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,49 +80,6 @@ impl GraphPlan {
             ..finish(GraphPlanner::Graph, found, None)
         })
     }
-}
-
-/// Why there is no plan.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum GraphPlanError {
-    /// No program that was found fits the budget.
-    #[error(
-        "no {planner} program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({smallest})",
-        budget.0, smallest.0
-    )]
-    Infeasible {
-        /// The planner that was asked.
-        planner: GraphPlanner,
-        /// The budget.
-        budget: Bytes,
-        /// The smallest peak that the planner found.
-        smallest: Bytes,
-    },
-    /// A schedule was made for another number of stages.
-    #[error("the schedule is for {of_schedule} stages, the recorded step has {of_graph}")]
-    Stages {
-        /// What it was made for.
-        of_schedule: usize,
-        /// What there is.
-        of_graph: usize,
-    },
-    /// A program holds more on the host than it may.
-    #[error("the plan holds {takes} in host memory, where it may hold {host}")]
-    Host {
-        /// What it holds.
-        takes: Bytes,
-        /// What it may.
-        host: Bytes,
-    },
-    /// The graph breaks a rule.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// The planners of chains refuse the request or the sizes.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// A program breaks a rule: a planner is wrong.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
 }
 
 /// Makes a plan.

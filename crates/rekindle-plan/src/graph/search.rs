@@ -91,19 +91,20 @@ pub(crate) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(graph: &'a Graph, index: &'a Index, effort: Effort) -> Search<'a> {
+    /// A search with so much room for copies on the host.
+    pub(crate) fn new(
+        graph: &'a Graph,
+        index: &'a Index,
+        effort: Effort,
+        host_room: Bytes,
+    ) -> Search<'a> {
         Search {
             graph,
             index,
             effort,
-            host_room: Bytes::ZERO,
+            host_room,
             random: Random(0x9E37_79B9_7F4A_7C15),
         }
-    }
-
-    /// With so much room for copies on the host.
-    pub(crate) fn with_host(self, host_room: Bytes) -> Search<'a> {
-        Search { host_room, ..self }
     }
 
     /// The best program found within a budget.
@@ -117,12 +118,7 @@ impl<'a> Search<'a> {
             if outline.peak() <= budget {
                 keep_better(&mut best, (*outline).clone());
             }
-            for scoring in SCORINGS {
-                let tried = Keys {
-                    outline: self.outline(outline),
-                    scoring,
-                    bias: Vec::new(),
-                };
+            for tried in self.fixed(outline) {
                 if let Some(found) = self.walk(&tried, budget)
                     && best.as_ref().is_none_or(|best| found.beats(best))
                 {
@@ -159,19 +155,17 @@ impl<'a> Search<'a> {
         if let Some(found) = self.exact(budget) {
             return Some(found);
         }
-        for outline in outlines {
-            for scoring in SCORINGS {
-                let keys = Keys {
-                    outline: self.outline(outline),
-                    scoring,
-                    bias: Vec::new(),
-                };
-                if let Some(found) = self.walk(&keys, budget) {
-                    return Some(found);
-                }
-            }
-        }
-        None
+        let fixed: Vec<Keys> = outlines.iter().flat_map(|one| self.fixed(one)).collect();
+        fixed.iter().find_map(|keys| self.walk(keys, budget))
+    }
+
+    /// What an outline is walked with first.
+    fn fixed(&self, outline: &Found) -> [Keys; SCORINGS.len()] {
+        SCORINGS.map(|scoring| Keys {
+            outline: self.outline(outline),
+            scoring,
+            bias: Vec::new(),
+        })
     }
 
     /// The operations of a program without its transfers, which walks choose.

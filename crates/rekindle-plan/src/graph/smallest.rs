@@ -32,7 +32,7 @@ pub(crate) fn smallest(
         .clone();
     let floor = floor(graph, index);
     let mut low = floor;
-    let mut halving = Search::new(graph, index, Effort::WHOLE).with_host(host_room);
+    let mut halving = Search::new(graph, index, Effort::WHOLE, host_room);
     for _ in 0..HALVINGS {
         if low >= best.peak() {
             break;
@@ -48,15 +48,11 @@ pub(crate) fn smallest(
             break;
         }
         let less = Bytes(((best.peak() - graph.fixed_bytes).0 as f64 * DESCENT) as u64 + 1);
-        let search = Search::new(
-            graph,
-            index,
-            Effort {
-                work: Effort::WHOLE.work / MOST_DESCENTS,
-                ..Effort::WHOLE
-            },
-        )
-        .with_host(host_room);
+        let effort = Effort {
+            work: Effort::WHOLE.work / MOST_DESCENTS,
+            ..Effort::WHOLE
+        };
+        let search = Search::new(graph, index, effort, host_room);
         match search.within(best.peak() - less, &with(outlines, &best)) {
             Some(found) => best = found,
             None => break,

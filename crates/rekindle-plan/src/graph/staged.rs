@@ -9,10 +9,12 @@
 //! made again where it is wanted.
 
 use super::borders::Border;
+use super::error::GraphPlanError;
 use super::found::Found;
 use super::index::Index;
+use super::request::GraphPlanner;
 use super::stages::{Crossing, Stages};
-use super::{Graph, GraphPlanError, GraphPlanner, ProgramError};
+use super::{Graph, ProgramError};
 use crate::bytes::Bytes;
 use crate::planner::{self, PlanError, PlannerKind};
 use crate::schedule::Schedule;

@@ -27,13 +27,10 @@ mod cut;
 
 use std::ops::Range;
 
-use super::borders::Border;
-use super::index::Index;
 use super::{Graph, OperationId, Program, ProgramError};
 use crate::action::{Action, StageId};
 use crate::chain::Chain;
 use crate::schedule::Schedule;
-use cut::Cut;
 
 /// What becomes of a storage that crosses more than one border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,21 +53,6 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Cuts a graph that breaks no rule at borders; without any, the whole forward pass is one stage.
-    pub fn new(graph: &Graph, borders: &[Border], crossing: Crossing) -> Stages {
-        Stages::of(graph, &Index::new(graph), borders, crossing)
-    }
-
-    pub(crate) fn of(
-        graph: &Graph,
-        index: &Index,
-        borders: &[Border],
-        crossing: Crossing,
-    ) -> Stages {
-        let cut = Cut::new(graph, index, borders, crossing);
-        cut.stages()
-    }
-
     /// What each stage costs.
     pub fn chain(&self) -> &Chain {
         &self.chain

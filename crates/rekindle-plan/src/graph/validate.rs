@@ -200,4 +200,17 @@ impl Graph {
         }
         Ok(())
     }
+
+    /// The operation that makes each tensor which can be transferred.
+    pub(super) fn transferable(&self) -> Vec<Option<OperationId>> {
+        let mut makers = vec![None; self.tensors.len()];
+        for (id, operation) in self.operation_ids().zip(&self.operations) {
+            if !operation.view && operation.updates.is_none() && operation.transfer.is_none() {
+                for output in &operation.outputs {
+                    makers[output.index()] = Some(id);
+                }
+            }
+        }
+        makers
+    }
 }

@@ -21,46 +21,20 @@
 //! What can never be made again (random draws, and what was made from lost ones) is not evicted while anything may
 //! still want it.
 //!
-//! `score.rs` has the scores, `room.rs` the storages and their eviction, `host.rs` what goes to the host instead of being
-//! dropped, `places.rs` the next uses.
+//! `state.rs` has what a walk knows, `score.rs` the scores, `room.rs` evictions, `host.rs` what goes to the host instead of
+//! being dropped, `places.rs` the next uses.
 //! Cost: O(log n) per run and eviction, times the size of the evicted neighbourhood, which is bounded.
 
 mod host;
 mod places;
 mod room;
 mod score;
+mod state;
 
-use std::collections::BinaryHeap;
-
-use super::index::Index;
-use super::{Graph, OperationId, TensorId};
-use host::Host;
-use places::Places;
-use room::{Entry, Storage};
-pub(crate) use score::Scoring;
+use super::{OperationId, TensorId};
 use score::Want;
-
-/// A walk that runs and looks at more operations than this per operation of the outline is given up.
-const MOST_WORK: usize = 400;
-/// Later than any place in an outline: the end, where the graph's outputs are wanted.
-const END: u32 = u32::MAX - 1;
-/// No storage.
-const NONE: u32 = u32::MAX;
-/// The storage of given tensors.
-const GIVEN: u32 = 0;
-
-/// The walk's task.
-pub(crate) struct Task<'a> {
-    pub(crate) graph: &'a Graph,
-    pub(crate) index: &'a Index,
-    /// The most bytes above the graph's fixed ones.
-    pub(crate) room: u64,
-    /// The most bytes of copies on the host.
-    pub(crate) host_room: u64,
-    pub(crate) scoring: &'a Scoring,
-    /// A factor on the score of each tensor's storage, by its first tensor; empty for none.
-    pub(crate) bias: &'a [f64],
-}
+use state::{END, GIVEN, NONE, Walk};
+pub(crate) use state::{Scoring, Task};
 
 impl Task<'_> {
     /// The operations to run, or `None` where the walk finds no way within the room; and the work
@@ -73,72 +47,7 @@ impl Task<'_> {
     }
 }
 
-struct Walk<'a> {
-    task: &'a Task<'a>,
-    graph: &'a Graph,
-    index: &'a Index,
-    /// The place in the outline.
-    now: u32,
-    /// The length of the outline.
-    length: u32,
-    uses: Places,
-    makes: Places,
-    storages: Vec<Storage>,
-    of: Vec<u32>,
-    used: u64,
-    ran: Vec<bool>,
-    /// How many pending operations read each tensor.
-    pins: Vec<u32>,
-    queue: BinaryHeap<Entry>,
-    runs: Vec<OperationId>,
-    host: Host,
-    work: usize,
-    most_work: usize,
-    /// Marks of the current traversal, by operation.
-    seen: Vec<u32>,
-    traversal: u32,
-}
-
-impl<'a> Walk<'a> {
-    fn new(task: &'a Task<'a>, outline: &[OperationId]) -> Walk<'a> {
-        let graph = task.graph;
-        let places = || outline.iter().zip(0_u32..);
-        let reads = places().flat_map(|(id, place)| {
-            let inputs = graph.operation(*id).inputs.iter();
-            inputs.map(move |input| (input.index(), place))
-        });
-        let given = |tensor: &super::Tensor| if tensor.given { GIVEN } else { NONE };
-        Walk {
-            task,
-            graph,
-            index: task.index,
-            now: 0,
-            length: outline.len() as u32,
-            uses: Places::new(graph.tensors.len(), reads),
-            makes: Places::new(
-                graph.operations.len(),
-                places().map(|(id, place)| (id.index(), place)),
-            ),
-            storages: vec![Storage {
-                bytes: 0,
-                tensors: Vec::new(),
-                born: 0,
-                alive: true,
-            }],
-            of: graph.tensors.iter().map(given).collect(),
-            used: 0,
-            ran: vec![false; graph.operations.len()],
-            pins: vec![0; graph.tensors.len()],
-            queue: BinaryHeap::new(),
-            runs: Vec::with_capacity(outline.len()),
-            host: Host::default(),
-            work: 0,
-            most_work: MOST_WORK * outline.len().max(16),
-            seen: vec![0; graph.operations.len()],
-            traversal: 0,
-        }
-    }
-
+impl Walk<'_> {
     /// Runs what every operation of the outline is for, and at the end what the graph's outputs lack.
     fn follow(&mut self, outline: &[OperationId]) -> Option<()> {
         for (place, &id) in outline.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! What a segment of a single-level schedule takes, and the best cuts within a budget.
 //!
-//! Let W(s,e) be the peak of segment s..e-1 without stored boundaries: the untracked sweep through it, its recording and
+//! Let W(s,e) be the peak of segment s..e-1 without stored boundaries: its untracked forwards, its recording and
 //! its backward, with gradients growing; and B(s) the sum of the boundaries that are stored while it runs, its own
 //! included. A cut is feasible when B(s) + W(s,e) <= budget for every segment. Smaller B is always better, so
 //! ```text
@@ -43,7 +43,7 @@ struct Cut {
 #[derive(Default)]
 struct Peaks {
     /// Of the untracked forwards.
-    sweep: u64,
+    forward: u64,
     /// Of the tracked forwards and of the backwards, the X of all stages before counted in.
     recording: u64,
     backward: u64,
@@ -128,10 +128,10 @@ impl Cuts {
         let mut here: Vec<Cut> = Vec::new();
         let mut peaks = Peaks::default();
         for s in (0..e).rev() {
-            let sweep = peaks.sweep.max(self.terms.forward_peak(s, true));
+            let forward = peaks.forward.max(self.terms.forward_peak(s, true));
             self.include(&mut peaks, s);
             let recording = peaks.recording + self.terms.later_grads[e - 1] + self.terms.y[e];
-            let peak = sweep.max(recording.max(peaks.backward) - self.saved[s]);
+            let peak = forward.max(recording.max(peaks.backward) - self.saved[s]);
             if peak > room {
                 break;
             }
@@ -156,7 +156,7 @@ impl Cuts {
         let grads = self.terms.later_grads[s] + self.terms.nodes[s].grad;
         let backward = grads + self.terms.y[s] + self.terms.y[s + 1] + way.backward_temp;
         let saved = self.saved[s + 1];
-        peaks.sweep = peaks.sweep.max(self.terms.forward_peak(s, false));
+        peaks.forward = peaks.forward.max(self.terms.forward_peak(s, false));
         peaks.recording = peaks.recording.max(saved + way.tracked_temp);
         peaks.backward = peaks.backward.max(saved + backward);
     }

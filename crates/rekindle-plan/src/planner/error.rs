@@ -135,19 +135,3 @@ fn several(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {what}{plural}")
 }
-
-/// Refuses a chain of more than `most` stages.
-pub(super) fn check_length(
-    planner: PlannerKind,
-    stages: usize,
-    most: usize,
-) -> Result<(), PlanError> {
-    if stages > most {
-        return Err(PlanError::TooManyStages {
-            planner,
-            stages,
-            most,
-        });
-    }
-    Ok(())
-}

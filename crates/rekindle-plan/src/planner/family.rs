@@ -7,16 +7,17 @@
 
 use rayon::prelude::*;
 
-use super::candidate::{Candidate, useful};
-use super::error::check_length;
 use super::kind::PlannerKind;
+use super::length::{MOST_STAGES, check_length};
 use super::revolve::can_revolve;
 use super::source::Source;
-use super::{MOST_STAGES, PlanError, none, revolve, sqrt, uniform};
+use super::{PlanError, none, revolve, sqrt, uniform};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
+use crate::plan::{Plan, keep_useful};
 use crate::schedule::Schedule;
-use crate::simulator::cost;
+use crate::seconds::Seconds;
+use crate::simulator::simulate;
 
 /// Up to so many numbers are all tried.
 const ALL_NUMBERS: usize = 1_000;
@@ -29,7 +30,7 @@ pub(crate) struct Family<'a> {
     chain: &'a Chain,
     kind: PlannerKind,
     /// The number, peak and time of each.
-    members: Vec<(usize, Bytes, f64)>,
+    members: Vec<(usize, Bytes, Seconds)>,
 }
 
 impl<'a> Family<'a> {
@@ -54,8 +55,8 @@ impl<'a> Family<'a> {
             check_length(kind, stages, MOST_STAGES)?;
         }
         let member = |&number: &usize| {
-            let (peak, time) = cost(chain, &schedule(chain, kind, number)?)?;
-            Ok((number, peak, time.0))
+            let run = simulate(chain, &schedule(chain, kind, number)?)?;
+            Ok((number, run.peak, run.time))
         };
         let members: Result<_, PlanError> = numbers.par_iter().map(member).collect();
         Ok(Family {
@@ -66,10 +67,10 @@ impl<'a> Family<'a> {
     }
 
     /// The fastest that fits; of equally fast ones the smallest.
-    pub(crate) fn within(&self, budget: Bytes) -> Result<Option<Candidate>, PlanError> {
+    pub(crate) fn within(&self, budget: Bytes) -> Result<Option<Plan>, PlanError> {
         let fitting = self.members.iter().filter(|(_, peak, _)| *peak <= budget);
-        let fastest = fitting.min_by(|a, b| a.2.total_cmp(&b.2).then(a.1.cmp(&b.1)));
-        fastest.map(|member| self.candidate(member.0)).transpose()
+        let fastest = fitting.min_by(|a, b| a.2.0.total_cmp(&b.2.0).then(a.1.cmp(&b.1)));
+        fastest.map(|member| self.plan(member.0)).transpose()
     }
 
     /// The smallest peak of all.
@@ -79,15 +80,8 @@ impl<'a> Family<'a> {
     }
 
     /// The useful ones, from the smallest peak to the largest; evenly chosen where all would take too much memory.
-    pub(crate) fn frontier(mut self) -> Result<Vec<Candidate>, PlanError> {
-        self.members
-            .sort_by(|a, b| a.1.cmp(&b.1).then(a.2.total_cmp(&b.2)));
-        let mut least = f64::INFINITY;
-        self.members.retain(|&(_, _, time)| {
-            let faster = time < least;
-            least = least.min(time);
-            faster
-        });
+    pub(crate) fn frontier(mut self) -> Result<Vec<Plan>, PlanError> {
+        keep_useful(&mut self.members, |&(_, peak, time)| (peak, time));
         let most = (MOST_ACTIONS_TOGETHER / (4 * self.chain.stages.len())).max(2);
         let count = self.members.len();
         let chosen: Vec<usize> = if count <= most {
@@ -95,21 +89,20 @@ impl<'a> Family<'a> {
         } else {
             (0..most).map(|i| i * (count - 1) / (most - 1)).collect()
         };
-        let found: Result<Vec<Candidate>, PlanError> = chosen
-            .into_iter()
-            .map(|index| self.candidate(self.members[index].0))
-            .collect();
-        Ok(useful(found?))
+        let chosen = chosen.into_iter();
+        chosen
+            .map(|index| self.plan(self.members[index].0))
+            .collect()
     }
 
-    fn candidate(&self, number: usize) -> Result<Candidate, PlanError> {
+    fn plan(&self, number: usize) -> Result<Plan, PlanError> {
         let source = match self.kind {
             PlannerKind::Sqrt => Source::Sqrt,
             PlannerKind::Revolve => Source::Revolve { snapshots: number },
             _ => Source::Uniform { segments: number },
         };
         let schedule = schedule(self.chain, self.kind, number)?;
-        Candidate::new(self.chain, schedule, source)
+        Plan::new(self.chain, self.kind, schedule, source)
     }
 }
 

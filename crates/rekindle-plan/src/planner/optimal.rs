@@ -17,56 +17,49 @@
 //!
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes, with less than that in practice, see `table.rs`.
 
-mod costs;
 mod grid;
-mod mark;
-mod outline;
-mod row;
 mod table;
-mod tile;
 
 use grid::Grid;
 use rayon::prelude::*;
-use row::WIDEST;
 use table::{Step, Table};
 
-use super::candidate::{Candidate, useful};
-use super::error::check_length;
+use super::PlanError;
 use super::kind::PlannerKind;
+use super::length::{MOST_STAGES_OF_WINDOWS, check_length};
 use super::persistent::{Choice, emit};
 use super::single_levels::SingleLevels;
 use super::smallest_peak::SmallestPeaks;
 use super::source::{Slots, Source};
 use super::terms::Terms;
-use super::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
+use crate::plan::{Plan, keep_useful};
+
+const KIND: PlannerKind = PlannerKind::Optimal;
+
+/// The simulator's sums are rounded, those of the table are not.
+const ROUNDED: f64 = 1.0 - 1e-9;
 
 /// Everything about a chain that does not depend on the budget.
 pub(crate) struct Optimal<'a> {
     chain: &'a Chain,
-    /// In units of `unit` bytes.
     terms: Terms,
     peaks: SmallestPeaks,
-    unit: u64,
     grid: Grid,
     /// The smallest budget, and its plan.
-    pub(crate) smallest: Candidate,
+    pub(crate) smallest: Plan,
     /// The fastest plan of all: nothing recomputed, every stage recorded in its fastest way.
-    fastest: Candidate,
+    fastest: Plan,
 }
 
 impl<'a> Optimal<'a> {
     pub(crate) fn new(chain: &'a Chain, slots: usize) -> Result<Optimal<'a>, PlanError> {
-        check_length(
-            PlannerKind::Optimal,
-            chain.stages.len(),
-            MOST_STAGES_OF_WINDOWS,
-        )?;
+        check_length(KIND, chain.stages.len(), MOST_STAGES_OF_WINDOWS)?;
         let terms = Terms::new(chain);
         let peaks = SmallestPeaks::new(&terms);
         let (peak, schedule) = peaks.whole(&terms, chain)?;
-        let smallest = Candidate::new(chain, schedule, Source::SmallestPeak)?;
+        let smallest = Plan::new(chain, KIND, schedule, Source::SmallestPeak)?;
         debug_assert_eq!(
             smallest.peak, peak,
             "the recurrence and the simulator disagree"
@@ -74,21 +67,10 @@ impl<'a> Optimal<'a> {
         let fastest = fastest(chain, &terms)?;
         let most = (fastest.peak - chain.resident_bytes()).0;
         let grid = Grid::new(&terms, most, slots);
-        // A need within a slot has 32 bits. That is enough for exact bytes up to some terabytes.
-        let unit = grid.width.div_ceil(WIDEST);
-        let (terms, peaks, grid) = if unit == 1 {
-            (terms, peaks, grid)
-        } else {
-            let terms = terms.in_units(unit);
-            let grid = Grid::new(&terms, most / unit, slots);
-            let peaks = SmallestPeaks::new(&terms);
-            (terms, peaks, grid)
-        };
         Ok(Optimal {
             chain,
             terms,
             peaks,
-            unit,
             grid,
             smallest,
             fastest,
@@ -96,7 +78,7 @@ impl<'a> Optimal<'a> {
     }
 
     /// The best plan within `budget`, everything counted; `None` below the smallest peak.
-    pub(crate) fn within(self, budget: Bytes) -> Result<Option<Candidate>, PlanError> {
+    pub(crate) fn within(self, budget: Bytes) -> Result<Option<Plan>, PlanError> {
         if budget < self.smallest.peak {
             return Ok(None);
         }
@@ -105,61 +87,64 @@ impl<'a> Optimal<'a> {
         }
         let mut best = self.smallest.clone();
         for single in SingleLevels::new(self.chain)?.within(budget)? {
-            best = best.or_faster(single);
+            best = best.or_faster(Plan {
+                planner: KIND,
+                ..single
+            });
         }
         let memory = (budget - self.chain.resident_bytes()).0;
         let optimizer = self.chain.optimizer.step_s.0;
         let table = self.table(memory);
-        let fits = |step: &Step| step.bytes <= memory / self.unit;
-        // The fastest first. Their times are known but for a rounding.
-        for step in table.steps().into_iter().rev().filter(fits) {
-            if step.at_least + optimizer > best.time {
+        // The fastest first.
+        for step in table
+            .steps()
+            .iter()
+            .rev()
+            .filter(|step| step.need <= memory)
+        {
+            if step.time * ROUNDED + optimizer > best.step.0 {
                 break;
             }
-            best = best.or_faster(self.candidate(&table, step)?);
+            best = best.or_faster(self.plan(&table, *step)?);
         }
         Ok(Some(best))
     }
 
     /// The useful plans, from the smallest peak to the largest: for every budget, the fastest of those that fit is as
     /// fast as what [`within`](Self::within) returns.
-    pub(crate) fn frontier(self) -> Result<Vec<Candidate>, PlanError> {
+    pub(crate) fn frontier(self) -> Result<Vec<Plan>, PlanError> {
         let table = self.table((self.fastest.peak - self.chain.resident_bytes()).0);
-        let mut found: Vec<Candidate> = table
+        let mut found: Vec<Plan> = table
             .steps()
-            .into_par_iter()
-            .map(|step| self.candidate(&table, step))
+            .par_iter()
+            .map(|step| self.plan(&table, *step))
             .collect::<Result<_, _>>()?;
         drop(table);
-        found.extend(SingleLevels::new(self.chain)?.frontier()?);
+        let single = SingleLevels::new(self.chain)?.frontier()?.into_iter();
+        found.extend(single.map(|single| Plan {
+            planner: KIND,
+            ..single
+        }));
         found.extend([self.smallest, self.fastest]);
-        Ok(useful(found))
+        keep_useful(&mut found, |plan| (plan.peak, plan.step));
+        Ok(found)
     }
 
     /// The table for so many bytes above what is always resident.
     fn table(&self, memory: u64) -> Table<'_> {
-        Table::solve(
-            &self.terms,
-            &self.peaks,
-            self.grid.width,
-            memory / self.unit,
-            self.smallest.time,
-        )
+        Table::solve(&self.terms, &self.peaks.windows, self.grid.width, memory)
     }
 
-    fn candidate(&self, table: &Table<'_>, step: Step) -> Result<Candidate, PlanError> {
+    fn plan(&self, table: &Table<'_>, step: Step) -> Result<Plan, PlanError> {
         let source = Source::Slots(Slots {
-            count: (step.bytes / self.grid.width) as usize + 1,
-            bytes: Bytes(self.grid.width * self.unit),
-            exact: self.grid.exact && self.unit == 1,
+            count: (step.need / self.grid.width) as usize + 1,
+            bytes: Bytes(self.grid.width),
+            exact: self.grid.exact,
         });
-        let found = Candidate::new(self.chain, table.schedule(step)?, source)?;
-        debug_assert!(
-            {
-                let need = self.chain.resident_bytes() + Bytes(step.bytes * self.unit);
-                let peak = need.max(self.chain.optimizer_peak());
-                found.peak == peak || (self.unit > 1 && found.peak < peak)
-            },
+        let found = Plan::new(self.chain, KIND, table.schedule(step)?, source)?;
+        debug_assert_eq!(
+            found.peak,
+            (self.chain.resident_bytes() + Bytes(step.need)).max(self.chain.optimizer_peak()),
             "the table and the simulator disagree"
         );
         Ok(found)
@@ -167,16 +152,13 @@ impl<'a> Optimal<'a> {
 }
 
 /// Every stage recorded in its fastest way; of equally fast ways, the one that makes the peak smaller.
-fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
+fn fastest(chain: &Chain, terms: &Terms) -> Result<Plan, PlanError> {
     let loss = terms.loss();
     let mut peak = terms.all(loss, loss, &terms.nodes[loss].ways[0]);
     let mut chosen = vec![0; loss];
     for s in (0..loss).rev() {
         let ways = &terms.nodes[s].ways;
-        let least = ways
-            .iter()
-            .map(|way| way.seconds)
-            .fold(f64::INFINITY, f64::min);
+        let least = terms.nodes[s].fastest();
         let peaks = ways
             .iter()
             .enumerate()
@@ -190,5 +172,5 @@ fn fastest(chain: &Chain, terms: &Terms) -> Result<Candidate, PlanError> {
         alternative: chosen[s],
         rest: (),
     })?;
-    Candidate::new(chain, schedule, Source::Fastest)
+    Plan::new(chain, KIND, schedule, Source::Fastest)
 }

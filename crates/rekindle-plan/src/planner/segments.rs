@@ -3,12 +3,12 @@
 //! Among all ways to cut the chain into segments of which all but the last are recomputed once, this takes the least
 //! time that fits, then the fewest segments; `cuts.rs` says how. Exact bytes, optimal among single-level schedules that
 //! record each stage in its default way. The question goes back to Chen et al. 2016 (arXiv 1604.06174), who answer it
-//! with a greedy sweep.
+//! with a greedy pass.
 
 use super::cuts::Cuts;
-use super::error::check_length;
 use super::kind::PlannerKind;
-use super::{MOST_STAGES, PlanError, single_level};
+use super::length::{MOST_STAGES, check_length};
+use super::{PlanError, single_level};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::schedule::Schedule;
@@ -39,7 +39,10 @@ pub fn segments(
 ///
 /// # Errors
 /// As [`segments`].
-pub fn smallest_segments_peak(chain: &Chain, count: Option<usize>) -> Result<Bytes, PlanError> {
+pub(crate) fn smallest_segments_peak(
+    chain: &Chain,
+    count: Option<usize>,
+) -> Result<Bytes, PlanError> {
     check(chain, count)?;
     let cuts = Cuts::new(chain);
     // `high` fits: nothing holds more than everything at once, which is below 2^62 in a validated chain.

@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use super::candidate::{Candidate, useful};
 use super::cuts::Cuts;
-use super::error::check_length;
 use super::kind::PlannerKind;
+use super::length::{MOST_STAGES, check_length};
 use super::source::Source;
-use super::{MOST_STAGES, PlanError, single_level};
+use super::{PlanError, single_level};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
+use crate::plan::{Plan, keep_useful};
 
 /// Chains of up to so many stages are searched to the byte: some 25 searches for each schedule.
 pub(crate) const MOST_STAGES_EXACT: usize = 300;
@@ -42,31 +42,30 @@ impl<'a> SingleLevels<'a> {
 
     /// The schedules that a budget may take, if any: the best for the budget itself or the next smaller one that is
     /// tried, and the best for the next larger one where it fits.
-    pub(crate) fn within(&self, budget: Bytes) -> Result<Vec<Candidate>, PlanError> {
+    pub(crate) fn within(&self, budget: Bytes) -> Result<Vec<Plan>, PlanError> {
         let rung = budget.0 / self.step;
         let above = (self.step > 1).then_some(rung + 1);
         let mut found = Vec::new();
         for rung in [Some(rung), above].into_iter().flatten() {
             if let Some(starts) = self.starts(rung) {
-                found.push(self.candidate(&starts)?);
+                found.push(self.plan(&starts)?);
             }
         }
-        found.retain(|candidate| candidate.peak <= budget);
+        found.retain(|plan: &Plan| plan.peak <= budget);
         Ok(found)
     }
 
     /// All of them, from the smallest peak to the largest.
-    pub(crate) fn frontier(&self) -> Result<Vec<Candidate>, PlanError> {
+    pub(crate) fn frontier(&self) -> Result<Vec<Plan>, PlanError> {
         let mut best = BTreeMap::new();
         let top = self.cuts.whole().0.div_ceil(self.step);
         let low = (0, self.visit(0, &mut best));
         let high = (top, self.visit(top, &mut best));
         self.between(low, high, &mut best);
-        let found: Result<Vec<Candidate>, PlanError> = best
-            .values()
-            .map(|(_, starts)| self.candidate(starts))
-            .collect();
-        Ok(useful(found?))
+        let plans = best.values().map(|(_, starts)| self.plan(starts));
+        let mut plans: Vec<Plan> = plans.collect::<Result<_, _>>()?;
+        keep_useful(&mut plans, |plan| (plan.peak, plan.step));
+        Ok(plans)
     }
 
     /// Visits the budgets between two wherever the answer changes; both are given with their answers.
@@ -95,8 +94,13 @@ impl<'a> SingleLevels<'a> {
         self.cuts.within(Bytes(budget), None)
     }
 
-    fn candidate(&self, starts: &[usize]) -> Result<Candidate, PlanError> {
+    fn plan(&self, starts: &[usize]) -> Result<Plan, PlanError> {
         let schedule = single_level(self.cuts.stages(), starts)?;
-        Candidate::new(self.chain, schedule, Source::Segments)
+        Plan::new(
+            self.chain,
+            PlannerKind::Segments,
+            schedule,
+            Source::Segments,
+        )
     }
 }

@@ -11,12 +11,12 @@
 
 use rayon::prelude::*;
 
-use super::error::check_length;
+use super::PlanError;
 use super::kind::PlannerKind;
+use super::length::{MOST_STAGES_OF_WINDOWS, check_length};
 use super::persistent::{Choice, emit};
 use super::terms::Terms;
 use super::windows::Windows;
-use super::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::schedule::Schedule;

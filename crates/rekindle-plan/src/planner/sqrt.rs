@@ -12,17 +12,6 @@ use super::{PlanError, single_level};
 use crate::chain::Chain;
 use crate::schedule::Schedule;
 
-/// The candidates: one schedule for each K from half to twice the square root of the number of stages.
-///
-/// # Errors
-/// The chain does not validate.
-pub fn sqrt(chain: &Chain) -> Result<Vec<Schedule>, PlanError> {
-    chain.validate()?;
-    counts(chain.stages.len())
-        .map(|segments| cut(chain, segments))
-        .collect()
-}
-
 /// The numbers of segments that are tried.
 pub(super) fn counts(stages: usize) -> RangeInclusive<usize> {
     let root = (stages as f64).sqrt();

@@ -40,6 +40,14 @@ pub(crate) struct Node {
     pub(crate) ways: Vec<Way>,
 }
 
+impl Node {
+    /// Least time of a tracked forward and its backward.
+    pub(crate) fn fastest(&self) -> f64 {
+        let ways = self.ways.iter().map(|way| way.seconds);
+        ways.fold(f64::INFINITY, f64::min)
+    }
+}
+
 /// A chain as the recurrences see it.
 pub(crate) struct Terms {
     /// Stages 0..L-1 and the loss.
@@ -98,36 +106,6 @@ impl Terms {
             nodes,
             x,
             y,
-            later_grads,
-        }
-    }
-
-    /// The same with all sizes in units of so many bytes, rounded up.
-    pub(crate) fn in_units(&self, unit: u64) -> Terms {
-        let all = |sizes: &[u64]| sizes.iter().map(|size| size.div_ceil(unit)).collect();
-        let mut nodes = self.nodes.clone();
-        for node in &mut nodes {
-            for size in [&mut node.output, &mut node.forward_temp, &mut node.grad] {
-                *size = size.div_ceil(unit);
-            }
-            for way in &mut node.ways {
-                for size in [
-                    &mut way.saved,
-                    &mut way.tracked_temp,
-                    &mut way.backward_temp,
-                ] {
-                    *size = size.div_ceil(unit);
-                }
-            }
-        }
-        let mut later_grads = vec![0; nodes.len()];
-        for t in (1..nodes.len()).rev() {
-            later_grads[t - 1] = later_grads[t] + nodes[t].grad;
-        }
-        Terms {
-            nodes,
-            x: all(&self.x),
-            y: all(&self.y),
             later_grads,
         }
     }

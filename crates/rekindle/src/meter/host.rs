@@ -1,9 +1,11 @@
 //! The process's own allocator as a meter.
 
 use rekindle_plan::Bytes;
-use thiserror::Error;
 
-use super::{Census, FailedAllocation, MemoryReading, Meter, PeakMemory, Phase, leftovers};
+use super::{
+    Census, Phase, leftovers,
+    reader::{FailedAllocation, MemoryReading, Meter, NotInstalled, PeakMemory},
+};
 
 /// Bytes of the smallest block that is told apart by its size: below are headers, names and lists.
 const COUNTED: usize = 256;
@@ -13,15 +15,6 @@ const COUNTED: usize = 256;
 /// Whatever the process allocates is counted, not only tensors: data sets, progress bars, and tests that run beside.
 #[derive(Debug, Clone, Copy)]
 pub struct HostMeter(());
-
-/// The process's allocator does not count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error(
-    "host memory cannot be measured: the counting allocator is not installed \
-     (put `#[global_allocator] static A: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;` \
-     into the program)"
-)]
-pub struct NotInstalled;
 
 impl HostMeter {
     /// A meter, if [`rekindle_alloc::CountingAllocator`] is the process's allocator.

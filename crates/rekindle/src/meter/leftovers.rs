@@ -17,7 +17,10 @@ use std::{
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{HostMeter, NotInstalled, Phase, PhaseChanges, phase};
+use super::{
+    phase::{self, Phase, PhaseChanges},
+    reader::NotInstalled,
+};
 
 /// Steps of one look: two that leave something, and one in which they may replace it.
 const STEPS: usize = 3;
@@ -51,7 +54,7 @@ pub struct Leftover {
 /// A look at what the steps of a training loop leave behind.
 ///
 /// One at a time in a process, and not while [blocks are counted](super::Meter::count_blocks) for something else. Phases are
-/// those that an executor or a recorded step with a [`HostMeter`] goes through, and those of the program's own
+/// those that an executor or a recorded step with a [`HostMeter`](super::HostMeter) goes through, and those of the program's own
 /// [`PhaseRecorder`](super::PhaseRecorder).
 ///
 /// ```
@@ -86,7 +89,9 @@ impl Leftovers {
     ///
     /// If the process's allocator does not count.
     pub fn start() -> Result<Self, NotInstalled> {
-        HostMeter::new()?;
+        if !rekindle_alloc::installed() {
+            return Err(NotInstalled);
+        }
         let mut borders = Vec::with_capacity(STEPS + 1);
         // Down to the nodes of a graph.
         rekindle_alloc::start_census(1);

@@ -1,13 +1,8 @@
-//! Memory and time of a training step, phase by phase.
+//! The phases of a training step, and what each changes.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Instant,
-};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-
-use super::{MemoryReading, Meter};
 
 /// A part of a training step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,69 +83,5 @@ impl ChangeCounter {
     pub(super) fn take(&self) -> PhaseChanges {
         let (_, changes) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(changes)
-    }
-}
-
-/// Memory at the end of a phase, its peaks during the phase, and the phase's time.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct PhaseReading {
-    /// The phase.
-    pub phase: Phase,
-    /// Time of the phase, queued work included.
-    pub seconds_s: f64,
-    /// The memory.
-    #[serde(flatten)]
-    pub memory: MemoryReading,
-}
-
-/// Takes a reading at the end of each phase. Without a meter it takes none.
-pub struct PhaseRecorder<'a> {
-    meter: Option<&'a dyn Meter>,
-    started: Instant,
-    readings: Vec<PhaseReading>,
-}
-
-impl<'a> PhaseRecorder<'a> {
-    /// Starts the first phase.
-    #[must_use]
-    pub fn start(meter: Option<&'a dyn Meter>) -> Self {
-        if let Some(meter) = meter {
-            meter.end_phase(None);
-            meter.start_interval();
-        }
-        Self {
-            meter,
-            started: Instant::now(),
-            readings: Vec::new(),
-        }
-    }
-
-    /// Ends a phase and starts the next one.
-    pub fn end(&mut self, phase: Phase) {
-        if let Some(meter) = self.meter {
-            let memory = meter.read();
-            self.readings.push(PhaseReading {
-                phase,
-                seconds_s: self.started.elapsed().as_secs_f64(),
-                memory,
-            });
-            meter.end_phase(Some(phase));
-            meter.start_interval();
-            self.started = Instant::now();
-        }
-    }
-
-    /// Notes the bytes in use within a phase.
-    pub fn sample(&self) {
-        if let Some(meter) = self.meter {
-            meter.sample();
-        }
-    }
-
-    /// The readings so far.
-    #[must_use]
-    pub fn finish(self) -> Vec<PhaseReading> {
-        self.readings
     }
 }

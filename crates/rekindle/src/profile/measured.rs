@@ -2,7 +2,7 @@
 
 use rekindle_plan::{
     Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Seconds, Stage, Violation,
-    frontier, plan, simulate,
+    frontier, keep_useful, plan, simulate,
 };
 
 use crate::executor::{OutputBorder, Program};
@@ -226,22 +226,6 @@ impl Measured {
         keep_useful(&mut plans, |plan| (plan.peak, plan.step));
         Ok(plans)
     }
-}
-
-/// Keeps the plans that no other one beats in peak and time: from the smallest peak to the largest, each faster than the
-/// one before it.
-pub fn keep_useful<P>(plans: &mut Vec<P>, cost: impl Fn(&P) -> (Bytes, Seconds)) {
-    plans.sort_by(|a, b| {
-        let ((a_peak, a_step), (b_peak, b_step)) = (cost(a), cost(b));
-        a_peak.cmp(&b_peak).then(a_step.0.total_cmp(&b_step.0))
-    });
-    let mut fastest = f64::INFINITY;
-    plans.retain(|plan| {
-        let (_, step) = cost(plan);
-        let faster = step.0 < fastest;
-        fastest = fastest.min(step.0);
-        faster
-    });
 }
 
 /// Moves a stage's output from what its graph keeps to what its own forward and backward take for a while.

@@ -1,16 +1,16 @@
 //! Why a step cannot be recorded or run, and what to change.
 
-use std::fmt;
+use std::{convert::Infallible, fmt};
 
 use burn_ir::OperationIr;
 use rekindle_plan::{Bytes, graph::GraphPlanError};
 use thiserror::Error;
 
-use super::{operation::name_of, recording::Recording, update::Update};
+use super::{operation::name_of, update::Update};
 use crate::{
-    device_errors,
-    meter::{FailedAllocation, Meter, NotInstalled},
+    meter::{FailedAllocation, NotInstalled},
     reduce::ReduceError,
+    size::SizeError,
 };
 
 /// What a panic says where a tensor of another device came into the step.
@@ -121,15 +121,8 @@ pub enum RecordError {
     #[error("{0}")]
     Plan(Box<GraphPlanError>),
     /// A budget that is no size.
-    #[error(
-        "`{text}` is not a budget: {problem}. Write `512MiB`, `2GiB`, `1.5GB`, or `60%` of the plain step's peak"
-    )]
-    Size {
-        /// What was written.
-        text: String,
-        /// What is wrong with it.
-        problem: String,
-    },
+    #[error("this is not a budget: {0}")]
+    Size(#[from] SizeError),
     /// The model that is run lacks a parameter that was recorded.
     #[error("the model has no parameter `{path}`: it is not the one that was recorded")]
     Parameter {
@@ -218,6 +211,13 @@ impl From<GraphPlanError> for RecordError {
     }
 }
 
+/// Of sizes that are sizes already.
+impl From<Infallible> for RecordError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
 /// The message: `main` prints errors so.
 impl fmt::Debug for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -226,23 +226,6 @@ impl fmt::Debug for RecordError {
 }
 
 impl RecordError {
-    /// What the device has refused since this was last asked for: numbers that were to be computed are not there. Queued
-    /// work is done.
-    pub(super) fn of_device(recording: &Recording, meter: &dyn Meter) -> Result<(), Self> {
-        let Some(refusal) = device_errors::take() else {
-            return Ok(());
-        };
-        match meter.largest_buffer().zip(recording.largest()) {
-            Some((limit, (tensor, bytes))) if bytes > limit => Err(Self::TensorTooLarge {
-                tensor: recording.describe(tensor),
-                bytes,
-                limit,
-                refusal,
-            }),
-            _ => Err(Self::Device(refusal)),
-        }
-    }
-
     /// What a panic of the step, or of burn below it, means.
     pub(super) fn of_panic(panic: &str, last: Option<&OperationIr>) -> Self {
         let after = match last {

@@ -1,6 +1,6 @@
 //! A step that ranks share: its gradients are summed over them while its backward pass runs.
 //!
-//! Gradients go into *buckets* ([`agreement`](super::agreement)): one operation of the network for many small gradients,
+//! Gradients go into *buckets* ([`buckets`](super::buckets)): one operation of the network for many small gradients,
 //! and many operations for a large model, so that the first run while the last gradients are still computed (Li et al.,
 //! "PyTorch Distributed", VLDB 2020, section 3.2). A bucket holds
 //!
@@ -28,8 +28,9 @@ use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
-    agreement::{Bucket, Parameters, Ranks, failures},
+    buckets::{Bucket, Parameters},
     rank::of_rank,
+    ranks::{Ranks, failures},
     recording::Recording,
 };
 use crate::reduce::{Clock, Pending, ReduceError};

@@ -15,9 +15,10 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    agreement::{BUCKET_BYTES, Ranks, VALUE},
+    buckets::{BUCKET_BYTES, VALUE},
     exchange::Exchange,
     rank::of_rank,
+    ranks::Ranks,
     recording::Recording,
 };
 use crate::reduce::{ReduceError, Reducer, Rehearsal};

@@ -13,10 +13,10 @@ use burn::{
 
 use super::{
     bridge::Interpreter,
+    leaf::Leaf,
     optimizer::Optimizer,
     rank::of_rank,
     recording::{Parameter, Recording},
-    update::Leaf,
 };
 use crate::reduce::{ReduceError, Shards, SharedReading};
 

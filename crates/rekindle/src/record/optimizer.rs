@@ -9,7 +9,7 @@ use burn::{
 };
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
-use super::update::{Leaf, Update, UpdateCosts};
+use super::{leaf::Leaf, update::Update, update_costs::UpdateCosts};
 use crate::{meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients: what [`with_optimizer`](super::Recorded::with_optimizer) measures.

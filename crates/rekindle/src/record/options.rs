@@ -10,10 +10,11 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    agreement::staging,
+    buckets::staging,
     recording::Recording,
     room::Room,
-    update::{EitherUpdate, Update, UpdateCosts},
+    update::Update,
+    update_costs::{EitherUpdate, UpdateCosts},
     wanted::{PlanElsewhere, Wanted},
 };
 use crate::{

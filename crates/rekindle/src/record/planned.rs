@@ -4,8 +4,8 @@ use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
-    Bytes, Schedule, Seconds,
-    graph::{Graph, GraphPlanner, Span, Timetable},
+    Bytes, Schedule,
+    graph::{Graph, Span, Timetable},
 };
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     options::Planning,
     program::Prepared,
     recording::Recording,
-    step_plan::Offload,
+    step_plan::StepPlan,
 };
 use crate::meter::Meter;
 
@@ -32,7 +32,8 @@ pub(super) struct Measured<A> {
 pub(super) struct Planned<A> {
     pub(super) measured: Rc<Measured<A>>,
     pub(super) prepared: Prepared,
-    pub(super) planner: GraphPlanner,
+    /// In numbers, without the exchange.
+    pub(super) numbers: StepPlan,
     /// The schedule over stages that the program comes from, where it comes from one.
     pub(super) schedule: Option<Schedule>,
     /// The program in passes of stages.
@@ -46,14 +47,6 @@ pub(super) struct Planned<A> {
     /// Counted, but no live buffers: the driver's context, and what pools add.
     pub(super) beside: Bytes,
     pub(super) optimizer_state: Bytes,
-    pub(super) predicted_peak: Bytes,
-    pub(super) predicted_time: Seconds,
-    /// Operations that run again.
-    pub(super) repeated: usize,
-    /// What goes to the host's memory, where there is a link to it.
-    pub(super) offload: Option<Offload>,
-    pub(super) plain_peak: Bytes,
-    pub(super) plain_time: Seconds,
     /// When gradients are handed over, by the plan and by the plain order, where ranks share the step: by the places of
     /// their parameters.
     pub(super) timetables: Option<[Timetable; 2]>,
@@ -98,7 +91,7 @@ impl<A> Planned<A> {
         let graph = self.graph();
         let linked = graph.linked(
             self.prepared.offloaded(),
-            self.offload.as_ref().map(|offload| &offload.link),
+            self.numbers.offload.as_ref().map(|offload| &offload.link),
         );
         // That they can be moved was found when the plan was made.
         linked.map(Cow::into_owned).unwrap_or(graph)

@@ -16,12 +16,12 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    agreement::{VALUE, gradients},
+    buckets::{VALUE, gradients},
     options::Planning,
     planned::{Measured, Planned},
     program::Prepared,
     recording::Recording,
-    step_plan::Offload,
+    step_plan::StepPlan,
     update::Update,
     wanted::{PlanElsewhere, Wanted},
 };
@@ -99,15 +99,15 @@ fn planned_once<A>(
         let updating = base + beside + state + after;
         let request = (planning.budget, planning.slots, planning.elsewhere);
         let (plan, plain) = chosen(&graph, updating, &planning.wanted, request, planning.link)?;
-        let (plain_peak, plain_time) = (plain.peak.max(updating), plain.time);
+        let operations = measured.recording.operations.len();
+        let asked = (planning.budget, updating);
+        let numbers = StepPlan::new(&plan, &plain, asked, operations, planning.link);
         drop(plain);
         let GraphPlan {
             program,
-            simulated,
-            planner,
             schedule,
             offloaded,
-            on_device,
+            ..
         } = plan;
         let (spans, timetables) = {
             let linked = graph.linked(&offloaded, planning.link.as_ref());
@@ -123,20 +123,12 @@ fn planned_once<A>(
         };
         let mut planned = Planned {
             timetables,
-            offload: planning
-                .link
-                .map(|link| Offload::new(&simulated, offloaded.len(), on_device, link)),
+            numbers,
             prepared: Prepared::new(&measured.recording, program, offloaded),
-            predicted_peak: simulated.peak.max(updating),
-            predicted_time: simulated.time,
-            repeated: simulated.repeated,
             fixed_bytes: graph.fixed_bytes,
             update_bytes: updating,
             base,
             optimizer_state: state,
-            plain_peak,
-            plain_time,
-            planner,
             schedule,
             spans,
             beside,
@@ -144,22 +136,17 @@ fn planned_once<A>(
             chosen: Cell::new(false),
         };
         // What is left is the plan.
-        drop((graph, simulated));
+        drop(graph);
         let takes = planning.in_use() - before;
         let uncounted = takes - of_plan;
         planned.base += uncounted;
         planned.fixed_bytes += uncounted;
         planned.update_bytes += uncounted;
-        planned.predicted_peak += uncounted;
-        planned.plain_peak += uncounted;
-        let offload = planned.offload.as_mut();
-        if let Some(other) = offload.and_then(|offload| offload.on_device.as_mut()) {
-            other.peak += uncounted;
-        }
-        if planned.predicted_peak <= budget {
+        planned.numbers.add_held(uncounted);
+        if planned.numbers.predicted_peak <= budget {
             return Ok(planned);
         }
-        smallest = planned.predicted_peak;
+        smallest = planned.numbers.predicted_peak;
         // The same again, with what it takes counted.
         of_plan = takes + Bytes(takes.0 / 16);
     }

@@ -7,8 +7,7 @@ use rekindle_plan::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    RecordError, StagedPlan, StepPlan, planned::Planned, planning::chosen, step_plan::Offload,
-    wanted::Wanted,
+    RecordError, StagedPlan, StepPlan, planned::Planned, planning::chosen, wanted::Wanted,
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -35,7 +34,7 @@ impl StepProfile {
             graph: planned.graph(),
             update_bytes: planned.update_bytes,
             beside_buffers_bytes: planned.beside,
-            link: planned.offload.map(|offload| offload.link),
+            link: planned.numbers.offload.map(|offload| offload.link),
             recording: planned.measured.recording.hash,
         }
     }
@@ -60,35 +59,21 @@ impl StepProfile {
             (budget, slots, None),
             self.link,
         )?;
+        let asked = (budget, self.update_bytes);
+        let operations = self.graph.operations.len();
+        let numbers = StepPlan::new(&plan, &plain, asked, operations, self.link);
         let GraphPlan {
             program,
-            simulated,
-            planner,
             schedule,
             offloaded,
-            on_device,
+            ..
         } = plan;
-        let tensors = offloaded.len();
         let staged = StagedPlan {
             beside_buffers: self.beside_buffers_bytes,
             recording: self.recording,
             ..StagedPlan::of_graph(&self.graph, self.link, &program, offloaded, schedule)?
         };
-        let plan = StepPlan {
-            planner,
-            budget,
-            predicted_peak: simulated.peak.max(self.update_bytes),
-            predicted_time: simulated.time,
-            plain_peak: plain.peak.max(self.update_bytes),
-            plain_time: plain.time,
-            operations: self.graph.operations.len(),
-            repeated: simulated.repeated,
-            offload: self
-                .link
-                .map(|link| Offload::new(&simulated, tensors, on_device, link)),
-            exchange: None,
-        };
-        Ok((plan, staged))
+        Ok((numbers, staged))
     }
 }
 

@@ -1,12 +1,12 @@
 //! [`Recorded`]: options of a step that is recorded, and its first plan.
 
-use std::{rc::Rc, sync::Arc};
+use std::{rc::Rc, sync::Arc, time::Instant};
 
 use burn::module::Module;
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
 
 use super::{
-    Budget, IntoBudget, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge,
+    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge,
     bridge::StepResult,
     given,
     optimizer::{self, Trial},
@@ -14,13 +14,46 @@ use super::{
     planned::Measured,
     planning::planned,
     recording::Recording,
-    update::{EitherUpdate, UpdateCosts},
+    update_costs::{EitherUpdate, UpdateCosts},
 };
 use crate::{
     activation::{Activation, device_of},
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::Reducer,
+    size::Size,
 };
+
+/// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
+/// that it returns. Nothing is computed.
+///
+/// `step` returns the loss, a tensor of one element, or the loss and more: `(loss, logits)`, any
+/// [`Activation`]. The batch is a tensor, a tuple of tensors, or any activation.
+///
+/// # Errors
+///
+/// If the step cannot be recorded: see [`RecordError`], which says what to change.
+pub fn record<'a, M, I, R, F>(
+    model: &'a M,
+    batch: &'a I,
+    step: F,
+) -> Result<Recorded<'a, M, I, R, F>, RecordError>
+where
+    M: Module,
+    I: Activation,
+    R: StepResult,
+    F: Fn(&M, I) -> R,
+{
+    let started = Instant::now();
+    let taken = bridge::take(model, batch, false, &step)?;
+    Ok(Recorded {
+        model,
+        batch,
+        step,
+        recorded: Recording::new(taken, Update::After),
+        record_time: started.elapsed(),
+        options: Options::default(),
+    })
+}
 
 /// A recorded step that is not planned yet.
 pub struct Recorded<'a, M, I, R: StepResult, F> {
@@ -221,7 +254,7 @@ where
     ///
     /// # Errors
     ///
-    /// As [`record`](super::record()): the step is recorded again.
+    /// As [`record()`]: the step is recorded again.
     pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
         self.options.input_gradients = true;
         let taken = bridge::take(self.model, self.batch, true, &self.step)?;
@@ -258,7 +291,10 @@ where
     ///
     /// If no plan fits (the error has the smallest budget that would), memory cannot be measured, or the model's
     /// backend is not one that recordings run on.
-    pub fn within(self, budget: impl IntoBudget) -> Result<Step<M, I, R, F>, RecordError> {
+    pub fn within(
+        self,
+        budget: impl TryInto<Size, Error: Into<RecordError>>,
+    ) -> Result<Step<M, I, R, F>, RecordError> {
         self.within_by(budget, GraphPlanner::Auto)
     }
 
@@ -269,12 +305,12 @@ where
     /// As [`within`](Self::within).
     pub fn within_by(
         self,
-        budget: impl IntoBudget,
+        budget: impl TryInto<Size, Error: Into<RecordError>>,
         planner: GraphPlanner,
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let share = match budget.into_budget()? {
-            Budget::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
-            share @ Budget::OfPlain(_) => share,
+        let share = match budget.try_into().map_err(Into::into)? {
+            Size::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
+            share @ Size::Percent(_) => share,
         };
         // Where nothing is free, the leanest order is measured.
         let free = Some(Bytes::ZERO);

@@ -3,6 +3,7 @@
 mod interpret;
 mod plans;
 mod readings;
+mod state;
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -15,7 +16,6 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    agreement::Ranks,
     bridge::{Interpreter, StepResult},
     exchange::Exchange,
     finite,
@@ -26,11 +26,13 @@ use super::{
     output::Output,
     planned::Planned,
     profile::StepProfile,
+    ranks::Ranks,
     recording::{Parameter, Recording},
     room::Room,
     staged::StagedPlan,
     step_plan::{StepExchange, StepPlan},
-    update::{Update, UpdateCosts},
+    update::Update,
+    update_costs::UpdateCosts,
 };
 use crate::{
     activation::Activation,
@@ -39,33 +41,8 @@ use crate::{
     reduce::{Reducer, Shards},
 };
 use interpret::{UpdateHook, start};
-
-/// A training step that runs inside its budget.
-///
-/// Made by [`Recorded::within`](super::Recorded::within) and its siblings. It holds no parameter: [`run`](Self::run) is given the model of the
-/// moment.
-pub struct Step<M, I, R: StepResult, F> {
-    step: F,
-    planning: Planning,
-    /// Those that share the step.
-    ranks: Option<Ranks>,
-    state: RefCell<State<R::Auxiliary>>,
-    types: std::marker::PhantomData<fn(&M, I)>,
-}
-
-struct State<A> {
-    /// The most recently used first.
-    plans: Vec<Rc<Planned<A>>>,
-    steps: u64,
-    compare_next: u64,
-    /// How often a step differed from its recording though its batch's shapes were equal.
-    changed: u64,
-    /// What more was in use when a step was last planned again for that.
-    grown: Option<Bytes>,
-}
-
-/// A plan and its peak with what is in use now.
-type Current<A> = (Rc<Planned<A>>, Bytes);
+pub use state::Step;
+use state::{Current, State};
 
 impl<M, I, R, F> Step<M, I, R, F>
 where
@@ -359,17 +336,13 @@ where
         let added = |exchange: Option<StepExchange>| {
             exchange.map(|one| one.taken.added()).unwrap_or_default()
         };
+        let numbers = planned.numbers;
         StepPlan {
-            planner: planned.planner,
             budget: self.planning.budget,
-            predicted_peak: planned.predicted_peak,
-            predicted_time: planned.predicted_time + added(exchange),
+            predicted_time: numbers.predicted_time + added(exchange),
             exchange,
-            plain_peak: planned.plain_peak,
-            plain_time: planned.plain_time + added(plain_exchange),
-            operations: planned.measured.recording.operations.len(),
-            repeated: planned.repeated,
-            offload: planned.offload,
+            plain_time: numbers.plain_time + added(plain_exchange),
+            ..numbers
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{Exchanged, GraphPlanner, Link, OnDevice, Ring, Simulated},
+    graph::{Exchanged, GraphPlan, GraphPlanner, Link, OnDevice, Ring, Simulated},
 };
 use serde::{Deserialize, Serialize};
 
@@ -74,21 +74,48 @@ pub struct Offload {
     pub link: Link,
 }
 
-impl Offload {
+impl StepPlan {
+    /// Of a plan of a step of so many operations; `plain` is what the plain order takes, and `updating` is in use while the
+    /// optimizer updates.
     pub(super) fn new(
-        run: &Simulated,
-        tensors: usize,
-        on_device: Option<OnDevice>,
-        link: Link,
+        plan: &GraphPlan,
+        plain: &Simulated,
+        (budget, updating): (Option<Bytes>, Bytes),
+        operations: usize,
+        link: Option<Link>,
     ) -> Self {
+        let run = &plan.simulated;
         Self {
-            tensors,
-            host_peak_bytes: run.host_peak,
-            to_host_bytes: run.offloaded,
-            to_device_bytes: run.fetched,
-            transfer_s: run.transfer_time,
-            on_device,
-            link,
+            planner: plan.planner,
+            budget,
+            predicted_peak: run.peak.max(updating),
+            predicted_time: run.time,
+            plain_peak: plain.peak.max(updating),
+            plain_time: plain.time,
+            operations,
+            repeated: run.repeated,
+            offload: link.map(|link| Offload {
+                tensors: plan.offloaded.len(),
+                host_peak_bytes: run.host_peak,
+                to_host_bytes: run.offloaded,
+                to_device_bytes: run.fetched,
+                transfer_s: run.transfer_time,
+                on_device: plan.on_device,
+                link,
+            }),
+            exchange: None,
+        }
+    }
+
+    /// Counts bytes that are held all along.
+    pub(super) fn add_held(&mut self, bytes: Bytes) {
+        let on_device = self.offload.as_mut().and_then(|one| one.on_device.as_mut());
+        let peaks = [&mut self.predicted_peak, &mut self.plain_peak];
+        for peak in peaks
+            .into_iter()
+            .chain(on_device.map(|other| &mut other.peak))
+        {
+            *peak += bytes;
         }
     }
 }

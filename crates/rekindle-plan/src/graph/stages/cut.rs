@@ -14,6 +14,23 @@ use crate::bytes::Bytes;
 use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
 use crate::seconds::Seconds;
 
+impl Stages {
+    /// Cuts a graph that breaks no rule at borders; without any, the whole forward pass is one stage.
+    pub fn new(graph: &Graph, borders: &[Border], crossing: Crossing) -> Stages {
+        Stages::of(graph, &Index::new(graph), borders, crossing)
+    }
+
+    pub(crate) fn of(
+        graph: &Graph,
+        index: &Index,
+        borders: &[Border],
+        crossing: Crossing,
+    ) -> Stages {
+        let cut = Cut::new(graph, index, borders, crossing);
+        cut.stages()
+    }
+}
+
 /// One storage: where it is made and read.
 #[derive(Clone, Copy)]
 struct Span {

@@ -8,21 +8,7 @@
 use super::super::index::Moves;
 use super::super::{OperationId, TensorId};
 use super::score::Want;
-use super::{GIVEN, NONE, Walk};
-
-/// Copies on the host.
-#[derive(Default)]
-pub(super) struct Host {
-    used: u64,
-    /// The tensors that have one.
-    copies: Vec<TensorId>,
-    /// Offloads, each with the number of runs before it.
-    offloads: Vec<(usize, OperationId)>,
-    /// What was held on the device after each run.
-    held: Vec<u64>,
-    /// What copies took on the host after each run.
-    copied: Vec<u64>,
-}
+use super::state::{GIVEN, NONE, Walk};
 
 impl Walk<'_> {
     /// Notes what is held after a run.

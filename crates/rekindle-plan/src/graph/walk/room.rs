@@ -5,46 +5,8 @@
 //! raise a score puts the storage into the queue again. Cost: O(log n) per run and eviction, times the size of the
 //! evicted neighbourhood.
 
-use std::cmp::Ordering;
-
 use super::super::{Operation, TensorId};
-use super::{GIVEN, NONE, Walk};
-
-/// A storage that is or was held.
-pub(super) struct Storage {
-    pub(super) bytes: u64,
-    pub(super) tensors: Vec<TensorId>,
-    /// The number of runs before its present tensors were made.
-    pub(super) born: usize,
-    /// False once it was freed.
-    pub(super) alive: bool,
-}
-
-/// A storage in the queue of those to evict, with a score that was right when it was put there.
-pub(super) struct Entry {
-    score: f64,
-    storage: u32,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> Ordering {
-        // Equal scores: the older storage first.
-        self.score
-            .total_cmp(&other.score)
-            .then(other.storage.cmp(&self.storage))
-    }
-}
+use super::state::{Entry, GIVEN, NONE, Storage, Walk};
 
 impl Walk<'_> {
     /// A new storage for a tensor.

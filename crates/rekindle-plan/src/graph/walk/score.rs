@@ -5,7 +5,7 @@
 
 use super::super::{OperationId, TensorId};
 use super::places::NEVER;
-use super::{END, Walk};
+use super::state::{END, Walk};
 
 /// How many evicted operations one traversal looks at.
 const REACH: usize = 96;
@@ -15,19 +15,6 @@ const LEAST_SECONDS: f64 = 1e-9;
 const UNWANTED: f64 = 1e200;
 /// The outline makes it again: before everything that is kept.
 const REMADE: f64 = 1e100;
-
-/// How a walk chooses what to evict.
-#[derive(Clone, Debug)]
-pub(crate) struct Scoring {
-    /// a.
-    pub(crate) bytes: f64,
-    /// b.
-    pub(crate) distance: f64,
-    /// c.
-    pub(crate) cost: f64,
-    /// w.
-    pub(crate) dependents: f64,
-}
 
 /// When the walk wants a tensor next.
 #[derive(Clone, Copy, PartialEq)]

@@ -13,9 +13,9 @@ const CHEAP_WORK: u64 = 300_000_000;
 /// More slots than this are never free.
 const MOST_CHEAP_SLOTS: u64 = 4_096;
 
-/// Windows times slots of the largest table, of 8 bytes each: at most 2 GB, and about half of that in practice, or a
-/// quarter where a budget allows half of the memory. More slots than that are not used.
-const MOST_CELLS: u64 = 250_000_000;
+/// Windows times slots of the largest table, of 16 bytes each: at most 2 GB, and a part of that in practice, as most windows
+/// have fewer steps than there are slots. More slots than that are not used.
+const MOST_CELLS: u64 = 125_000_000;
 
 /// The slots of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use rekindle_plan::{
     Bytes, Chain, PlanError, PlanRequest, PlannerKind,
     graph::{GraphPlanError, GraphPlanner},
+    keep_useful,
 };
 
 use super::{
@@ -17,7 +18,7 @@ use crate::{
     update::{Candidate, InBackwardBecause, Updates},
 };
 use rekindle::{
-    profile::{keep_useful, with_reserve},
+    profile::with_reserve,
     record::{RecordError, StepProfile, Update, Wanted},
     reduce::Shards,
 };

@@ -11,7 +11,7 @@ use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::{BackendTensor, DispatchKindConversion};
 use burn_ir::TensorId;
 
-use super::{TakenInput, TakenParameter, Tracked, TrackedFloat};
+use super::taken::{TakenInput, TakenParameter, Tracked, TrackedFloat};
 use crate::{
     activation::{ActivationMapper, visit_alike},
     record::error::{FOREIGN, RecordError},

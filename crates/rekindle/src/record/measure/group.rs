@@ -2,7 +2,10 @@
 
 use rekindle_plan::Bytes;
 
-use super::{ALIGNED, Cost, LARGE, probe::Reading};
+use super::{
+    costs::{ALIGNED, Cost, LARGE},
+    probe::Reading,
+};
 use crate::{profile::measurement::SCRATCH_MARGIN, record::operation::may_be_view};
 
 /// What was seen of a group of operations.

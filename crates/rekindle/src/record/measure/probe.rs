@@ -6,7 +6,7 @@ use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
 use rekindle_plan::Bytes;
 
-use super::{Costs, WORTH_ANOTHER};
+use super::costs::Costs;
 use crate::{
     meter::Meter,
     profile::measurement::wake_threads,
@@ -20,6 +20,9 @@ use crate::{
         recording::Recording,
     },
 };
+
+/// A third pass is made where the first took less.
+pub(super) const WORTH_ANOTHER: Duration = Duration::from_secs(2);
 
 /// What one run of an operation took.
 #[derive(Debug, Clone, Copy)]

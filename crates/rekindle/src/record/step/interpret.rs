@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::Bytes;
 
-use super::{Step, readings::Readings};
+use super::{readings::Readings, state::Step};
 use crate::{
     activation::Activation,
     record::{

@@ -8,11 +8,11 @@ use std::{
 use burn::module::Module;
 use rekindle_plan::{Bytes, graph::GraphPlanner};
 
-use super::{Current, Step};
+use super::state::{Current, Step};
 use crate::{
     activation::Activation,
     record::{
-        Budget, IntoBudget, RecordError,
+        RecordError,
         bridge::{self, StepResult},
         given::{given, shapes},
         options::Planning,
@@ -23,6 +23,7 @@ use crate::{
         wanted::Wanted,
     },
     reduce::Shards,
+    size::Size,
 };
 
 /// Recordings with their plans that are kept, for batches of several shapes.
@@ -49,22 +50,34 @@ where
     /// As [`within`](crate::record::Recorded::within); then the step is as it was.
     pub fn set_budget(
         &mut self,
-        budget: impl IntoBudget,
+        budget: impl TryInto<Size, Error: Into<RecordError>>,
         planner: GraphPlanner,
     ) -> Result<(), RecordError> {
-        self.plan_share(budget.into_budget()?, planner, true)
+        self.plan_share(budget.try_into().map_err(Into::into)?, planner, true)
     }
 
     /// Plans for a budget that may be a share; `without_batch` says that the batch is not there now.
     pub(in crate::record) fn plan_share(
         &mut self,
-        budget: Budget,
+        budget: Size,
         planner: GraphPlanner,
         without_batch: bool,
     ) -> Result<(), RecordError> {
         let plain = self.plan().plain_peak;
-        self.plan_now(Some(budget.of(plain)), planner.into(), without_batch)
-            .map_err(|error| budget.explain(error, plain))
+        let bytes = budget.of(Some(plain))?;
+        let planning = self.planning.with_budget(Some(bytes), planner.into());
+        let planned = self.plan_by(planning, without_batch);
+        planned.map_err(|error| match (budget, error) {
+            (Size::Percent(percent), RecordError::Infeasible { budget, smallest }) => {
+                RecordError::InfeasibleShare {
+                    percent,
+                    plain,
+                    budget,
+                    smallest,
+                }
+            }
+            (_, error) => error,
+        })
     }
 
     /// As [`set_budget`](Self::set_budget), for any plan, and with no budget where there is none. The batch of the next
@@ -78,16 +91,7 @@ where
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(), RecordError> {
-        self.plan_now(budget, wanted.into(), true)
-    }
-
-    fn plan_now(
-        &mut self,
-        budget: Option<Bytes>,
-        wanted: Wanted,
-        without_batch: bool,
-    ) -> Result<(), RecordError> {
-        self.plan_by(self.planning.with_budget(budget, wanted), without_batch)
+        self.plan_by(self.planning.with_budget(budget, wanted.into()), true)
     }
 
     fn plan_by(&mut self, planning: Planning, without_batch: bool) -> Result<(), RecordError> {
@@ -231,7 +235,7 @@ where
         };
         // The first place is the most recently used.
         state.plans[..=place].rotate_right(1);
-        let planned_peak = state.plans[0].predicted_peak;
+        let planned_peak = state.plans[0].numbers.predicted_peak;
         let meter = &*self.planning.meter;
         let mut growth = state.plans[0].growth(meter);
         let fits = |growth| match self.planning.budget {
@@ -256,7 +260,7 @@ where
             state.plans.insert(0, Rc::new(planned(&plain, measured)?));
             Err(error)
         })?;
-        let peak = again.predicted_peak;
+        let peak = again.numbers.predicted_peak;
         state.plans.insert(0, Rc::new(again));
         state.grown = Some(growth);
         Ok((state.plans[0].clone(), peak))

@@ -8,7 +8,7 @@ use rekindle_plan::{
     graph::{Span, SpanPass},
 };
 
-use super::Step;
+use super::state::Step;
 use crate::{
     activation::Activation,
     meter::{Meter, Phase, PhaseRecorder, halves},

@@ -7,26 +7,23 @@
 //!         + least sum of forward_i over the stages left out of a set with sum X <= memory
 //! ```
 //! and the last sum is at least that of the fractional knapsack, which leaves out the stages of least forward_i / X_i.
-//! Holds for every schedule, persistent or not. Cost: O(n log n).
+//! Holds for every schedule, persistent or not.
 
-use super::terms::Terms;
-use crate::bytes::Bytes;
-use crate::chain::Chain;
-use crate::seconds::Seconds;
+use rekindle_plan::{Bytes, Chain, Seconds};
 
 /// No schedule within `budget` (everything counted) takes less than this; there may be none at all.
 pub fn least_time(chain: &Chain, budget: Bytes) -> Seconds {
-    let terms = Terms::new(chain);
-    let mut time = chain.optimizer.step_s.0;
+    let loss = &chain.loss;
+    let mut time = chain.optimizer.step_s.0 + loss.forward_s.0 + loss.backward_s.0;
     let mut kept = 0;
     // X and forward of each stage.
-    let mut stages = Vec::with_capacity(terms.nodes.len());
-    for node in &terms.nodes {
-        let ways = node.ways.iter().map(|way| way.seconds);
-        time += ways.fold(f64::INFINITY, f64::min);
-        let saved = node.ways.iter().map(|way| way.saved).min().unwrap_or(0);
+    let mut stages = Vec::with_capacity(chain.stages.len());
+    for stage in &chain.stages {
+        let times = stage.ways().map(|way| way.forward_s.0 + way.backward_s.0);
+        time += times.fold(f64::INFINITY, f64::min);
+        let saved = stage.ways().map(|way| way.saved_bytes.0).min().unwrap_or(0);
         if saved > 0 {
-            stages.push((saved, node.forward));
+            stages.push((saved, stage.forward_s.0));
             kept += saved;
         }
     }

@@ -1,0 +1,200 @@
+//! What a training step costs, stage by stage; the symbols are those of the [module](super).
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+use crate::seconds::Seconds;
+
+/// What one training step of a sequential model costs, stage by stage.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chain {
+    /// x_0: the size of the input, which is always resident.
+    pub input_bytes: Bytes,
+    /// Whether the backward of stage 0 also makes the gradient of the input.
+    pub input_grad: bool,
+    /// Always resident besides the input: parameters, targets, the runtime's own.
+    pub fixed_bytes: Bytes,
+    /// The stages, first to last; at least one.
+    pub stages: Vec<Stage>,
+    /// The loss.
+    pub loss: LossCost,
+    /// The optimizer.
+    pub optimizer: OptimizerCost,
+}
+
+/// What one stage costs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Stage {
+    /// Its name, for people.
+    pub name: String,
+    /// Time of one forward.
+    pub forward_s: Seconds,
+    /// Time of its backward.
+    pub backward_s: Seconds,
+    /// Bytes of the output: x_{i+1}.
+    pub output_bytes: Bytes,
+    /// Bytes that a tracked forward keeps for the backward, the output included, the input not: X_{i+1}.
+    pub saved_bytes: Bytes,
+    /// Bytes held for a while during an untracked forward: f_i.
+    pub forward_temp_bytes: Bytes,
+    /// Bytes held for a while during a tracked forward: F_i; as `forward_temp_bytes` when absent.
+    #[serde(default = "absent", skip_serializing_if = "is_absent")]
+    pub tracked_temp_bytes: Bytes,
+    /// Bytes held for a while during the backward: b_i.
+    pub backward_temp_bytes: Bytes,
+    /// Bytes of parameters, which `fixed_bytes` includes; 0 when absent.
+    #[serde(default)]
+    pub param_bytes: Bytes,
+    /// Bytes of parameter gradients that the backward leaves until the optimizer: g_i; 0 when absent.
+    #[serde(default)]
+    pub grad_bytes: Bytes,
+    /// Other ways to run the tracked forward; none when absent, and in chains of `rekindle profile`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
+}
+
+/// One way to record a stage for its backward. Its untracked forward, its output and its gradients stay the same.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Alternative {
+    /// Its name, for people.
+    pub name: String,
+    /// Time of the tracked forward.
+    pub forward_s: Seconds,
+    /// Time of its backward.
+    pub backward_s: Seconds,
+    /// Bytes that it keeps, the output included: X_{i+1}.
+    pub saved_bytes: Bytes,
+    /// Bytes held for a while during the forward: F_i.
+    pub tracked_temp_bytes: Bytes,
+    /// Bytes held for a while during the backward: b_i.
+    pub backward_temp_bytes: Bytes,
+}
+
+/// What the loss costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LossCost {
+    /// Time of its forward.
+    pub forward_s: Seconds,
+    /// Time of its backward.
+    pub backward_s: Seconds,
+    /// Bytes held for a while during the forward.
+    pub forward_temp_bytes: Bytes,
+    /// Bytes held for a while during the backward, without the gradient of the last output.
+    pub backward_temp_bytes: Bytes,
+}
+
+/// What the optimizer costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct OptimizerCost {
+    /// Time of its step.
+    pub step_s: Seconds,
+    /// Bytes held for a while during its step.
+    pub temp_bytes: Bytes,
+    /// Bytes of its state, counted from the first step on.
+    pub state_bytes: Bytes,
+}
+
+/// In a file that says nothing of it: more than any chain may hold.
+fn absent() -> Bytes {
+    Bytes::MAX
+}
+
+pub(super) fn is_absent(bytes: &Bytes) -> bool {
+    *bytes == absent()
+}
+
+/// The costs of one way to record a stage: the default or an alternative.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tracked {
+    /// Time of the tracked forward, in seconds.
+    pub forward_s: Seconds,
+    /// Time of the backward, in seconds.
+    pub backward_s: Seconds,
+    /// X_{i+1}.
+    pub saved_bytes: Bytes,
+    /// F_i.
+    pub tracked_temp_bytes: Bytes,
+    /// b_i.
+    pub backward_temp_bytes: Bytes,
+}
+
+impl Stage {
+    /// The costs of recording the stage in a way: 0 is the default, k >= 1 is `alternatives[k - 1]`.
+    pub fn tracked(&self, alternative: usize) -> Option<Tracked> {
+        if alternative == 0 {
+            return Some(Tracked {
+                forward_s: self.forward_s,
+                backward_s: self.backward_s,
+                saved_bytes: self.saved_bytes,
+                tracked_temp_bytes: self.tracked_temp_bytes,
+                backward_temp_bytes: self.backward_temp_bytes,
+            });
+        }
+        let way = self.alternatives.get(alternative - 1)?;
+        Some(Tracked {
+            forward_s: way.forward_s,
+            backward_s: way.backward_s,
+            saved_bytes: way.saved_bytes,
+            tracked_temp_bytes: way.tracked_temp_bytes,
+            backward_temp_bytes: way.backward_temp_bytes,
+        })
+    }
+
+    /// All ways to record the stage, the default first.
+    pub fn ways(&self) -> impl Iterator<Item = Tracked> {
+        (0..=self.alternatives.len()).filter_map(|alternative| self.tracked(alternative))
+    }
+}
+
+impl Chain {
+    /// x_i: the size of a_i, for i from 0 (the input) to the number of stages (the last output).
+    ///
+    /// # Panics
+    /// If i is larger than the number of stages.
+    pub fn activation_bytes(&self, i: usize) -> Bytes {
+        if i == 0 {
+            self.input_bytes
+        } else {
+            self.stages[i - 1].output_bytes
+        }
+    }
+
+    /// y_i: the size of the gradient of a_i; zero for the input unless `input_grad`.
+    ///
+    /// # Panics
+    /// If i is larger than the number of stages.
+    pub fn gradient_bytes(&self, i: usize) -> Bytes {
+        if i == 0 && !self.input_grad {
+            Bytes::ZERO
+        } else {
+            self.activation_bytes(i)
+        }
+    }
+
+    /// Resident at every moment: fixed bytes, optimizer state and input.
+    pub fn resident_bytes(&self) -> Bytes {
+        self.fixed_bytes + self.optimizer.state_bytes + self.input_bytes
+    }
+
+    /// All parameter gradients.
+    pub fn grad_bytes(&self) -> Bytes {
+        self.stages.iter().map(|stage| stage.grad_bytes).sum()
+    }
+
+    /// The peak of the optimizer's step, which no schedule can lower: what is always resident, y_0, all parameter
+    /// gradients and the optimizer's temporary bytes.
+    pub fn optimizer_peak(&self) -> Bytes {
+        self.resident_bytes()
+            + self.gradient_bytes(0)
+            + self.grad_bytes()
+            + self.optimizer.temp_bytes
+    }
+}

@@ -1,0 +1,173 @@
+//! Which gradients ranks sum together, and what that holds.
+
+use std::collections::{HashMap, HashSet};
+
+use rekindle_plan::{
+    Bytes,
+    graph::{TensorId, Timetable},
+};
+
+use super::{recording::Recording, update::Update};
+
+/// Gradients of a bucket, where none of them is larger by itself.
+pub(super) const BUCKET_BYTES: usize = 4 << 20;
+
+/// Bytes of a value in a bucket.
+pub(super) const VALUE: usize = size_of::<f32>();
+
+/// Gradients that are summed together: the places of their parameters in recordings, with their numbers of elements.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Bucket(pub(super) Vec<(usize, usize)>);
+
+impl Bucket {
+    /// Cuts gradients, in their order, into buckets.
+    fn cut(order: impl Iterator<Item = (usize, usize)>) -> Vec<Self> {
+        let mut buckets = vec![Self(Vec::new())];
+        for (place, elements) in order {
+            let last = buckets.len() - 1;
+            let filled = buckets[last].elements();
+            if filled > 0 && (filled + elements) * VALUE > BUCKET_BYTES {
+                buckets.push(Self(Vec::new()));
+            }
+            let last = buckets.len() - 1;
+            buckets[last].0.push((place, elements));
+        }
+        buckets
+    }
+
+    /// Elements of all its gradients.
+    pub(super) fn elements(&self) -> usize {
+        self.0.iter().map(|(_, elements)| elements).sum()
+    }
+}
+
+/// What an exchange holds of the process's memory beside the gradients that a plan counts: a bucket and the sum of the one
+/// before, and a copy of a gradient on its way in or out; for updates in the backward pass two buckets more, one that is
+/// awaited while the next is filled, and what its updates take, which come later than planned; with means over ranks
+/// all gradients, which wait for the last of these. Of gradients in 16 bits, also the half that 32 bits are more.
+pub(super) fn staging(recording: &Recording, update: Update, largest_update: Bytes) -> Bytes {
+    let trained = recording
+        .parameters
+        .iter()
+        .filter(|one| one.gradient.is_some());
+    let sizes = trained.map(|one| {
+        let values = recording.tensors.shape(one.tensor).num_elements() * VALUE;
+        (values as u64, recording.tensors.value_bytes(one.tensor))
+    });
+    let (mut all, mut largest, mut wider) = (0, 0, 0);
+    for (values, bytes) in sizes {
+        all += values;
+        largest = largest.max(values);
+        wider += values.saturating_sub(bytes);
+    }
+    let bucket = all.min(largest.max(BUCKET_BYTES as u64));
+    let staging = Bytes(2 * bucket + largest);
+    match update {
+        Update::After => staging + Bytes(wider),
+        Update::InBackward => {
+            let waits = recording.synchronised().next().is_some();
+            let waiting = if waits { all } else { 0 };
+            staging + Bytes(2 * bucket + waiting) + largest_update
+        }
+    }
+}
+
+/// Places of the parameters that have gradients, in the order in which a program hands these over.
+pub(super) fn order(recording: &Recording, timetable: &Timetable) -> Vec<usize> {
+    let mut order: Vec<usize> = timetable.handed.iter().map(|one| one.gradient).collect();
+    // None is left out, whatever the program does.
+    let known: HashSet<usize> = order.iter().copied().collect();
+    let (_, all) = gradients(recording);
+    order.extend(all.into_iter().filter(|place| !known.contains(place)));
+    order
+}
+
+/// The buckets of parameters in this order.
+pub(super) fn buckets(
+    recording: &Recording,
+    order: impl IntoIterator<Item = usize>,
+) -> Vec<Bucket> {
+    let sized = order.into_iter().filter_map(|place| {
+        let parameter = recording.parameters.get(place)?;
+        Some((
+            place,
+            recording.tensors.shape(parameter.tensor).num_elements(),
+        ))
+    });
+    Bucket::cut(sized)
+}
+
+/// Buckets with the bytes of their gradients on the network.
+pub(super) fn on_network(buckets: &[Bucket]) -> Vec<Vec<(usize, Bytes)>> {
+    let sized = |&(place, elements): &(usize, usize)| (place, Bytes((elements * VALUE) as u64));
+    buckets
+        .iter()
+        .map(|bucket| bucket.0.iter().map(sized).collect())
+        .collect()
+}
+
+/// The gradients of a recording's parameters, and the parameters' places.
+pub(super) fn gradients(recording: &Recording) -> (Vec<TensorId>, Vec<usize>) {
+    let parameters = recording.parameters.iter().enumerate();
+    let gradients =
+        parameters.filter_map(|(place, one)| Some((TensorId(one.gradient? as u32), place)));
+    gradients.unzip()
+}
+
+/// A recording's parameters by the numbers of their tensors.
+#[derive(Default)]
+pub(super) struct Parameters {
+    /// Their places in the recording.
+    pub(super) place: HashMap<usize, usize>,
+    gradient_of: HashMap<usize, Vec<usize>>,
+    /// Gradients that the step hands out as something else too.
+    pub(super) other_outputs: HashSet<usize>,
+}
+
+impl Parameters {
+    /// Those of a recording.
+    pub(super) fn of(recording: &Recording) -> Self {
+        let mut parameters = Self::default();
+        for (place, one) in recording.parameters.iter().enumerate() {
+            parameters.place.insert(one.tensor, place);
+            if let Some(gradient) = one.gradient {
+                parameters
+                    .gradient_of
+                    .entry(gradient)
+                    .or_default()
+                    .push(place);
+            }
+        }
+        let others = recording
+            .auxiliary
+            .iter()
+            .chain(recording.input_gradients.iter().flatten());
+        let others = others.chain(recording.statistics.iter().map(|(_, tensor)| tensor));
+        parameters.other_outputs = others.copied().chain([recording.loss]).collect();
+        parameters
+    }
+
+    /// Places of the parameters whose gradient is this tensor.
+    pub(super) fn of_gradient(&self, tensor: usize) -> impl Iterator<Item = usize> {
+        self.gradient_of.get(&tensor).into_iter().flatten().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_cut_at_their_size() {
+        let full = BUCKET_BYTES / VALUE;
+        let cut = |sizes: &[usize]| -> Vec<usize> {
+            let buckets = Bucket::cut(sizes.iter().copied().enumerate());
+            buckets.iter().map(|bucket| bucket.0.len()).collect()
+        };
+        assert_eq!(cut(&[]), [0]);
+        assert_eq!(cut(&[1, 2, 3]), [3]);
+        assert_eq!(cut(&[full - 1, 1, 1]), [2, 1]);
+        assert_eq!(cut(&[1, full, 1]), [1, 1, 1]);
+        assert_eq!(cut(&[3 * full, 1, full - 1, 2]), [1, 2, 1]);
+    }
+}

@@ -1,0 +1,73 @@
+//! The ranks that share a step.
+
+use std::sync::Arc;
+
+use rekindle_plan::{
+    Bytes,
+    graph::{ExchangeCost, Timetable},
+};
+
+use super::{
+    RecordError,
+    buckets::{Bucket, on_network},
+    step_plan::StepExchange,
+};
+use crate::reduce::Reducer;
+
+/// The ranks that share a step, as one of them sees it.
+pub(super) struct Ranks {
+    pub(super) reducer: Arc<dyn Reducer>,
+    /// This rank's samples over those of all ranks.
+    pub(super) share: f64,
+    pub(super) buckets: Vec<Bucket>,
+    /// Values of each mean over ranks, in the order in which all ranks take them.
+    pub(super) means: Vec<usize>,
+    /// What their exchange takes, once it is measured.
+    pub(super) cost: Option<ExchangeCost>,
+}
+
+impl Ranks {
+    /// What the exchange takes of a step, whose ranks send each other parameters of these sizes.
+    pub(super) fn predicted(
+        &self,
+        timetable: &Timetable,
+        parameters: &[Bytes],
+    ) -> Option<StepExchange> {
+        let cost = self.cost?;
+        Some(StepExchange {
+            ring: cost.ring,
+            link_measured: self.reducer.link().is_none(),
+            taken: cost.simulate(
+                timetable,
+                &on_network(&self.buckets),
+                parameters.iter().copied(),
+            ),
+        })
+    }
+}
+
+/// All ranks learn of those that have failed, each by its message, and of the most updates that one has made: what this
+/// rank's caller is told, if any failed.
+pub(super) fn failures(
+    reducer: &dyn Reducer,
+    updated: usize,
+    own: Option<RecordError>,
+) -> (usize, Option<RecordError>) {
+    let message = own.as_ref().map(ToString::to_string).unwrap_or_default();
+    let message = [&(updated as u64).to_le_bytes(), message.as_bytes()].concat();
+    let all = match reducer.all_gather(message).wait() {
+        Ok(all) => all,
+        Err(error) => return (updated, Some(own.unwrap_or(error.into()))),
+    };
+    let all = all.iter().filter_map(|one| one.split_first_chunk());
+    let all: Vec<_> = all
+        .map(|(updated, message)| (u64::from_le_bytes(*updated), message))
+        .collect();
+    let most = all.iter().map(|(updated, _)| *updated as usize).max();
+    let first = all.iter().position(|(_, message)| !message.is_empty());
+    let other = first.map(|rank| RecordError::OtherRank {
+        rank,
+        message: String::from_utf8_lossy(all[rank].1).into_owned(),
+    });
+    (most.unwrap_or(updated), own.or(other))
+}
