@@ -13,7 +13,7 @@ use crate::{
     args::ReportArgs,
     failure::{Failure, Outcome},
     output,
-    plot::{self, theme::Size},
+    plot,
     report,
     started::Started,
     sweep,
@@ -98,7 +98,7 @@ fn sweep_page(folder: &Path, args: &ReportArgs) -> Result<String, Failure> {
     if !ends_in(args, "svg") {
         return report::sweep::sweep(&record);
     }
-    match plot::frontier::picture(&record, Size::Wide) {
+    match plot::frontier::picture(&record) {
         Some(drawn) => drawn.map_err(Failure::other),
         None => Err(Failure::usage(
             "there is no frontier to draw: no run of this sweep succeeded",
@@ -133,8 +133,8 @@ fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> 
 /// The timeline of one run, or those of several on one axis.
 fn timeline(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
     let drawn = match runs {
-        [(_, record)] => plot::timeline::picture(record, Size::Wide),
-        runs => plot::comparison::picture(runs, Size::Wide),
+        [(_, record)] => plot::timeline::picture(record),
+        runs => plot::comparison::picture(runs),
     };
     match drawn {
         Some(drawn) => drawn.map_err(Failure::other),

@@ -264,7 +264,7 @@ fn plain_steps(args: &TrainArgs, config: &Path, executor: ExecutorKind) -> Optio
 
 /// Leaves a picture of the traced step beside the run's record.
 fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
-    let Some(drawn) = plot::timeline::picture(record, plot::theme::Size::Wide) else {
+    let Some(drawn) = plot::timeline::picture(record) else {
         return Ok(());
     };
     output::file(

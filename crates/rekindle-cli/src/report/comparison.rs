@@ -67,7 +67,7 @@ pub fn comparison(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
         (cells::table(&cost_header, 1, &costs.collect::<Vec<_>>()))
         p.soft { "Of plain: of what the same training takes without recomputing, measured or predicted by each run." }
         h2 { "Timelines" }
-        @if let Some(picture) = figure(|size| plot::comparison::picture(runs, size), caption)? { (picture) }
+        @if let Some(picture) = figure(plot::comparison::picture(runs), caption)? { (picture) }
         @if !without.is_empty() {
             p.soft { "Without a timeline: " (without.join(", ")) "." }
         }

@@ -21,10 +21,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use rekindle_train::record::RunRecord;
 
-use crate::{
-    failure::Failure,
-    plot::{canvas::Drawn, theme::Size},
-};
+use crate::{failure::Failure, plot::chart::Drawn};
 
 /// A whole page.
 fn page(title: &str, body: &Markup) -> String {
@@ -57,27 +54,14 @@ fn name(record: &RunRecord) -> &str {
     }
 }
 
-/// A picture in both sizes, of which a screen shows the one that fits.
-fn figure(
-    draw: impl Fn(Size) -> Option<Drawn<String>>,
-    caption: &str,
-) -> Result<Option<Markup>, Failure> {
-    let mut pictures = Vec::new();
-    for size in Size::ALL {
-        let Some(drawn) = draw(size) else {
-            return Ok(None);
-        };
-        pictures.push((size, drawn.map_err(Failure::other)?));
-    }
-    Ok(Some(html! {
-        figure {
-            @for (size, svg) in &pictures {
-                div class=(match size { Size::Wide => "wide", Size::Narrow => "narrow" }) {
-                    (PreEscaped(svg))
-                }
-            }
-            @if !caption.is_empty() {
-                figcaption { (caption) }
+/// A picture with its caption, if it can be drawn.
+fn figure(drawn: Option<Drawn<String>>, caption: &str) -> Result<Option<Markup>, Failure> {
+    let svg = drawn.transpose().map_err(Failure::other)?;
+    Ok(svg.map(|svg| {
+        html! {
+            figure {
+                div.scroll { (PreEscaped(svg)) }
+                @if !caption.is_empty() { figcaption { (caption) } }
             }
         }
     }))

@@ -50,7 +50,7 @@ pub fn run(
         h2 { "Plan" }
         (plan(record))
         h2 { "Training" }
-        @if let Some(curve) = figure(|size| plot::curve::picture(steps, evaluations, size), "")? { (curve) }
+        @if let Some(curve) = figure(plot::curve::picture(steps, evaluations), "")? { (curve) }
         (losses(record, evaluations))
         h2 { "Config" }
         (config(record))
@@ -131,7 +131,7 @@ fn predictions(record: &RunRecord) -> Markup {
 
 fn timeline(record: &RunRecord) -> Result<Markup, Failure> {
     let caption = "Each action is as high as its peak. Areas are the prediction, the line is the measurement.";
-    let picture = figure(|size| plot::timeline::picture(record, size), caption)?;
+    let picture = figure(plot::timeline::picture(record), caption)?;
     Ok(html! {
         h2 { "Timeline" }
         @match (picture, &record.timeline) {

@@ -27,7 +27,7 @@ pub fn sweep(record: &SweepRecord) -> Result<String, Failure> {
         }
         (headline(record))
         h2 { "Frontier" }
-        @match figure(|size| plot::frontier::picture(record, size), caption)? {
+        @match figure(plot::frontier::picture(record), caption)? {
             Some(picture) => (picture),
             None => p.soft { "There is none: no run of this sweep succeeded." },
         }

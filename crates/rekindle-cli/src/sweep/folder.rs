@@ -20,7 +20,7 @@ use super::{SweepRecord, SweepRow, record::SWEEP_FORMAT};
 use crate::{
     failure::{Failure, Outcome},
     output,
-    plot::{frontier, theme::Size},
+    plot::frontier,
 };
 
 /// The record's file: a folder that has it is a sweep's.
@@ -103,7 +103,7 @@ impl SweepFolder {
         put(RECORD, &format!("{json}\n"))?;
         put("sweep.csv", &csv)?;
         put("sweep.md", &record.markdown())?;
-        match frontier::picture(record, Size::Wide) {
+        match frontier::picture(record) {
             Some(picture) => put("frontier.svg", &picture.map_err(Failure::other)?),
             None => Ok(()),
         }

@@ -5,7 +5,7 @@ use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::record::{PhasedStep, PlainRun, RunRecord};
 
 use crate::{
-    plot::{frontier, theme::Size},
+    plot::frontier,
     summary::made_up_run,
 };
 
@@ -222,7 +222,7 @@ fn the_picture_marks_every_run_and_names_what_did_not_run() {
         }
         assert!(svg.contains("no plan") && svg.contains("memory\n"));
     }
-    assert!(frontier::picture(&empty(), Size::Wide).is_none());
+    assert!(frontier::picture(&empty()).is_none());
 }
 
 #[test]
