@@ -14,7 +14,7 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use rekindle_train::device::{DeviceId, DeviceInfo, keep_kernels, kept_kernels};
 
-use crate::cache;
+use crate::{cache, table::several};
 
 /// What cubecl's lines are named.
 const TARGET: &str = "cubecl::compilation";
@@ -36,7 +36,7 @@ pub fn prepare(device: &DeviceInfo) {
         && let Err(error) = keep_kernels(&folder, device)
     {
         note!(
-            "warning: compiled kernels cannot be kept in {} ({error}); {} names another folder, and none where it is empty",
+            "warning: compiled kernels cannot be cached in {} ({error}); set {} to another folder, or to nothing to disable the cache",
             folder.display(),
             cache::FOLDER_VARIABLE
         );
@@ -68,13 +68,10 @@ pub fn shown() -> String {
 
 /// What became of them.
 pub fn kept() -> String {
-    let count = count();
+    let compiled = several(count(), "compiled kernel");
     match kept_kernels() {
-        Some(folder) => format!(
-            "{count} kernels were compiled; the next start finds them in {}",
-            folder.display()
-        ),
-        None => format!("{count} kernels were compiled, and none is kept"),
+        Some(folder) => format!("{compiled}, cached in {}", folder.display()),
+        None => format!("{compiled}, not cached"),
     }
 }
 

@@ -209,8 +209,8 @@ impl Observer for Progress {
 
     fn profile_not_kept(&mut self, error: &io::Error) {
         self.line(&format!(
-            "warning: what was measured could not be kept for later ({error}); REKINDLE_CACHE names another folder, and \
-             none where it is empty"
+            "warning: the profile could not be cached ({error}); set REKINDLE_CACHE to another folder, or to nothing to \
+             disable the cache"
         ));
     }
 
@@ -327,7 +327,7 @@ impl Observer for Progress {
 
     fn snapshot_withheld(&mut self, step: usize, what: &str) {
         self.line(&format!(
-            "warning: no snapshot is taken after step {step}: {what} is not finite; the one before stays"
+            "warning: no snapshot is taken after step {step}: {what} is not finite; the previous one is kept"
         ));
     }
 

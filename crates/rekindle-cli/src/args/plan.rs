@@ -26,7 +26,7 @@ pub struct EstimateArgs {
     /// Device whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
-    /// Also count what each of N ranks takes that share the batch
+    /// Also count the memory of each of N ranks that share the batch
     #[arg(
         long,
         value_name = "N,..",
@@ -44,7 +44,7 @@ pub struct EstimateArgs {
         help_heading = "Several ranks"
     )]
     pub link: Vec<LinkChoice>,
-    /// Operations on numbers that a device does in a second (100T)
+    /// Floating-point operations per second of a device (100T)
     #[arg(
         long,
         value_name = "SPEED",
@@ -93,7 +93,7 @@ pub struct PlanArgs {
     pub measure: MeasureArgs,
     #[command(flatten)]
     pub schedule: ScheduleArgs,
-    /// Memory slots that `optimal` rounds sizes to, where exact sizes would take too long; short chains get more
+    /// Number of memory slots that `optimal` rounds sizes to where exact sizes would take too long; short chains get more
     #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS, help_heading = "Schedule")]
     pub slots: usize,
     /// Plan for one of N ranks that share the batch, and predict what summing gradients adds. Under `mpirun` N is the number of

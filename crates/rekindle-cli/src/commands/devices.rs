@@ -4,7 +4,13 @@ use rekindle_train::device::{DeviceId, DeviceInfo, Unavailable, cuda_parts, prob
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{args::DevicesArgs, failure::Outcome, output, table, terminal};
+use crate::{
+    args::DevicesArgs,
+    failure::Outcome,
+    output,
+    table::{self, Cell},
+    terminal,
+};
 
 /// Format tag of [`DeviceList`].
 pub const DEVICES_FORMAT: &str = "rekindle-devices/1";
@@ -105,14 +111,12 @@ pub fn run(args: &DevicesArgs) -> Outcome {
     output::text(&text)
 }
 
-fn row(info: &DeviceInfo) -> [String; 5] {
-    let bytes =
-        |bytes: Option<rekindle_plan::Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
+fn row(info: &DeviceInfo) -> [Cell; 5] {
     [
-        info.device.to_string(),
-        info.name.clone(),
-        bytes(info.total_bytes),
-        bytes(info.free_bytes),
-        info.detail.clone(),
+        Cell::from(info.device),
+        Cell::from(&info.name),
+        Cell::bytes(info.total_bytes),
+        Cell::bytes(info.free_bytes),
+        Cell::from(&info.detail),
     ]
 }

@@ -39,7 +39,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
             "`--supervise` needs a folder for the snapshots that it restarts from: add `-o RUN_DIR`",
         ));
     };
-    stop::in_order("handing the signal on");
+    stop::in_order("forwarding the signal");
     let note = NamedTempFile::new().map_err(|error| Failure::file(&env::temp_dir(), &error))?;
     let supervised = Supervised {
         note: note.path().to_owned(),
@@ -168,8 +168,11 @@ fn remove_remains(folder: &Path) {
 
 /// Runs the training to its end.
 fn train(args: &TrainArgs, supervised: &Supervised, again: Again) -> Result<ExitStatus, Failure> {
-    let cannot =
-        |error: io::Error| Failure::other(format!("this program cannot be run again: {error}"));
+    let cannot = |error: io::Error| {
+        Failure::other(format!(
+            "another process of this program cannot be started: {error}"
+        ))
+    };
     // What an earlier process has written is not this one's.
     let note = &supervised.note;
     fs::write(note, "").map_err(|error| Failure::file(note, &error))?;

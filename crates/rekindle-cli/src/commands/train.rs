@@ -164,7 +164,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     if let (Some(budget), Some(free)) = (job.budget(), device.free_bytes)
         && budget > free
     {
-        note!("warning: of the budget of {budget} only {free} are free now");
+        note!("warning: only {free} of the budget of {budget} are free now");
     }
     let kept = match args.output.as_ref().filter(|_| speaks) {
         Some(folder) => {

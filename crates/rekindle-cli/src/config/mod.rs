@@ -51,6 +51,7 @@ use rekindle_train::{
     },
     settings::{OnNonFinite, TrainSettings},
 };
+use serde_json::{Map, Value};
 use toml::de::DeTable;
 
 pub use self::run::{OffloadChoice, RunKeys};
@@ -121,10 +122,11 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     })?;
     let document = table.get_ref();
     check::check(document, within(0..1, text))?;
-    // What is wrong still would be a rule that the schema lacks: it has no place.
-    let misread =
-        |error: serde_json::Error| Problem::new(error.to_string(), "here", within(0..1, text));
-    let mut json = node::json(document);
+    // A rule that the schema lacks has no place.
+    let unplaced = |message: String| Problem::new(message, "here", within(0..1, text));
+    let misread = |error: serde_json::Error| unplaced(error.to_string());
+    let mut json: Map<String, Value> =
+        toml::from_str(text).map_err(|error| unplaced(error.to_string()))?;
     let data = json.get("data").cloned().unwrap_or_default();
     let DataSettings { source, .. } = serde_json::from_value(data).map_err(misread)?;
 

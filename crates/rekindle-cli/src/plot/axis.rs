@@ -21,7 +21,12 @@ impl Unit {
     /// For bytes up to `most`.
     pub fn of_bytes(most: Bytes) -> Self {
         let size = |bits: u32| f64::from(1 << bits);
-        let units = [("GiB", size(30)), ("MiB", size(20)), ("KiB", size(10)), ("B", 1.0)];
+        let units = [
+            ("GiB", size(30)),
+            ("MiB", size(20)),
+            ("KiB", size(10)),
+            ("B", 1.0),
+        ];
         Self::of(most.0 as f64, units)
     }
 

@@ -9,12 +9,18 @@ use plotters::{
     coord::{cartesian::Cartesian2d, types::RangedCoordf64},
     drawing::{DrawingAreaErrorKind, IntoDrawingArea},
     element::{DashedPathElement, PathElement, Rectangle, Text},
-    style::{Color, RGBColor, text_anchor::{HPos, Pos, VPos}},
+    style::{
+        Color, RGBColor,
+        text_anchor::{HPos, Pos, VPos},
+    },
 };
 
 use rekindle_plan::Seconds;
 
-use super::{axis::{Unit, tick}, theme};
+use super::{
+    axis::{Unit, tick},
+    theme,
+};
 use crate::terminal;
 
 /// What painting gives.
@@ -67,10 +73,7 @@ pub struct Hint {
 
 impl Picture {
     /// Paints it with the series that `draw` draws, each with its label, under the hints that it gives.
-    pub fn paint(
-        &self,
-        draw: impl FnOnce(&mut Plot<'_, '_>) -> Drawn<Vec<Hint>>,
-    ) -> Drawn<String> {
+    pub fn paint(&self, draw: impl FnOnce(&mut Plot<'_, '_>) -> Drawn<Vec<Hint>>) -> Drawn<String> {
         let pixels = theme::WIDTH - 2 * theme::MARGIN;
         let notes: Vec<_> = self
             .notes
@@ -81,12 +84,16 @@ impl Picture {
         let head = theme::MARGIN + 2 * theme::LINE;
         let foot = head + theme::HEIGHT + BELOW;
         let height = foot + notes.len() as u32 * theme::LINE + theme::MARGIN;
-        let title = terminal::shown(&theme::fitted(&self.title, theme::letters_in(pixels) * 3 / 4));
+        let title = terminal::shown(&theme::fitted(
+            &self.title,
+            theme::letters_in(pixels) * 3 / 4,
+        ));
 
         let mut svg = String::new();
         let mut blocks = String::new();
         {
-            let area = SVGBackend::with_string(&mut svg, (theme::WIDTH, height)).into_drawing_area();
+            let area =
+                SVGBackend::with_string(&mut svg, (theme::WIDTH, height)).into_drawing_area();
             area.fill(&theme::PAPER)?;
             let left = theme::MARGIN as i32;
             let middle = Pos::new(HPos::Left, VPos::Center);
@@ -94,7 +101,11 @@ impl Picture {
             area.draw(&Text::new(title.as_str(), at, theme::title().pos(middle)))?;
             for (line, note) in (0..).zip(&notes) {
                 let at = (left, (foot + line * theme::LINE + theme::LINE / 2) as i32);
-                area.draw(&Text::new(note.as_str(), at, theme::text(theme::SOFT).pos(middle)))?;
+                area.draw(&Text::new(
+                    note.as_str(),
+                    at,
+                    theme::text(theme::SOFT).pos(middle),
+                ))?;
             }
             let mut chart = ChartBuilder::on(&area)
                 .margin_top(head)
@@ -130,7 +141,10 @@ impl Picture {
             }
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::Coordinate(theme::PLOT as i32 + left, 0))
+                .position(SeriesLabelPosition::Coordinate(
+                    theme::PLOT as i32 + left,
+                    0,
+                ))
                 .margin(0)
                 .legend_area_size(theme::LINE + 10)
                 .label_font(theme::text(theme::TEXT))

@@ -59,10 +59,7 @@ pub fn columns(timeline: &Timeline, count: usize) -> Vec<Column<'_>> {
 }
 
 /// The corners of a line that is level within every column, from 0 to 1.
-pub fn steps<'a>(
-    columns: &[Column<'a>],
-    height: impl Fn(&Column<'a>) -> f64,
-) -> Vec<(f64, f64)> {
+pub fn steps<'a>(columns: &[Column<'a>], height: impl Fn(&Column<'a>) -> f64) -> Vec<(f64, f64)> {
     let at = |column: usize| column as f64 / columns.len() as f64;
     let mut corners = Vec::new();
     let mut first = 0;

@@ -60,7 +60,11 @@ fn paint(runs: &[(&str, &Timeline)]) -> Drawn<String> {
             let pale = colour.mix(0.55);
             let measured = line(&|column| column.measured);
             plot.draw_series(LineSeries::new(measured, pale.stroke_width(5)))?
-                .label(format!("{}: peak {}", theme::fitted(name, NAME), timeline.measured_peak()))
+                .label(format!(
+                    "{}: peak {}",
+                    theme::fitted(name, NAME),
+                    timeline.measured_peak()
+                ))
                 .legend(move |at| chart::line(colour, 5)(at));
             let predicted = line(&|column| column.highest.predicted_at_peak.total());
             plot.draw_series(DashedLineSeries::new(predicted, 7, 5, colour.into()))?

@@ -38,8 +38,8 @@ fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 
 fn paint(losses: Vec<(f64, f64)>, evaluations: Vec<(f64, f64)>) -> Drawn<String> {
     let all = || losses.iter().chain(&evaluations);
-    let [last, highest] =
-        [|point: &(f64, f64)| point.0, |point: &(f64, f64)| point.1].map(|of| all().map(of).fold(0.0, f64::max));
+    let [last, highest] = [|point: &(f64, f64)| point.0, |point: &(f64, f64)| point.1]
+        .map(|of| all().map(of).fold(0.0, f64::max));
     let lowest = all().map(|point| point.1).fold(0.0, f64::min);
     let picture = Picture {
         title: "Loss by step".into(),

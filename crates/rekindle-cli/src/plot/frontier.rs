@@ -34,7 +34,11 @@ const FAR_LIMIT: f64 = 1.5;
 /// Kinds of runs, each with its name and its colour. Rows of several ranks are not shown.
 const KINDS: [(RowKind, &str, RGBColor); 4] = [
     (RowKind::Plain, "plain run", theme::TEXT),
-    (RowKind::Uniform, "equal segments, their number", theme::RECOMPUTE),
+    (
+        RowKind::Uniform,
+        "equal segments, their number",
+        theme::RECOMPUTE,
+    ),
     (RowKind::Optimal, "plan within a budget", theme::BOUNDARIES),
     (RowKind::Config, "plan of the config", theme::FORWARD),
 ];
@@ -146,7 +150,11 @@ impl Drawing<'_> {
                 continue;
             }
             let marks = points.iter().map(|point| {
-                let inner = if point.row.pareto { colour } else { theme::PAPER };
+                let inner = if point.row.pareto {
+                    colour
+                } else {
+                    theme::PAPER
+                };
                 EmptyElement::at(self.place(point))
                     + mark(kind, colour, RADIUS, (0, 0))
                     + mark(kind, inner, RADIUS - 2, (0, 0))
@@ -170,7 +178,11 @@ impl Drawing<'_> {
         let (across, down) = plot.plotting_area().get_pixel_range();
         let pixels = |place| plot.backend_coord(&place);
         let marks = self.points.iter().map(|point| {
-            let reach = if point.row.chosen { RADIUS + 5 } else { RADIUS + 1 };
+            let reach = if point.row.chosen {
+                RADIUS + 5
+            } else {
+                RADIUS + 1
+            };
             Frame::about(pixels(self.place(point)), reach)
         });
         let marks: Vec<_> = marks.collect();
@@ -209,7 +221,8 @@ impl Drawing<'_> {
             notes.push(format!("The limit of {limit} is outside the plot."));
         }
         let rows = self.record.rows.iter();
-        let hidden = rows.filter(|row| row.outcome != RowOutcome::Done || row.kind == RowKind::Ranks);
+        let hidden =
+            rows.filter(|row| row.outcome != RowOutcome::Done || row.kind == RowKind::Ranks);
         let hidden: Vec<String> = hidden.map(SweepRow::line).collect();
         if !hidden.is_empty() {
             notes.push(format!("Not shown: {}.", hidden.join("; ")));
@@ -219,12 +232,7 @@ impl Drawing<'_> {
 }
 
 /// The mark of a kind of runs, so many pixels from its middle to its edge.
-fn mark(
-    kind: RowKind,
-    colour: RGBColor,
-    radius: i32,
-    (x, y): (i32, i32),
-) -> Polygon<(i32, i32)> {
+fn mark(kind: RowKind, colour: RGBColor, radius: i32, (x, y): (i32, i32)) -> Polygon<(i32, i32)> {
     let (all, half) = (radius, radius / 2);
     let corners = match kind {
         RowKind::Plain => vec![(-all, -all), (all, -all), (all, all), (-all, all)],

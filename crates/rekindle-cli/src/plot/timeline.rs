@@ -6,7 +6,10 @@
 use plotters::{
     element::{Circle, EmptyElement, PathElement, Polygon, Rectangle, Text},
     series::{DashedLineSeries, LineSeries},
-    style::{Color, RGBColor, text_anchor::{HPos, Pos, VPos}},
+    style::{
+        Color, RGBColor,
+        text_anchor::{HPos, Pos, VPos},
+    },
 };
 use rekindle_plan::{Bytes, Parts, Seconds};
 use rekindle_train::{
@@ -34,11 +37,17 @@ type Kind = (&'static str, RGBColor, fn(&Parts) -> Bytes);
 
 /// From the bottom of the stack to its top.
 const KINDS: [Kind; 6] = [
-    ("fixed and input", theme::FIXED, |parts| parts.fixed + parts.input),
-    ("kept activations", theme::BOUNDARIES, |parts| parts.activations),
+    ("fixed and input", theme::FIXED, |parts| {
+        parts.fixed + parts.input
+    }),
+    ("kept activations", theme::BOUNDARIES, |parts| {
+        parts.activations
+    }),
     ("live segment", theme::LIVE_SEGMENT, |parts| parts.graphs),
     ("gradients", theme::GRADIENTS, |parts| parts.gradients),
-    ("parameter gradients", theme::PARAMETER_GRADIENTS, |parts| parts.parameter_gradients),
+    ("parameter gradients", theme::PARAMETER_GRADIENTS, |parts| {
+        parts.parameter_gradients
+    }),
     ("temporary", theme::TEMPORARY, |parts| parts.temporary),
 ];
 
@@ -132,7 +141,10 @@ impl Drawing<'_> {
     /// A line through all columns.
     fn line(&self, height: impl Fn(&Column<'_>) -> Bytes) -> Vec<(f64, f64)> {
         let corners = steps(&self.columns, |column| self.memory.bytes(height(column)));
-        corners.into_iter().map(|(x, y)| (x * self.end(), y)).collect()
+        corners
+            .into_iter()
+            .map(|(x, y)| (x * self.end(), y))
+            .collect()
     }
 
     /// The two corners of a block of a strip.
@@ -148,11 +160,13 @@ impl Drawing<'_> {
     ) -> impl Iterator<Item = (&'a Column<'a>, f64, f64)> + 'a {
         let each = self.end() / self.columns.len() as f64;
         let mut first = 0.0;
-        self.columns.chunk_by(move |a, b| alike(a, b)).map(move |run| {
-            let from = first;
-            first += run.len() as f64 * each;
-            (&run[0], from, first)
-        })
+        self.columns
+            .chunk_by(move |a, b| alike(a, b))
+            .map(move |run| {
+                let from = first;
+                first += run.len() as f64 * each;
+                (&run[0], from, first)
+            })
     }
 
     /// Which pass was running.
@@ -166,7 +180,8 @@ impl Drawing<'_> {
             }
             let runs = self.runs(|a, b| a.pass == b.pass);
             let runs = runs.filter(|(column, ..)| column.pass == pass);
-            let blocks = runs.map(|(_, from, to)| Rectangle::new(self.block(0, from, to), colour.filled()));
+            let blocks =
+                runs.map(|(_, from, to)| Rectangle::new(self.block(0, from, to), colour.filled()));
             plot.draw_series(blocks)?
                 .label(format!("{name} {seconds}"))
                 .legend(chart::area(colour));
@@ -227,7 +242,10 @@ impl Drawing<'_> {
         }
         let measured = self.line(|column| column.measured);
         // Paper around the line, so that it is seen on every colour.
-        plot.draw_series(LineSeries::new(measured.clone(), theme::PAPER.stroke_width(4)))?;
+        plot.draw_series(LineSeries::new(
+            measured.clone(),
+            theme::PAPER.stroke_width(4),
+        ))?;
         plot.draw_series(LineSeries::new(measured, theme::TEXT.stroke_width(2)))?
             .label("measured")
             .legend(chart::line(theme::TEXT, 2));
@@ -244,11 +262,14 @@ impl Drawing<'_> {
         let above = (point.0, LABEL * self.top);
         let side = if place < 0.5 { HPos::Left } else { HPos::Right };
         let style = theme::text(theme::TEXT).pos(Pos::new(side, VPos::Bottom));
-        let text = format!("predicted peak {peak}, measured {}", self.timeline.measured_peak());
+        let text = format!(
+            "predicted peak {peak}, measured {}",
+            self.timeline.measured_peak()
+        );
         plot.draw_series([PathElement::new([point, above], theme::SOFT)])?;
-        plot.draw_series([
-            EmptyElement::at(point) + Circle::new((0, 0), 5, theme::PAPER.filled()) + Circle::new((0, 0), 3, theme::TEXT.filled()),
-        ])?;
+        plot.draw_series([EmptyElement::at(point)
+            + Circle::new((0, 0), 5, theme::PAPER.filled())
+            + Circle::new((0, 0), 3, theme::TEXT.filled())])?;
         plot.draw_series([Text::new(text, above, style)])?;
         Ok(())
     }
@@ -282,7 +303,9 @@ impl Drawing<'_> {
             super::what_runs(self.record, self.highest),
         )];
         match (self.budget, self.record.budget_bytes) {
-            (None, Some(budget)) => notes.push(format!("The budget of {budget} is above the plot.")),
+            (None, Some(budget)) => {
+                notes.push(format!("The budget of {budget} is above the plot."))
+            }
             (Some(_), _) => notes.extend(super::budget_note(self.record).map(str::to_owned)),
             (None, None) => {}
         }

@@ -6,22 +6,22 @@
 //! | [`comparison`] | the page of several runs |
 //! | [`sweep`] | the page of a sweep |
 //! | [`trace`](mod@trace) | a run's timeline for trace viewers |
-//! | [`cells`] | numbers and tables as a page has them |
+//! | [`track`](mod@track) | what a run's first steps allocated and freed |
 //!
 //! Every number comes from a [`RunRecord`], or a sweep's record of them, and carries its exact value behind what
 //! is shown.
 
-mod cells;
 pub mod comparison;
 pub mod run;
 pub mod sweep;
 pub mod trace;
+mod track;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use rekindle_train::record::RunRecord;
 
-use crate::{failure::Failure, plot::chart::Drawn};
+use crate::{failure::Failure, plot::chart::Drawn, started::Started};
 
 /// A whole page.
 fn page(title: &str, body: &Markup) -> String {
@@ -38,12 +38,24 @@ fn page(title: &str, body: &Markup) -> String {
                 (body)
                 footer {
                     "Made by rekindle " (env!("CARGO_PKG_VERSION")) ". Sizes are binary: 1 MiB is 1,048,576 bytes; \
-                     hold the pointer over one for all its digits."
+                     hover over a size to see all its digits."
                 }
             }
         }
     };
     page.into_string()
+}
+
+/// What was typed, when, and by which version.
+fn command(started: Option<&Started>) -> Markup {
+    html! {
+        @if let Some(started) = started {
+            p.soft {
+                code { (started.line()) }
+                @if let Some((at, version)) = started.at() { ", " (at) ", rekindle " (version) }
+            }
+        }
+    }
 }
 
 /// What a run is called.
@@ -65,4 +77,22 @@ fn figure(drawn: Option<Drawn<String>>, caption: &str) -> Result<Option<Markup>,
             }
         }
     }))
+}
+
+/// Words for people, with `code` between backticks.
+fn prose(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn commands_in_prose_are_code() {
+        let words = super::prose("`--compare` measures <it>").into_string();
+        assert_eq!(words, "<code>--compare</code> measures &lt;it&gt;");
+    }
 }

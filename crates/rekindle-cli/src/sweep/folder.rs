@@ -14,12 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
-
 use super::{SweepRecord, SweepRow, record::SWEEP_FORMAT};
 use crate::{
     failure::{Failure, Outcome},
-    output,
+    input, output,
     plot::frontier,
 };
 
@@ -28,23 +26,7 @@ pub const RECORD: &str = "sweep.json";
 
 /// The record in a sweep's folder.
 pub fn read(folder: &Path) -> Result<SweepRecord, Failure> {
-    #[derive(Deserialize)]
-    struct Tag {
-        format: String,
-    }
-    let path = folder.join(RECORD);
-    let text = fs::read(&path).map_err(|error| Failure::file(&path, &error))?;
-    let wrong = |error: &dyn std::fmt::Display| {
-        Failure::usage(format!("{}: not a sweep's record: {error}", path.display()))
-    };
-    let tag: Tag = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
-    if tag.format != SWEEP_FORMAT {
-        return Err(wrong(&format_args!(
-            "the format is `{}`, but this version reads `{SWEEP_FORMAT}`",
-            tag.format
-        )));
-    }
-    serde_json::from_slice(&text).map_err(|error| wrong(&error))
+    input::document(&folder.join(RECORD), SWEEP_FORMAT)
 }
 
 /// A folder that takes a sweep's files.
@@ -97,10 +79,9 @@ impl SweepFolder {
 
     /// Replaces all files.
     pub fn write(&self, record: &SweepRecord) -> Outcome {
-        let json = serde_json::to_string_pretty(record).map_err(Failure::other)?;
         let csv = csv(&record.rows).map_err(Failure::other)?;
         let put = |name: &str, text: &str| output::file(&self.path.join(name), text);
-        put(RECORD, &format!("{json}\n"))?;
+        output::json_file(&self.path.join(RECORD), record)?;
         put("sweep.csv", &csv)?;
         put("sweep.md", &record.markdown())?;
         match frontier::picture(record) {
