@@ -1,6 +1,6 @@
 //! A picture from its first tag to its last: title, a pair of axes, plotters' legend at their right, notes below.
 
-use std::{io, ops::Range};
+use std::{io, marker::PhantomData, ops::Range};
 
 use maud::html;
 use plotters::{
@@ -8,7 +8,7 @@ use plotters::{
     chart::{ChartBuilder, ChartContext, SeriesLabelPosition},
     coord::{cartesian::Cartesian2d, types::RangedCoordf64},
     drawing::{DrawingAreaErrorKind, IntoDrawingArea},
-    element::{DashedPathElement, PathElement, Rectangle, Text},
+    element::{DashedPathElement, IntoDynElement, PathElement, Rectangle, Text},
     style::{
         Color, RGBColor,
         text_anchor::{HPos, Pos, VPos},
@@ -25,13 +25,39 @@ use crate::terminal;
 
 /// What painting gives.
 pub type Drawn<T> = Result<T, DrawingAreaErrorKind<io::Error>>;
-/// A plot that series are drawn in.
-pub type Plot<'a, 'b> =
-    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+/// A pair of axes.
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// A plot that series are drawn in, and its legend.
+pub struct Plot<'a, 'b> {
+    /// The axes.
+    pub chart: Chart<'a, 'b>,
+    /// plotters draws a legend inside its axes: this one has a pair of its own, which is not seen.
+    legend: Chart<'a, 'b>,
+    backend: PhantomData<&'a SVGBackend<'b>>,
+}
+
+impl<'a, 'b> Plot<'a, 'b> {
+    /// Adds an entry to the legend.
+    pub fn entry<T>(
+        &mut self,
+        text: impl Into<String>,
+        mark: impl Fn((i32, i32)) -> T + 'a,
+    ) -> Drawn<()>
+    where
+        T: IntoDynElement<'a, SVGBackend<'b>, (i32, i32)>,
+    {
+        let nothing = std::iter::empty::<PathElement<(f64, f64)>>();
+        self.legend.draw_series(nothing)?.label(text).legend(mark);
+        Ok(())
+    }
+}
 
 /// Pixels left of a plot and below it, for its axes.
 const LEFT: u32 = 66;
 const BELOW: u32 = 46;
+/// Pixels between a plot and its legend.
+const GAP: u32 = 16;
 
 /// What one axis shows.
 pub struct Axis {
@@ -82,7 +108,7 @@ impl Picture {
             .map(|line| terminal::shown(&line))
             .collect();
         let head = theme::MARGIN + 2 * theme::LINE;
-        let foot = head + theme::HEIGHT + BELOW;
+        let foot = head + theme::HEIGHT + BELOW + GAP / 2;
         let height = foot + notes.len() as u32 * theme::LINE + theme::MARGIN;
         let title = terminal::shown(&theme::fitted(
             &self.title,
@@ -107,11 +133,16 @@ impl Picture {
                     theme::text(theme::SOFT).pos(middle),
                 ))?;
             }
+            let right = theme::MARGIN + LEFT + theme::PLOT + GAP;
+            let (_, beside) = area.split_horizontally(right);
+            let legend = ChartBuilder::on(&beside)
+                .margin_top(head)
+                .build_cartesian_2d(0.0..1.0, 0.0..1.0)?;
             let mut chart = ChartBuilder::on(&area)
                 .margin_top(head)
                 .margin_left(theme::MARGIN)
                 .margin_right(pixels + theme::MARGIN - LEFT - theme::PLOT)
-                .margin_bottom(height - foot)
+                .margin_bottom(height - foot + GAP / 2)
                 .x_label_area_size(BELOW)
                 .y_label_area_size(LEFT)
                 .build_cartesian_2d(self.x.range.clone(), self.y.range.clone())?;
@@ -131,20 +162,23 @@ impl Picture {
                 .x_desc(&self.x.title)
                 .y_desc(&self.y.title)
                 .draw()?;
-            for Hint { corners, text } in draw(&mut chart)? {
-                let [(x, bottom), (right, y)] = corners.map(|corner| chart.backend_coord(&corner));
+            let mut plot = Plot {
+                chart,
+                legend,
+                backend: PhantomData,
+            };
+            for Hint { corners, text } in draw(&mut plot)? {
+                let corners = corners.map(|corner| plot.chart.backend_coord(&corner));
+                let [(x, bottom), (right, y)] = corners;
                 let (width, height, text) = (right - x, bottom - y, terminal::shown(&text));
                 let block = html! {
                     rect x=(x) y=(y) width=(width) height=(height) fill="none" pointer-events="all" { title { (text) } }
                 };
                 blocks += &block.into_string();
             }
-            chart
+            plot.legend
                 .configure_series_labels()
-                .position(SeriesLabelPosition::Coordinate(
-                    theme::PLOT as i32 + left,
-                    0,
-                ))
+                .position(SeriesLabelPosition::Coordinate(0, 0))
                 .margin(0)
                 .legend_area_size(theme::LINE + 10)
                 .label_font(theme::text(theme::TEXT))

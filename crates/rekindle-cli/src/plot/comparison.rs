@@ -59,17 +59,23 @@ fn paint(runs: &[(&str, &Timeline)]) -> Drawn<String> {
             // Wide and pale, so that the prediction is seen on it.
             let pale = colour.mix(0.55);
             let measured = line(&|column| column.measured);
-            plot.draw_series(LineSeries::new(measured, pale.stroke_width(5)))?
-                .label(format!(
+            plot.chart
+                .draw_series(LineSeries::new(measured, pale.stroke_width(5)))?;
+            plot.entry(
+                format!(
                     "{}: peak {}",
                     theme::fitted(name, NAME),
                     timeline.measured_peak()
-                ))
-                .legend(move |at| chart::line(colour, 5)(at));
+                ),
+                move |at| chart::line(colour, 5)(at),
+            )?;
             let predicted = line(&|column| column.highest.predicted_at_peak.total());
-            plot.draw_series(DashedLineSeries::new(predicted, 7, 5, colour.into()))?
-                .label(format!("predicted {}", predicted_peak(timeline)))
-                .legend(chart::dashes(colour));
+            plot.chart
+                .draw_series(DashedLineSeries::new(predicted, 7, 5, colour.into()))?;
+            plot.entry(
+                format!("predicted {}", predicted_peak(timeline)),
+                chart::dashes(colour),
+            )?;
         }
         Ok(Vec::new())
     })

@@ -55,14 +55,15 @@ fn paint(losses: Vec<(f64, f64)>, evaluations: Vec<(f64, f64)>) -> Drawn<String>
     };
     picture.paint(|plot| {
         let line = theme::BOUNDARIES.stroke_width(2);
-        plot.draw_series(LineSeries::new(losses, line))?
-            .label("training, each step's batch")
-            .legend(chart::line(theme::BOUNDARIES, 2));
+        plot.chart.draw_series(LineSeries::new(losses, line))?;
+        plot.entry(
+            "training, each step's batch",
+            chart::line(theme::BOUNDARIES, 2),
+        )?;
         if !evaluations.is_empty() {
             let dot = |at| Circle::new(at, 4, theme::RECOMPUTE.filled());
-            plot.draw_series(evaluations.into_iter().map(dot))?
-                .label("evaluation")
-                .legend(move |(x, y)| dot_at((x + 11, y)));
+            plot.chart.draw_series(evaluations.into_iter().map(dot))?;
+            plot.entry("evaluation", move |(x, y)| dot_at((x + 11, y)))?;
         }
         Ok(Vec::new())
     })

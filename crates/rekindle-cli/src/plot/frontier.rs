@@ -114,7 +114,8 @@ impl Drawing<'_> {
             let mut plans = self.of_kind(RowKind::Optimal);
             plans.sort_by_key(|point| point.peak);
             let line: Vec<_> = plans.iter().map(|point| self.place(point)).collect();
-            plot.draw_series(LineSeries::new(line.clone(), theme::BOUNDARIES))?;
+            plot.chart
+                .draw_series(LineSeries::new(line.clone(), theme::BOUNDARIES))?;
             self.marks(plot)?;
             self.labels(plot, &line)?;
             Ok(Vec::new())
@@ -137,9 +138,9 @@ impl Drawing<'_> {
         };
         let memory = self.memory.bytes(limit);
         let line = [(memory, 0.0), (memory, top)];
-        plot.draw_series(DashedLineSeries::new(line, 7, 5, theme::SOFT.into()))?
-            .label(format!("limit {limit}"))
-            .legend(chart::dashes(theme::SOFT));
+        plot.chart
+            .draw_series(DashedLineSeries::new(line, 7, 5, theme::SOFT.into()))?;
+        plot.entry(format!("limit {limit}"), chart::dashes(theme::SOFT))?;
         Ok(())
     }
 
@@ -159,24 +160,27 @@ impl Drawing<'_> {
                     + mark(kind, colour, RADIUS, (0, 0))
                     + mark(kind, inner, RADIUS - 2, (0, 0))
             });
-            plot.draw_series(marks)?
-                .label(name)
-                .legend(move |(x, y)| mark(kind, colour, RADIUS, (x + RADIUS, y)));
+            plot.chart.draw_series(marks)?;
+            plot.entry(name, move |(x, y)| {
+                mark(kind, colour, RADIUS, (x + RADIUS, y))
+            })?;
         }
         let chosen = self.points.iter().filter(|point| point.row.chosen);
         let ring = |at| Circle::new(at, RADIUS + 4, theme::FORWARD.stroke_width(2));
         if chosen.clone().count() > 0 {
-            plot.draw_series(chosen.map(|point| ring(self.place(point))))?
-                .label("chosen by the config")
-                .legend(|(x, y)| Circle::new((x + RADIUS, y), 6, theme::FORWARD.stroke_width(2)));
+            plot.chart
+                .draw_series(chosen.map(|point| ring(self.place(point))))?;
+            plot.entry("chosen by the config", |(x, y)| {
+                Circle::new((x + RADIUS, y), 6, theme::FORWARD.stroke_width(2))
+            })?;
         }
         Ok(())
     }
 
     /// Names beside marks, where there is room. `line` joins the plans.
     fn labels(&self, plot: &mut Plot<'_, '_>, line: &[(f64, f64)]) -> Drawn<()> {
-        let (across, down) = plot.plotting_area().get_pixel_range();
-        let pixels = |place| plot.backend_coord(&place);
+        let (across, down) = plot.chart.plotting_area().get_pixel_range();
+        let pixels = |place| plot.chart.backend_coord(&place);
         let marks = self.points.iter().map(|point| {
             let reach = if point.row.chosen {
                 RADIUS + 5
@@ -209,7 +213,7 @@ impl Drawing<'_> {
                 texts.push(EmptyElement::at(place) + text);
             }
         }
-        plot.draw_series(texts)?;
+        plot.chart.draw_series(texts)?;
         Ok(())
     }
 

@@ -182,9 +182,8 @@ impl Drawing<'_> {
             let runs = runs.filter(|(column, ..)| column.pass == pass);
             let blocks =
                 runs.map(|(_, from, to)| Rectangle::new(self.block(0, from, to), colour.filled()));
-            plot.draw_series(blocks)?
-                .label(format!("{name} {seconds}"))
-                .legend(chart::area(colour));
+            plot.chart.draw_series(blocks)?;
+            plot.entry(format!("{name} {seconds}"), chart::area(colour))?;
         }
         Ok(())
     }
@@ -202,9 +201,11 @@ impl Drawing<'_> {
             let (from, to) = (place(one.start_s), place(one.start_s + one.duration_s));
             Rectangle::new(self.block(1, from, to), EXCHANGE.filled())
         });
-        plot.draw_series(blocks)?
-            .label(format!("exchange {seconds}, {bytes}"))
-            .legend(chart::area(EXCHANGE));
+        plot.chart.draw_series(blocks)?;
+        plot.entry(
+            format!("exchange {seconds}, {bytes}"),
+            chart::area(EXCHANGE),
+        )?;
         Ok(())
     }
 
@@ -218,9 +219,12 @@ impl Drawing<'_> {
             };
             let mut outline = self.line(sum);
             outline.extend([(self.end(), 0.0), (0.0, 0.0)]);
-            plot.draw_series([Polygon::new(outline, colour.filled())])?
-                .label(format!("{name} {}", of(&self.highest.predicted_at_peak)))
-                .legend(chart::area(colour));
+            plot.chart
+                .draw_series([Polygon::new(outline, colour.filled())])?;
+            plot.entry(
+                format!("{name} {}", of(&self.highest.predicted_at_peak)),
+                chart::area(colour),
+            )?;
         }
         Ok(())
     }
@@ -230,25 +234,24 @@ impl Drawing<'_> {
         if let Some(budget) = self.budget {
             let height = self.memory.bytes(budget);
             let line = [(0.0, height), (self.end(), height)];
-            plot.draw_series(DashedLineSeries::new(line, 7, 5, theme::TEXT.into()))?
-                .label(format!("budget {budget}"))
-                .legend(chart::dashes(theme::TEXT));
+            plot.chart
+                .draw_series(DashedLineSeries::new(line, 7, 5, theme::TEXT.into()))?;
+            plot.entry(format!("budget {budget}"), chart::dashes(theme::TEXT))?;
         }
         if self.pools() {
             let line = self.line(|column| column.reserved.unwrap_or_default());
-            plot.draw_series(LineSeries::new(line, theme::SOFT))?
-                .label("reserved by the pools")
-                .legend(chart::line(theme::SOFT, 1));
+            plot.chart.draw_series(LineSeries::new(line, theme::SOFT))?;
+            plot.entry("reserved by the pools", chart::line(theme::SOFT, 1))?;
         }
         let measured = self.line(|column| column.measured);
         // Paper around the line, so that it is seen on every colour.
-        plot.draw_series(LineSeries::new(
+        plot.chart.draw_series(LineSeries::new(
             measured.clone(),
             theme::PAPER.stroke_width(4),
         ))?;
-        plot.draw_series(LineSeries::new(measured, theme::TEXT.stroke_width(2)))?
-            .label("measured")
-            .legend(chart::line(theme::TEXT, 2));
+        plot.chart
+            .draw_series(LineSeries::new(measured, theme::TEXT.stroke_width(2)))?;
+        plot.entry("measured", chart::line(theme::TEXT, 2))?;
         Ok(())
     }
 
@@ -266,11 +269,12 @@ impl Drawing<'_> {
             "predicted peak {peak}, measured {}",
             self.timeline.measured_peak()
         );
-        plot.draw_series([PathElement::new([point, above], theme::SOFT)])?;
-        plot.draw_series([EmptyElement::at(point)
+        plot.chart
+            .draw_series([PathElement::new([point, above], theme::SOFT)])?;
+        plot.chart.draw_series([EmptyElement::at(point)
             + Circle::new((0, 0), 5, theme::PAPER.filled())
             + Circle::new((0, 0), 3, theme::TEXT.filled())])?;
-        plot.draw_series([Text::new(text, above, style)])?;
+        plot.chart.draw_series([Text::new(text, above, style)])?;
         Ok(())
     }
 
