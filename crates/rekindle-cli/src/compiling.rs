@@ -1,4 +1,4 @@
-//! Kernels that are compiled for a GPU: a word while it goes on, which can take minutes in a first start.
+//! Kernels that are compiled for a GPU: a note while that runs, which can take minutes in a first start.
 //!
 //! cubecl writes a line to the log before it compiles a kernel, and none where it finds one that was kept. These lines are
 //! counted, whatever command runs. A bar shows the count where there is one; elsewhere there are lines, seldom.
@@ -19,7 +19,7 @@ use crate::{cache, table::several};
 /// What cubecl's lines are named.
 const TARGET: &str = "cubecl::compilation";
 
-/// Time between two lines, and for which a bar still tells of the last kernel.
+/// Time between two lines, and how long a bar still shows the last kernel.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);

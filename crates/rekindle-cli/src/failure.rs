@@ -77,7 +77,7 @@ impl Failure {
         Self { code, report }
     }
 
-    /// A device's failure, as a message tells of it, or `other`.
+    /// The failure of a device that a message describes, or `other`.
     fn of_device(message: &str, other: impl FnOnce() -> String) -> Self {
         match device_failure(message) {
             Some((code, text, help)) => Self::with_help(code, text, help),
@@ -230,16 +230,16 @@ const FAULT: &str = "this process can no longer use the device: `--resume RUN_DI
 const KERNEL: &str = "`rekindle devices` shows which NVRTC and which headers are used: both belong to one CUDA version, which is \
                       no newer than the driver's (docs/cuda.md)";
 
-/// The exit codes after which a supervisor goes on with another process. To be set once, where there is one.
+/// The exit codes after which a supervisor starts another process. Set once, in supervised processes.
 pub static SUPERVISOR_GOES_ON: OnceLock<&'static [i32]> = OnceLock::new();
 
-/// Whether the outcome is not this process's to tell: after this exit code its supervisor goes on with another.
+/// Whether the supervisor starts another process after this exit code, so that this one reports nothing.
 pub fn supervisor_goes_on(code: i32) -> bool {
     let codes = SUPERVISOR_GOES_ON.get();
     codes.is_some_and(|codes| codes.contains(&code))
 }
 
-/// A device's failure, as a message tells of it: exit code, sentence, and what to do.
+/// The failure of a device that a message describes: exit code, sentence, and help.
 fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
     if speaks_of_memory(message) {
         let cause = innermost_cause(message);

@@ -1,4 +1,4 @@
-//! What a run was started with, kept in its folder as `command.json`: `train --resume RUN_DIR` goes on with it.
+//! The command line of a run or a sweep, kept in its folder as `command.json`: `train --resume RUN_DIR` continues with it.
 
 use std::{
     env,
@@ -116,7 +116,8 @@ pub fn line(arguments: &[String]) -> String {
     format!("rekindle {}", shell_words::join(arguments))
 }
 
-/// What is asked for: of a run that goes on, without a config, what it was started with, but for what is typed now.
+/// The arguments of a training: for a run that is resumed without a config, those that it was started with, replaced by what
+/// is typed now.
 pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
     let (None, Some(folder)) = (&typed.config, &typed.resume) else {
         return Ok(typed);

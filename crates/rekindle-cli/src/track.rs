@@ -1,4 +1,4 @@
-//! `train --track`: what came and what went, as JSON lines and as text beside them.
+//! `train --track`: allocations and frees, as JSON lines and as text.
 //!
 //! Both files are made before anything is trained, so that a folder which refuses them stops the command early, and are
 //! written step by step.

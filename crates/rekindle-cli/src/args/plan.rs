@@ -23,7 +23,7 @@ pub struct EstimateArgs {
     pub config: ConfigArgs,
     #[command(flatten)]
     pub schedule: ScheduleArgs,
-    /// Device whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
+    /// Device that the model must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
     /// Also count the memory of each of N ranks that share the batch
@@ -81,7 +81,7 @@ pub struct ProfileArgs {
     after_help = "Examples:\n  rekindle plan configs/deep-linear.toml --budget 40MiB --explain\n  rekindle plan configs/deep-linear.toml --frontier\n  rekindle plan --chain chain.json --budget 40MiB -o plan.json\n  rekindle plan configs/deep-linear.toml --ranks 4 --link 12GB/s,5us"
 )]
 pub struct PlanArgs {
-    /// The TOML file whose model is measured and planned
+    /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG", required_unless_present = "chain")]
     pub config: Option<PathBuf>,
     /// Plan for a chain written by `rekindle profile -o`, instead of a config

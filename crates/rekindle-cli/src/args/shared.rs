@@ -74,7 +74,7 @@ pub struct ReplaceArgs {
 }
 
 impl ConfigArgs {
-    /// The training of this config, as a child is told of it.
+    /// The training of this config, for a child process.
     pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
         TrainArgs {
             config: Some(self.config.clone()),
@@ -93,7 +93,7 @@ pub struct ScheduleArgs {
     /// Cut the layers into K segments
     #[arg(long, value_name = "K")]
     pub segments: Option<usize>,
-    /// Use the fastest schedule whose peak memory stays within SIZE (512MiB, 2GB, 80%)
+    /// Use the fastest schedule with a peak memory of at most SIZE (512MiB, 2GB, 80%)
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
     /// Planner: auto (the default), none, uniform, sqrt, segments, revolve or optimal

@@ -3,7 +3,7 @@
 //! A process is lost where the system kills it, where a failed allocation aborts it, where a device does no more work
 //! for it, and where memory ran out and no smaller plan helped. It continues from its last snapshot, or begins again
 //! where it has none yet, within a share of what its plan took; where no plan fits that, within what it had. The child
-//! is in a process group of its own: a signal comes here, and is handed on. A second one ends this process at once, and
+//! is in a process group of its own: a signal arrives here, and is forwarded. A second one ends this process at once, and
 //! with it the child.
 
 use std::{
@@ -150,7 +150,7 @@ fn next(args: &TrainArgs, again: Again, supervised: Supervised) -> TrainArgs {
     args
 }
 
-/// Whether a run's folder has a snapshot to go on from.
+/// Whether a run's folder has a snapshot to continue from.
 fn has_snapshot(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -158,7 +158,7 @@ fn has_snapshot(folder: &Path) -> bool {
         .any(|entry| entry.file_name().to_string_lossy().starts_with("snapshot"))
 }
 
-/// Removes what a run has left that cannot go on.
+/// Removes the files of a run that has no snapshot.
 fn remove_remains(folder: &Path) {
     for file in ["history.csv", "run.json"] {
         // The next process says what is in its way.

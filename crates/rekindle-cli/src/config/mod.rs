@@ -165,7 +165,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     if let Err(refused) = check_loss_chunks(&training, &model, ExecutorKind::Recorded) {
         return Err(match at(document, &["train", "loss_chunks"]) {
             Some(node) if overrides.replace.loss_chunks.is_none() => {
-                Problem::new(refused.to_string(), "asked for here", node.span).into()
+                Problem::new(refused.to_string(), "set here", node.span).into()
             }
             _ => Mistake::Arguments(refused.to_string()),
         });

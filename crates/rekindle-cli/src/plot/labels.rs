@@ -26,7 +26,7 @@ const GAP: i32 = 4;
 /// Pixels from the top of a label to its bottom.
 const HEIGHT: i32 = 14;
 /// Distances from the mark at which a place is looked for, in steps of a label's height.
-const RINGS: i32 = 4;
+const RINGS: i32 = 3;
 
 /// Labels inside a plot.
 pub struct Labels {

@@ -36,7 +36,7 @@ pub struct SweepFolder {
 }
 
 impl SweepFolder {
-    /// Opens the folder of a sweep that goes on, and takes over the rows of `record`, which must be of the same sweep.
+    /// Opens the folder of a sweep that is resumed, and adds its rows to `record`, which must be of the same sweep.
     pub fn resume(path: &Path, record: &mut SweepRecord) -> Result<Self, Failure> {
         let before = read(path)?;
         if let Some((field, recorded, wanted)) = before.difference(record) {

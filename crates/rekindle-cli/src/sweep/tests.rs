@@ -1,4 +1,4 @@
-//! Records made up of runs made up, and what their views say.
+//! Views of made-up records.
 
 use rekindle::meter::{Count, MemoryReading, Phase, PhaseReading};
 use rekindle_plan::{Bytes, Seconds};
