@@ -16,7 +16,6 @@ use crate::{config::OffloadChoice, device::DeviceChoice, network::LinkChoice};
 
 /// What every command that reads a config takes.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
-#[command(next_help_heading = None::<&str>)]
 pub struct ConfigArgs {
     /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG")]

@@ -17,15 +17,24 @@ use super::{
 #[command(
     after_help = "Examples:\n  rekindle sweep configs/deep-linear.toml -o sweeps/first\n  rekindle sweep configs/deep-linear.toml --segments 1,4,16 --budgets 40MiB,60MiB\n  rekindle sweep configs/deep-linear.toml --ranks 1,2,4 --link 12GB/s,5us"
 )]
-#[command(next_help_heading = "Schedule")]
 pub struct SweepArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Segment counts to run (by default all powers of two below the number of stages)
-    #[arg(long, value_name = "K,..", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "K,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
     pub segments: Vec<usize>,
     /// Budgets to plan for and run (512MiB, 2GB, 80%; by default spread from the smallest to the plain peak)
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "SIZE,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
     pub budgets: Vec<Size>,
     /// Numbers of ranks to train on: each is a job under `mpirun`, on this machine's devices. With --link, the rows are
     /// predicted instead
@@ -40,7 +49,7 @@ pub struct SweepArgs {
     #[command(flatten)]
     pub network: LinkArgs,
     /// Optimizer steps of each row
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Schedule")]
     pub steps: usize,
     #[command(flatten)]
     pub measure: MeasureArgs,
@@ -63,7 +72,6 @@ pub struct SweepArgs {
 #[command(
     after_help = "Examples:\n  rekindle max configs/deep-linear.toml --vary batch --budget 1GiB\n  rekindle max configs/deep-linear.toml --vary depth --slowdown 1.5 --confirm"
 )]
-#[command(next_help_heading = "Schedule")]
 pub struct MaxArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -72,16 +80,27 @@ pub struct MaxArgs {
         long,
         value_name = "WHAT",
         hide_possible_values = true,
+        help_heading = "Schedule",
         value_parser = word::<Lever>()
     )]
     pub vary: Lever,
     /// Maximum peak memory (512MiB, 2GB, 80%; by default what is free)
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        allow_hyphen_values = true,
+        help_heading = "Schedule"
+    )]
     pub budget: Option<Size>,
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// Maximum step time, as a multiple of the plain step
-    #[arg(long, value_name = "X", default_value_t = 2.0)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 2.0,
+        help_heading = "Schedule"
+    )]
     pub slowdown: f64,
     /// Count from shapes instead of measuring
     #[arg(long, help_heading = "Device and measurement")]
@@ -120,24 +139,38 @@ impl Lever {
 #[command(
     after_help = "Examples:\n  rekindle verify configs/parity/conv.toml\n  rekindle verify configs/deep-linear.toml --segments 4,8 --budgets 50MiB"
 )]
-#[command(next_help_heading = "Schedule")]
 pub struct VerifyArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Segment counts to check (by default the config's own plan, and all powers of two up to the number of stages)
-    #[arg(long, value_name = "K,..", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "K,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
     pub segments: Vec<usize>,
     /// Check the plans for these budgets (512MiB, 2GB, 80% of the device)
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "SIZE,..",
+        value_delimiter = ',',
+        help_heading = "Schedule"
+    )]
     pub budgets: Vec<Size>,
     /// Planner for the budgets: auto (the default), sqrt, segments, revolve or optimal
-    #[arg(long, value_name = "NAME", requires = "budgets")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "budgets",
+        help_heading = "Schedule"
+    )]
     pub planner: Option<PlannerKind>,
     /// A plan to check, written by `rekindle plan -o`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Schedule")]
     pub plan: Option<PathBuf>,
     /// Optimizer steps of each check
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Schedule")]
     pub steps: usize,
     #[command(flatten)]
     pub measure: MeasureArgs,

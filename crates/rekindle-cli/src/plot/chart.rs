@@ -61,7 +61,7 @@ const GAP: u32 = 16;
 
 /// What one axis shows.
 pub struct Axis {
-    /// From where to where.
+    /// From where to where. A range without length is widened.
     pub range: Range<f64>,
     /// Its title, unit included.
     pub title: String,
@@ -71,9 +71,14 @@ impl Axis {
     /// From the start of a step so far, in this unit.
     pub fn time(unit: Unit, longest: Seconds) -> Self {
         Self {
-            range: 0.0..unit.seconds(longest).max(f64::MIN_POSITIVE),
+            range: 0.0..unit.seconds(longest),
             title: format!("time since the step began ({})", unit.name),
         }
+    }
+
+    fn widened(&self) -> Range<f64> {
+        let Range { start, end } = self.range;
+        start..if end > start { end } else { start + 1.0 }
     }
 }
 
@@ -145,7 +150,7 @@ impl Picture {
                 .margin_bottom(height - foot + GAP / 2)
                 .x_label_area_size(BELOW)
                 .y_label_area_size(LEFT)
-                .build_cartesian_2d(self.x.range.clone(), self.y.range.clone())?;
+                .build_cartesian_2d(self.x.widened(), self.y.widened())?;
             chart
                 .configure_mesh()
                 .disable_x_mesh()

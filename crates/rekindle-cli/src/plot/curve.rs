@@ -48,7 +48,7 @@ fn paint(losses: Vec<(f64, f64)>, evaluations: Vec<(f64, f64)>) -> Drawn<String>
             title: "step".into(),
         },
         y: Axis {
-            range: lowest..(highest * 1.06).max(f64::MIN_POSITIVE),
+            range: lowest..highest * 1.06,
             title: "loss".into(),
         },
         notes: Vec::new(),
@@ -61,15 +61,15 @@ fn paint(losses: Vec<(f64, f64)>, evaluations: Vec<(f64, f64)>) -> Drawn<String>
             chart::line(theme::BOUNDARIES, 2),
         )?;
         if !evaluations.is_empty() {
-            let dot = |at| Circle::new(at, 4, theme::RECOMPUTE.filled());
-            plot.chart.draw_series(evaluations.into_iter().map(dot))?;
-            plot.entry("evaluation", move |(x, y)| dot_at((x + 11, y)))?;
+            let dots = evaluations.into_iter().map(dot);
+            plot.chart.draw_series(dots)?;
+            plot.entry("evaluation", |(x, y)| dot((x + 11, y)))?;
         }
         Ok(Vec::new())
     })
 }
 
-fn dot_at(at: (i32, i32)) -> Circle<(i32, i32), i32> {
+fn dot<T>(at: T) -> Circle<T, i32> {
     Circle::new(at, 4, theme::RECOMPUTE.filled())
 }
 

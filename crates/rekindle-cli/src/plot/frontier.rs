@@ -4,7 +4,7 @@
 //! full where no other run takes less memory without taking more time. Plans are joined in the order of their peaks.
 
 use plotters::{
-    element::{Circle, EmptyElement, Polygon, Text},
+    element::{Circle, EmptyElement, Polygon, Rectangle, Text},
     series::{DashedLineSeries, LineSeries},
     style::{
         Color, RGBColor,
@@ -16,7 +16,7 @@ use rekindle_plan::{Bytes, Seconds};
 use super::{
     axis::Unit,
     chart::{self, Axis, Drawn, Picture, Plot},
-    labels::{Frame, Labels},
+    labels::{Frame, HEIGHT, Labels},
     theme,
 };
 use crate::sweep::{
@@ -115,9 +115,9 @@ impl Drawing<'_> {
             plans.sort_by_key(|point| point.peak);
             let line: Vec<_> = plans.iter().map(|point| self.place(point)).collect();
             plot.chart
-                .draw_series(LineSeries::new(line.clone(), theme::BOUNDARIES))?;
+                .draw_series(LineSeries::new(line, theme::BOUNDARIES))?;
             self.marks(plot)?;
-            self.labels(plot, &line)?;
+            self.labels(plot)?;
             Ok(Vec::new())
         })
     }
@@ -177,8 +177,8 @@ impl Drawing<'_> {
         Ok(())
     }
 
-    /// Names beside marks, where there is room. `line` joins the plans.
-    fn labels(&self, plot: &mut Plot<'_, '_>, line: &[(f64, f64)]) -> Drawn<()> {
+    /// Names beside marks, where there is room.
+    fn labels(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
         let (across, down) = plot.chart.plotting_area().get_pixel_range();
         let pixels = |place| plot.chart.backend_coord(&place);
         let marks = self.points.iter().map(|point| {
@@ -195,8 +195,6 @@ impl Drawing<'_> {
             let (x, _) = pixels((self.memory.bytes(limit), 0.0));
             Frame(x - 1, down.start, x + 1, down.end)
         }));
-        let line: Vec<_> = line.iter().map(|&place| pixels(place)).collect();
-        taken.extend(along(&line).map(|at| Frame::about(at, 2)));
         let mut labels = Labels {
             inside: Frame(across.start, down.start, across.end, down.end),
             taken,
@@ -209,8 +207,15 @@ impl Drawing<'_> {
             if let Some(text) = point.label()
                 && let Some((left, middle)) = labels.place(&text, mark)
             {
-                let text = Text::new(text, (left - x, middle - y), style.clone());
-                texts.push(EmptyElement::at(place) + text);
+                let (left, middle) = (left - x, middle - y);
+                let right = left + theme::width_of(&text) as i32;
+                // The line that joins the plans may run here.
+                let paper = Rectangle::new(
+                    [(left, middle - HEIGHT / 2), (right, middle + HEIGHT / 2)],
+                    theme::PAPER.filled(),
+                );
+                let text = Text::new(text, (left, middle), style.clone());
+                texts.push(EmptyElement::at(place) + paper + text);
             }
         }
         plot.chart.draw_series(texts)?;
@@ -256,14 +261,4 @@ fn mark(kind: RowKind, colour: RGBColor, radius: i32, (x, y): (i32, i32)) -> Pol
     };
     let corners = corners.into_iter().map(|(dx, dy)| (x + dx, y + dy));
     Polygon::new(corners.collect::<Vec<_>>(), colour.filled())
-}
-
-/// Points of a line, a few pixels apart.
-fn along(line: &[(i32, i32)]) -> impl Iterator<Item = (i32, i32)> {
-    const APART: i32 = 4;
-    line.windows(2).flat_map(|ends| {
-        let ((x, y), (to_x, to_y)) = (ends[0], ends[1]);
-        let parts = ((to_x - x).abs().max((to_y - y).abs()) / APART).max(1);
-        (0..=parts).map(move |part| (x + (to_x - x) * part / parts, y + (to_y - y) * part / parts))
-    })
 }

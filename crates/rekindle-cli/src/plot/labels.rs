@@ -24,7 +24,7 @@ impl Frame {
 /// Pixels between a mark and its label.
 const GAP: i32 = 4;
 /// Pixels from the top of a label to its bottom.
-const HEIGHT: i32 = 14;
+pub const HEIGHT: i32 = 14;
 /// Distances from the mark at which a place is looked for, in steps of a label's height.
 const RINGS: i32 = 3;
 
