@@ -434,6 +434,13 @@ fn a_quiet_run_ends_with_its_results_and_a_verbose_one_with_more() {
     let lines = |text: &str| text.lines().count();
     assert_eq!(lines(&quiet), lines(&usual));
     assert!(lines(&usual) <= 24, "{usual}");
+    // The verdict comes first, and no column is empty.
+    let verdict = usual.trim_start().lines().next().unwrap_or_default();
+    assert!(verdict.starts_with("Checkpointing saves"), "{usual}");
+    for line in usual.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+        assert!(line.split("  ").all(|cell| cell.trim() != "-"), "{line}");
+    }
     let (verbose, _) = said(&["-v"]);
     // Three steps of five phases in place of one.
     assert!(lines(&verbose) >= lines(&usual) + 10, "{verbose}");

@@ -257,7 +257,7 @@ fn shown_beside_the_actions(record: &Value, run: &Path) {
     let recorded = record["timeline"]["exchanges"].as_array().expect("a list");
     let recorded: Vec<_> = recorded.iter().map(|one| one["bytes"].clone()).collect();
     assert_eq!(shown, recorded);
-    assert!(report("timeline.svg").contains("exchange beside"));
+    assert!(report("timeline.svg").contains(">exchange "));
 }
 
 /// Trains by 1 to 4 ranks, plain and within a share of what the plain step of a rank takes.

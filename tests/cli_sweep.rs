@@ -9,6 +9,7 @@ use std::fs;
 #[cfg(target_os = "linux")]
 use std::{path::Path, process::Output};
 
+use rekindle_plan::Bytes;
 use serde_json::Value;
 
 use self::support::{document, folder, messages, rekindle};
@@ -109,7 +110,20 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
             );
         }
     }
-    assert_eq!(page.matches("</svg>").count(), 2, "wide and narrow");
+    assert_eq!(page.matches("</svg>").count(), 1);
+    for told in [
+        "rekindle sweep run.toml --steps 2 --json -o out",
+        "rekindle 0.",
+    ] {
+        assert!(page.contains(told), "{told}");
+    }
+    // Each plan's budget stands beside its point, and both axes start at zero.
+    let svg = read("frontier.svg");
+    for row in rows.iter().filter(|row| row["kind"] == "optimal") {
+        let budget = Bytes(bytes(row, "budget_bytes")).to_string();
+        assert!(svg.contains(&format!(">{budget}\n")), "{budget}: {svg}");
+    }
+    assert_eq!(svg.matches(">0\n").count(), 2, "{svg}");
 }
 
 #[test]

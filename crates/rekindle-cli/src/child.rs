@@ -119,7 +119,7 @@ pub enum Refused {
 
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Self {
-        let message = format!("this program cannot be run again: {error}");
+        let message = format!("another process of this program cannot be started: {error}");
         Self::Failed(exit::OTHER, message)
     }
 }

@@ -1,4 +1,4 @@
-//! Kernels that are compiled for a GPU: a word while it goes on, which can take minutes in a first start.
+//! Kernels that are compiled for a GPU: a note while that runs, which can take minutes in a first start.
 //!
 //! cubecl writes a line to the log before it compiles a kernel, and none where it finds one that was kept. These lines are
 //! counted, whatever command runs. A bar shows the count where there is one; elsewhere there are lines, seldom.
@@ -14,12 +14,12 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use rekindle_train::device::{DeviceId, DeviceInfo, keep_kernels, kept_kernels};
 
-use crate::cache;
+use crate::{cache, table::several};
 
 /// What cubecl's lines are named.
 const TARGET: &str = "cubecl::compilation";
 
-/// Time between two lines, and for which a bar still tells of the last kernel.
+/// Time between two lines, and how long a bar still shows the last kernel.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -36,7 +36,7 @@ pub fn prepare(device: &DeviceInfo) {
         && let Err(error) = keep_kernels(&folder, device)
     {
         note!(
-            "warning: compiled kernels cannot be kept in {} ({error}); {} names another folder, and none where it is empty",
+            "warning: compiled kernels cannot be cached in {} ({error}); set {} to another folder, or to nothing to disable the cache",
             folder.display(),
             cache::FOLDER_VARIABLE
         );
@@ -68,13 +68,10 @@ pub fn shown() -> String {
 
 /// What became of them.
 pub fn kept() -> String {
-    let count = count();
+    let compiled = several(count(), "compiled kernel");
     match kept_kernels() {
-        Some(folder) => format!(
-            "{count} kernels were compiled; the next start finds them in {}",
-            folder.display()
-        ),
-        None => format!("{count} kernels were compiled, and none is kept"),
+        Some(folder) => format!("{compiled}, cached in {}", folder.display()),
+        None => format!("{compiled}, not cached"),
     }
 }
 

@@ -88,7 +88,7 @@ impl DeviceChoice {
             Self::One(device) => probe(device),
             Self::Auto => probe(DeviceId::Cuda(0)).or_else(|error| {
                 if error.obstacle() != Obstacle::Absence {
-                    note!("the processor computes, for cuda:0 cannot be used: {error}");
+                    note!("running on the CPU, because cuda:0 cannot be used: {error}");
                 }
                 probe(DeviceId::Cpu)
             }),

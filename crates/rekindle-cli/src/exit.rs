@@ -14,9 +14,9 @@ pub const OUT_OF_MEMORY: i32 = 4;
 pub const FILE_REFUSED: i32 = 5;
 /// The loss or a gradient is not finite, and the run stops there.
 pub const NOT_FINITE: i32 = 6;
-/// What a supervised process ends with whose device does no more work for it. Its supervisor keeps that to itself.
+/// A supervised process lost its device. Only the supervisor sees this code.
 pub const DEVICE_FAILED: i32 = 70;
-/// None: another rank of the job says why it ends, and with which code.
+/// No code of its own: another rank of the job reports the failure and its code.
 pub const OTHER_RANK: i32 = -1;
 /// Interrupted.
 pub const INTERRUPTED: i32 = 130;

@@ -77,7 +77,7 @@ impl Failure {
         Self { code, report }
     }
 
-    /// A device's failure, as a message tells of it, or `other`.
+    /// The failure of a device that a message describes, or `other`.
     fn of_device(message: &str, other: impl FnOnce() -> String) -> Self {
         match device_failure(message) {
             Some((code, text, help)) => Self::with_help(code, text, help),
@@ -212,34 +212,34 @@ fn advised(smallest: Bytes) -> String {
 
 /// What to do where a loss or gradient is not finite.
 const FINITE: &str = "try a smaller learning rate or `clip`, and with `f16` `--loss-scale dynamic` or `--dtype bf16`; \
-                      `--on-nonfinite skip` leaves such updates out, unless each is made in the backward pass; what was saved is from \
-                      before";
+                      `--on-nonfinite skip` leaves such updates out, unless they are made in the backward pass; saved files are from \
+                      before this step";
 
 /// What to do where a rank does not answer.
-const SLOW_RANK: &str = "`--resume RUN_DIR` continues from the last snapshot; `REKINDLE_RANK_TIMEOUT=30min` has ranks wait for each \
-                         other so long";
+const SLOW_RANK: &str = "`--resume RUN_DIR` continues from the last snapshot; `REKINDLE_RANK_TIMEOUT=30min` makes ranks wait \
+                         longer for each other";
 
 /// What to do where a step failed after it had updated some parameters.
 const PARTLY: &str = "`--resume RUN_DIR` continues from the last snapshot; with `--update after` a step that fails leaves nothing";
 
 /// What to do where a device failed.
-const FAULT: &str = "the device does no more work for this process: `--resume RUN_DIR` continues from the last snapshot, \
+const FAULT: &str = "this process can no longer use the device: `--resume RUN_DIR` continues from the last snapshot, \
                      `--supervise` does so by itself; `nvidia-smi -q` and the system's log may say more";
 
 /// What to do where a kernel does not compile.
 const KERNEL: &str = "`rekindle devices` shows which NVRTC and which headers are used: both belong to one CUDA version, which is \
                       no newer than the driver's (docs/cuda.md)";
 
-/// The exit codes after which a supervisor goes on with another process. To be set once, where there is one.
+/// The exit codes after which a supervisor starts another process. Set once, in supervised processes.
 pub static SUPERVISOR_GOES_ON: OnceLock<&'static [i32]> = OnceLock::new();
 
-/// Whether the outcome is not this process's to tell: after this exit code its supervisor goes on with another.
+/// Whether the supervisor starts another process after this exit code, so that this one reports nothing.
 pub fn supervisor_goes_on(code: i32) -> bool {
     let codes = SUPERVISOR_GOES_ON.get();
     codes.is_some_and(|codes| codes.contains(&code))
 }
 
-/// A device's failure, as a message tells of it: exit code, sentence, and what to do.
+/// The failure of a device that a message describes: exit code, sentence, and help.
 fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
     if speaks_of_memory(message) {
         let cause = innermost_cause(message);
@@ -266,7 +266,7 @@ const SMALLER_PARTS: &str = "no plan and no budget changes that: a smaller `--ba
                              `[train]`, which trains the same batch in parts";
 
 /// What to do where memory runs out.
-const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below what is free may do; \
+const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below the free memory may help; \
                        `--resume RUN_DIR` continues from the last snapshot, `--supervise` does so by itself";
 
 impl From<RunError> for Failure {

@@ -27,7 +27,7 @@ pub struct Infeasible {
 }
 
 impl Infeasible {
-    /// The error that it tells.
+    /// The same as an error.
     pub fn error(&self) -> PlanError {
         PlanError::Infeasible {
             planner: self.planner,

@@ -1,6 +1,8 @@
-//! Text files that a user names.
+//! Files that a user names: texts, and JSON documents with a format tag.
 
 use std::{fs, path::Path};
+
+use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::failure::Failure;
 
@@ -14,4 +16,23 @@ pub fn text(path: &Path) -> Result<String, Failure> {
             error.utf8_error().valid_up_to()
         ))
     })
+}
+
+/// A document of this program in a file, which must be of this format.
+pub fn document<T: DeserializeOwned>(path: &Path, format: &str) -> Result<T, Failure> {
+    #[derive(Deserialize)]
+    struct Tag {
+        format: String,
+    }
+    let text = text(path)?;
+    let wrong = |error: serde_json::Error| Failure::usage(format!("{}: {error}", path.display()));
+    let found: Tag = serde_json::from_str(&text).map_err(wrong)?;
+    match found.format == format {
+        true => serde_json::from_str(&text).map_err(wrong),
+        false => Err(Failure::usage(format!(
+            "{}: the format is `{}`, but this version reads `{format}`",
+            path.display(),
+            found.format
+        ))),
+    }
 }

@@ -36,11 +36,21 @@ pub fn wrote_document() -> bool {
     DOCUMENT.load(Relaxed)
 }
 
+fn lines(document: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(document).map_err(Failure::other)?;
+    Ok(format!("{text}\n"))
+}
+
 /// Writes one JSON document.
 pub fn json(document: &impl Serialize) -> Outcome {
-    let text = serde_json::to_string_pretty(document).map_err(Failure::other)?;
+    let text = lines(document)?;
     DOCUMENT.store(true, Relaxed);
-    self::text(&format!("{text}\n"))
+    self::text(&text)
+}
+
+/// Writes a JSON document to a file.
+pub fn json_file(path: &Path, document: &impl Serialize) -> Outcome {
+    file(path, &lines(document)?)
 }
 
 /// Writes text.

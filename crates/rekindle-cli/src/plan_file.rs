@@ -153,15 +153,8 @@ impl PlanFile {
 
     /// Reads a plan; a schedule in it breaks no rule.
     pub fn read(path: &Path) -> Result<(Self, Order), Failure> {
-        let text = input::text(path)?;
+        let file: Self = input::document(path, PLAN_FORMAT)?;
         let wrong = |message: String| Failure::usage(format!("{}: {message}", path.display()));
-        let file: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if file.format != PLAN_FORMAT {
-            return Err(wrong(format!(
-                "the format is `{}`, but `{PLAN_FORMAT}` is wanted: make it with `rekindle plan -o`",
-                file.format
-            )));
-        }
         let order = match &file.operations {
             Some(operations) => Order::Operations {
                 operations: operations.order.clone(),

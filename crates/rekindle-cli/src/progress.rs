@@ -299,7 +299,7 @@ impl Observer for Progress {
 
     fn snapshot_withheld(&mut self, step: usize, what: &str) {
         self.line(&format!(
-            "warning: no snapshot is taken after step {step}: {what} is not finite; the one before stays"
+            "warning: no snapshot is taken after step {step}: {what} is not finite; the previous one is kept"
         ));
     }
 

@@ -1,7 +1,7 @@
 //! Processes that `mpirun` has started: each is a rank of one job.
 //!
-//! Rank 0 speaks for all of them. What goes wrong before ranks can talk to each other is the same on all of them: the others
-//! [leave it](leave_to_first) to rank 0. Later they [tell](end) each other.
+//! Rank 0 reports for all of them. A failure before ranks are connected is the same on all of them: the others
+//! [leave it](leave_to_first) to rank 0. Later they [exchange](end) their failures.
 
 use std::{collections::BTreeMap, env, ffi::OsStr, process, sync::Arc, thread, time::Duration};
 
@@ -47,14 +47,14 @@ fn launched() -> Option<Launched> {
     Some(Launched { rank, ranks, local })
 }
 
-/// Whether a variable tells a process that it is a rank.
+/// Whether a variable marks a process as a rank.
 pub fn is_variable(name: &OsStr) -> bool {
     let prefixes = ["OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL"];
     let name = name.to_string_lossy();
     prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether this process speaks for all.
+/// Whether this process reports for all.
 pub fn is_first() -> bool {
     launched().is_none_or(|launched| launched.rank == 0)
 }

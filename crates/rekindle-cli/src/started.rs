@@ -1,4 +1,4 @@
-//! What a run was started with, kept in its folder as `command.json`: `train --resume RUN_DIR` goes on with it.
+//! The command line of a run or a sweep, kept in its folder as `command.json`: `train --resume RUN_DIR` continues with it.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use crate::{
     config::RunKeys,
     exit,
     failure::{Failure, Outcome},
-    output,
+    input, output,
 };
 
 const FILE: &str = "command.json";
@@ -57,8 +57,7 @@ impl Started {
 
     /// Leaves it in a run's folder.
     pub fn keep(&self, folder: &Path) -> Outcome {
-        let json = serde_json::to_string_pretty(self).map_err(Failure::other)?;
-        output::file(&folder.join(FILE), &format!("{json}\n"))
+        output::json_file(&folder.join(FILE), self)
     }
 
     /// What was typed, in one line that a shell takes.
@@ -80,17 +79,13 @@ impl Started {
                 folder.display()
             )));
         }
-        let text = std::fs::read(&path).map_err(|error| Failure::file(&path, &error))?;
-        let started: Self = serde_json::from_slice(&text)
-            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        match started.format == COMMAND_FORMAT {
-            true => Ok(started),
-            false => Err(Failure::usage(format!(
-                "{}: the format is `{}`, but this version reads `{COMMAND_FORMAT}`",
-                path.display(),
-                started.format
-            ))),
-        }
+        input::document(&path, COMMAND_FORMAT)
+    }
+
+    /// The file of what the run's steps allocate and free, if it has one.
+    pub fn track(&self, folder: &Path) -> Option<PathBuf> {
+        let args = self.clone().arguments(folder).ok()?;
+        args.track.filter(|path| path.exists())
     }
 
     /// The arguments, paths made independent of where this process runs.
@@ -112,6 +107,7 @@ impl Started {
             &mut args.replace.data_dir,
             &mut args.plan,
             &mut args.weights,
+            &mut args.track,
         ];
         for path in paths.into_iter().flatten() {
             *path = self.directory.join(&*path);
@@ -122,18 +118,11 @@ impl Started {
 
 /// A command of this program as a shell takes it.
 pub fn line(arguments: &[String]) -> String {
-    let mut line = "rekindle".to_owned();
-    for argument in arguments {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:%@+".contains(c);
-        match !argument.is_empty() && argument.chars().all(plain) {
-            true => line.push_str(&format!(" {argument}")),
-            false => line.push_str(&format!(" '{}'", argument.replace('\'', r"'\''"))),
-        }
-    }
-    line
+    format!("rekindle {}", shell_words::join(arguments))
 }
 
-/// What is asked for: of a run that goes on, without a config, what it was started with, but for what is typed now.
+/// The arguments of a training: for a run that is resumed without a config, those that it was started with, replaced by what
+/// is typed now.
 pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
     let (None, Some(folder)) = (&typed.config, &typed.resume) else {
         return Ok(typed);

@@ -4,7 +4,6 @@ pub mod phases;
 
 use std::fmt::Write;
 
-use comfy_table::Table;
 use rekindle::meter::Count;
 use rekindle_plan::{
     Bytes, Seconds,
@@ -18,7 +17,7 @@ use rekindle_train::{
 };
 
 use crate::{
-    table::{self, several},
+    table::{self, Cell, Table, several},
     terminal,
 };
 
@@ -57,8 +56,8 @@ pub fn plan_line(planned: &Planned) -> String {
 pub fn in_backward_line(planned: &Planned) -> Option<String> {
     let because = planned.in_backward_because?;
     Some(format!(
-        "in the backward pass: {because}. A step that fails after its first update cannot be taken back: the run ends, \
-         and continues from its last snapshot (`--update after` refuses this)"
+        "in the backward pass: {because}. A step that fails after its first update cannot be undone: the run ends, and \
+         `--resume` continues from its last snapshot (`--update after` avoids this)"
     ))
 }
 
@@ -76,7 +75,7 @@ pub fn state_line(planned: &Planned) -> Option<String> {
             rank,
             smallest_bytes,
         } = short;
-        format!(": with a whole one rank {rank} takes {smallest_bytes} at least")
+        format!(": with a whole state rank {rank} needs at least {smallest_bytes}")
     });
     Some(match chosen {
         OptimizerState::Whole => format!(
@@ -95,7 +94,7 @@ pub fn state_line(planned: &Planned) -> Option<String> {
 pub fn offload_line(planned: &Planned) -> Option<String> {
     let offload = planned.moves()?;
     Some(format!(
-        "{} wait in host memory, {} there at most; copying them takes {} of the step",
+        "{} moved to host memory between forward and backward, at most {} at once; copying takes {} of the step",
         several(offload.tensors, "tensor"),
         offload.host_peak_bytes,
         offload.transfer_s
@@ -109,14 +108,14 @@ pub fn link(link: &Link) -> String {
         format!("{bytes}/s after {}", rate.latency_s)
     };
     format!(
-        "{} there, {} back; at most {} may wait there",
+        "{} to the host, {} back; at most {} of host memory",
         rate(link.to_host),
         rate(link.to_device),
         link.host_bytes
     )
 }
 
-/// What is odd about a plan.
+/// Warnings about a plan.
 pub fn warnings(planned: &Planned) -> Vec<String> {
     let recomputes = planned.recomputes();
     let mut warnings = Vec::new();
@@ -146,7 +145,7 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
 pub fn closing(record: &RunRecord, verbose: bool) -> String {
     let mut text = format!("{}\n{}\n", saved(record), losses(record));
     if record.steps == 1 {
-        text.push_str("One step ran: its time holds what warms up in the first.\n");
+        text.push_str("Only one step ran: its time includes warming up.\n");
     }
     if let (Some(scale), LossScale::Dynamic) = (record.loss_scale, record.settings.loss_scale()) {
         let skipped = several(record.overflow_steps, "step");
@@ -158,11 +157,12 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
     if let Some(PoolRecord { trims: trims @ 1.. }) = record.pools {
         let _ = writeln!(
             text,
-            "The pools were trimmed {trims} times to stay within the budget."
+            "The pools were trimmed {} to stay within the budget.",
+            several(trims as usize, "time")
         );
     }
     let _ = writeln!(text, "\n{}", predictions(record));
-    let _ = writeln!(text, "\n{}", phases::table_text(record, verbose));
+    let _ = writeln!(text, "\n{}", phases::table(record, verbose));
     for sentence in phases::sentences(record, verbose) {
         let _ = writeln!(
             text,
@@ -230,7 +230,7 @@ pub fn peaks(record: &RunRecord) -> Vec<PredictedPeak> {
 }
 
 /// A run's times, each predicted and measured.
-pub fn times(record: &RunRecord) -> Vec<(&'static str, Seconds, Seconds)> {
+fn times(record: &RunRecord) -> Vec<(&'static str, Seconds, Seconds)> {
     let step = ("step time", record.predicted_step_s, record.measured_step_s);
     let exchange = record.exchange.map(|one| {
         let (predicted, measured) = (one.predicted_exchange_s, one.measured_exchange_s);
@@ -240,33 +240,29 @@ pub fn times(record: &RunRecord) -> Vec<(&'static str, Seconds, Seconds)> {
 }
 
 /// By how much a prediction is off, as a share of the measurement.
-pub fn error(predicted: f64, measured: f64) -> String {
+fn error(predicted: f64, measured: f64) -> String {
     format!("{:+.1}%", 100.0 * (predicted - measured) / measured)
 }
 
-fn predictions(record: &RunRecord) -> Table {
+/// Peaks and times, predicted and measured.
+pub fn predictions(record: &RunRecord) -> Table {
     let mut table = table::table(["", "predicted", "measured", "error", "budget"], 1..5);
     for peak in peaks(record) {
         table.add_row([
-            peak.name.to_owned(),
-            peak.predicted.to_string(),
-            peak.measured.to_string(),
-            error(peak.predicted.0 as f64, peak.measured.0 as f64),
-            peak.budget
-                .map_or(String::new(), |budget| budget.to_string()),
+            Cell::from(peak.name),
+            Cell::bytes(peak.predicted),
+            Cell::bytes(peak.measured),
+            error(peak.predicted.0 as f64, peak.measured.0 as f64).into(),
+            Cell::bytes(peak.budget),
         ]);
     }
     for (name, predicted, measured) in times(record) {
         table.add_row([
-            name.into(),
-            predicted.to_string(),
-            measured.to_string(),
-            error(predicted.0, measured.0),
-            String::new(),
+            Cell::from(name),
+            Cell::seconds(predicted),
+            Cell::seconds(measured),
+            error(predicted.0, measured.0).into(),
         ]);
-    }
-    if record.budget_bytes.is_none() {
-        table::hide(&mut table, 4);
     }
     table
 }

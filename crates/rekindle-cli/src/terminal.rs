@@ -1,14 +1,15 @@
 //! How reports look: colour and line drawing on a terminal, plain text elsewhere.
 
 use std::{
-    ffi::OsStr,
     io::{self, IsTerminal},
     sync::OnceLock,
 };
 
+use anstream::AutoStream;
 use clap::{Args, ColorChoice};
 use miette::MietteHandlerOpts;
 use serde::{Deserialize, Serialize};
+use textwrap::{Options, WordSeparator, WordSplitter};
 
 /// Width of reports in files and pipes; a terminal has its own.
 const WIDTH_ELSEWHERE: usize = 100;
@@ -105,49 +106,31 @@ pub fn verbose() -> bool {
 /// (https://no-color.org).
 pub fn colours() -> bool {
     match look().color {
-        ColorChoice::Always => return true,
-        ColorChoice::Never => return false,
-        ColorChoice::Auto => {}
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
     }
-    let variable = |name| std::env::var_os(name);
-    shows_colours(
-        columns().is_some(),
-        variable("NO_COLOR").as_deref(),
-        variable("TERM").as_deref(),
-    )
-}
-
-fn shows_colours(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
-    let unwanted = no_color.is_some_and(|value| !value.is_empty());
-    terminal && !unwanted && term.is_none_or(|term| term != "dumb")
 }
 
 /// Text from a file as it may be printed: control characters, which could rewrite what a terminal shows, are escaped.
 pub fn shown(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        match is_command(character) {
-            true => shown.extend(character.escape_unicode()),
-            false => shown.push(character),
-        }
-    }
-    shown
+    replaced(text, |character| character.escape_unicode().to_string())
 }
 
 /// The same where places are counted in bytes: each byte of a control character becomes `?`.
 pub fn in_place(text: &str) -> String {
+    replaced(text, |character| "?".repeat(character.len_utf8()))
+}
+
+fn replaced(text: &str, by: impl Fn(char) -> String) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        match is_command(character) {
-            true => shown.extend(std::iter::repeat_n('?', character.len_utf8())),
+        match character.is_control() && !matches!(character, '\n' | '\t' | '\r') {
+            true => shown += &by(character),
             false => shown.push(character),
         }
     }
     shown
-}
-
-fn is_command(character: char) -> bool {
-    character.is_control() && !matches!(character, '\n' | '\t' | '\r')
 }
 
 /// Width of text in files and pipes, and the most that anyone reads with ease.
@@ -167,48 +150,10 @@ pub fn width() -> usize {
 
 /// Sentences in lines that fit; `indent` begins all but the first.
 pub fn wrapped(text: &str, indent: &str) -> String {
-    fold(text, indent, width())
-}
-
-fn fold(text: &str, indent: &str, width: usize) -> String {
-    let (mut folded, mut column) = (String::new(), 0);
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > width {
-            folded.push('\n');
-            folded.push_str(indent);
-            column = indent.chars().count();
-        } else if column > 0 {
-            folded.push(' ');
-            column += 1;
-        }
-        folded.push_str(word);
-        column += length;
-    }
-    folded
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{fold, shows_colours};
-
-    #[test]
-    fn colours_need_a_terminal_that_shows_them_and_nobody_who_minds() {
-        let (one, none, dumb) = (Some("1".as_ref()), Some("".as_ref()), Some("dumb".as_ref()));
-        let xterm = Some("xterm-256color".as_ref());
-        assert!(shows_colours(true, None, xterm));
-        assert!(
-            shows_colours(true, none, xterm),
-            "an empty NO_COLOR asks for nothing"
-        );
-        assert!(!shows_colours(true, one, xterm));
-        assert!(!shows_colours(true, None, dumb));
-        assert!(!shows_colours(false, None, xterm));
-    }
-
-    #[test]
-    fn prose_is_folded_at_words() {
-        assert_eq!(fold("- one two three", "  ", 9), "- one two\n  three");
-        assert_eq!(fold("incomprehensible", "  ", 4), "incomprehensible");
-    }
+    let options = Options::new(width())
+        .subsequent_indent(indent)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation);
+    textwrap::fill(text, options)
 }

@@ -1,4 +1,4 @@
-//! `train --track`: what came and what went, as JSON lines and as text beside them.
+//! `train --track`: allocations and frees, as JSON lines and as text.
 //!
 //! Both files are made before anything is trained, so that a folder which refuses them stops the command early, and are
 //! written step by step.
@@ -6,19 +6,19 @@
 use std::{
     fmt::Write as _,
     fs::File,
-    io::{self, Write as _},
+    io::Write as _,
     path::{Path, PathBuf},
 };
 
 use rekindle_plan::Bytes;
 use rekindle_train::tracker::{Blocks, TRACK_FORMAT, TrackedMoment};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, input};
 
 /// The two files.
 pub struct TrackFiles {
-    lines: (PathBuf, File),
-    text: (PathBuf, File),
+    /// Of JSON lines, and of text.
+    files: [(PathBuf, File); 2],
     /// The first thing that went wrong.
     failed: Option<Failure>,
 }
@@ -42,16 +42,12 @@ impl TrackFiles {
             Ok((path.to_owned(), file))
         };
         let mut files = Self {
-            lines: create(path)?,
-            text: create(&text)?,
+            files: [create(path)?, create(&text)?],
             failed: None,
         };
         let header = serde_json::json!({"format": TRACK_FORMAT}).to_string();
-        files.write(&format!("{header}\n"), HEADER);
-        match files.failed.take() {
-            Some(failure) => Err(failure),
-            None => Ok(files),
-        }
+        files.write([&format!("{header}\n"), HEADER]);
+        files.failed.take().map_or(Ok(files), Err)
     }
 
     /// Adds one step's moments.
@@ -70,43 +66,34 @@ impl TrackFiles {
         for moment in moments {
             text += &self::text(moment);
         }
-        self.write(&lines, &text);
+        self.write([&lines, &text]);
     }
 
     /// Says where the files are, or what went wrong.
     pub fn finish(self) -> Result<(), Failure> {
-        match self.failed {
-            Some(failure) => Err(failure),
-            None => {
-                note!(
-                    "allocations and frees of the first steps: {}, and as text {}",
-                    self.lines.0.display(),
-                    self.text.0.display()
-                );
-                Ok(())
+        if let Some(failure) = self.failed {
+            return Err(failure);
+        }
+        let [lines, text] = self.files.each_ref().map(|(path, _)| path.display());
+        note!("allocations and frees of the first steps: {lines}, and as text {text}");
+        Ok(())
+    }
+
+    fn write(&mut self, texts: [&str; 2]) {
+        for ((path, file), text) in self.files.iter_mut().zip(texts) {
+            if let (None, Err(error)) = (&self.failed, file.write_all(text.as_bytes())) {
+                self.failed = Some(Failure::file(path, &error));
             }
         }
     }
-
-    fn write(&mut self, lines: &str, text: &str) {
-        if self.failed.is_some() {
-            return;
-        }
-        let write = |(path, file): &mut (PathBuf, File), text: &str| {
-            let written: io::Result<()> = file.write_all(text.as_bytes());
-            written.map_err(|error| Failure::file(path, &error))
-        };
-        self.failed = write(&mut self.lines, lines)
-            .and_then(|()| write(&mut self.text, text))
-            .err();
-    }
 }
 
-const HEADER: &str = "\
-What came and stayed (+) and what went (-) in each moment of a step, and what is
-in use after it. A block tells its size alone: the shape beside it is that of a
-tensor which is as large. A gradient is as large as what it is the gradient of,
-and a buffer that is used again in place neither comes nor goes.
+/// What the numbers mean.
+pub const HEADER: &str = "\
+Memory that each action of a step allocates (+) and frees (-), and the memory in
+use after it. The size of a block is measured; the shape beside it is that of a
+tensor of the same size. A gradient has the size of its tensor. A buffer that is
+reused in place is neither allocated nor freed.
 ";
 
 /// One moment, for people.
@@ -132,7 +119,17 @@ fn text(moment: &TrackedMoment) -> String {
     text
 }
 
-fn line(blocks: &Blocks) -> String {
+/// The moments in a file of JSON lines.
+pub fn read(path: &Path) -> Result<Vec<TrackedMoment>, Failure> {
+    let text = input::text(path)?;
+    let moments = text.lines().skip(1).map(serde_json::from_str);
+    moments
+        .collect::<Result<_, _>>()
+        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// Blocks of one size, in a line.
+pub fn line(blocks: &Blocks) -> String {
     let count = match blocks.count {
         Some(count) => format!("{count} x"),
         None => "blocks,".into(),

@@ -16,10 +16,10 @@ pub struct ReportArgs {
     pub runs: Vec<PathBuf>,
     /// Write the page to FILE (by default `report.html`, or `comparison.html` for several runs, in the first folder). A
     /// FILE that ends in .svg gets the picture alone, one in .json the trace of a step for https://ui.perfetto.dev
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// Write one JSON document, which says where the page is, to standard output
-    #[arg(long)]
+    /// Write one JSON document with the page's path to standard output
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
@@ -41,7 +41,13 @@ pub struct InitArgs {
     )]
     pub story: Story,
     /// Write the config to FILE, which must not exist
-    #[arg(short, long, value_name = "FILE", default_value = "rekindle.toml")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "rekindle.toml",
+        help_heading = "Output"
+    )]
     pub output: PathBuf,
 }
 
@@ -71,7 +77,7 @@ pub struct CompletionsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  rekindle man ~/.local/share/man/man1")]
 pub struct ManArgs {
-    /// The folder, which is made if it is not there
+    /// The folder; it is created if missing
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }

@@ -36,7 +36,7 @@ use crate::terminal::LookArgs;
     name = "rekindle",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done; 1 other; 2 bad usage, config or input file; \
+    after_help = "Examples:\n  rekindle init\n  rekindle train rekindle.toml\n  rekindle train configs/deep-linear.toml --budget 40MiB -o runs/first\n  rekindle report runs/first\n\nExit codes: 0 done; 1 other; 2 bad usage, config or input file; \
 3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 6 a loss or \
 gradient is not finite; 130 interrupted."
 )]
@@ -57,7 +57,7 @@ pub enum Command {
     Profile(ProfileArgs),
     /// Find the fastest schedule within a budget, and explain it
     Plan(PlanArgs),
-    /// Do what another process of this program asks for
+    /// Run a task of another process of this program
     #[command(name = crate::child::SUBCOMMAND, hide = true)]
     Child,
     /// Run a config under many schedules, and show time against memory: table, files, plot
@@ -87,11 +87,13 @@ mod tests {
     #[test]
     fn examples_are_understood() {
         let mut examples = 0;
-        for command in Cli::command().get_subcommands() {
-            let Some(help) = command.get_after_help() else {
-                continue;
-            };
-            let help = help.to_string();
+        let program = Cli::command();
+        let commands = program
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set());
+        for command in commands.chain([&program]) {
+            let help = command.get_after_help().expect("examples").to_string();
+            assert!(help.starts_with("Examples:\n"), "{help}");
             for line in help.lines().filter_map(|line| line.strip_prefix("  ")) {
                 let words = line.split_whitespace().take_while(|word| *word != ">");
                 let parsed = Cli::try_parse_from(words);

@@ -23,10 +23,10 @@ pub struct EstimateArgs {
     pub config: ConfigArgs,
     #[command(flatten)]
     pub schedule: ScheduleArgs,
-    /// Device whose memory it must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
+    /// Device that the model must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
-    /// Also count what each of N ranks takes that share the batch
+    /// Also count the memory of each of N ranks that share the batch
     #[arg(
         long,
         value_name = "N,..",
@@ -44,7 +44,7 @@ pub struct EstimateArgs {
         help_heading = "Several ranks"
     )]
     pub link: Vec<LinkChoice>,
-    /// Operations on numbers that a device does in a second (100T)
+    /// Floating-point operations per second of a device (100T)
     #[arg(
         long,
         value_name = "SPEED",
@@ -81,7 +81,7 @@ pub struct ProfileArgs {
     after_help = "Examples:\n  rekindle plan configs/deep-linear.toml --budget 40MiB --explain\n  rekindle plan configs/deep-linear.toml --frontier\n  rekindle plan --chain chain.json --budget 40MiB -o plan.json\n  rekindle plan configs/deep-linear.toml --ranks 4 --link 12GB/s,5us"
 )]
 pub struct PlanArgs {
-    /// The TOML file whose model is measured and planned
+    /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG", required_unless_present = "chain")]
     pub config: Option<PathBuf>,
     /// Plan for a chain written by `rekindle profile -o`, instead of a config
@@ -93,7 +93,7 @@ pub struct PlanArgs {
     pub measure: MeasureArgs,
     #[command(flatten)]
     pub schedule: ScheduleArgs,
-    /// Memory slots that `optimal` rounds sizes to, where exact sizes would take too long; short chains get more
+    /// Number of memory slots that `optimal` rounds sizes to where exact sizes would take too long; short chains get more
     #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS, help_heading = "Schedule")]
     pub slots: usize,
     /// Plan for one of N ranks that share the batch, and predict what summing gradients adds. Under `mpirun` N is the number of

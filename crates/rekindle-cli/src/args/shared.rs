@@ -45,26 +45,26 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
-    /// With f16 and bf16, keep no f32 copy of the parameters in the optimizer: 4 bytes less for each, and small updates are
-    /// lost
+    /// With f16 and bf16, keep no f32 copy of the parameters in the optimizer: saves 4 bytes for each, but loses small
+    /// updates
     #[arg(long)]
     pub no_master_weights: bool,
-    /// What the loss is multiplied by before its backward pass: a number; dynamic; none; or auto (the default), dynamic with
-    /// f16 and none with the others
+    /// Factor for the loss before its backward pass: a number, dynamic, none, or auto (the default: dynamic with f16, else
+    /// none)
     #[arg(long, value_name = "SCALE")]
     pub loss_scale: Option<LossScale>,
-    /// When parameters are updated: after the step; in-backward, each as soon as its gradient is complete; or auto (the
-    /// default), after the step unless a budget is not met so
+    /// When to update parameters: after (the step), in-backward (each as soon as its gradient is complete), or auto (the
+    /// default: in-backward only if the budget requires it)
     #[arg(long, value_name = "WHEN")]
     pub update: Option<UpdateChoice>,
-    /// Chunks in which the last layer and the loss run together: a number, auto, or whole for none
+    /// Number of chunks for the last layer and the loss: a number, auto, or whole (no chunks)
     #[arg(long, value_name = "N")]
     pub loss_chunks: Option<LossChunks>,
-    /// Who keeps the optimizer's state of several ranks: whole, every rank; sharded, each a part; or auto (the default),
-    /// sharded only where a budget is not met otherwise
+    /// How several ranks keep the optimizer's state: whole (all of it on each rank), sharded (a part on each), or auto (the
+    /// default: sharded only if the budget requires it)
     #[arg(
         long,
-        value_name = "WHO",
+        value_name = "HOW",
         hide_possible_values = true,
         value_parser = word::<StateChoice>()
     )]
@@ -72,7 +72,7 @@ pub struct ReplaceArgs {
 }
 
 impl ConfigArgs {
-    /// The training of this config, as a child is told of it.
+    /// The training of this config, for a child process.
     pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
         TrainArgs {
             config: Some(self.config.clone()),
@@ -91,7 +91,7 @@ pub struct ScheduleArgs {
     /// Cut the layers into K segments
     #[arg(long, value_name = "K")]
     pub segments: Option<usize>,
-    /// Use the fastest schedule whose peak memory stays within SIZE (512MiB, 2GB, 80%)
+    /// Use the fastest schedule with a peak memory of at most SIZE (512MiB, 2GB, 80%)
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
     /// Planner: auto (the default), none, uniform, sqrt, segments, revolve or optimal
@@ -138,8 +138,8 @@ pub struct MeasureArgs {
         value_parser = word::<Count>()
     )]
     pub count: Option<Count>,
-    /// Whether a plan within a budget may keep tensors in host memory between forward and backward: auto (the default, on GPUs)
-    /// or never
+    /// Whether a plan within a budget may move tensors of a GPU to host memory between forward and backward: auto (the
+    /// default) or never
     #[arg(
         long,
         value_name = "WHEN",
@@ -148,7 +148,7 @@ pub struct MeasureArgs {
         value_parser = word::<OffloadChoice>()
     )]
     pub offload: Option<OffloadChoice>,
-    /// The most host memory that such tensors may take (by default what is free less an eighth, and less 1 GiB at least)
+    /// Maximum host memory for such tensors (by default the free memory less an eighth, and less 1 GiB at least)
     #[arg(long, value_name = "SIZE", help_heading = "Schedule")]
     pub host_budget: Option<Size>,
 }

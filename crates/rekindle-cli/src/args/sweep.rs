@@ -36,8 +36,8 @@ pub struct SweepArgs {
         help_heading = "Schedule"
     )]
     pub budgets: Vec<Size>,
-    /// Numbers of ranks to train on: each is a job under `mpirun`, on this machine's devices. Without MPI, or its feature, the
-    /// rows are predicted for the link that --link names
+    /// Numbers of ranks to train on: each is a job under `mpirun`, on this machine's devices. With --link, the rows are
+    /// predicted instead
     #[arg(
         long,
         value_name = "N,..",
@@ -84,7 +84,7 @@ pub struct MaxArgs {
         value_parser = word::<Lever>()
     )]
     pub vary: Lever,
-    /// The largest peak memory to allow (512MiB, 2GB, 80%; by default what is free)
+    /// Maximum peak memory (512MiB, 2GB, 80%; by default what is free)
     #[arg(
         long,
         value_name = "SIZE",
@@ -94,7 +94,7 @@ pub struct MaxArgs {
     pub budget: Option<Size>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// The longest step to accept, as a multiple of the plain step
+    /// Maximum step time, as a multiple of the plain step
     #[arg(
         long,
         value_name = "X",
@@ -150,7 +150,7 @@ pub struct VerifyArgs {
         help_heading = "Schedule"
     )]
     pub segments: Vec<usize>,
-    /// Budgets whose plans to check (512MiB, 2GB, 80% of the device)
+    /// Check the plans for these budgets (512MiB, 2GB, 80% of the device)
     #[arg(
         long,
         value_name = "SIZE,..",

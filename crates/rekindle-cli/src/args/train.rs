@@ -42,7 +42,7 @@ pub struct TrainArgs {
     pub seed: Option<u64>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Write what each action of the first three steps allocates and frees to FILE (JSON lines), and beside it as text
+    /// Write the allocations and frees of each action in the first three steps to FILE (JSON lines), and as text next to it
     #[arg(long, value_name = "FILE", help_heading = "Output and checks")]
     pub track: Option<PathBuf>,
     /// What to do if a loss or gradient is not finite: stop (the default), skip the update, or continue
@@ -84,7 +84,7 @@ pub struct TrainArgs {
     /// smaller budget. Needs -o or --resume
     #[arg(long, help_heading = "Run folder")]
     pub supervise: bool,
-    /// What the process that supervises this one tells it
+    /// Settings from the process that supervises this one
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supervised: Option<Supervised>,
@@ -127,7 +127,7 @@ fn add_typed(words: &mut Vec<String>, fields: &Value) {
     }
 }
 
-/// What a run is told by the process that supervises it.
+/// Settings that a supervisor hands to its process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Supervised {
     /// Where to write what the plan takes.

@@ -4,7 +4,13 @@ use rekindle_train::device::{DeviceId, DeviceInfo, Unavailable, cuda_parts, prob
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{args::DevicesArgs, failure::Outcome, output, table, terminal};
+use crate::{
+    args::DevicesArgs,
+    failure::Outcome,
+    output,
+    table::{self, Cell},
+    terminal,
+};
 
 /// Format tag of [`DeviceList`].
 pub const DEVICES_FORMAT: &str = "rekindle-devices/1";
@@ -71,21 +77,26 @@ pub fn run(args: &DevicesArgs) -> Outcome {
         });
     }
     let mut table = table::table(["device", "name", "memory", "free", ""], 2..4);
-    for info in found
-        .iter()
-        .flat_map(|(_, devices)| devices.iter().flatten())
-    {
-        table.add_row(row(info));
+    let devices = || {
+        found
+            .iter()
+            .flat_map(|(_, devices)| devices.iter().flatten())
+    };
+    for info in devices() {
+        table.add_row([
+            Cell::from(info.device),
+            Cell::from(&info.name),
+            Cell::bytes(info.total_bytes),
+            Cell::bytes(info.free_bytes),
+            Cell::from(&info.detail),
+        ]);
     }
     let mut text = format!("{table}\n");
     let mut say = |line: &str| {
         text.push_str(&terminal::wrapped(line, "  "));
         text.push('\n');
     };
-    for info in found
-        .iter()
-        .flat_map(|(_, devices)| devices.iter().flatten())
-    {
+    for info in devices() {
         if let Some(problem) = &info.problem {
             say(&format!("{} cannot be used: {problem}", info.device));
         }
@@ -103,16 +114,4 @@ pub fn run(args: &DevicesArgs) -> Outcome {
         }
     }
     output::text(&text)
-}
-
-fn row(info: &DeviceInfo) -> [String; 5] {
-    let bytes =
-        |bytes: Option<rekindle_plan::Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
-    [
-        info.device.to_string(),
-        info.name.clone(),
-        bytes(info.total_bytes),
-        bytes(info.free_bytes),
-        info.detail.clone(),
-    ]
 }

@@ -103,7 +103,7 @@ fn made_before(config: &Config) -> Result<Option<Plan>, Failure> {
         .len();
     let Order::Schedule(schedule) = order else {
         return Err(Failure::usage(format!(
-            "{}: a plan of single operations says nothing of other sizes; `--budget` or `--segments` does",
+            "{}: a plan of single operations cannot be counted from shapes; use `--budget` or `--segments`",
             path.display()
         )));
     };

@@ -22,7 +22,7 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
         plan.actions.len(),
         plan.actions[place]
     );
-    for (name, bytes) in [
+    let parts = [
         ("parameters, data, optimizer state", parts.fixed),
         ("input", parts.input),
         ("kept activations", parts.activations),
@@ -30,21 +30,20 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
         ("gradients of activations", parts.gradients),
         ("gradients of parameters", parts.parameter_gradients),
         ("temporaries of the action", parts.temporary),
-    ] {
-        if bytes.0 > 0 {
-            let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
-        }
-    }
+    ];
+    pairs(
+        text,
+        parts.into_iter().filter(|(_, bytes)| !bytes.is_zero()),
+    );
     if let Some(levers) = plan.levers {
-        let _ = writeln!(text, "\nWhat gave what, as peaks of the step:");
-        for (name, bytes) in [
-            ("neither", levers.neither),
+        let _ = writeln!(text, "\nPeak of the step with each technique:");
+        let peaks = [
+            ("none", levers.neither),
             ("recomputing alone", levers.recomputing),
             ("update in backward alone", levers.updating),
             ("both", levers.both),
-        ] {
-            let _ = writeln!(text, "  {name:<34} {:>12}", bytes.to_string());
-        }
+        ];
+        pairs(text, peaks);
     }
     if let Some(offload) = &plan.offload {
         host_memory(plan, offload, text);
@@ -59,7 +58,7 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
     if !actions.is_empty() {
         let _ = writeln!(
             text,
-            "\nKept boundaries (the input of a stage, held apart from any graph):"
+            "\nKept boundaries (inputs of stages, stored outside of any graph):"
         );
         let mut table = table::table(["before stage", "bytes", "from action", "to action"], 1..4);
         for (stage, from, to) in boundaries(actions) {
@@ -102,23 +101,20 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
 fn host_memory(plan: &Planned, offload: &Offload, text: &mut String) {
     let _ = writeln!(text, "\nHost memory: {}.", summary::link(&offload.link));
     let Some(on_device) = offload.on_device.filter(|_| offload.tensors > 0) else {
-        let _ = writeln!(text, "  no tensor waits there");
+        let _ = writeln!(text, "  no tensor is moved there");
         return;
     };
-    for (name, value) in [
-        ("tensors that wait there", offload.tensors.to_string()),
+    let values = [
+        ("tensors moved there", offload.tensors.to_string()),
         (
-            "freed on the device at most",
+            "freed on the device, at most",
             offload.host_peak_bytes.to_string(),
         ),
         (
-            "copied there and back",
+            "copied to the host and back",
             format!("{} and {}", offload.to_host_bytes, offload.to_device_bytes),
         ),
-        (
-            "copying, of the step's time",
-            offload.transfer_s.to_string(),
-        ),
+        ("time of copying in a step", offload.transfer_s.to_string()),
         (
             "with them: peak, step",
             format!("{}, {}", plan.peak, plan.step),
@@ -130,8 +126,14 @@ fn host_memory(plan: &Planned, offload: &Offload, text: &mut String) {
                 None => format!("no plan fits; the smallest budget is {}", on_device.peak),
             },
         ),
-    ] {
-        let _ = writeln!(text, "  {name:<34} {value:>12}");
+    ];
+    pairs(text, values);
+}
+
+/// Names and values, a line each.
+fn pairs<T: ToString>(text: &mut String, pairs: impl IntoIterator<Item = (&'static str, T)>) {
+    for (name, value) in pairs {
+        let _ = writeln!(text, "  {name:<34} {:>12}", value.to_string());
     }
 }
 

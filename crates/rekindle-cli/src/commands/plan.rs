@@ -142,7 +142,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     )
 }
 
-/// Plans for a measured step from a file: one by itself is taken at its word, and nothing is held back.
+/// Plans for a measured step from a file. The budget is used as it is, without a reserve.
 fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let request = PlanRequest {
         planner: train::planner(args.schedule.planner, args.schedule.segments),
@@ -185,8 +185,7 @@ fn refused(args: &PlanArgs, error: PlanError) -> Failure {
 fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     let file = PlanFile::new(plan, batch);
     if let Some(path) = &args.output {
-        let text = serde_json::to_string_pretty(&file).map_err(Failure::other)?;
-        output::file(path, &text)?;
+        output::json_file(path, &file)?;
     }
     if args.answer.json {
         return output::json(&file);
@@ -259,7 +258,7 @@ fn shape(plan: &Planned) -> String {
         (Some(_), _) => match plan.balanced() {
             0 => format!("{} kept, nothing recomputed", several(stages, "stage")),
             balanced => {
-                format!("{balanced} of {stages} stages run operations again in their backward")
+                format!("{balanced} of {stages} stages run operations again in their backward pass")
             }
         },
         (None, Some((repeated, operations))) => format!(

@@ -12,11 +12,9 @@ use serde::Serialize;
 use crate::{
     args::ReportArgs,
     failure::{Failure, Outcome},
-    output,
-    plot::{self, theme::Size},
-    report,
+    output, plot, report,
     started::Started,
-    sweep,
+    sweep, track,
 };
 
 /// Format tag of [`Document`].
@@ -32,8 +30,8 @@ pub struct Document<'a> {
     runs: &'a [PathBuf],
 }
 
-const NO_TIMELINE: &str = "there is no timeline to draw: a run traces its fourth step, or its last if that comes first, \
-     and was stopped before";
+const NO_TIMELINE: &str = "there is no timeline to draw: a run traces its fourth step, or its last one if it is shorter, \
+     and this run stopped before";
 
 /// Writes the page and says where.
 pub fn run(args: &ReportArgs) -> Outcome {
@@ -96,9 +94,9 @@ fn sweep_page(folder: &Path, args: &ReportArgs) -> Result<String, Failure> {
         ));
     }
     if !ends_in(args, "svg") {
-        return report::sweep::sweep(&record);
+        return report::sweep::sweep(&record, Started::read(folder).ok().as_ref());
     }
-    match plot::frontier::picture(&record, Size::Wide) {
+    match plot::frontier::picture(&record) {
         Some(drawn) => drawn.map_err(Failure::other),
         None => Err(Failure::usage(
             "there is no frontier to draw: no run of this sweep succeeded",
@@ -114,7 +112,7 @@ fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> 
     match (&runs[..], folders) {
         (runs, _) if ends_in(args, "svg") => timeline(runs),
         ([(_, record)], _) if ends_in(args, "json") => match &record.timeline {
-            Some(timeline) => report::trace::trace(record, timeline),
+            Some(timeline) => Ok(report::trace::trace(record, timeline)),
             None => Err(Failure::usage(NO_TIMELINE)),
         },
         (_, _) if ends_in(args, "json") => Err(Failure::usage(
@@ -123,18 +121,24 @@ fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> 
         ([(_, record)], [folder]) => {
             // Runs of a sweep have no such file.
             let started = Started::read(folder).ok();
+            let track = started.as_ref().and_then(|started| started.track(folder));
+            let moments = track.map_or(Ok(Vec::new()), |path| track::read(&path))?;
             let (steps, evaluations) = (read_steps(folder)?, read_evaluations(folder)?);
-            report::run::run(record, &steps, &evaluations, started.as_ref())
+            report::run::run(record, &steps, &evaluations, started.as_ref(), &moments)
         }
-        (runs, _) => report::comparison::comparison(runs),
+        (runs, folders) => {
+            // Runs of a sweep have no such file.
+            let started = folders.iter().map(|folder| Started::read(folder).ok());
+            report::comparison::comparison(runs, &started.collect::<Vec<_>>())
+        }
     }
 }
 
 /// The timeline of one run, or those of several on one axis.
 fn timeline(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
     let drawn = match runs {
-        [(_, record)] => plot::timeline::picture(record, Size::Wide),
-        runs => plot::comparison::picture(runs, Size::Wide),
+        [(_, record)] => plot::timeline::picture(record),
+        runs => plot::comparison::picture(runs),
     };
     match drawn {
         Some(drawn) => drawn.map_err(Failure::other),

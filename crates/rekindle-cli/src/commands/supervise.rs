@@ -3,7 +3,7 @@
 //! A process is lost where the system kills it, where a failed allocation aborts it, where a device does no more work
 //! for it, and where memory ran out and no smaller plan helped. It continues from its last snapshot, or begins again
 //! where it has none yet, within a share of what its plan took; where no plan fits that, within what it had. The child
-//! is in a process group of its own: a signal comes here, and is handed on. A second one ends this process at once, and
+//! is in a process group of its own: a signal arrives here, and is forwarded. A second one ends this process at once, and
 //! with it the child.
 
 use std::{
@@ -39,7 +39,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
             "`--supervise` needs a folder for the snapshots that it restarts from: add `-o RUN_DIR`",
         ));
     };
-    stop::in_order("handing the signal on");
+    stop::in_order("forwarding the signal");
     let note = NamedTempFile::new().map_err(|error| Failure::file(&env::temp_dir(), &error))?;
     let supervised = Supervised {
         note: note.path().to_owned(),
@@ -150,7 +150,7 @@ fn next(args: &TrainArgs, again: Again, supervised: Supervised) -> TrainArgs {
     args
 }
 
-/// Whether a run's folder has a snapshot to go on from.
+/// Whether a run's folder has a snapshot to continue from.
 fn has_snapshot(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -158,7 +158,7 @@ fn has_snapshot(folder: &Path) -> bool {
         .any(|entry| entry.file_name().to_string_lossy().starts_with("snapshot"))
 }
 
-/// Removes what a run has left that cannot go on.
+/// Removes the files of a run that has no snapshot.
 fn remove_remains(folder: &Path) {
     for file in ["history.csv", "run.json"] {
         // The next process says what is in its way.
@@ -168,8 +168,11 @@ fn remove_remains(folder: &Path) {
 
 /// Runs the training to its end.
 fn train(args: &TrainArgs, supervised: &Supervised, again: Again) -> Result<ExitStatus, Failure> {
-    let cannot =
-        |error: io::Error| Failure::other(format!("this program cannot be run again: {error}"));
+    let cannot = |error: io::Error| {
+        Failure::other(format!(
+            "another process of this program cannot be started: {error}"
+        ))
+    };
     // What an earlier process has written is not this one's.
     let note = &supervised.note;
     fs::write(note, "").map_err(|error| Failure::file(note, &error))?;

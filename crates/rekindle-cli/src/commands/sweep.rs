@@ -12,7 +12,9 @@ use crate::{
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    output, stop,
+    output,
+    started::Started,
+    stop,
     sweep::{Point, RowProgress, Runner, SweepFolder, SweepRecord, point, record::SWEEP_FORMAT},
 };
 
@@ -56,7 +58,11 @@ pub fn run(args: &SweepArgs) -> Outcome {
     };
     let folder = match (&args.output, &args.resume) {
         (_, Some(path)) => Some(SweepFolder::resume(path, &mut record)?),
-        (Some(path), None) => Some(SweepFolder::open(path)?),
+        (Some(path), None) => {
+            let folder = SweepFolder::open(path)?;
+            Started::now()?.keep(path)?;
+            Some(folder)
+        }
         (None, None) => None,
     };
     stop::in_order("stopping; rows that are done are kept");

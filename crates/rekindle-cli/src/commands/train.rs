@@ -152,7 +152,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     if let (Some(budget), Some(free)) = (job.budget(), device.free_bytes)
         && budget > free
     {
-        note!("warning: of the budget of {budget} only {free} are free now");
+        note!("warning: only {free} of the budget of {budget} are free now");
     }
     let kept = match args.output.as_ref().filter(|_| speaks) {
         Some(folder) => {
@@ -249,7 +249,7 @@ fn plain_steps(args: &TrainArgs, config: &Path) -> Option<PlainRun> {
 
 /// Leaves a picture of the traced step beside the run's record.
 fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
-    let Some(drawn) = plot::timeline::picture(record, plot::theme::Size::Wide) else {
+    let Some(drawn) = plot::timeline::picture(record) else {
         return Ok(());
     };
     output::file(

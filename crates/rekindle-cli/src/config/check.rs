@@ -23,15 +23,23 @@ use crate::device::DeviceChoice;
 
 /// Checks a document. `span` is where a key that is missing at its top is reported.
 pub fn check(document: &DeTable<'_>, span: Range<usize>) -> Result<(), Problem> {
-    let config = Form::config();
-    check_keys(config, document, &span, "the config")?;
-    for (key, schema) in config.keys() {
-        if let Some(value) = document.get(key) {
-            check_value(
-                config.at(schema),
-                &Node::new(key, value),
-                &format!("[{key}]"),
-            )?;
+    check_table(Form::config(), document, &span, "the config", |key| {
+        format!("[{key}]")
+    })
+}
+
+/// Checks the keys of a table, and then its values. `called` is what messages call a table under a key.
+fn check_table(
+    form: Form,
+    table: &DeTable<'_>,
+    span: &Range<usize>,
+    name: &str,
+    called: impl Fn(&str) -> String,
+) -> Result<(), Problem> {
+    check_keys(form, table, span, name)?;
+    for (key, schema) in form.keys() {
+        if let Some(value) = table.get(key) {
+            check_value(form.at(schema), &Node::new(key, value), &called(key))?;
         }
     }
     Ok(())
@@ -75,15 +83,8 @@ fn check_value(form: Form, node: &Node<'_>, name: &str) -> Result<(), Problem> {
         DeValue::Table(table) => match &of(&["object"])[..] {
             [] => Err(refused()),
             tables => {
-                let (table_form, name) = chosen(form, node, table, tables, name)?;
-                check_keys(table_form, table, &node.span, &name)?;
-                for (key, schema) in table_form.keys() {
-                    if let Some(value) = table.get(key) {
-                        let node = Node::new(key, value);
-                        check_value(table_form.at(schema), &node, &table_name(key, None))?;
-                    }
-                }
-                Ok(())
+                let (form, name) = chosen(form, node, table, tables, name)?;
+                check_table(form, table, &node.span, &name, |key| table_name(key, None))
             }
         },
         DeValue::Boolean(_) | DeValue::Datetime(_) => Err(refused()),

@@ -1,53 +1,42 @@
 //! `[data]`: where its files are, and what to do where they are not.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rekindle_train::data::{DataError, error::Blame, settings::Source};
 
 use crate::{exit, failure::Failure};
 
+/// The files or the folder of a source.
+fn paths(source: &mut Source) -> &mut [PathBuf] {
+    match source {
+        Source::Text { files, .. } => files,
+        Source::Mnist { folder } | Source::Cifar10 { folder } => std::slice::from_mut(folder),
+        Source::Synthetic { .. } => &mut [],
+    }
+}
+
 /// Makes relative paths start at `base`, the config's folder.
 pub fn start_at(base: &Path, source: &mut Source) {
-    match source {
-        Source::Text { files, .. } => {
-            for file in files {
-                *file = base.join(&file);
-            }
-        }
-        Source::Mnist { folder } | Source::Cifar10 { folder } => *folder = base.join(&folder),
-        Source::Synthetic { .. } => {}
+    for path in paths(source) {
+        *path = base.join(&path);
     }
 }
 
 /// The same source with its files in another folder; `None` for a source without files.
 pub fn in_folder(source: &Source, folder: &Path) -> Option<Source> {
-    match source {
-        Source::Text {
-            files,
-            window,
-            predict,
-        } => Some(Source::Text {
-            files: files
-                .iter()
-                .map(|file| {
-                    file.file_name()
-                        .map_or_else(|| file.clone(), |name| folder.join(name))
-                })
-                .collect(),
-            window: *window,
-            predict: *predict,
-        }),
-        Source::Mnist { .. } => Some(Source::Mnist {
-            folder: folder.to_path_buf(),
-        }),
-        Source::Cifar10 { .. } => Some(Source::Cifar10 {
-            folder: folder.to_path_buf(),
-        }),
-        Source::Synthetic { .. } => None,
+    let mut moved = source.clone();
+    let text = matches!(source, Source::Text { .. });
+    let paths = paths(&mut moved);
+    for path in paths.iter_mut() {
+        *path = match path.file_name().filter(|_| text) {
+            Some(name) => folder.join(name),
+            None => folder.to_path_buf(),
+        };
     }
+    (!paths.is_empty()).then_some(moved)
 }
 
-/// What to tell a user whose data could not be opened.
+/// The failure of data that could not be opened.
 pub fn failure(error: DataError, source: &Source) -> Failure {
     let (code, help) = match (error.blame(), &error) {
         (Blame::System, _) => (exit::FILE_REFUSED, where_to_get(source)),

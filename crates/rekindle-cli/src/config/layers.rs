@@ -119,12 +119,10 @@ pub fn check_embeddings(list: &Node<'_>, vocab: Option<usize>) -> Result<(), Pro
             (None, None) => {
                 return Err(Problem::new(
                     "layer `embedding` has no `vocab`, and the data has no token ids to count",
-                    "an embedding of what?",
+                    "`vocab` is missing here",
                     node.span,
                 )
-                .help(
-                    "an embedding is for token ids; data of numbers goes into a linear or conv2d",
-                ));
+                .help("an embedding takes token ids; a linear or conv2d layer takes numbers"));
             }
             _ => {}
         }

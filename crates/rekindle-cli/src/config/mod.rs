@@ -50,6 +50,7 @@ use rekindle_train::{
     },
     settings::{OnNonFinite, TrainSettings},
 };
+use serde_json::{Map, Value};
 use toml::de::DeTable;
 
 pub use self::run::{OffloadChoice, RunKeys};
@@ -120,10 +121,11 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     })?;
     let document = table.get_ref();
     check::check(document, within(0..1, text))?;
-    // What is wrong still would be a rule that the schema lacks: it has no place.
-    let misread =
-        |error: serde_json::Error| Problem::new(error.to_string(), "here", within(0..1, text));
-    let mut json = node::json(document);
+    // A rule that the schema lacks has no place.
+    let unplaced = |message: String| Problem::new(message, "here", within(0..1, text));
+    let misread = |error: serde_json::Error| unplaced(error.to_string());
+    let mut json: Map<String, Value> =
+        toml::from_str(text).map_err(|error| unplaced(error.to_string()))?;
     let data = json.get("data").cloned().unwrap_or_default();
     let DataSettings { source, .. } = serde_json::from_value(data).map_err(misread)?;
 
@@ -162,7 +164,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     if let Err(refused) = check_loss_chunks(&training, &model) {
         return Err(match at(document, &["train", "loss_chunks"]) {
             Some(node) if overrides.replace.loss_chunks.is_none() => {
-                Problem::new(refused.to_string(), "asked for here", node.span).into()
+                Problem::new(refused.to_string(), "set here", node.span).into()
             }
             _ => Mistake::Arguments(refused.to_string()),
         });

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use serde_json::{Map, Value};
 use toml::{
     Spanned,
-    de::{DeFloat, DeInteger, DeTable, DeValue},
+    de::{DeTable, DeValue},
 };
 
 use super::problem::Problem;
@@ -74,7 +73,7 @@ impl<'a> Node<'a> {
     /// The whole number, if it is one of at most 64 bits that is not negative.
     pub fn whole(&self) -> Option<u64> {
         match self.value {
-            DeValue::Integer(number) => whole(number),
+            DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).ok(),
             _ => None,
         }
     }
@@ -82,23 +81,14 @@ impl<'a> Node<'a> {
     /// The number, as it is rounded to 64 bits.
     pub fn number(&self) -> Option<f64> {
         match self.value {
-            DeValue::Integer(number) => signed(number).map(|number| number as f64),
-            DeValue::Float(number) => float(number),
+            DeValue::Integer(number) => {
+                let number = i64::from_str_radix(number.as_str(), number.radix()).ok()?;
+                Some(number as f64)
+            }
+            DeValue::Float(number) => number.as_str().parse().ok(),
             _ => None,
         }
     }
-}
-
-fn whole(number: &DeInteger<'_>) -> Option<u64> {
-    u64::from_str_radix(number.as_str(), number.radix()).ok()
-}
-
-fn signed(number: &DeInteger<'_>) -> Option<i64> {
-    i64::from_str_radix(number.as_str(), number.radix()).ok()
-}
-
-fn float(number: &DeFloat<'_>) -> Option<f64> {
-    number.as_str().parse().ok()
 }
 
 /// The value at a path of keys.
@@ -108,32 +98,5 @@ pub fn at<'a>(table: &'a DeTable<'a>, path: &[&'static str]) -> Option<Node<'a>>
     match rest {
         [] => Some(Node::new(key, value)),
         rest => at(value.get_ref().as_table()?, rest),
-    }
-}
-
-/// The same as JSON. Numbers that JSON does not have, which no config may have either, become `null`.
-pub fn json(table: &DeTable<'_>) -> Map<String, Value> {
-    let value = |value: &Spanned<DeValue<'_>>| json_value(value.get_ref());
-    let entries = table.iter();
-    entries
-        .map(|(key, entry)| (key.get_ref().to_string(), value(entry)))
-        .collect()
-}
-
-fn json_value(value: &DeValue<'_>) -> Value {
-    match value {
-        DeValue::String(text) => Value::String(text.to_string()),
-        DeValue::Integer(number) => match whole(number) {
-            Some(whole) => whole.into(),
-            None => signed(number).map_or(Value::Null, Value::from),
-        },
-        DeValue::Float(number) => float(number).map_or(Value::Null, Value::from),
-        DeValue::Boolean(flag) => Value::Bool(*flag),
-        DeValue::Datetime(date) => Value::String(date.to_string()),
-        DeValue::Array(list) => list
-            .iter()
-            .map(|value| json_value(value.get_ref()))
-            .collect(),
-        DeValue::Table(table) => Value::Object(json(table)),
     }
 }

@@ -59,7 +59,7 @@ pub fn training(
             "must divide `batch`",
             node.span,
         )
-        .help("a step's batch is run in so many equal parts, whose gradients add up"));
+        .help("`accumulate` runs a batch in that many equal parts and adds up their gradients"));
     }
     if let Some(node) = at(document, &["train", "loss"])
         && settings.loss != fitting_loss(target)
@@ -97,8 +97,7 @@ pub fn run(document: &DeTable<'_>) -> Result<(), Problem> {
     }
     match (key("plan"), key("planner")) {
         (Some(plan), Some(planner)) => {
-            Err(both(plan.key, planner)
-                .help("a plan that is made already needs no planner: keep one"))
+            Err(both(plan.key, planner).help("a plan file needs no planner: keep one of the two"))
         }
         _ => Ok(()),
     }

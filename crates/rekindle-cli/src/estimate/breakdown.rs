@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use comfy_table::Table;
 use rekindle::profile::Measured;
 use rekindle_plan::{Action, Bytes, Chain, Schedule, simulate};
 use rekindle_train::counted::Counted;
@@ -10,7 +9,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Estimate;
-use crate::{failure::Failure, table};
+use crate::{
+    failure::Failure,
+    table::{self, Table},
+};
 
 /// The bytes of the moment that holds most.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]

@@ -1,6 +1,5 @@
 //! The tree of layers: repeats folded, residuals opened.
 
-use comfy_table::Table;
 use rekindle_plan::Bytes;
 use rekindle_train::model::{
     cost::ElementBytes,
@@ -13,7 +12,7 @@ use serde::Serialize;
 
 use super::Estimate;
 use crate::{
-    table::{self, several, thousands},
+    table::{self, Table, several, thousands},
     terminal,
 };
 
@@ -118,7 +117,7 @@ pub fn text(estimate: &Estimate, levels: usize) -> String {
         thousands(estimate.param_count),
         thousands(estimate.frozen_count),
     );
-    let width = rows.table.width().map_or(terminal::width(), usize::from);
+    let width = terminal::columns().map_or(terminal::width(), usize::from);
     let shown = table::fitted(&rows.table, &SPARED, width);
     format!("{shown}\n\n{}", terminal::wrapped(&parameters, ""))
 }
@@ -198,7 +197,7 @@ fn share(params: u64, of: u64) -> String {
 }
 
 /// The layer with the setting that tells it from others of its kind.
-fn describe(spec: &LayerSpec) -> String {
+pub fn describe(spec: &LayerSpec) -> String {
     let kind = spec.kind();
     match spec {
         LayerSpec::Linear { out, .. } => format!("{kind} {out}"),

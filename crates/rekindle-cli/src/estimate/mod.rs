@@ -25,7 +25,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::{advice::Advice, breakdown::Breakdown, layers::Layer, ranks::RanksEstimate};
-pub use self::{advice::Limit, recorded::RecordedStep};
+pub use self::{advice::Limit, layers::describe, recorded::RecordedStep};
 use crate::{config::Config, failure::Failure, terminal};
 
 /// Format tag of an [`Estimate`].

@@ -233,10 +233,10 @@ pub fn text(all: &[RanksEstimate]) -> String {
             one.plain_peak_bytes.to_string(),
             state(OptimizerState::Whole, one.whole_state_bytes),
             state(OptimizerState::Sharded, one.sharded_state_bytes),
-            largest.map_or("-".into(), |batch| thousands(batch as u64)),
+            largest.map_or(String::new(), |batch| thousands(batch as u64)),
         ];
         if one.links.is_empty() {
-            table.add_row(first.iter().cloned().chain([const { String::new() }; 4]));
+            table.add_row(first.iter().cloned());
         }
         for link in &one.links {
             let of_link = [
@@ -249,11 +249,6 @@ pub fn text(all: &[RanksEstimate]) -> String {
         }
     }
     table::dense(&mut table, 0..header.len());
-    if all.iter().all(|one| one.links.is_empty()) {
-        for column in 6..header.len() {
-            table::hide(&mut table, column);
-        }
-    }
     let table = table::shown(&table, &[8]);
     match all.iter().any(|one| one.optimizer_state.is_some()) {
         true => format!("{table}\n* who would keep the optimizer's state"),

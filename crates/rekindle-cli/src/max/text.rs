@@ -56,7 +56,7 @@ impl MaxRecord {
                 if confirmed.fits {
                     "is within"
                 } else {
-                    "is MORE THAN"
+                    "EXCEEDS"
                 },
                 self.budget_bytes,
                 confirmed.measured_step_s,
@@ -108,11 +108,10 @@ impl MaxRecord {
             match self.of(way) {
                 Some(largest) => table.add_row(cells(largest)),
                 None => table.add_row([way.name(), "none"]),
-            };
+            }
         }
         table::dense(&mut table, 1..7);
-        let lines = table.lines().map(|line| line.trim_end().to_owned());
-        lines.collect::<Vec<_>>().join("\n")
+        table.to_string()
     }
 
     fn verdict(&self) -> String {
@@ -201,5 +200,5 @@ fn cells(largest: &Largest) -> [String; 7] {
 }
 
 fn share(part: Bytes, of: Bytes) -> String {
-    format!("{:.0}%", 100.0 * part.0 as f64 / of.0.max(1) as f64)
+    table::percent(part.0 as f64 / of.0.max(1) as f64)
 }

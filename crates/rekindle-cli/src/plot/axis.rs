@@ -7,33 +7,32 @@ use rekindle_plan::{Bytes, Seconds};
 pub struct Unit {
     /// Its name.
     pub name: &'static str,
-    /// How much of the plain unit it is.
-    pub size: f64,
+    size: f64,
 }
 
 impl Unit {
+    /// The largest of these that goes into `most` twice or more.
+    fn of<const N: usize>(most: f64, units: [(&'static str, f64); N]) -> Self {
+        let fitting = units.into_iter().find(|(_, size)| most >= 2.0 * size);
+        let (name, size) = fitting.unwrap_or(units[N - 1]);
+        Unit { name, size }
+    }
+
     /// For bytes up to `most`.
     pub fn of_bytes(most: Bytes) -> Self {
-        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let fitting = units.into_iter().find(|(_, bits)| most.0 >> bits >= 2);
-        fitting.map_or(
-            Unit {
-                name: "B",
-                size: 1.0,
-            },
-            |(name, bits)| Unit {
-                name,
-                size: (1_u64 << bits) as f64,
-            },
-        )
+        let size = |bits: u32| f64::from(1 << bits);
+        let units = [
+            ("GiB", size(30)),
+            ("MiB", size(20)),
+            ("KiB", size(10)),
+            ("B", 1.0),
+        ];
+        Self::of(most.0 as f64, units)
     }
 
     /// For seconds up to `most`.
     pub fn of_seconds(most: Seconds) -> Self {
-        let units = [("s", 1.0), ("ms", 1e-3)];
-        let fitting = units.into_iter().find(|(_, size)| most.0 >= 2.0 * size);
-        let (name, size) = fitting.unwrap_or(("µs", 1e-6));
-        Unit { name, size }
+        Self::of(most.0, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)])
     }
 
     /// Bytes in this unit.
@@ -47,7 +46,7 @@ impl Unit {
     }
 }
 
-/// A tick's label, without zeros that say nothing.
+/// A tick's label, without trailing zeros.
 pub fn tick(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -69,9 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_have_no_zeros_to_spare() {
-        assert_eq!(tick(20.0), "20");
-        assert_eq!(tick(0.25), "0.25");
-        assert_eq!(tick(0.0), "0");
+    fn ticks_have_no_trailing_zeros() {
+        assert_eq!([20.0, 0.25, 0.0].map(tick), ["20", "0.25", "0"]);
     }
 }

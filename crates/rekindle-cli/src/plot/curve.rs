@@ -1,92 +1,76 @@
 //! The loss of every step, and of evaluations.
 
-use plotters::{
-    element::{Circle, PathElement},
-    style::Color,
-};
+use plotters::{element::Circle, series::LineSeries, style::Color};
 use rekindle_train::record::{EvalRecord, StepRecord};
 
 use super::{
-    canvas::{self, Drawn},
-    frame::{Axis, BELOW, GAP, MARGIN, frame},
-    legend::{Entry, Legend, Mark},
-    theme::{self, Size},
+    chart::{self, Axis, Drawn, Picture},
+    theme,
 };
 
-const PLOT: i32 = 200;
-
 /// The losses of a run of two steps or more; `None` where there is no line to draw.
-pub fn picture(
-    steps: &[StepRecord],
-    evaluations: &[EvalRecord],
-    size: Size,
-) -> Option<Drawn<String>> {
-    let points = |steps: &mut dyn Iterator<Item = (usize, f64)>| {
-        let finite = steps.filter(|(_, loss)| loss.is_finite());
-        finite
-            .map(|(step, loss)| (step as f64, loss))
-            .collect::<Vec<_>>()
+pub fn picture(steps: &[StepRecord], evaluations: &[EvalRecord]) -> Option<Drawn<String>> {
+    let finite = |points: &mut dyn Iterator<Item = (usize, f64)>| -> Vec<(f64, f64)> {
+        let finite = points.filter(|(_, loss)| loss.is_finite());
+        finite.map(|(step, loss)| (step as f64, loss)).collect()
     };
-    let losses = points(&mut steps.iter().map(|step| (step.step, step.loss)));
-    let evaluations = evaluations.iter();
-    let evaluations = points(&mut evaluations.map(|evaluation| (evaluation.step, evaluation.loss)));
-    (losses.len() > 1).then(|| paint(&thinned(losses, size.width() as usize), &evaluations, size))
+    let losses = finite(&mut steps.iter().map(|step| (step.step, step.loss)));
+    let mut evaluated = evaluations.iter().map(|one| (one.step, one.loss));
+    let evaluations = finite(&mut evaluated);
+    (losses.len() > 1).then(|| paint(thinned(losses), evaluations))
 }
 
 /// At most two points for each pixel, the lowest and the highest of its steps.
-fn thinned(points: Vec<(f64, f64)>, pixels: usize) -> Vec<(f64, f64)> {
-    let each = points.len().div_ceil(pixels);
+fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    let each = points.len().div_ceil(theme::PLOT as usize);
     if each <= 2 {
         return points;
     }
     let by_loss = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
     let ends = |steps: &[(f64, f64)]| {
-        let low = steps.iter().min_by(by_loss).copied();
-        let high = steps.iter().max_by(by_loss).copied();
-        let mut ends: Vec<_> = low.into_iter().chain(high).collect();
+        let (low, high) = (steps.iter().min_by(by_loss), steps.iter().max_by(by_loss));
+        let mut ends: Vec<_> = low.into_iter().chain(high).copied().collect();
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         ends
     };
     points.chunks(each).flat_map(ends).collect()
 }
 
-fn paint(losses: &[(f64, f64)], evaluations: &[(f64, f64)], size: Size) -> Drawn<String> {
-    let width = size.width();
-    let all = || losses.iter().chain(evaluations);
-    let lowest = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
-    let highest = all().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max);
-    let room = (highest - lowest) * 0.06;
-    let x = Axis {
-        range: 1.0..all().map(|point| point.0).fold(1.0, f64::max),
-        title: "step".into(),
+fn paint(losses: Vec<(f64, f64)>, evaluations: Vec<(f64, f64)>) -> Drawn<String> {
+    let all = || losses.iter().chain(&evaluations);
+    let [last, highest] = [|point: &(f64, f64)| point.0, |point: &(f64, f64)| point.1]
+        .map(|of| all().map(of).fold(0.0, f64::max));
+    let lowest = all().map(|point| point.1).fold(0.0, f64::min);
+    let picture = Picture {
+        title: "Loss by step".into(),
+        x: Axis {
+            range: 0.0..last,
+            title: "step".into(),
+        },
+        y: Axis {
+            range: lowest..highest * 1.06,
+            title: "loss".into(),
+        },
+        notes: Vec::new(),
     };
-    let y = Axis {
-        range: lowest - room..highest + room,
-        title: "loss".into(),
-    };
-    let mut entries = vec![Entry::new(
-        Mark::Line,
-        theme::BOUNDARIES,
-        "training, each step's batch",
-    )];
-    if !evaluations.is_empty() {
-        entries.push(Entry::new(Mark::Area, theme::RECOMPUTE, "evaluation"));
-    }
-    let legend = Legend::new(vec![entries], width - 2 * MARGIN as u32);
-    let bottom = MARGIN + PLOT + BELOW + GAP;
-    let height = bottom as u32 + legend.height() + MARGIN as u32;
-    canvas::picture((width, height), "Loss by step", |area| {
-        let (_, rest) = area.split_vertically(MARGIN);
-        let (chart, _) = rest.split_vertically(PLOT + BELOW);
-        let mut chart = frame(&chart, size, &x, &y)?;
-        let style = theme::BOUNDARIES.light().stroke_width(2);
-        chart.draw_series([PathElement::new(losses.to_vec(), style)])?;
-        let dots = evaluations
-            .iter()
-            .map(|&point| Circle::new(point, 4, theme::RECOMPUTE.light().filled()));
-        chart.draw_series(dots)?;
-        legend.paint(area, (MARGIN, bottom))
+    picture.paint(|plot| {
+        let line = theme::BOUNDARIES.stroke_width(2);
+        plot.chart.draw_series(LineSeries::new(losses, line))?;
+        plot.entry(
+            "training, each step's batch",
+            chart::line(theme::BOUNDARIES, 2),
+        )?;
+        if !evaluations.is_empty() {
+            let dots = evaluations.into_iter().map(dot);
+            plot.chart.draw_series(dots)?;
+            plot.entry("evaluation", |(x, y)| dot((x + 11, y)))?;
+        }
+        Ok(Vec::new())
     })
+}
+
+fn dot<T>(at: T) -> Circle<T, i32> {
+    Circle::new(at, 4, theme::RECOMPUTE.filled())
 }
 
 #[cfg(test)]
@@ -98,8 +82,8 @@ mod tests {
         let points: Vec<_> = (0..10_000)
             .map(|step| (f64::from(step), if step == 4_321 { 99.0 } else { 1.0 }))
             .collect();
-        let thin = thinned(points, 100);
-        assert!(thin.len() <= 200);
+        let thin = thinned(points);
+        assert!(thin.len() <= 2 * theme::PLOT as usize);
         assert!(thin.contains(&(4_321.0, 99.0)));
         assert!(thin.windows(2).all(|pair| pair[0].0 <= pair[1].0));
     }

@@ -1,22 +1,23 @@
-//! A sweep: what memory buys in time.
+//! A sweep: memory against time.
 //!
 //! Each run is a mark at its measured peak and step time; its shape and colour say what kind of run it is. A mark is
 //! full where no other run takes less memory without taking more time. Plans are joined in the order of their peaks.
 
 use plotters::{
-    element::PathElement,
-    style::{Color, text_anchor::HPos},
+    element::{Circle, EmptyElement, Polygon, Rectangle, Text},
+    series::{DashedLineSeries, LineSeries},
+    style::{
+        Color, RGBColor,
+        text_anchor::{HPos, Pos, VPos},
+    },
 };
 use rekindle_plan::{Bytes, Seconds};
 
 use super::{
     axis::Unit,
-    canvas::{self, Area, Drawn},
-    frame::{Axis, BELOW, GAP, MARGIN, frame},
-    labels::{Frame, Labels},
-    legend::{Entry, Legend, Mark},
-    shape::Shape,
-    theme::{self, Ink, Size},
+    chart::{self, Axis, Drawn, Picture, Plot},
+    labels::{Frame, HEIGHT, Labels},
+    theme,
 };
 use crate::sweep::{
     SweepRecord, SweepRow,
@@ -25,49 +26,39 @@ use crate::sweep::{
 
 /// Half a mark's width in pixels.
 const RADIUS: i32 = 5;
-/// Room around the outermost marks, as a share of the distance between them: labels stand there.
-const ROOM: f64 = 0.12;
-/// A limit further from the marks than this share of the distance between them would only press them together.
-const FAR_LIMIT: f64 = 0.5;
+/// Axes end at so many times the largest value: labels stand there.
+const ROOM: f64 = 1.15;
+/// A limit so many times the highest peak would only press the marks together.
+const FAR_LIMIT: f64 = 1.5;
 
-/// How a kind of run looks, and what it is called.
-fn look(kind: RowKind) -> (Shape, Ink, &'static str) {
-    match kind {
-        RowKind::Plain => (Shape::Square, theme::TEXT, "plain run"),
-        RowKind::Uniform => (
-            Shape::Disc,
-            theme::RECOMPUTE,
-            "equal segments, with their number",
-        ),
-        RowKind::Optimal => (Shape::Triangle, theme::BOUNDARIES, "plan for a budget"),
-        // Rows of several ranks are not shown.
-        RowKind::Config | RowKind::Ranks => (
-            Shape::Diamond,
-            theme::FORWARD,
-            "plan that the config asks for",
-        ),
-    }
-}
+/// Kinds of runs, each with its name and its colour. Rows of several ranks are not shown.
+const KINDS: [(RowKind, &str, RGBColor); 4] = [
+    (RowKind::Plain, "plain run", theme::TEXT),
+    (
+        RowKind::Uniform,
+        "equal segments, their number",
+        theme::RECOMPUTE,
+    ),
+    (RowKind::Optimal, "plan within a budget", theme::BOUNDARIES),
+    (RowKind::Config, "plan of the config", theme::FORWARD),
+];
 
 /// The frontier of a sweep, if any of its rows ran.
-pub fn picture(record: &SweepRecord, size: Size) -> Option<Drawn<String>> {
-    let points: Vec<Point> = record.rows.iter().filter_map(Point::of).collect();
-    let first = points.first()?;
-    let mut range = Range {
-        memory: (first.peak, first.peak),
-        time: (first.step, first.step),
-    };
-    for point in &points {
-        range.take(point);
-    }
-    let picture = Picture {
+pub fn picture(record: &SweepRecord) -> Option<Drawn<String>> {
+    let points: Vec<Point<'_>> = record.rows.iter().filter_map(Point::of).collect();
+    let highest = points.iter().map(|point| point.peak).max()?;
+    let slowest = points.iter().map(|point| point.step.0).fold(0.0, f64::max);
+    let slowest = Seconds(slowest);
+    let far = highest.0 as f64 * FAR_LIMIT;
+    let limit = record.limit_bytes.filter(|limit| limit.0 as f64 <= far);
+    let drawing = Drawing {
         record,
-        size,
-        limit: record.limit_bytes.filter(|&limit| range.is_near(limit)),
         points,
-        range,
+        limit,
+        memory: Unit::of_bytes(highest),
+        time: Unit::of_seconds(slowest),
     };
-    Some(picture.paint())
+    Some(drawing.paint(highest.max(limit.unwrap_or_default()), slowest))
 }
 
 struct Point<'a> {
@@ -78,10 +69,7 @@ struct Point<'a> {
 
 impl<'a> Point<'a> {
     fn of(row: &'a SweepRow) -> Option<Self> {
-        if row.kind == RowKind::Ranks {
-            return None;
-        }
-        Some(Self {
+        (row.kind != RowKind::Ranks).then_some(Self {
             row,
             peak: row.measured_peak_bytes?,
             step: row.measured_step_s?,
@@ -89,231 +77,188 @@ impl<'a> Point<'a> {
     }
 
     fn label(&self) -> Option<String> {
-        match (self.row.kind, self.row.segments) {
-            (RowKind::Plain, _) => Some("plain".into()),
-            (RowKind::Uniform, Some(segments)) => Some(segments.to_string()),
-            _ => None,
+        match self.row.kind {
+            RowKind::Plain => Some("plain".into()),
+            RowKind::Uniform => Some(self.row.segments?.to_string()),
+            _ => Some(self.row.budget_bytes?.to_string()),
         }
     }
 }
 
-/// The least and the most of memory and time.
-struct Range {
-    memory: (Bytes, Bytes),
-    time: (Seconds, Seconds),
-}
-
-impl Range {
-    fn take(&mut self, point: &Point<'_>) {
-        let (least, most) = self.memory;
-        self.memory = (least.min(point.peak), most.max(point.peak));
-        let (least, most) = self.time;
-        self.time = (
-            Seconds(least.0.min(point.step.0)),
-            Seconds(most.0.max(point.step.0)),
-        );
-    }
-
-    fn is_near(&self, limit: Bytes) -> bool {
-        let (least, most) = self.memory;
-        let away = (most.0 - least.0) as f64 * FAR_LIMIT;
-        (least.0 as f64 - away..=most.0 as f64 + away).contains(&(limit.0 as f64))
-    }
-}
-
-/// A little more than from `least` to `most`; something even where they are equal. Not below zero.
-fn with_room(least: f64, most: f64) -> std::ops::Range<f64> {
-    let room = match most - least {
-        distance if distance > 0.0 => distance * ROOM,
-        _ => most.abs().max(f64::MIN_POSITIVE) * ROOM,
-    };
-    (least - room).max(0.0)..most + room
-}
-
-/// Points of a line, a few pixels apart.
-fn along(line: &[(i32, i32)]) -> impl Iterator<Item = (i32, i32)> {
-    const APART: i32 = 4;
-    line.windows(2).flat_map(|ends| {
-        let ((x, y), (to_x, to_y)) = (ends[0], ends[1]);
-        let parts = ((to_x - x).abs().max((to_y - y).abs()) / APART).max(1);
-        (0..=parts).map(move |part| (x + (to_x - x) * part / parts, y + (to_y - y) * part / parts))
-    })
-}
-
-struct Picture<'a> {
+struct Drawing<'a> {
     record: &'a SweepRecord,
-    size: Size,
     points: Vec<Point<'a>>,
-    range: Range,
     /// The sweep's limit, where it is near enough to be shown.
     limit: Option<Bytes>,
+    memory: Unit,
+    time: Unit,
 }
 
-impl Picture<'_> {
-    fn paint(&self) -> Drawn<String> {
-        let width = self.size.width();
-        let inner = width - 2 * MARGIN as u32;
-        let legend = Legend::new(self.legend(), inner);
-        let plot = match self.size {
-            Size::Wide => 360,
-            Size::Narrow => 300,
+impl Drawing<'_> {
+    fn paint(&self, highest: Bytes, slowest: Seconds) -> Drawn<String> {
+        let top = self.time.seconds(slowest) * ROOM;
+        let picture = Picture {
+            title: format!("Memory against time of {}", self.record.config),
+            x: Axis {
+                range: 0.0..self.memory.bytes(highest) * ROOM,
+                title: format!("measured peak ({})", self.memory.name),
+            },
+            y: Axis {
+                range: 0.0..top,
+                title: format!("step time ({})", self.time.name),
+            },
+            notes: self.notes(),
         };
-        let head = MARGIN + 2 * theme::LINE as i32;
-        let bottom = head + plot + BELOW + GAP;
-        let height = bottom as u32 + legend.height() + MARGIN as u32;
-        let letters = theme::TITLE_LETTERS;
-        let lead = "Memory against time of ";
-        let rest = inner.saturating_sub(canvas::width_of(lead, letters));
-        let title = format!(
-            "{lead}{}",
-            canvas::fitted(&self.record.config, letters, rest)
-        );
-        canvas::picture((width, height), &title, |area| {
-            canvas::title(area, &title, (MARGIN, MARGIN + theme::LINE as i32 / 2))?;
-            let (_, rest) = area.split_vertically(head);
-            let (chart, _) = rest.split_vertically(plot + BELOW);
-            self.plot(&chart)?;
-            legend.paint(area, (MARGIN, bottom))
+        picture.paint(|plot| {
+            self.limit(plot, top)?;
+            let mut plans = self.of_kind(RowKind::Optimal);
+            plans.sort_by_key(|point| point.peak);
+            let line: Vec<_> = plans.iter().map(|point| self.place(point)).collect();
+            plot.chart
+                .draw_series(LineSeries::new(line, theme::BOUNDARIES))?;
+            self.marks(plot)?;
+            self.labels(plot)?;
+            Ok(Vec::new())
         })
     }
 
-    fn plot(&self, area: &Area<'_>) -> Drawn<()> {
-        let memory = Unit::of_bytes(self.range.memory.1);
-        let time = Unit::of_seconds(self.range.time.1);
-        let limit = self.limit.unwrap_or(self.range.memory.0);
-        let (least, most) = self.range.memory;
-        let peaks = with_room(
-            memory.bytes(least.min(limit)),
-            memory.bytes(most.max(limit)),
-        );
-        let (least, most) = self.range.time;
-        let steps = with_room(time.seconds(least), time.seconds(most));
-        let chart = frame(
-            area,
-            self.size,
-            &Axis {
-                range: peaks,
-                title: format!("measured peak ({})", memory.name),
-            },
-            &Axis {
-                range: steps,
-                title: format!("step time ({})", time.name),
-            },
-        )?;
+    fn of_kind(&self, kind: RowKind) -> Vec<&Point<'_>> {
+        let points = self.points.iter();
+        points.filter(|point| point.row.kind == kind).collect()
+    }
 
-        let (base_x, base_y) = area.get_base_pixel();
-        let pixel = |peak: Bytes, step: Seconds| {
-            let (x, y) = chart.backend_coord(&(memory.bytes(peak), time.seconds(step)));
-            (x - base_x, y - base_y)
+    /// Where a point is, in the units of the axes.
+    fn place(&self, point: &Point<'_>) -> (f64, f64) {
+        (self.memory.bytes(point.peak), self.time.seconds(point.step))
+    }
+
+    fn limit(&self, plot: &mut Plot<'_, '_>, top: f64) -> Drawn<()> {
+        let Some(limit) = self.limit else {
+            return Ok(());
         };
-        let (right, low) = chart.plotting_area().get_pixel_range();
-        let inside = Frame(
-            right.start - base_x,
-            low.start - base_y,
-            right.end - base_x,
-            low.end - base_y,
-        );
-        if let Some(limit) = self.limit {
-            let (x, _) = pixel(limit, self.range.time.0);
-            let mut y = inside.1;
-            while y < inside.3 {
-                let dash = [(x, y), (x, (y + 7).min(inside.3))];
-                area.draw(&PathElement::new(dash, theme::SOFT.light().stroke_width(1)))?;
-                y += 12;
-            }
-        }
-        let mut plans: Vec<&Point<'_>> = self
-            .points
-            .iter()
-            .filter(|point| point.row.kind == RowKind::Optimal)
-            .collect();
-        plans.sort_by_key(|point| point.peak);
-        let line: Vec<(i32, i32)> = plans
-            .iter()
-            .map(|point| pixel(point.peak, point.step))
-            .collect();
-        let style = theme::BOUNDARIES.light().stroke_width(1);
-        area.draw(&PathElement::new(line.clone(), style))?;
+        let memory = self.memory.bytes(limit);
+        let line = [(memory, 0.0), (memory, top)];
+        plot.chart
+            .draw_series(DashedLineSeries::new(line, 7, 5, theme::SOFT.into()))?;
+        plot.entry(format!("limit {limit}"), chart::dashes(theme::SOFT))?;
+        Ok(())
+    }
 
-        let mut marks: Vec<Frame> = Vec::new();
-        for point in &self.points {
-            let at = pixel(point.peak, point.step);
-            let (shape, ink, _) = look(point.row.kind);
-            shape.paint(area, at, RADIUS, ink, point.row.pareto)?;
-            let mut reach = RADIUS;
-            if point.row.chosen {
-                reach = RADIUS + 4;
-                Shape::ring(area, at, reach, theme::FORWARD)?;
+    fn marks(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
+        for (kind, name, colour) in KINDS {
+            let points = self.of_kind(kind);
+            if points.is_empty() {
+                continue;
             }
-            marks.push(Frame::about(at, reach + 1));
+            let marks = points.iter().map(|point| {
+                let inner = if point.row.pareto {
+                    colour
+                } else {
+                    theme::PAPER
+                };
+                EmptyElement::at(self.place(point))
+                    + mark(kind, colour, RADIUS, (0, 0))
+                    + mark(kind, inner, RADIUS - 2, (0, 0))
+            });
+            plot.chart.draw_series(marks)?;
+            plot.entry(name, move |(x, y)| {
+                mark(kind, colour, RADIUS, (x + RADIUS, y))
+            })?;
         }
-        let mut free = marks.clone();
-        free.extend(self.limit.map(|limit| {
-            let (x, _) = pixel(limit, self.range.time.0);
-            Frame(x - 1, inside.1, x + 1, inside.3)
-        }));
-        free.extend(along(&line).map(|at| Frame::about(at, 2)));
-        let mut labels = Labels::new(inside, &free);
-        for (point, mark) in self.points.iter().zip(marks) {
-            if let Some(text) = point.label()
-                && let Some(at) = labels.place(&text, mark)
-            {
-                canvas::text(area, &text, at, theme::TEXT, HPos::Left)?;
-            }
+        let chosen = self.points.iter().filter(|point| point.row.chosen);
+        let ring = |at| Circle::new(at, RADIUS + 4, theme::FORWARD.stroke_width(2));
+        if chosen.clone().count() > 0 {
+            plot.chart
+                .draw_series(chosen.map(|point| ring(self.place(point))))?;
+            plot.entry("chosen by the config", |(x, y)| {
+                Circle::new((x + RADIUS, y), 6, theme::FORWARD.stroke_width(2))
+            })?;
         }
         Ok(())
     }
 
-    fn legend(&self) -> Vec<Vec<Entry>> {
-        let mut kinds: Vec<Entry> = Vec::new();
-        for kind in [
-            RowKind::Plain,
-            RowKind::Uniform,
-            RowKind::Optimal,
-            RowKind::Config,
-        ] {
-            if self.points.iter().any(|point| point.row.kind == kind) {
-                let (shape, ink, name) = look(kind);
-                kinds.push(Entry::new(Mark::Point(shape), ink, name));
+    /// Names beside marks, where there is room.
+    fn labels(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
+        let (across, down) = plot.chart.plotting_area().get_pixel_range();
+        let pixels = |place| plot.chart.backend_coord(&place);
+        let marks = self.points.iter().map(|point| {
+            let reach = if point.row.chosen {
+                RADIUS + 5
+            } else {
+                RADIUS + 1
+            };
+            Frame::about(pixels(self.place(point)), reach)
+        });
+        let marks: Vec<_> = marks.collect();
+        let mut taken = marks.clone();
+        taken.extend(self.limit.map(|limit| {
+            let (x, _) = pixels((self.memory.bytes(limit), 0.0));
+            Frame(x - 1, down.start, x + 1, down.end)
+        }));
+        let mut labels = Labels {
+            inside: Frame(across.start, down.start, across.end, down.end),
+            taken,
+        };
+        let style = theme::text(theme::TEXT).pos(Pos::new(HPos::Left, VPos::Center));
+        let mut texts = Vec::new();
+        for (point, mark) in self.points.iter().zip(marks) {
+            let place = self.place(point);
+            let (x, y) = pixels(place);
+            if let Some(text) = point.label()
+                && let Some((left, middle)) = labels.place(&text, mark)
+            {
+                let (left, middle) = (left - x, middle - y);
+                let right = left + theme::width_of(&text) as i32;
+                // The line that joins the plans may run here.
+                let paper = Rectangle::new(
+                    [(left, middle - HEIGHT / 2), (right, middle + HEIGHT / 2)],
+                    theme::PAPER.filled(),
+                );
+                let text = Text::new(text, (left, middle), style.clone());
+                texts.push(EmptyElement::at(place) + paper + text);
             }
         }
-        let mut marks = vec![Entry::words(
-            "full: no other run takes less memory without taking more time",
-        )];
-        if self.points.iter().any(|point| point.row.chosen) {
-            marks.push(Entry::new(
-                Mark::Ring,
-                theme::FORWARD,
-                "what the config asks for",
-            ));
-        }
-        let mut rest = Vec::new();
-        match (self.limit, self.record.limit_bytes) {
-            (Some(limit), _) => {
-                rest.push(Entry::new(
-                    Mark::Dashes,
-                    theme::SOFT,
-                    format!("limit {limit}"),
-                ));
-            }
-            (None, Some(limit)) => rest.push(Entry::words(format!(
-                "the limit of {limit} is outside the plot"
-            ))),
-            (None, None) => {}
-        }
-        let missing: Vec<String> = self
-            .record
-            .rows
-            .iter()
-            .filter(|row| row.outcome != RowOutcome::Done || row.kind == RowKind::Ranks)
-            .map(|row| row.line())
-            .collect();
-        if !missing.is_empty() {
-            rest.push(Entry::words(format!("not shown: {}", missing.join("; "))));
-        }
-        [kinds, marks, rest]
-            .into_iter()
-            .filter(|group| !group.is_empty())
-            .collect()
+        plot.chart.draw_series(texts)?;
+        Ok(())
     }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![
+            "Full marks: no other run takes less memory without taking more time. Labels: the number of segments, or the budget.".to_owned(),
+        ];
+        if let (None, Some(limit)) = (self.limit, self.record.limit_bytes) {
+            notes.push(format!("The limit of {limit} is outside the plot."));
+        }
+        let rows = self.record.rows.iter();
+        let hidden =
+            rows.filter(|row| row.outcome != RowOutcome::Done || row.kind == RowKind::Ranks);
+        let hidden: Vec<String> = hidden.map(SweepRow::line).collect();
+        if !hidden.is_empty() {
+            notes.push(format!("Not shown: {}.", hidden.join("; ")));
+        }
+        notes
+    }
+}
+
+/// The mark of a kind of runs, so many pixels from its middle to its edge.
+fn mark(kind: RowKind, colour: RGBColor, radius: i32, (x, y): (i32, i32)) -> Polygon<(i32, i32)> {
+    let (all, half) = (radius, radius / 2);
+    let corners = match kind {
+        RowKind::Plain => vec![(-all, -all), (all, -all), (all, all), (-all, all)],
+        RowKind::Optimal => vec![(0, -all), (all, all), (-all, all)],
+        RowKind::Config | RowKind::Ranks => vec![(0, -all), (all, 0), (0, all), (-all, 0)],
+        // Small enough to look round.
+        RowKind::Uniform => vec![
+            (half, -all),
+            (all, -half),
+            (all, half),
+            (half, all),
+            (-half, all),
+            (-all, half),
+            (-all, -half),
+            (-half, -all),
+        ],
+    };
+    let corners = corners.into_iter().map(|(dx, dy)| (x + dx, y + dy));
+    Polygon::new(corners.collect::<Vec<_>>(), colour.filled())
 }

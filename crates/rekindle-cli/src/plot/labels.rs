@@ -1,6 +1,6 @@
 //! Labels of marks, placed so that none covers another or a mark.
 
-use super::{canvas, theme};
+use super::theme;
 
 /// A rectangle of pixels: left, top, right, bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,28 +24,22 @@ impl Frame {
 /// Pixels between a mark and its label.
 const GAP: i32 = 4;
 /// Pixels from the top of a label to its bottom.
-const HEIGHT: i32 = 14;
-/// Distances from the mark at which there is looked for room, in steps of a label's height.
+pub const HEIGHT: i32 = 14;
+/// Distances from the mark at which a place is looked for, in steps of a label's height.
 const RINGS: i32 = 3;
 
 /// Labels inside a plot.
 pub struct Labels {
-    inside: Frame,
-    taken: Vec<Frame>,
+    /// The plot.
+    pub inside: Frame,
+    /// Places that must stay free, of marks and of other labels.
+    pub taken: Vec<Frame>,
 }
 
 impl Labels {
-    /// None yet, in a plot where some places must stay free.
-    pub fn new(inside: Frame, free: &[Frame]) -> Self {
-        Self {
-            inside,
-            taken: free.to_vec(),
-        }
-    }
-
     /// Where the left end of a label for a mark goes, level with its middle; `None` where there is no room near it.
     pub fn place(&mut self, text: &str, mark: Frame) -> Option<(i32, i32)> {
-        let width = canvas::width_of(text, theme::LETTERS) as i32;
+        let width = theme::width_of(text) as i32;
         let (x, y) = ((mark.0 + mark.2) / 2, (mark.1 + mark.3) / 2);
         let near = (0..RINGS).flat_map(|ring| {
             let away = ring * HEIGHT;
@@ -91,7 +85,10 @@ mod tests {
             .map(|k| Frame::about((140 + 9 * (k % 4), 95 + 11 * (k / 4)), 5))
             .collect();
         marks.extend([(5, 5), (295, 5), (5, 195), (295, 195)].map(|at| Frame::about(at, 5)));
-        let mut labels = Labels::new(inside, &marks);
+        let mut labels = Labels {
+            inside,
+            taken: marks.clone(),
+        };
         let placed = marks
             .iter()
             .filter(|&&mark| labels.place("128 segments", mark).is_some())

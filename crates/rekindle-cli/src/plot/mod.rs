@@ -2,32 +2,25 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`theme`] | colours for light and dark, sizes, fonts |
-//! | [`canvas`] | a picture from its first tag to its last; text that fits |
+//! | [`theme`] | sizes, fonts, colours |
+//! | [`chart`] | a picture from its first tag to its last: axes, legend, notes |
 //! | [`axis`] | units and ticks |
-//! | [`frame`] | a pair of axes |
-//! | [`legend`] | what the colours mean, in as many rows as it takes |
 //! | [`columns`] | a timeline in no more columns than a picture has |
 //! | [`timeline`] | one step: what was held when, and why |
 //! | [`comparison`] | one step each of several runs |
 //! | [`curve`] | losses |
-//! | [`frontier`] | a sweep: what memory buys in time |
-//! | [`shape`], [`labels`] | marks of single points, and words beside them |
+//! | [`frontier`], [`labels`] | a sweep: memory against time; the labels of its marks |
 //!
-//! A picture is painted once, in the light colours; a style sheet inside it turns them dark where the reader's screen
-//! is. So a picture must take every colour from the theme. Pictures load nothing and run nothing.
+//! Pictures load nothing and run nothing.
 
 mod axis;
-pub mod canvas;
+pub mod chart;
 mod columns;
 pub mod comparison;
 pub mod curve;
-mod frame;
 pub mod frontier;
 mod labels;
-pub mod legend;
-mod shape;
-pub mod theme;
+mod theme;
 pub mod timeline;
 
 use rekindle::meter::Count;
@@ -44,13 +37,11 @@ fn comparable_budget(record: &RunRecord) -> Option<Bytes> {
     record.budget_bytes.map(|budget| budget - beside)
 }
 
-fn budget_remark(record: &RunRecord) -> &'static str {
-    match (&record.pools, record.count) {
-        (Some(_), Count::Reserved) => {
-            " less the driver's context and the pools' overhead (bounds what is reserved)"
-        }
-        _ => "",
-    }
+fn budget_note(record: &RunRecord) -> Option<&'static str> {
+    let reserved = record.pools.is_some() && record.count == Count::Reserved;
+    reserved.then_some(
+        "The budget bounds reserved memory; it is drawn less the driver's context and the pools' overhead.",
+    )
 }
 
 /// An action by its stage's name.

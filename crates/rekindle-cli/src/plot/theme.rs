@@ -1,196 +1,143 @@
-//! How pictures look.
+//! How pictures look: sizes, fonts, colours.
 //!
 //! Hues are those of Okabe and Ito (2008), which people with any common colour blindness tell apart; parts that are
-//! stacked, and passes that follow each other, differ in lightness too (so backwards are darker than their purple). Every [`Ink`] has a colour for light and one for dark paper. Paint with
-//! [`Ink::light`] only: [`style_sheet`] replaces it on dark screens, by its value, so no two inks may share one.
-
-use std::fmt::Write;
+//! stacked, and passes that follow each other, differ in lightness too (so backward passes are darker than their purple).
+//! Colours are for light paper; on a dark screen [`STYLE_SHEET`] inverts their lightness.
 
 use plotters::style::{Color, FontDesc, IntoFont, RGBColor, TextStyle};
 
-/// One colour of the theme.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ink {
-    light: u32,
-    dark: u32,
-}
-
-const fn ink(light: u32, dark: u32) -> Ink {
-    Ink { light, dark }
+const fn colour(hexadecimal: u32) -> RGBColor {
+    let [_, red, green, blue] = hexadecimal.to_be_bytes();
+    RGBColor(red, green, blue)
 }
 
 /// Behind everything.
-pub const PAPER: Ink = ink(0xFFFFFF, 0x15181C);
+pub const PAPER: RGBColor = colour(0xFFFFFF);
 /// Titles, labels, and what was measured.
-pub const TEXT: Ink = ink(0x1A1C1E, 0xECEEF0);
+pub const TEXT: RGBColor = colour(0x1A1C1E);
 /// Ticks and remarks.
-pub const SOFT: Ink = ink(0x5B626A, 0xA7AFB8);
+pub const SOFT: RGBColor = colour(0x5B626A);
 /// Lines of the grid.
-pub const GRID: Ink = ink(0xE2E5E8, 0x31373E);
+pub const GRID: RGBColor = colour(0xE2E5E8);
 
 /// Parameters, the optimizer's state, data, the runtime.
-pub const FIXED: Ink = ink(0xB9BEC5, 0x59616A);
+pub const FIXED: RGBColor = colour(0xB9BEC5);
 /// Activations that are kept alone.
-pub const BOUNDARIES: Ink = ink(0x0072B2, 0x1C82C0);
-/// What is recorded for a backward.
-pub const LIVE_SEGMENT: Ink = ink(0x56B4E9, 0x6EC1F0);
+pub const BOUNDARIES: RGBColor = colour(0x0072B2);
+/// What is recorded for a backward pass.
+pub const LIVE_SEGMENT: RGBColor = colour(0x56B4E9);
 /// Gradients of activations.
-pub const GRADIENTS: Ink = ink(0xE69F00, 0xEAA61A);
+pub const GRADIENTS: RGBColor = colour(0xE69F00);
 /// Gradients of parameters.
-pub const PARAMETER_GRADIENTS: Ink = ink(0xF8D894, 0xF6DDA6);
-/// What an action takes and gives back itself.
-pub const TEMPORARY: Ink = ink(0xD3EBF9, 0xC9E6F8);
+pub const PARAMETER_GRADIENTS: RGBColor = colour(0xF8D894);
+/// Memory that an action allocates and frees itself.
+pub const TEMPORARY: RGBColor = colour(0xD3EBF9);
 
 /// Stages that run for the first time.
-pub const FORWARD: Ink = ink(0x009E73, 0x12AD82);
+pub const FORWARD: RGBColor = colour(0x009E73);
 /// Stages that run again.
-pub const RECOMPUTE: Ink = ink(0xD55E00, 0xE06A10);
+pub const RECOMPUTE: RGBColor = colour(0xD55E00);
 /// The loss.
-pub const LOSS: Ink = ink(0xF0E442, 0xF1E655);
-/// Backwards.
-pub const BACKWARD: Ink = ink(0x994F7F, 0xAE5D92);
+pub const LOSS: RGBColor = colour(0xF0E442);
+/// Backward passes.
+pub const BACKWARD: RGBColor = colour(0x994F7F);
 /// The update.
-pub const OPTIMIZER: Ink = ink(0x3F454C, 0xC3C9CF);
+pub const OPTIMIZER: RGBColor = colour(0x3F454C);
 /// Copies to the host.
-pub const OFFLOAD: Ink = ink(0x004D80, 0x0F5F96);
+pub const OFFLOAD: RGBColor = colour(0x004D80);
 /// Copies from the host.
-pub const FETCH: Ink = ink(0x9AD2F2, 0x93CDEE);
+pub const FETCH: RGBColor = colour(0x9AD2F2);
 
-/// One for each run on one axis, one after the other.
-pub const RUNS: [Ink; 6] = [
+/// Colours of runs on one pair of axes, in turn.
+pub const RUNS: [RGBColor; 6] = [
     BOUNDARIES, RECOMPUTE, OPTIMIZER, FORWARD, BACKWARD, GRADIENTS,
 ];
 
-const ALL: [Ink; 17] = [
-    PAPER,
-    TEXT,
-    SOFT,
-    GRID,
-    FIXED,
-    BOUNDARIES,
-    LIVE_SEGMENT,
-    GRADIENTS,
-    PARAMETER_GRADIENTS,
-    TEMPORARY,
-    FORWARD,
-    RECOMPUTE,
-    LOSS,
-    BACKWARD,
-    OPTIMIZER,
-    OFFLOAD,
-    FETCH,
-];
+/// Width of a picture in pixels.
+pub const WIDTH: u32 = 960;
+/// Width of a plot inside its axes; the legend stands at its right.
+pub const PLOT: u32 = 620;
+/// Height of a plot.
+pub const HEIGHT: u32 = 360;
+/// Pixels around a picture.
+pub const MARGIN: u32 = 14;
+/// Height of a line of text.
+pub const LINE: u32 = 18;
 
-impl Ink {
-    /// The colour to paint with.
-    pub fn light(self) -> RGBColor {
-        let [_, red, green, blue] = self.light.to_be_bytes();
-        RGBColor(red, green, blue)
-    }
+const LETTERS: f64 = 12.0;
+/// Width of a letter as a part of its height; the usual fonts are narrower on average.
+const LETTER_WIDTH: f64 = 0.56;
 
-    /// The colour on light paper, as style sheets write it.
-    pub fn light_hex(self) -> String {
-        format!("#{:06X}", self.light)
-    }
+/// Darkens pictures of this class on dark screens; hues stay.
+pub const STYLE_SHEET: &str = "<style>@media screen and (prefers-color-scheme:dark)\
+    {.rekindle{filter:invert(.91) hue-rotate(180deg)}}</style>";
 
-    /// The colour on dark paper, as style sheets write it.
-    pub fn dark_hex(self) -> String {
-        format!("#{:06X}", self.dark)
-    }
+/// A font of letters so many pixels high; plotters divides its sizes by 1.24.
+fn font(pixels: f64) -> FontDesc<'static> {
+    ("sans-serif", pixels * 1.24).into_font()
 }
 
-/// Where a picture is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
-    /// A screen or a sheet.
-    Wide,
-    /// A telephone, or a column.
-    Narrow,
+/// A picture's title.
+pub fn title() -> TextStyle<'static> {
+    font(1.25 * LETTERS).color(&TEXT)
 }
 
-impl Size {
-    /// Both.
-    pub const ALL: [Size; 2] = [Size::Wide, Size::Narrow];
+/// Text of one colour.
+pub fn text(colour: RGBColor) -> TextStyle<'static> {
+    font(LETTERS).color(&colour.to_rgba())
+}
 
-    /// Pixels from side to side.
-    pub fn width(self) -> u32 {
-        match self {
-            Size::Wide => 960,
-            Size::Narrow => 440,
+/// Pixels that a text takes at most.
+pub fn width_of(text: &str) -> u32 {
+    (text.chars().count() as f64 * LETTERS * LETTER_WIDTH).ceil() as u32
+}
+
+/// The number of letters that fit in so many pixels.
+pub fn letters_in(pixels: u32) -> usize {
+    (f64::from(pixels) / (LETTERS * LETTER_WIDTH)) as usize
+}
+
+/// The text, or its end behind an ellipsis where it has more letters: paths differ at their ends.
+pub fn fitted(text: &str, letters: usize) -> String {
+    match text.chars().count() {
+        length if length <= letters => text.to_owned(),
+        length => {
+            let end = text.chars().skip(length + 1 - letters.max(1));
+            std::iter::once('…').chain(end).collect()
         }
     }
 }
 
-/// Height of a line of text in pixels.
-pub const LINE: u32 = 18;
-/// Pixels of letters.
-pub const LETTERS: f64 = 12.0;
-/// Pixels of letters in titles.
-pub const TITLE_LETTERS: f64 = 15.0;
-
-/// The font; plotters counts sizes so that letters come out 1.24 times smaller.
-pub fn font(pixels: f64) -> FontDesc<'static> {
-    ("sans-serif", pixels * 1.24).into_font()
-}
-
-/// Text in one ink.
-pub fn text(ink: Ink) -> TextStyle<'static> {
-    font(LETTERS).color(&ink.light().to_rgba())
-}
-
-/// Turns the pictures of this class dark on dark screens. Paper stays light.
-pub fn style_sheet() -> String {
-    let mut css = String::from("@media screen and (prefers-color-scheme:dark){");
-    for ink in ALL {
-        let (light, dark) = (ink.light_hex(), ink.dark_hex());
-        let _ = write!(
-            css,
-            ".rekindle [fill=\"{light}\"]{{fill:{dark}}}.rekindle [stroke=\"{light}\"]{{stroke:{dark}}}"
-        );
-    }
-    css.push('}');
-    css
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     #[test]
-    fn every_ink_can_be_told_from_the_others_by_its_value() {
-        let values: HashSet<u32> = ALL.iter().map(|ink| ink.light).collect();
-        assert_eq!(values.len(), ALL.len());
+    fn long_paths_keep_their_end() {
+        assert_eq!(fitted("a/b.toml", 10), "a/b.toml");
+        assert_eq!(fitted("configs/deep-linear.toml", 10), "…near.toml");
     }
 
     /// Relative luminance, WCAG 2.
-    fn luminance(colour: u32) -> f64 {
-        let channel = |shift: u32| {
-            let value = f64::from((colour >> shift) & 0xFF) / 255.0;
-            match value <= 0.040_45 {
-                true => value / 12.92,
-                false => ((value + 0.055) / 1.055).powf(2.4),
-            }
+    fn luminance(RGBColor(red, green, blue): RGBColor) -> f64 {
+        let channel = |value: u8| match f64::from(value) / 255.0 {
+            value if value <= 0.040_45 => value / 12.92,
+            value => ((value + 0.055) / 1.055).powf(2.4),
         };
-        0.2126 * channel(16) + 0.7152 * channel(8) + 0.0722 * channel(0)
+        0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue)
     }
 
     #[test]
-    fn text_is_legible_on_both_papers() {
-        let contrast = |a: u32, b: u32| {
-            let (a, b) = (luminance(a) + 0.05, luminance(b) + 0.05);
-            a.max(b) / a.min(b)
-        };
+    fn text_is_legible() {
         for ink in [TEXT, SOFT] {
-            assert!(contrast(ink.light, PAPER.light) >= 4.5);
-            assert!(contrast(ink.dark, PAPER.dark) >= 4.5);
+            let contrast = (luminance(PAPER) + 0.05) / (luminance(ink) + 0.05);
+            assert!(contrast >= 4.5, "{contrast}");
         }
     }
 
     #[test]
     fn neighbours_differ_in_lightness() {
-        let neighbours = [
+        for [a, b] in [
             [FIXED, BOUNDARIES],
             [BOUNDARIES, LIVE_SEGMENT],
             [GRADIENTS, PARAMETER_GRADIENTS],
@@ -201,12 +148,9 @@ mod tests {
             [FORWARD, OFFLOAD],
             [BACKWARD, FETCH],
             [OFFLOAD, FETCH],
-        ];
-        for [a, b] in neighbours {
-            for paper in [|ink: Ink| ink.light, |ink: Ink| ink.dark] {
-                let difference = (luminance(paper(a)) - luminance(paper(b))).abs();
-                assert!(difference > 0.05, "{a:?}, {b:?}: {difference}");
-            }
+        ] {
+            let difference = (luminance(a) - luminance(b)).abs();
+            assert!(difference > 0.05, "{a:?}, {b:?}: {difference}");
         }
     }
 }

@@ -1,11 +1,15 @@
 //! One step: what was held when, and why.
 //!
 //! Areas are the prediction, stacked by kind, each action as high as its peak; the line over them is what was measured.
-//! The strip above says which pass was under way; a second one, of a run on several ranks, when an all-reduce was.
+//! The strip above shows which pass was running; a second one, of a run on several ranks, when an all-reduce was.
 
 use plotters::{
-    element::{Circle, PathElement, Polygon},
-    style::{Color, text_anchor::HPos},
+    element::{Circle, EmptyElement, PathElement, Polygon, Rectangle, Text},
+    series::{DashedLineSeries, LineSeries},
+    style::{
+        Color, RGBColor,
+        text_anchor::{HPos, Pos, VPos},
+    },
 };
 use rekindle_plan::{Bytes, Parts, Seconds};
 use rekindle_train::{
@@ -15,47 +19,39 @@ use rekindle_train::{
 
 use super::{
     axis::Unit,
-    canvas::{self, Area, Drawn, Hint},
+    chart::{self, Axis, Drawn, Hint, Picture, Plot},
     columns::{Column, columns, steps},
-    frame::{Axis, BELOW, GAP, LEFT, MARGIN, frame},
-    legend::{Entry, Legend, Mark},
-    theme::{self, Ink, Size},
+    theme,
 };
 
-const STRIP: i32 = 14;
-/// The plot is this much higher than what it shows: labels stand there.
-const HEADROOM: f64 = 1.22;
-/// A budget this much higher than what is held would only make everything else small.
+/// Places of the strips, of the peak's label and of the top, as multiples of the highest value.
+const STRIPS: [f64; 2] = [1.24, 1.19];
+const STRIP: f64 = 0.03;
+const LABEL: f64 = 1.11;
+const TOP: f64 = 1.28;
+/// A budget this many times higher than the peak would only make everything else small.
 const FAR_BUDGET: f64 = 1.6;
 
-/// A kind of bytes.
-struct Kind {
-    name: &'static str,
-    ink: Ink,
-    of: fn(&Parts) -> Bytes,
-}
-
-const fn kind(name: &'static str, ink: Ink, of: fn(&Parts) -> Bytes) -> Kind {
-    Kind { name, ink, of }
-}
+/// A kind of bytes: its name, its colour, and its part.
+type Kind = (&'static str, RGBColor, fn(&Parts) -> Bytes);
 
 /// From the bottom of the stack to its top.
 const KINDS: [Kind; 6] = [
-    kind("fixed and input", theme::FIXED, |parts| {
+    ("fixed and input", theme::FIXED, |parts| {
         parts.fixed + parts.input
     }),
-    kind("kept activations", theme::BOUNDARIES, |parts| {
+    ("kept activations", theme::BOUNDARIES, |parts| {
         parts.activations
     }),
-    kind("live segment", theme::LIVE_SEGMENT, |parts| parts.graphs),
-    kind("gradients", theme::GRADIENTS, |parts| parts.gradients),
-    kind("parameter gradients", theme::PARAMETER_GRADIENTS, |parts| {
+    ("live segment", theme::LIVE_SEGMENT, |parts| parts.graphs),
+    ("gradients", theme::GRADIENTS, |parts| parts.gradients),
+    ("parameter gradients", theme::PARAMETER_GRADIENTS, |parts| {
         parts.parameter_gradients
     }),
-    kind("temporary", theme::TEMPORARY, |parts| parts.temporary),
+    ("temporary", theme::TEMPORARY, |parts| parts.temporary),
 ];
 
-const PASSES: [(Pass, &str, Ink); 7] = [
+const PASSES: [(Pass, &str, RGBColor); 7] = [
     (Pass::Forward, "forward", theme::FORWARD),
     (Pass::Recompute, "recompute", theme::RECOMPUTE),
     (Pass::Loss, "loss", theme::LOSS),
@@ -66,108 +62,229 @@ const PASSES: [(Pass, &str, Ink); 7] = [
 ];
 
 /// All-reduces of gradients.
-const EXCHANGE: Ink = theme::PARAMETER_GRADIENTS;
+const EXCHANGE: RGBColor = theme::PARAMETER_GRADIENTS;
 
-/// What an action is there for, in a word.
+/// The name of a pass.
 pub fn pass_name(pass: Pass) -> &'static str {
-    of_pass(pass).0
+    let found = PASSES.iter().find(|(of, ..)| *of == pass);
+    found.map_or("", |(_, name, _)| name)
 }
 
 /// The timeline of a run, if it has one.
-pub fn picture(record: &RunRecord, size: Size) -> Option<Drawn<String>> {
+pub fn picture(record: &RunRecord) -> Option<Drawn<String>> {
     let timeline = record.timeline.as_ref()?;
     let highest = timeline.predicted_peak()?;
-    Some(Picture::new(record, timeline, highest, size).paint())
+    let columns = columns(timeline, theme::PLOT as usize);
+    let held = |column: &Column<'_>| {
+        let measured = column.measured.max(column.reserved.unwrap_or_default());
+        measured.max(column.highest.predicted_at_peak.total())
+    };
+    let held = columns.iter().map(held).max().unwrap_or_default();
+    let near = |budget: &Bytes| (budget.0 as f64) < held.0 as f64 * FAR_BUDGET;
+    let budget = super::comparable_budget(record).filter(near);
+    let top = held.max(budget.unwrap_or_default());
+    let drawing = Drawing {
+        record,
+        timeline,
+        highest,
+        columns,
+        budget,
+        time: Unit::of_seconds(timeline.duration()),
+        memory: Unit::of_bytes(top),
+        top: Unit::of_bytes(top).bytes(top),
+    };
+    Some(drawing.paint())
 }
 
-struct Picture<'a> {
+struct Drawing<'a> {
     record: &'a RunRecord,
     timeline: &'a Timeline,
     highest: &'a TimedAction,
-    size: Size,
-    columns: Vec<Column>,
+    columns: Vec<Column<'a>>,
     /// The budget, where it is near enough to be shown.
     budget: Option<Bytes>,
-    top: Bytes,
+    time: Unit,
+    memory: Unit,
+    /// The highest value, in that unit.
+    top: f64,
 }
 
-impl<'a> Picture<'a> {
-    fn new(
-        record: &'a RunRecord,
-        timeline: &'a Timeline,
-        highest: &'a TimedAction,
-        size: Size,
-    ) -> Self {
-        let pixels = size.width() as i32 - 2 * MARGIN - LEFT;
-        let columns = columns(timeline, pixels as usize);
-        let held = |column: &Column| {
-            let measured = column.measured.max(column.reserved.unwrap_or_default());
-            measured.max(column.predicted.total())
+impl Drawing<'_> {
+    fn paint(&self) -> Drawn<String> {
+        let name = match self.record.name.as_str() {
+            "" => String::new(),
+            name => format!(" of {name}"),
         };
-        let held = columns.iter().map(held).max().unwrap_or_default();
-        let near = |budget: &Bytes| (budget.0 as f64) < held.0 as f64 * FAR_BUDGET;
-        let budget = super::comparable_budget(record).filter(near);
-        Self {
-            record,
-            timeline,
-            highest,
-            size,
-            columns,
-            budget,
-            top: held.max(budget.unwrap_or_default()),
-        }
+        let picture = Picture {
+            title: format!("Memory during step {}{name}", self.timeline.step),
+            x: Axis::time(self.time, self.timeline.duration()),
+            y: Axis {
+                range: 0.0..self.top * TOP,
+                title: format!("memory in use ({})", self.memory.name),
+            },
+            notes: self.notes(),
+        };
+        picture.paint(|plot| {
+            self.passes(plot)?;
+            self.exchanges(plot)?;
+            self.areas(plot)?;
+            self.lines(plot)?;
+            self.peak(plot)?;
+            Ok(self.hints())
+        })
     }
 
-    fn paint(&self) -> Drawn<String> {
-        let width = self.size.width();
-        let inner = width - 2 * MARGIN as u32;
-        let legend = Legend::new(self.legend(), inner);
-        let plot = match self.size {
-            Size::Wide => 330,
-            Size::Narrow => 270,
-        };
-        let head = MARGIN + 2 * theme::LINE as i32;
-        let strips = match self.timeline.exchanges.is_empty() {
-            true => STRIP,
-            false => 2 * STRIP,
-        };
-        let bottom = head + strips + plot + BELOW + GAP;
-        let height = bottom as u32 + legend.height() + MARGIN as u32;
-        let letters = theme::TITLE_LETTERS;
-        let lead = format!("Memory during step {}", self.timeline.step);
-        let name = &self.record.name;
-        let title = match name.is_empty() {
-            true => lead,
-            false => {
-                let rest = inner.saturating_sub(canvas::width_of(&lead, letters));
-                let path = canvas::fitted(name, letters, rest.saturating_sub(30));
-                format!("{lead} of {path}")
+    fn end(&self) -> f64 {
+        self.time.seconds(self.timeline.duration())
+    }
+
+    /// A line through all columns.
+    fn line(&self, height: impl Fn(&Column<'_>) -> Bytes) -> Vec<(f64, f64)> {
+        let corners = steps(&self.columns, |column| self.memory.bytes(height(column)));
+        corners
+            .into_iter()
+            .map(|(x, y)| (x * self.end(), y))
+            .collect()
+    }
+
+    /// The two corners of a block of a strip.
+    fn block(&self, strip: usize, from: f64, to: f64) -> [(f64, f64); 2] {
+        let height = STRIPS[strip] * self.top;
+        [(from, height), (to, height + STRIP * self.top)]
+    }
+
+    /// Runs of neighbouring columns, each with its first column and where it begins and ends.
+    fn runs<'a>(
+        &'a self,
+        alike: impl Fn(&Column<'_>, &Column<'_>) -> bool + 'a,
+    ) -> impl Iterator<Item = (&'a Column<'a>, f64, f64)> + 'a {
+        let each = self.end() / self.columns.len() as f64;
+        let mut first = 0.0;
+        self.columns
+            .chunk_by(move |a, b| alike(a, b))
+            .map(move |run| {
+                let from = first;
+                first += run.len() as f64 * each;
+                (&run[0], from, first)
+            })
+    }
+
+    /// Which pass was running.
+    fn passes(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
+        for (pass, name, colour) in PASSES {
+            let actions = self.timeline.actions.iter();
+            let of_pass = actions.filter(|action| action.pass == pass);
+            let seconds: Seconds = of_pass.clone().map(|action| action.duration_s).sum();
+            if of_pass.count() == 0 {
+                continue;
             }
-        };
-        let svg = canvas::picture((width, height), &title, |area| {
-            canvas::title(area, &title, (MARGIN, MARGIN + theme::LINE as i32 / 2))?;
-            self.strip(area, head)?;
-            self.exchanges(area, head + STRIP)?;
-            let (_, rest) = area.split_vertically(head + strips);
-            let (chart, _) = rest.split_vertically(plot + BELOW);
-            self.plot(&chart)?;
-            legend.paint(area, (MARGIN, bottom))
-        })?;
-        Ok(canvas::with_hints(svg, self.hints(head, strips + plot)))
+            let runs = self.runs(|a, b| a.pass == b.pass);
+            let runs = runs.filter(|(column, ..)| column.pass == pass);
+            let blocks =
+                runs.map(|(_, from, to)| Rectangle::new(self.block(0, from, to), colour.filled()));
+            plot.chart.draw_series(blocks)?;
+            plot.entry(format!("{name} {seconds}"), chart::area(colour))?;
+        }
+        Ok(())
+    }
+
+    /// When the network was busy.
+    fn exchanges(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
+        let exchanges = &self.timeline.exchanges;
+        if exchanges.is_empty() {
+            return Ok(());
+        }
+        let seconds: Seconds = exchanges.iter().map(|one| one.duration_s).sum();
+        let bytes: Bytes = exchanges.iter().map(|one| one.bytes).sum();
+        let place = |seconds: Seconds| self.time.seconds(seconds).min(self.end());
+        let blocks = exchanges.iter().map(|one| {
+            let (from, to) = (place(one.start_s), place(one.start_s + one.duration_s));
+            Rectangle::new(self.block(1, from, to), EXCHANGE.filled())
+        });
+        plot.chart.draw_series(blocks)?;
+        plot.entry(
+            format!("exchange {seconds}, {bytes}"),
+            chart::area(EXCHANGE),
+        )?;
+        Ok(())
+    }
+
+    /// The prediction, from the top of the stack to its bottom, each layer over the one above it.
+    fn areas(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
+        for layers in (1..=KINDS.len()).rev() {
+            let (name, colour, of) = KINDS[layers - 1];
+            let sum = |column: &Column<'_>| {
+                let parts = &column.highest.predicted_at_peak;
+                KINDS[..layers].iter().map(|(.., of)| of(parts)).sum()
+            };
+            let mut outline = self.line(sum);
+            outline.extend([(self.end(), 0.0), (0.0, 0.0)]);
+            plot.chart
+                .draw_series([Polygon::new(outline, colour.filled())])?;
+            plot.entry(
+                format!("{name} {}", of(&self.highest.predicted_at_peak)),
+                chart::area(colour),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The budget, what the pools had reserved, and what was measured.
+    fn lines(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
+        if let Some(budget) = self.budget {
+            let height = self.memory.bytes(budget);
+            let line = [(0.0, height), (self.end(), height)];
+            plot.chart
+                .draw_series(DashedLineSeries::new(line, 7, 5, theme::TEXT.into()))?;
+            plot.entry(format!("budget {budget}"), chart::dashes(theme::TEXT))?;
+        }
+        if self.pools() {
+            let line = self.line(|column| column.reserved.unwrap_or_default());
+            plot.chart.draw_series(LineSeries::new(line, theme::SOFT))?;
+            plot.entry("reserved by the pools", chart::line(theme::SOFT, 1))?;
+        }
+        let measured = self.line(|column| column.measured);
+        // Paper around the line, so that it is seen on every colour.
+        plot.chart.draw_series(LineSeries::new(
+            measured.clone(),
+            theme::PAPER.stroke_width(4),
+        ))?;
+        plot.chart
+            .draw_series(LineSeries::new(measured, theme::TEXT.stroke_width(2)))?;
+        plot.entry("measured", chart::line(theme::TEXT, 2))?;
+        Ok(())
+    }
+
+    /// The predicted peak, with both numbers.
+    fn peak(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
+        let peak = self.highest.predicted_at_peak.total();
+        let highest = |column: &Column<'_>| column.highest.predicted_at_peak.total() == peak;
+        let column = self.columns.iter().position(highest).unwrap_or_default();
+        let place = (column as f64 + 0.5) / self.columns.len() as f64;
+        let point = (place * self.end(), self.memory.bytes(peak));
+        let above = (point.0, LABEL * self.top);
+        let side = if place < 0.5 { HPos::Left } else { HPos::Right };
+        let style = theme::text(theme::TEXT).pos(Pos::new(side, VPos::Bottom));
+        let text = format!(
+            "predicted peak {peak}, measured {}",
+            self.timeline.measured_peak()
+        );
+        plot.chart
+            .draw_series([PathElement::new([point, above], theme::SOFT)])?;
+        plot.chart.draw_series([EmptyElement::at(point)
+            + Circle::new((0, 0), 5, theme::PAPER.filled())
+            + Circle::new((0, 0), 3, theme::TEXT.filled())])?;
+        plot.chart.draw_series([Text::new(text, above, style)])?;
+        Ok(())
     }
 
     /// What each action held, over all columns in which it is the highest.
-    fn hints(&self, top: i32, height: i32) -> impl Iterator<Item = Hint> {
-        let mut left = MARGIN + LEFT;
-        let runs = self.columns.chunk_by(|a, b| a.highest == b.highest);
-        runs.map(move |run| {
-            let width = run.len() as i32;
-            let at = (left, top);
-            left += width;
-            let action = &self.timeline.actions[run[0].highest];
+    fn hints(&self) -> Vec<Hint> {
+        let runs = self.runs(|a, b| std::ptr::eq(a.highest, b.highest));
+        let hint = |(column, from, to): (&Column<'_>, f64, f64)| {
+            let action = column.highest;
             Hint {
-                at,
-                size: (width, height),
+                corners: [(from, 0.0), (to, self.top * TOP)],
                 text: format!(
                     "{}: predicted {}, measured {}, {}",
                     super::what_runs(self.record, action),
@@ -176,182 +293,29 @@ impl<'a> Picture<'a> {
                     action.duration_s,
                 ),
             }
-        })
-    }
-
-    /// Which pass was under way.
-    fn strip(&self, area: &Area<'_>, top: i32) -> Drawn<()> {
-        let left = MARGIN + LEFT;
-        let mut start = 0;
-        for run in self.columns.chunk_by(|a, b| a.pass == b.pass) {
-            let (from, to) = (left + start, left + start + run.len() as i32);
-            canvas::rectangle(
-                area,
-                (from, top),
-                (to, top + STRIP - 4),
-                of_pass(run[0].pass).1,
-            )?;
-            start += run.len() as i32;
-        }
-        Ok(())
-    }
-
-    /// When the network was busy.
-    fn exchanges(&self, area: &Area<'_>, top: i32) -> Drawn<()> {
-        let width = self.columns.len() as f64;
-        let total = self.timeline.duration().0;
-        let place = |seconds: f64| MARGIN + LEFT + (seconds / total * width).min(width) as i32;
-        for one in &self.timeline.exchanges {
-            let from = place(one.start_s.0);
-            let to = place(one.start_s.0 + one.duration_s.0).max(from + 1);
-            canvas::rectangle(area, (from, top), (to, top + STRIP - 4), EXCHANGE)?;
-        }
-        Ok(())
-    }
-
-    fn plot(&self, area: &Area<'_>) -> Drawn<()> {
-        let (time, memory) = (self.time_unit(), Unit::of_bytes(self.top));
-        let end = time.seconds(self.timeline.duration());
-        let top = memory.bytes(self.top) * HEADROOM;
-        let x = Axis {
-            range: 0.0..end,
-            title: format!("time since the step began ({})", time.name),
         };
-        let y = Axis {
-            range: 0.0..top,
-            title: format!("memory in use ({})", memory.name),
-        };
-        let mut chart = frame(area, self.size, &x, &y)?;
-        let line = |height: &dyn Fn(&Column) -> f64| -> Vec<(f64, f64)> {
-            let corners = steps(&self.columns, height);
-            corners.into_iter().map(|(x, y)| (x * end, y)).collect()
-        };
-        // From the top of the stack to its bottom, each layer over the one above it.
-        for layers in (1..=KINDS.len()).rev() {
-            let sum = |column: &Column| {
-                let kinds = KINDS[..layers].iter();
-                let bytes = kinds.map(|kind| (kind.of)(&column.predicted)).sum();
-                memory.bytes(bytes)
-            };
-            let mut outline = line(&sum);
-            outline.push((end, 0.0));
-            outline.push((0.0, 0.0));
-            let ink = KINDS[layers - 1].ink;
-            chart.draw_series([Polygon::new(outline, ink.light())])?;
-        }
-        if let Some(budget) = self.budget {
-            let budget = memory.bytes(budget);
-            let dashes = (0..60).map(|k| {
-                let from = end * f64::from(k) / 60.0;
-                let line = [(from, budget), (from + end / 100.0, budget)];
-                PathElement::new(line, theme::TEXT.light().stroke_width(1))
-            });
-            chart.draw_series(dashes)?;
-        }
-        if self.columns.iter().any(|column| column.reserved.is_some()) {
-            let reserved = |column: &Column| memory.bytes(column.reserved.unwrap_or_default());
-            let style = theme::SOFT.light().stroke_width(1);
-            chart.draw_series([PathElement::new(line(&reserved), style)])?;
-        }
-        let measured = line(&|column| memory.bytes(column.measured));
-        // Paper around the line, so that it is seen on every colour.
-        for (ink, width) in [(theme::PAPER, 4), (theme::TEXT, 2)] {
-            let style = ink.light().stroke_width(width);
-            chart.draw_series([PathElement::new(measured.clone(), style)])?;
-        }
-
-        let peak = self.highest.predicted_at_peak.total();
-        let highest = |column: &Column| column.predicted.total() == peak;
-        let column = self.columns.iter().position(highest).unwrap_or_default();
-        let place = (column as f64 + 0.5) / self.columns.len() as f64;
-        let point = (place * end, memory.bytes(peak));
-        chart.draw_series([Circle::new(point, 5, theme::PAPER.light().filled())])?;
-        chart.draw_series([Circle::new(point, 3, theme::TEXT.light().filled())])?;
-        let to_pixels = |point| chart.backend_coord(&point);
-        let (base_x, base_y) = area.get_base_pixel();
-        let (x, y) = to_pixels(point);
-        let (x, y) = (x - base_x, y - base_y);
-        let label = format!(
-            "predicted peak {peak}, measured {}",
-            self.timeline.measured_peak()
-        );
-        let row = theme::LINE as i32 / 2;
-        area.draw(&PathElement::new(
-            [(x, row + 8), (x, y - 6)],
-            theme::SOFT.light().stroke_width(1),
-        ))?;
-        self.label(area, &label, (x, row))?;
-        if let Some(budget) = self.budget {
-            let (_, line) = to_pixels((0.0, memory.bytes(budget)));
-            let text = format!("budget {budget}{}", super::budget_remark(self.record));
-            let at = (MARGIN + LEFT + 6, line - base_y - 9);
-            canvas::text(area, &text, at, theme::TEXT, HPos::Left)?;
-        }
-        Ok(())
+        runs.map(hint).collect()
     }
 
-    /// Text about a point, kept inside the plot.
-    fn label(&self, area: &Area<'_>, text: &str, (x, y): (i32, i32)) -> Drawn<()> {
-        let half = canvas::width_of(text, theme::LETTERS) as i32 / 2;
-        let (left, right) = (MARGIN + LEFT + 4, self.size.width() as i32 - MARGIN - 4);
-        let middle = x.clamp((left + half).min(right - half), right - half);
-        let paper = |to| (middle + to * (half + 3), y + to * 8);
-        // A line of the grid may run here.
-        canvas::rectangle(area, paper(-1), paper(1), theme::PAPER)?;
-        canvas::text(area, text, (middle, y), theme::TEXT, HPos::Center)
+    fn pools(&self) -> bool {
+        self.columns.iter().any(|column| column.reserved.is_some())
     }
 
-    fn legend(&self) -> Vec<Vec<Entry>> {
-        let actions = &self.timeline.actions;
-        let mut passes = vec![Entry::words("strip:")];
-        for (pass, name, ink) in PASSES {
-            let of_pass = actions.iter().filter(|action| action.pass == pass);
-            let seconds: Seconds = of_pass.clone().map(|action| action.duration_s).sum();
-            if of_pass.count() > 0 {
-                passes.push(Entry::new(Mark::Area, ink, format!("{name} {seconds}")));
-            }
-        }
-        let exchanges = &self.timeline.exchanges;
-        if !exchanges.is_empty() {
-            let seconds: Seconds = exchanges.iter().map(|one| one.duration_s).sum();
-            let bytes: Bytes = exchanges.iter().map(|one| one.bytes).sum();
-            let text = format!("exchange beside them {seconds}, {bytes}");
-            passes.push(Entry::new(Mark::Area, EXCHANGE, text));
-        }
-        let parts = &self.highest.predicted_at_peak;
-        let mut kinds = vec![Entry::words(format!(
-            "predicted, and what makes the peak of {} in {}:",
-            parts.total(),
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![format!(
+            "Strip: the pass that runs, and its time in the step. Areas: the prediction; the legend has its bytes at the peak, in {}.",
             super::what_runs(self.record, self.highest),
-        ))];
-        kinds.extend(KINDS.iter().map(|kind| {
-            let text = format!("{} {}", kind.name, (kind.of)(parts));
-            Entry::new(Mark::Area, kind.ink, text)
-        }));
-        let mut lines = vec![Entry::new(Mark::Line, theme::TEXT, "measured")];
-        if self.budget.is_some() {
-            lines.push(Entry::new(Mark::Dashes, theme::TEXT, "budget"));
-        } else if let Some(budget) = self.record.budget_bytes {
-            lines.push(Entry::words(format!(
-                "the budget of {budget} is above the plot"
-            )));
+        )];
+        match (self.budget, self.record.budget_bytes) {
+            (None, Some(budget)) => {
+                notes.push(format!("The budget of {budget} is above the plot."))
+            }
+            (Some(_), _) => notes.extend(super::budget_note(self.record).map(str::to_owned)),
+            (None, None) => {}
         }
-        if self.columns.iter().any(|column| column.reserved.is_some()) {
-            lines.push(Entry::new(
-                Mark::Line,
-                theme::SOFT,
-                "reserved by the pools; in use is seen between actions",
-            ));
+        if self.pools() {
+            notes.push("Memory in use is read between actions.".into());
         }
-        vec![passes, kinds, lines]
+        notes
     }
-
-    fn time_unit(&self) -> Unit {
-        Unit::of_seconds(self.timeline.duration())
-    }
-}
-
-fn of_pass(pass: Pass) -> (&'static str, Ink) {
-    let found = PASSES.iter().find(|(of, _, _)| *of == pass);
-    found.map_or(("", theme::SOFT), |(_, name, ink)| (*name, *ink))
 }

@@ -6,25 +6,22 @@
 //! | [`comparison`] | the page of several runs |
 //! | [`sweep`] | the page of a sweep |
 //! | [`trace`](mod@trace) | a run's timeline for trace viewers |
-//! | [`cells`] | numbers and tables as a page has them |
+//! | [`track`](mod@track) | what a run's first steps allocated and freed |
 //!
 //! Every number comes from a [`RunRecord`], or a sweep's record of them, and carries its exact value behind what
 //! is shown.
 
-mod cells;
 pub mod comparison;
 pub mod run;
 pub mod sweep;
 pub mod trace;
+mod track;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use rekindle_train::record::RunRecord;
 
-use crate::{
-    failure::Failure,
-    plot::{canvas::Drawn, theme::Size},
-};
+use crate::{failure::Failure, plot::chart::Drawn, started::Started};
 
 /// A whole page.
 fn page(title: &str, body: &Markup) -> String {
@@ -41,12 +38,24 @@ fn page(title: &str, body: &Markup) -> String {
                 (body)
                 footer {
                     "Made by rekindle " (env!("CARGO_PKG_VERSION")) ". Sizes are binary: 1 MiB is 1,048,576 bytes; \
-                     hold the pointer over one for all its digits."
+                     hover over a size to see all its digits."
                 }
             }
         }
     };
     page.into_string()
+}
+
+/// What was typed, when, and by which version.
+fn command(started: Option<&Started>) -> Markup {
+    html! {
+        @if let Some(started) = started {
+            p.soft {
+                code { (started.line()) }
+                @if let Some((at, version)) = started.at() { ", " (at) ", rekindle " (version) }
+            }
+        }
+    }
 }
 
 /// What a run is called.
@@ -57,28 +66,33 @@ fn name(record: &RunRecord) -> &str {
     }
 }
 
-/// A picture in both sizes, of which a screen shows the one that fits.
-fn figure(
-    draw: impl Fn(Size) -> Option<Drawn<String>>,
-    caption: &str,
-) -> Result<Option<Markup>, Failure> {
-    let mut pictures = Vec::new();
-    for size in Size::ALL {
-        let Some(drawn) = draw(size) else {
-            return Ok(None);
-        };
-        pictures.push((size, drawn.map_err(Failure::other)?));
-    }
-    Ok(Some(html! {
-        figure {
-            @for (size, svg) in &pictures {
-                div class=(match size { Size::Wide => "wide", Size::Narrow => "narrow" }) {
-                    (PreEscaped(svg))
-                }
-            }
-            @if !caption.is_empty() {
-                figcaption { (caption) }
+/// A picture with its caption, if it can be drawn.
+fn figure(drawn: Option<Drawn<String>>, caption: &str) -> Result<Option<Markup>, Failure> {
+    let svg = drawn.transpose().map_err(Failure::other)?;
+    Ok(svg.map(|svg| {
+        html! {
+            figure {
+                div.scroll { (PreEscaped(svg)) }
+                @if !caption.is_empty() { figcaption { (caption) } }
             }
         }
     }))
+}
+
+/// Words for people, with `code` between backticks.
+fn prose(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn commands_in_prose_are_code() {
+        let words = super::prose("`--compare` measures <it>").into_string();
+        assert_eq!(words, "<code>--compare</code> measures &lt;it&gt;");
+    }
 }

@@ -2,20 +2,21 @@
 
 use maud::{Markup, html};
 use rekindle::meter::Count;
-use rekindle_plan::Seconds;
 use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec},
     record::{EvalRecord, RunRecord, StageRecord, StepRecord},
     settings::TrainSettings,
+    tracker::TrackedMoment,
 };
 
-use super::{cells, figure, page};
+use super::{command, figure, page, prose, track::track};
 use crate::{
+    estimate::describe,
     failure::Failure,
     plot,
     started::Started,
     summary,
-    table::{several, thousands},
+    table::{self, Cell, Table, several, thousands},
 };
 
 /// The page.
@@ -24,6 +25,7 @@ pub fn run(
     steps: &[StepRecord],
     evaluations: &[EvalRecord],
     started: Option<&Started>,
+    moments: &[TrackedMoment],
 ) -> Result<String, Failure> {
     let title = super::name(record);
     let body = html! {
@@ -32,25 +34,21 @@ pub fn run(
             (record.steps) " of " (record.settings.steps) " steps, batch " (record.batch) ", on " (record.device)
             @if !record.hardware.is_empty() { " (" (record.hardware) ")" }
         }
-        @if let Some(started) = started {
-            p.soft {
-                code { (started.line()) }
-                @if let Some((at, version)) = started.at() { ", " (at) ", rekindle " (version) }
-            }
-        }
+        (command(started))
         (remarks(record))
         (headline(record))
         h2 { "Predicted and measured" }
-        (predictions(record))
-        p { (cells::prose(&summary::saved(record))) }
+        (summary::predictions(record).html())
+        p { (prose(&summary::saved(record))) }
         (timeline(record)?)
         h2 { "Memory by phase" }
-        (phases(record))
-        ul { @for sentence in summary::phases::sentences(record, true) { li { (cells::prose(&sentence)) } } }
+        (summary::phases::table(record, true).html())
+        ul { @for sentence in summary::phases::sentences(record, true) { li { (prose(&sentence)) } } }
+        @if !moments.is_empty() { (track(moments)) }
         h2 { "Plan" }
         (plan(record))
         h2 { "Training" }
-        @if let Some(curve) = figure(|size| plot::curve::picture(steps, evaluations, size), "")? { (curve) }
+        @if let Some(curve) = figure(plot::curve::picture(steps, evaluations), "")? { (curve) }
         (losses(record, evaluations))
         h2 { "Config" }
         (config(record))
@@ -86,52 +84,23 @@ fn headline(record: &RunRecord) -> Markup {
     };
     html! {
         div.cards {
-            @if let Some(first) = summary::peaks(record).first() { div.card { (first.name) b { (cells::bytes(peak)) } } }
-            div.card { "of the plain run's" b { (format!("{share:.0}%")) } span.soft { (cells::bytes(record.plain.peak_bytes)) ", " (plain) } }
-            div.card { "step time" b { (cells::seconds(record.measured_step_s)) } span.soft { (format!("{slower:.2}")) " x the plain run's, " (plain) } }
+            @if let Some(first) = summary::peaks(record).first() { div.card { (first.name) b { (Cell::bytes(peak)) } } }
+            div.card { "of the plain run's" b { (format!("{share:.0}%")) } span.soft { (Cell::bytes(record.plain.peak_bytes)) ", " (plain) } }
+            div.card { "step time" b { (Cell::seconds(record.measured_step_s)) } span.soft { (format!("{slower:.2}")) " x the plain run's, " (plain) } }
             @if let Some(budget) = record.budget_bytes {
                 div.card {
-                    "budget" b { (cells::bytes(budget)) }
-                    @if peak <= budget { span.good { "kept, " (cells::bytes(budget - peak)) " to spare" } }
-                    @else { span.bad { "passed by " (cells::bytes(peak - budget)) } }
+                    "budget" b { (Cell::bytes(budget)) }
+                    @if peak <= budget { span.good { "met, " (Cell::bytes(budget - peak)) " to spare" } }
+                    @else { span.bad { "exceeded by " (Cell::bytes(peak - budget)) } }
                 }
             }
         }
     }
 }
 
-fn predictions(record: &RunRecord) -> Markup {
-    let mut rows: Vec<_> = summary::peaks(record)
-        .into_iter()
-        .map(|peak| {
-            vec![
-                html! { (peak.name) },
-                cells::bytes(peak.predicted),
-                cells::bytes(peak.measured),
-                html! { (summary::error(peak.predicted.0 as f64, peak.measured.0 as f64)) },
-                cells::bytes_or_dash(peak.budget),
-            ]
-        })
-        .collect();
-    rows.extend(
-        summary::times(record)
-            .into_iter()
-            .map(|(name, predicted, measured)| {
-                vec![
-                    html! { (name) },
-                    cells::seconds(predicted),
-                    cells::seconds(measured),
-                    html! { (summary::error(predicted.0, measured.0)) },
-                    html! { "-" },
-                ]
-            }),
-    );
-    cells::table(&["", "predicted", "measured", "error", "budget"], 1, &rows)
-}
-
 fn timeline(record: &RunRecord) -> Result<Markup, Failure> {
     let caption = "Each action is as high as its peak. Areas are the prediction, the line is the measurement.";
-    let picture = figure(|size| plot::timeline::picture(record, size), caption)?;
+    let picture = figure(plot::timeline::picture(record), caption)?;
     Ok(html! {
         h2 { "Timeline" }
         @match (picture, &record.timeline) {
@@ -140,53 +109,16 @@ fn timeline(record: &RunRecord) -> Result<Markup, Failure> {
                 @if let Some(highest) = timeline.predicted_peak() {
                     p {
                         "The prediction is highest in " (plot::what_runs(record, highest)) ": "
-                        (cells::bytes(highest.predicted_at_peak.total())) "; the highest measurement of this step is "
-                        (cells::bytes(timeline.measured_peak())) "."
+                        (Cell::bytes(highest.predicted_at_peak.total())) "; the highest measurement of this step is "
+                        (Cell::bytes(timeline.measured_peak())) "."
                     }
                 }
             }
             _ => p.soft {
-                "There is none: a run traces its fourth step, or its last if that comes first, and was stopped before."
+                "There is none: a run traces its fourth step, or its last one if it is shorter, and this run stopped before."
             }
         }
     })
-}
-
-fn phases(record: &RunRecord) -> Markup {
-    let readings = || record.phases.iter().flat_map(|step| &step.phases);
-    let pools = readings().any(|reading| reading.memory.reserved_bytes.is_some());
-    let reserved = match pools {
-        true => &["reserved after", "peak reserved"][..],
-        false => &[],
-    };
-    html! {
-        div.scroll {
-            table {
-                thead { tr {
-                    th { "step" } th { "phase" } th.number { "in use after" } th.number { "peak in use" }
-                    @for title in reserved { th.number { (title) } }
-                    th.number { "time" }
-                } }
-                tbody {
-                    @for step in &record.phases {
-                        @for (index, reading) in step.phases.iter().enumerate() {
-                            tr class=[(index == 0).then_some("first")] {
-                                td { @if index == 0 { (step.step) } }
-                                td { (reading.phase.name()) }
-                                td.number { (cells::bytes(reading.memory.in_use_bytes)) }
-                                td.number { (cells::bytes(reading.memory.peak_in_use_bytes)) }
-                                @if pools {
-                                    td.number { (cells::bytes_or_dash(reading.memory.reserved_bytes)) }
-                                    td.number { (cells::bytes_or_dash(reading.memory.peak_reserved_bytes)) }
-                                }
-                                td.number { (cells::seconds(Seconds(reading.seconds_s))) }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
 }
 
 fn plan(record: &RunRecord) -> Markup {
@@ -211,34 +143,16 @@ fn plan(record: &RunRecord) -> Markup {
                 ". The activation between two segments is kept; the last segment is not recomputed."
             }
         }
-        (stages(&record.stages))
+        (stages(&record.stages).html())
     }
 }
 
 /// Stages, those that are alike and follow each other in one row.
-fn stages(stages: &[StageRecord]) -> Markup {
+fn stages(stages: &[StageRecord]) -> Table {
     let alike = |a: &StageRecord, b: &StageRecord| {
         (a.forwards, a.output_bytes, a.saved_bytes, a.param_bytes)
             == (b.forwards, b.output_bytes, b.saved_bytes, b.param_bytes)
     };
-    let mut first = 0;
-    let rows = stages.chunk_by(alike).map(|group| {
-        let last = first + group.len() - 1;
-        let numbers = match group.len() {
-            1 => first.to_string(),
-            _ => format!("{first}-{last}"),
-        };
-        first = last + 1;
-        let stage = &group[0];
-        vec![
-            html! { (numbers) },
-            html! { (stage.name) @if group.len() > 1 { " to " (group[group.len() - 1].name) } },
-            html! { (stage.forwards) },
-            cells::bytes(stage.output_bytes),
-            cells::bytes(stage.saved_bytes),
-            cells::bytes(stage.param_bytes),
-        ]
-    });
     let header = [
         "stage",
         "name",
@@ -247,36 +161,58 @@ fn stages(stages: &[StageRecord]) -> Markup {
         "kept for backward",
         "parameters",
     ];
-    cells::table(&header, 2, &rows.collect::<Vec<_>>())
+    let mut table = table::table(header, 2..6);
+    let mut first = 0;
+    for group in stages.chunk_by(alike) {
+        let (stage, last) = (&group[0], first + group.len() - 1);
+        let (numbers, name) = match group {
+            [one] => (first.to_string(), one.name.clone()),
+            [one, .., end] => (
+                format!("{first}-{last}"),
+                format!("{} to {}", one.name, end.name),
+            ),
+            [] => continue,
+        };
+        table.add_row([
+            Cell::from(numbers),
+            name.into(),
+            stage.forwards.into(),
+            Cell::bytes(stage.output_bytes),
+            Cell::bytes(stage.saved_bytes),
+            Cell::bytes(stage.param_bytes),
+        ]);
+        first = last + 1;
+    }
+    table
 }
 
 fn losses(record: &RunRecord, evaluations: &[EvalRecord]) -> Markup {
-    let accuracy = |share: Option<f64>| html! { (share.map_or("-".into(), |share| format!("{:.1}%", 100.0 * share))) };
-    let rows = evaluations.iter().map(|evaluation| {
-        vec![
-            html! { (evaluation.step) },
-            html! { (evaluation.samples) },
-            html! { (format!("{:.4}", evaluation.loss)) },
-            accuracy(evaluation.accuracy),
-        ]
-    });
+    let mut table = table::table(
+        ["after step", "samples", "evaluation loss", "accuracy"],
+        0..4,
+    );
+    for one in evaluations {
+        table.add_row([
+            Cell::from(one.step),
+            one.samples.into(),
+            format!("{:.4}", one.loss).into(),
+            Cell::text(one.accuracy.map(|share| format!("{:.1}%", 100.0 * share))),
+        ]);
+    }
     html! {
         p {
             "Loss " (format!("{:.4}", record.first_loss)) " in step 1, " (format!("{:.4}", record.last_loss))
             " in step " (record.steps) "."
         }
-        @if !evaluations.is_empty() {
-            (cells::table(&["after step", "samples", "evaluation loss", "accuracy"], 0, &rows.collect::<Vec<_>>()))
-        }
+        @if !evaluations.is_empty() { (table.html()) }
     }
 }
 
 fn config(record: &RunRecord) -> Markup {
-    let settings = settings(&record.settings);
     html! {
         p { "Input " code { (record.model.input) } ", " (thousands(record.param_count)) " trainable values, layers:" }
         p { code { (layers(&record.model)) } }
-        (cells::table(&["setting", "value"], 2, &settings))
+        (settings(&record.settings).html())
     }
 }
 
@@ -299,26 +235,20 @@ fn layers(model: &ModelSpec) -> String {
 
 fn layer_name(layer: &LayerSpec) -> String {
     match layer {
-        LayerSpec::Linear { out, .. } => format!("linear {out}"),
-        LayerSpec::Conv2d { out, kernel, .. } => {
-            format!("conv2d {out} {}x{}", kernel[0], kernel[1])
-        }
-        LayerSpec::Embedding { vocab, dim } => format!("embedding {vocab}x{dim}"),
-        LayerSpec::Dropout { p } => format!("dropout {p}"),
         LayerSpec::Residual { layers } => {
             let inner: Vec<_> = layers.iter().map(layer_name).collect();
             format!("residual({})", inner.join(", "))
         }
-        other => other.kind().into(),
+        other => describe(other),
     }
 }
 
 /// Settings by their names in configs.
-fn settings(settings: &TrainSettings) -> Vec<Vec<Markup>> {
+fn settings(settings: &TrainSettings) -> Table {
     let values = serde_json::to_value(settings).unwrap_or_default();
     let text = |value: &serde_json::Value| match value {
         serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Null => "-".into(),
+        serde_json::Value::Null => String::new(),
         serde_json::Value::Object(fields) => {
             let fields = fields.iter().map(|(key, value)| match value.as_str() {
                 Some(text) if key == "type" => text.to_owned(),
@@ -328,9 +258,11 @@ fn settings(settings: &TrainSettings) -> Vec<Vec<Markup>> {
         }
         other => other.to_string(),
     };
-    let rows = values.as_object().into_iter().flatten();
-    rows.map(|(key, value)| vec![html! { (key) }, html! { (text(value)) }])
-        .collect()
+    let mut table = table::table(["setting", "value"], 2..2);
+    for (key, value) in values.as_object().into_iter().flatten() {
+        table.add_row([key.clone(), text(value)]);
+    }
+    table
 }
 
 fn methods(record: &RunRecord) -> Markup {

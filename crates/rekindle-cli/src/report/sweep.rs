@@ -2,18 +2,18 @@
 
 use maud::{Markup, html};
 use rekindle::meter::Count;
-use rekindle_plan::Seconds;
 
-use super::{cells, figure, page};
+use super::{command, figure, page};
 use crate::{
     failure::Failure,
     plot,
+    started::Started,
     sweep::{SweepRecord, SweepRow, table::MARKS},
-    table::several,
+    table::{Cell, several},
 };
 
 /// The page.
-pub fn sweep(record: &SweepRecord) -> Result<String, Failure> {
+pub fn sweep(record: &SweepRecord, started: Option<&Started>) -> Result<String, Failure> {
     let caption =
         "Each mark is a run, at its measured peak and step time. Left and below is better.";
     let body = html! {
@@ -22,17 +22,18 @@ pub fn sweep(record: &SweepRecord) -> Result<String, Failure> {
             (record.rows.len()) " of " (record.rows_asked) " runs, " (several(record.steps, "step")) " each, batch " (record.batch)
             ", on " (record.device) " (" (record.device_name) ")"
         }
+        (command(started))
         @if record.interrupted {
             p.bad { "This sweep is not finished: it was stopped, or still running, when this was recorded." }
         }
         (headline(record))
         h2 { "Frontier" }
-        @match figure(|size| plot::frontier::picture(record, size), caption)? {
+        @match figure(plot::frontier::picture(record), caption)? {
             Some(picture) => (picture),
             None => p.soft { "There is none: no run of this sweep succeeded." },
         }
         h2 { "Runs" }
-        (rows(record))
+        (record.table(true).html())
         p.soft { (MARKS) }
         ul {
             @for row in &record.rows {
@@ -63,14 +64,14 @@ fn headline(record: &SweepRecord) -> Markup {
         div.cards {
             @if let Some(plain) = &record.plain {
                 div.card {
-                    "plain run" b { (cells::bytes(plain.peak_bytes)) }
-                    span.soft { (cells::seconds(plain.step_s)) " a step, " @if plain.measured { "measured" } @else { "predicted" } }
+                    "plain run" b { (Cell::bytes(plain.peak_bytes)) }
+                    span.soft { (Cell::seconds(plain.step_s)) " a step, " @if plain.measured { "measured" } @else { "predicted" } }
                 }
             }
             @if let Some(row) = leanest { (card("smallest peak", row)) }
             @if let Some(limit) = record.limit_bytes {
                 @if let Some(row) = fastest { (card("fastest within the limit", row)) }
-                div.card { "limit" b { (cells::bytes(limit)) } }
+                div.card { "limit" b { (Cell::bytes(limit)) } }
             }
         }
     }
@@ -79,51 +80,10 @@ fn headline(record: &SweepRecord) -> Markup {
 fn card(title: &str, row: &SweepRow) -> Markup {
     html! {
         div.card {
-            (title) b { (cells::bytes_or_dash(row.measured_peak_bytes)) }
-            span.soft { (row.name()) ", " (time(row.measured_step_s)) " a step" }
+            (title) b { (Cell::bytes(row.measured_peak_bytes)) }
+            span.soft { (row.name()) ", " (Cell::seconds(row.measured_step_s)) " a step" }
         }
     }
-}
-
-fn time(seconds: Option<Seconds>) -> Markup {
-    match seconds {
-        Some(seconds) => cells::seconds(seconds),
-        None => html! { "-" },
-    }
-}
-
-fn rows(record: &SweepRecord) -> Markup {
-    let rows = record.rows.iter().map(|row| {
-        let overhead = row
-            .overhead
-            .map_or("-".into(), |share| format!("{:+.0}%", 100.0 * share));
-        let rate = row
-            .samples_per_s
-            .map_or("-".into(), |rate| format!("{rate:.1}"));
-        vec![
-            html! { (row.name()) @if row.pareto { " *" } @if row.chosen { " >" } },
-            html! { (row.verdict()) },
-            cells::bytes_or_dash(row.predicted_peak_bytes),
-            cells::bytes_or_dash(row.measured_peak_bytes),
-            cells::bytes_or_dash(row.activation_bytes),
-            time(row.predicted_step_s),
-            time(row.measured_step_s),
-            html! { (overhead) },
-            html! { (rate) },
-        ]
-    });
-    let header = [
-        "run",
-        "fits",
-        "predicted peak",
-        "measured peak",
-        "activations only",
-        "predicted step",
-        "measured step",
-        "over plain",
-        "samples per s",
-    ];
-    cells::table(&header, 2, &rows.collect::<Vec<_>>())
 }
 
 fn methods(record: &SweepRecord) -> Markup {
@@ -140,10 +100,10 @@ fn methods(record: &SweepRecord) -> Markup {
         }
         p {
             @match record.limit_bytes {
-                Some(limit) => { "A run fits if its measured peak is within the limit of " (cells::bytes(limit)) "; " }
+                Some(limit) => { "A run fits if its measured peak is within the limit of " (Cell::bytes(limit)) "; " }
                 None => { "Without a limit every run fits; " }
             }
-            "one that exceeded its own budget is marked EXCEEDED."
+            "a run that exceeds its own budget is marked EXCEEDED."
         }
     }
 }

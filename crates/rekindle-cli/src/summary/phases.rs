@@ -5,18 +5,17 @@
 #[cfg(test)]
 mod tests;
 
-use comfy_table::Table;
 use rekindle::{
     meter::{Phase, PhaseReading},
     record::Update,
 };
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     optimizer_state::OptimizerState,
     record::{PhasedStep, RunRecord},
 };
 
-use crate::table;
+use crate::table::{self, Cell, Table, several};
 
 /// Differences below this share of a whole, or below [`FEW_BYTES`], surprise nobody.
 const FEW_PERCENT: f64 = 0.02;
@@ -27,48 +26,35 @@ const IDLE: f64 = 0.1;
 
 /// Memory by phase of the last step; `all`: of the first steps as well.
 pub fn table(record: &RunRecord, all: bool) -> Table {
-    let mut table = table::table(
-        [
-            "step",
-            "phase",
-            "in use",
-            "peak in use",
-            "reserved",
-            "peak reserved",
-        ],
-        2..6,
-    );
-    let pools = |bytes: Option<Bytes>| bytes.map_or(String::new(), |bytes| bytes.to_string());
+    let header = [
+        "step",
+        "phase",
+        "in use",
+        "peak in use",
+        "reserved",
+        "peak reserved",
+        "time",
+    ];
+    let mut table = table::table(header, 2..7);
     let first = match all {
         true => 0,
         false => record.phases.len().saturating_sub(1),
     };
     for step in &record.phases[first..] {
         for (index, reading) in step.phases.iter().enumerate() {
+            let memory = &reading.memory;
             table.add_row([
-                if index == 0 {
-                    step.step.to_string()
-                } else {
-                    String::new()
-                },
+                Cell::text((index == 0).then(|| step.step.to_string())),
                 reading.phase.name().into(),
-                reading.memory.in_use_bytes.to_string(),
-                reading.memory.peak_in_use_bytes.to_string(),
-                pools(reading.memory.reserved_bytes),
-                pools(reading.memory.peak_reserved_bytes),
+                Cell::bytes(memory.in_use_bytes),
+                Cell::bytes(memory.peak_in_use_bytes),
+                Cell::bytes(memory.reserved_bytes),
+                Cell::bytes(memory.peak_reserved_bytes),
+                Cell::seconds(Seconds(reading.seconds_s)),
             ]);
         }
     }
-    if record.pools.is_none() {
-        table::hide(&mut table, 4);
-        table::hide(&mut table, 5);
-    }
     table
-}
-
-/// The table as the terminal can show it.
-pub fn table_text(record: &RunRecord, all: bool) -> String {
-    table::shown(&table(record, all), &[])
 }
 
 /// What surprises people in the table, where it is so in this run; with `all`, what is held after the backward as well.
@@ -191,7 +177,7 @@ fn after_backward(record: &RunRecord) -> Option<String> {
         state => format!(", {state} of the optimizer's state"),
     };
     Some(format!(
-        "After the backward of step {} {in_use} are in use: {parameters} of parameters, {said}{state}, and {rest} of data, statistics and what kernels and the program keep.",
+        "After the backward pass of step {} {in_use} are in use: {parameters} of parameters, {said}{state}, and {rest} of data, statistics, kernels' buffers and the program's own memory.",
         step.step
     ))
 }
@@ -205,10 +191,11 @@ fn idle_pools(record: &RunRecord) -> Option<String> {
         return None;
     }
     let trims = match record.pools.as_ref().map_or(0, |pools| pools.trims) {
-        0 => {
-            "nothing trimmed them in this run; a budget does, or the end of the process".to_owned()
-        }
-        times => format!("they were trimmed {times} times, only where the budget asked for it"),
+        0 => "they were not trimmed in this run; a budget makes the run trim them".to_owned(),
+        times => format!(
+            "they were trimmed {}, only where the budget required it",
+            several(times as usize, "time")
+        ),
     };
     Some(format!(
         "Reserved stays at {reserved} although {in_use} are in use: the pools keep {idle} for the next step; {trims}."

@@ -14,13 +14,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
-
 use super::{SweepRecord, SweepRow, record::SWEEP_FORMAT};
 use crate::{
     failure::{Failure, Outcome},
-    output,
-    plot::{frontier, theme::Size},
+    input, output,
+    plot::frontier,
 };
 
 /// The record's file: a folder that has it is a sweep's.
@@ -28,23 +26,7 @@ pub const RECORD: &str = "sweep.json";
 
 /// The record in a sweep's folder.
 pub fn read(folder: &Path) -> Result<SweepRecord, Failure> {
-    #[derive(Deserialize)]
-    struct Tag {
-        format: String,
-    }
-    let path = folder.join(RECORD);
-    let text = fs::read(&path).map_err(|error| Failure::file(&path, &error))?;
-    let wrong = |error: &dyn std::fmt::Display| {
-        Failure::usage(format!("{}: not a sweep's record: {error}", path.display()))
-    };
-    let tag: Tag = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
-    if tag.format != SWEEP_FORMAT {
-        return Err(wrong(&format_args!(
-            "the format is `{}`, but this version reads `{SWEEP_FORMAT}`",
-            tag.format
-        )));
-    }
-    serde_json::from_slice(&text).map_err(|error| wrong(&error))
+    input::document(&folder.join(RECORD), SWEEP_FORMAT)
 }
 
 /// A folder that takes a sweep's files.
@@ -54,7 +36,7 @@ pub struct SweepFolder {
 }
 
 impl SweepFolder {
-    /// Opens the folder of a sweep that goes on, and takes over the rows of `record`, which must be of the same sweep.
+    /// Opens the folder of a sweep that is resumed, and adds its rows to `record`, which must be of the same sweep.
     pub fn resume(path: &Path, record: &mut SweepRecord) -> Result<Self, Failure> {
         let before = read(path)?;
         if let Some((field, recorded, wanted)) = before.difference(record) {
@@ -97,13 +79,12 @@ impl SweepFolder {
 
     /// Replaces all files.
     pub fn write(&self, record: &SweepRecord) -> Outcome {
-        let json = serde_json::to_string_pretty(record).map_err(Failure::other)?;
         let csv = csv(&record.rows).map_err(Failure::other)?;
         let put = |name: &str, text: &str| output::file(&self.path.join(name), text);
-        put(RECORD, &format!("{json}\n"))?;
+        output::json_file(&self.path.join(RECORD), record)?;
         put("sweep.csv", &csv)?;
         put("sweep.md", &record.markdown())?;
-        match frontier::picture(record, Size::Wide) {
+        match frontier::picture(record) {
             Some(picture) => put("frontier.svg", &picture.map_err(Failure::other)?),
             None => Ok(()),
         }

@@ -197,7 +197,7 @@ impl SweepRow {
         }
     }
 
-    /// A row whose budget no plan fits.
+    /// A row without a plan: none fits its budget.
     pub fn no_plan(point: Point, chosen: bool, budget: Bytes, smallest: Bytes) -> Self {
         Self {
             outcome: RowOutcome::NoPlan,
@@ -229,8 +229,8 @@ impl SweepRow {
 }
 
 impl SweepRecord {
-    /// The first field in which a sweep that goes on differs from this one, with both values: rows of both would say
-    /// different things.
+    /// The first field in which a sweep that is resumed differs from this one, with both values: their rows could not be
+    /// compared.
     pub fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let fields = |record: &Self| {
             [
@@ -238,7 +238,7 @@ impl SweepRecord {
                 ("count", format!("{:?}", record.count)),
                 ("batch", record.batch.to_string()),
                 ("steps", record.steps.to_string()),
-                // What it covers beside these is told by none of them.
+                // It covers more than the fields above.
                 ("config_crc32", record.config_crc32.clone()),
             ]
         };

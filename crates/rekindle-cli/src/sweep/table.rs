@@ -1,21 +1,20 @@
-//! A sweep's table: for a terminal, and as Markdown. Both print the same cells.
+//! A sweep's table: for a terminal, in Markdown, and on a page.
 
 use std::fmt::Write;
 
-use rekindle_plan::Bytes;
-
 use super::record::{RowKind, RowOutcome, SweepRecord, SweepRow};
 use crate::{
-    table::{self, several},
+    table::{self, Cell, Table, several},
     terminal,
 };
 
-/// Headers in two lines, so that eight columns fit 80 characters.
-const HEADER: [&str; 8] = [
+/// Headers in two lines, so that the columns fit 80 characters.
+const HEADER: [&str; 9] = [
     "\nrun",
     "peak\npredicted",
     "peak\nmeasured",
     "activations\nonly",
+    "step\npredicted",
     "step\ntime",
     "over\nplain",
     "samples\nper s",
@@ -23,11 +22,11 @@ const HEADER: [&str; 8] = [
 ];
 
 /// Columns that a narrow terminal does without, the first to go first.
-const SPARED: [usize; 4] = [1, 6, 3, 5];
+const SPARED: [usize; 4] = [1, 7, 3, 6];
 
 /// What the table says below itself.
 pub const MARKS: &str =
-    "* no other run takes less memory without taking more time; > what the config asks for.";
+    "* no other run takes less memory without taking more time; > the config's own schedule.";
 
 impl SweepRow {
     /// The row's name for people.
@@ -49,29 +48,25 @@ impl SweepRow {
         }
     }
 
-    fn cells(&self) -> [String; 8] {
-        let bytes = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
+    /// For a page with both step times; else with one.
+    fn cells(&self, page: bool) -> [Cell; 9] {
+        let measured = self.measured_step_s;
+        let predicted = self.predicted_step_s.filter(|_| page || measured.is_none());
+        let overhead = self.overhead.filter(|_| self.kind != RowKind::Plain);
+        let marks = [(self.pareto, "*"), (self.chosen, ">")];
+        let marks = marks
+            .map(|(set, mark)| if set { mark } else { "" })
+            .concat();
         [
-            self.name(),
-            bytes(self.predicted_peak_bytes),
-            bytes(self.measured_peak_bytes),
-            bytes(self.activation_bytes),
-            self.measured_step_s
-                .or(self.predicted_step_s)
-                .map_or("-".into(), |step| step.to_string()),
-            match self.overhead {
-                Some(overhead) if self.kind != RowKind::Plain => percent(overhead),
-                _ => "-".into(),
-            },
-            self.samples_per_s.map_or("-".into(), rate),
-            format!(
-                "{:<4}{}{}",
-                self.verdict(),
-                mark(self.pareto, '*'),
-                mark(self.chosen, '>')
-            )
-            .trim_end()
-            .to_owned(),
+            Cell::from(self.name()),
+            Cell::bytes(self.predicted_peak_bytes),
+            Cell::bytes(self.measured_peak_bytes),
+            Cell::bytes(self.activation_bytes),
+            Cell::seconds(predicted),
+            Cell::seconds(measured),
+            Cell::text(overhead.map(|share| format!("{:+.0}%", 100.0 * share))),
+            Cell::text(self.samples_per_s.map(rate)),
+            format!("{:<4}{marks}", self.verdict()).trim_end().into(),
         ]
     }
 
@@ -105,14 +100,6 @@ impl SweepRow {
     }
 }
 
-fn mark(set: bool, mark: char) -> String {
-    if set { mark.into() } else { String::new() }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:+.0}%", 100.0 * share)
-}
-
 /// Samples per second, with a decimal where there are few.
 fn rate(per_second: f64) -> String {
     if per_second < 10.0 {
@@ -126,7 +113,10 @@ impl SweepRecord {
     /// The table with its heading and notes, for standard output.
     pub fn text(&self) -> String {
         let heading = terminal::wrapped(&self.heading(), "");
-        let mut text = format!("{heading}\n\n{}\n\n", self.table());
+        let mut text = format!(
+            "{heading}\n\n{}\n\n",
+            table::shown(&self.table(false), &SPARED)
+        );
         for note in [MARKS.to_owned()].into_iter().chain(self.notes()) {
             let _ = writeln!(text, "{}", terminal::wrapped(&note, ""));
         }
@@ -135,17 +125,7 @@ impl SweepRecord {
 
     /// The same in Markdown.
     pub fn markdown(&self) -> String {
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        let header = HEADER.map(|header| header.trim().replace('\n', " "));
-        let mut text = format!("{}\n\n", self.heading());
-        text.push_str(&line(&header));
-        text.push_str(&line(
-            &[":--", "--:", "--:", "--:", "--:", "--:", "--:", ":--"].map(str::to_owned),
-        ));
-        for row in &self.rows {
-            // A bare asterisk would start an emphasis.
-            text.push_str(&line(&row.cells()).replace('*', "\\*"));
-        }
+        let mut text = format!("{}\n\n{}", self.heading(), self.table(false).markdown());
         let _ = writeln!(text, "\n\\{MARKS}");
         for note in self.notes() {
             let _ = writeln!(text, "\n{note}");
@@ -153,11 +133,14 @@ impl SweepRecord {
         text
     }
 
-    fn table(&self) -> String {
-        let mut table = table::table(HEADER, 0..0);
-        table.add_rows(self.rows.iter().map(SweepRow::cells));
-        table::dense(&mut table, 1..HEADER.len() - 1);
-        table::shown(&table, &SPARED)
+    /// Its rows; on a page with both step times.
+    pub fn table(&self, page: bool) -> Table {
+        let mut table = table::table(HEADER, 1..8);
+        for row in &self.rows {
+            table.add_row(row.cells(page));
+        }
+        table::dense(&mut table, 1..8);
+        table
     }
 
     fn heading(&self) -> String {
