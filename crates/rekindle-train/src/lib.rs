@@ -7,7 +7,7 @@
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
 //! | [`device`] | where a run can be, and what it can have there |
-//! | [`counted`] | the chain that shapes foretell |
+//! | [`Estimated`] | what a step needs, from shapes alone |
 //! | [`profiles`] | measured chains, kept from one process to the next |
 //! | [`settings`] | what a run is told: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
@@ -29,7 +29,6 @@
 #![deny(missing_docs)]
 
 pub mod chunks;
-pub mod counted;
 pub mod data;
 pub mod device;
 mod engine;
@@ -68,7 +67,7 @@ pub mod update;
 pub mod verify;
 mod weights;
 
-pub use estimate::estimate;
+pub use estimate::{Estimated, kernels};
 pub use executor_kind::ExecutorKind;
 pub use nonfinite::NonFinite;
 pub use run_dir_error::RunDirError;

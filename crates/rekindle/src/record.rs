@@ -91,6 +91,7 @@
 //! | `budget.rs`, `step_plan.rs` | what a plan is asked for, and its numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
+//! | `kernels.rs` | what kernels take besides tensors, by operation |
 
 mod agreement;
 mod bridge;
@@ -103,6 +104,7 @@ mod exchange_cost;
 mod finite;
 mod given;
 mod host;
+mod kernels;
 mod kept;
 mod layout;
 mod lent;
@@ -139,9 +141,10 @@ use recording::Recording;
 pub use bridge::StepResult;
 pub use budget::{Budget, IntoBudget};
 pub use error::RecordError;
-pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
+pub use estimate::{Assumed, Estimate, LayerEstimate, estimate, estimate_with};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
 pub use host::measured_link;
+pub use kernels::Kernels;
 pub use kept::{forget, run_recorded};
 pub use optimizer::Optimizer;
 pub(crate) use output::Put;

@@ -1,12 +1,13 @@
 //! A config with one of its sizes left open.
 
-use rekindle::{profile::Measured, record::Update};
+use rekindle::record::{Kernels, Update};
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    ExecutorKind,
-    counted::Counted,
+    Estimated, ExecutorKind,
     device::DeviceId,
-    model::{kernels::Kernels, spec::ModelSpec},
+    kernels,
+    model::spec::ModelSpec,
+    session::MeasuredStep,
     settings::TrainSettings,
     update::Updates,
 };
@@ -19,7 +20,6 @@ use crate::{
         Config,
         vary::{self, Group},
     },
-    device::kernels,
     exit,
     failure::Failure,
 };
@@ -113,21 +113,19 @@ impl<'a> Subject<'a> {
         Updates::of(&self.config.training, ExecutorKind::Recorded, true)
     }
 
-    /// The stages of a size, from shapes alone, with one of the updates.
-    pub fn counted(&self, size: usize, update: Update) -> Result<Measured, Failure> {
-        let (model, shape) = self.model(size)?;
+    /// The step of a size, from shapes alone, with one of the updates.
+    pub fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
+        let (model, _) = self.model(size)?;
         let settings = TrainSettings {
             update: update.into(),
             ..self.settings(size)
         };
-        let counted = Counted {
+        let estimated = Estimated {
             model: &model,
-            shape: &shape,
-            ..self.config.counted(&settings, self.kernels)
+            held: self.process_bytes,
+            ..self.config.estimated(&settings, self.kernels)
         };
-        let mut measured = counted.chain();
-        measured.chain.fixed_bytes += self.process_bytes;
-        Ok(measured)
+        Ok(estimated.step()?)
     }
 
     fn settings(&self, size: usize) -> TrainSettings {

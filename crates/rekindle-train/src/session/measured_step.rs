@@ -3,7 +3,10 @@
 //! The file is a chain ([`Chain::from_json`]) with one more key, `profile`: what a plan that holds on the device needs and
 //! a chain cannot say. A chain without it is taken at its word.
 
-use rekindle_plan::{Bytes, Chain, ChainError, PlanRequest, PlannerKind, Seconds, frontier, plan};
+use rekindle_plan::{
+    Bytes, Chain, ChainError, PlanError, PlanRequest, PlannerKind, Schedule, Seconds,
+    frontier, plan,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -12,9 +15,10 @@ use super::{
     recorded,
     terms::Terms,
 };
+use crate::settings::TrainSettings;
 use rekindle::{
-    profile::{Holds, Measured},
-    record::{Link, StepProfile},
+    profile::{Holds, Measured, StageLabel},
+    record::{Estimate, Link, StepProfile, Wanted},
 };
 
 /// A measured training step, apart from its model.
@@ -65,16 +69,30 @@ impl MeasuredStep {
         Self { chain, profile }
     }
 
-    /// A step of modules whose stages were counted, which runs each batch in so many parts.
+    /// A step that nothing is known of but its chain.
     #[must_use]
-    pub fn counted(measured: Measured, micro_batches: usize) -> Self {
+    pub fn of_chain(chain: Chain) -> Self {
+        Self {
+            chain,
+            profile: None,
+        }
+    }
+
+    /// A recorded step that was estimated, with the names of the model's stages.
+    #[must_use]
+    pub fn estimated(estimate: &Estimate, names: Vec<String>, settings: &TrainSettings) -> Self {
         let terms = Terms {
-            micro_batches,
+            micro_batches: settings.accumulate.max(1),
             count: rekindle::meter::Count::default(),
-            param_count: 0,
+            param_count: estimate.trainable,
         };
-        let way = StepKind::of_modules(&measured, Beside::default());
-        Self::new(measured.chain, terms, way)
+        let labels = names.into_iter().map(|name| StageLabel {
+            name,
+            key: String::new(),
+        });
+        let labels: Vec<StageLabel> = labels.collect();
+        let chain = recorded::named(estimate.chain.clone(), &estimate.marks, &labels);
+        Self::new(chain, terms, StepKind::Recorded(estimate.profile.clone()))
     }
 
     /// Whether plans are of recorded operations.
@@ -199,6 +217,45 @@ impl MeasuredStep {
             StepKind::Recorded(profile) => {
                 recorded::plan_profile(request, profile, &self.chain, terms)
             }
+        }
+    }
+
+    /// As [`plan`](Self::plan), of a recorded step; where no plan fits, the smallest budget that this planner finds one for.
+    ///
+    /// # Errors
+    ///
+    /// If the request makes no sense.
+    pub fn try_plan(&self, request: &PlanRequest) -> Result<Result<Planned, Bytes>, RunError> {
+        match &self.profile {
+            Some(Profile {
+                terms,
+                way: StepKind::Recorded(profile),
+            }) => recorded::try_plan_profile(request, profile, &self.chain, terms),
+            _ => match self.plan(request) {
+                Ok(plan) => Ok(Ok(plan)),
+                Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => Ok(Err(smallest)),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// A schedule over the stages of a recorded step, which the planner of this name made.
+    ///
+    /// # Errors
+    ///
+    /// If it is for another number of stages, or the step is none of recorded operations.
+    pub fn plan_schedule(&self, schedule: Schedule, planner: String) -> Result<Planned, RunError> {
+        match &self.profile {
+            Some(Profile {
+                terms,
+                way: StepKind::Recorded(profile),
+            }) => {
+                let wanted = Wanted::Schedule(schedule);
+                let named = (terms, Some(planner));
+                let limits = (None, PlanRequest::SLOTS);
+                Ok(recorded::plan_wanted(wanted, limits, profile, &self.chain, named)?)
+            }
+            _ => Err(RunError::OtherModel("the step has no recorded operations".into())),
         }
     }
 
