@@ -20,7 +20,7 @@ use crate::{
         build::{BuildError, build_shapes},
         spec::{ElementKind, ModelSpec, SampleShape},
         stage::Stage,
-        stages::StagePlan,
+        stages::ModelStages,
         value::Value,
     },
 };
@@ -83,7 +83,7 @@ impl Estimated<'_> {
         check_update(settings, ExecutorKind::Recorded)?;
         check_loss_chunks(settings, model, ExecutorKind::Recorded)?;
         let shape = model.infer()?;
-        let plan = StagePlan::new(model, &shape);
+        let plan = ModelStages::new(model, &shape);
         let batch = settings.micro_batch();
         let mut failed: Option<BuildError> = None;
         let make = |device: &Device| {
@@ -131,7 +131,7 @@ impl Estimated<'_> {
     ///
     /// If the model's shapes do not fit.
     pub fn step_of(&self, estimate: &Estimate) -> Result<MeasuredStep, RunError> {
-        let names = StagePlan::new(self.model, &self.model.infer()?);
+        let names = ModelStages::new(self.model, &self.model.infer()?);
         let names = names.stages.into_iter().map(|stage| stage.name).collect();
         Ok(MeasuredStep::estimated(estimate, names, self.settings))
     }

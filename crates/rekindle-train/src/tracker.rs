@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{
     shape::{LayerShape, ModelShape},
     spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
-    stages::StagePlan,
+    stages::ModelStages,
 };
 use rekindle::{
     dtype::Dtype,
@@ -102,7 +102,7 @@ impl Tracker {
         modules: &[M],
         (batch, dtype): (usize, Dtype),
     ) -> Self {
-        let plan = StagePlan::new(model, shape);
+        let plan = ModelStages::new(model, shape);
         let stages = plan.stages.iter().zip(modules).map(|(stage, module)| {
             let mut known = Tensors {
                 stage: &stage.name,

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     data::Shuffled,
     device::{DeviceId, OpenDevice, open},
-    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, tie::tie},
+    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::ModelStages, tie::tie},
 };
 use rekindle::{
     layer::Layer,
@@ -64,7 +64,7 @@ pub struct Comparison {
 /// and that number.
 #[must_use]
 pub fn usual_segments(model: &ModelSpec, shape: &ModelShape) -> Vec<usize> {
-    let stages = StagePlan::new(model, shape).stages.len();
+    let stages = ModelStages::new(model, shape).stages.len();
     let powers = (0..).map(|power| 1 << power);
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }

@@ -92,7 +92,7 @@ fn made_before(config: &Config) -> Result<Option<Wanted>, Failure> {
         return Ok(None);
     };
     let (file, order) = PlanFile::read(path)?;
-    let stages = rekindle_train::model::stages::StagePlan::new(&config.model, &config.shape)
+    let stages = rekindle_train::model::stages::ModelStages::new(&config.model, &config.shape)
         .stages
         .len();
     let Order::Schedule(schedule) = order else {

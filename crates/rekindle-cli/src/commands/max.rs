@@ -249,9 +249,7 @@ impl Search<'_> {
         let mut found = None;
         let limit = self.subject.varied.limit / unit;
         largest(limit, first / unit, factor, precision, |units| {
-            let step = |update| {
-                Ok(Rc::new(self.subject.counted(units * unit, update)?))
-            };
+            let step = |update| Ok(Rc::new(self.subject.counted(units * unit, update)?));
             let plan = way.fits(updates, step, self.budget, (self.slowdown, true))?;
             let fits = plan.is_some();
             found = plan.map(|plan| (units * unit, plan)).or(found.take());

@@ -130,7 +130,11 @@ fn request(planner: PlannerKind, segments: Option<usize>, limit: Bytes) -> PlanR
 }
 
 /// The largest batch below the settings' that a plan over stages fits. Bytes are about linear in it: the first guess is near.
-fn fitting_batch(known: &Known<'_>, limit: Bytes, smallest: Bytes) -> Result<Option<usize>, Failure> {
+fn fitting_batch(
+    known: &Known<'_>,
+    limit: Bytes,
+    smallest: Bytes,
+) -> Result<Option<usize>, Failure> {
     let settings = known.estimated.settings;
     let parts = settings.accumulate.max(1);
     let mut fits = |samples: usize| -> Result<bool, Failure> {
@@ -143,7 +147,9 @@ fn fitting_batch(known: &Known<'_>, limit: Bytes, smallest: Bytes) -> Result<Opt
             ..known.estimated
         };
         let step: MeasuredStep = estimated.step()?;
-        Ok(step.try_plan(&request(PlannerKind::Optimal, None, limit))?.is_ok())
+        Ok(step
+            .try_plan(&request(PlannerKind::Optimal, None, limit))?
+            .is_ok())
     };
     let samples = settings.micro_batch();
     let fixed = known.estimate.profile.graph.fixed_bytes - known.estimate.input_bytes;

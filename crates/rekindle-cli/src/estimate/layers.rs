@@ -42,7 +42,12 @@ pub struct Layer {
 /// Every layer of a config's model.
 pub fn layers(config: &Config) -> Vec<Layer> {
     let batch = config.training.micro_batch() as u64;
-    list(&config.model.layers, &config.shape.layers, batch, config.training.dtype)
+    list(
+        &config.model.layers,
+        &config.shape.layers,
+        batch,
+        config.training.dtype,
+    )
 }
 
 fn list(specs: &[LayerSpec], shapes: &[LayerShape], batch: u64, dtype: Dtype) -> Vec<Layer> {
@@ -60,7 +65,8 @@ fn list(specs: &[LayerSpec], shapes: &[LayerShape], batch: u64, dtype: Dtype) ->
             input_shape: shape.input.dims.clone(),
             output_shape: shape.output.dims.clone(),
             param_count: shape.param_count,
-            frozen_count: shape.statistics(spec) + layers.iter().map(|one| one.frozen_count).sum::<u64>(),
+            frozen_count: shape.statistics(spec)
+                + layers.iter().map(|one| one.frozen_count).sum::<u64>(),
             multiply_adds: shape.multiply_adds(spec).saturating_mul(batch),
             output_bytes: Bytes(
                 shape

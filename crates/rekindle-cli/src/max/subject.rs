@@ -3,13 +3,8 @@
 use rekindle::record::{Kernels, Update};
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    Estimated, ExecutorKind,
-    device::DeviceId,
-    kernels,
-    model::spec::ModelSpec,
-    session::MeasuredStep,
-    settings::TrainSettings,
-    update::Updates,
+    Estimated, ExecutorKind, device::DeviceId, kernels, model::spec::ModelSpec,
+    session::MeasuredStep, settings::TrainSettings, update::Updates,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

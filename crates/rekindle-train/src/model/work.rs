@@ -1,9 +1,6 @@
 //! What a layer multiplies, and the statistics that it keeps, of one sample.
 
-use super::{
-    shape::LayerShape,
-    spec::LayerSpec,
-};
+use super::{shape::LayerShape, spec::LayerSpec};
 
 impl LayerShape {
     /// Multiplications with an addition, in the matrix products of one sample's forward.
@@ -13,7 +10,9 @@ impl LayerShape {
         let [first, last] = [self.input.dims.first(), self.input.dims.last()]
             .map(|size| size.copied().unwrap_or(0) as u64);
         match layer {
-            LayerSpec::Linear { .. } | LayerSpec::Unembedding { .. } => outputs.saturating_mul(last),
+            LayerSpec::Linear { .. } | LayerSpec::Unembedding { .. } => {
+                outputs.saturating_mul(last)
+            }
             LayerSpec::Conv2d { kernel, .. } => {
                 let window = kernel.iter().map(|&size| size as u64);
                 window.chain([first]).fold(outputs, u64::saturating_mul)

@@ -4,8 +4,8 @@
 //! a chain cannot say. A chain without it is taken at its word.
 
 use rekindle_plan::{
-    Bytes, Chain, ChainError, PlanError, PlanRequest, PlannerKind, Schedule, Seconds,
-    frontier, plan,
+    Bytes, Chain, ChainError, PlanError, PlanRequest, PlannerKind, Schedule, Seconds, frontier,
+    plan,
 };
 use serde::{Deserialize, Serialize};
 
@@ -253,9 +253,17 @@ impl MeasuredStep {
                 let wanted = Wanted::Schedule(schedule);
                 let named = (terms, Some(planner));
                 let limits = (None, PlanRequest::SLOTS);
-                Ok(recorded::plan_wanted(wanted, limits, profile, &self.chain, named)?)
+                Ok(recorded::plan_wanted(
+                    wanted,
+                    limits,
+                    profile,
+                    &self.chain,
+                    named,
+                )?)
             }
-            _ => Err(RunError::OtherModel("the step has no recorded operations".into())),
+            _ => Err(RunError::OtherModel(
+                "the step has no recorded operations".into(),
+            )),
         }
     }
 

@@ -9,9 +9,9 @@ use crate::{
     chunks::check_loss_chunks,
     data::{Shuffled, batch::Batch, in_order},
     engine::StepBatch,
-    loss_scale::LossScaler,
     estimate::Estimated,
-    model::{build::build, shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan},
+    loss_scale::LossScaler,
+    model::{build::build, shape::ModelShape, spec::ModelSpec, stage::Stage, stages::ModelStages},
     settings::TrainSettings,
     tracker::Tracker,
     train_error::TrainError,
@@ -35,7 +35,7 @@ impl Built {
         check_loss_chunks(job.settings, job.model, job.executor)?;
         let shape = job.model.infer()?;
         check_buffers(job)?;
-        let stages = StagePlan::new(job.model, &shape);
+        let stages = ModelStages::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
         // First values are drawn on the device.
@@ -125,7 +125,7 @@ fn last_evaluated(job: &Job<'_>) -> Option<Batch> {
 }
 
 /// Names for people, and keys that are equal where stages cost the same.
-fn labels(model: &ModelSpec, stages: &StagePlan) -> Vec<StageLabel> {
+fn labels(model: &ModelSpec, stages: &ModelStages) -> Vec<StageLabel> {
     stages
         .stages
         .iter()

@@ -63,9 +63,7 @@ pub enum RunError {
         total: Option<Bytes>,
     },
     /// One tensor is larger than any buffer of the device. No plan changes that.
-    #[error(
-        "{tensor} takes {bytes}, but one buffer of this device holds {limit} at most"
-    )]
+    #[error("{tensor} takes {bytes}, but one buffer of this device holds {limit} at most")]
     TensorTooLarge {
         /// The largest tensor, in words.
         tensor: String,

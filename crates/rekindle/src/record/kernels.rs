@@ -78,9 +78,17 @@ impl Kernels {
                 contiguous[output] = as_made;
             }
             let Self::Host { threads, .. } = self else {
-                return Taken { view, ..Taken::default() };
+                return Taken {
+                    view,
+                    ..Taken::default()
+                };
             };
-            let sizes = Sizes { recording, one, threads, contiguous: &contiguous };
+            let sizes = Sizes {
+                recording,
+                one,
+                threads,
+                contiguous: &contiguous,
+            };
             Taken {
                 temp_bytes: if view { 0 } else { sizes.temporary(name) },
                 in_place: sizes.taken_over(name, |input| last_read[input] == Some(place)),
@@ -92,11 +100,21 @@ impl Kernels {
 
     /// What stays in use once all operations have run.
     pub(super) fn kept_bytes(self, recording: &Recording) -> u64 {
-        let Self::Host { threads, slab_bytes } = self else {
+        let Self::Host {
+            threads,
+            slab_bytes,
+        } = self
+        else {
             return 0;
         };
-        let products = recording.operations.kinds().iter().filter(|kind| is_product(&kind.name));
-        let most = products.map(|kind| flops(&kind.name, &kind.operation)).fold(0.0, f64::max);
+        let products = recording
+            .operations
+            .kinds()
+            .iter()
+            .filter(|kind| is_product(&kind.name));
+        let most = products
+            .map(|kind| flops(&kind.name, &kind.operation))
+            .fold(0.0, f64::max);
         slab_bytes * if most >= PARALLEL_FLOPS { threads } else { 1 }
     }
 }
@@ -142,7 +160,8 @@ impl Sizes<'_> {
                 && self.contiguous[input]
         };
         let mut inputs = self.one.inputs().enumerate();
-        let found = inputs.find(|&(_, input)| freed(input) && self.one.can_free(input) && same(input));
+        let found =
+            inputs.find(|&(_, input)| freed(input) && self.one.can_free(input) && same(input));
         found.map(|(place, _)| place).filter(|_| by_number(name))
     }
 
@@ -154,12 +173,18 @@ impl Sizes<'_> {
 
     fn temporary(&self, name: &str) -> u64 {
         let inputs: Vec<usize> = self.one.inputs().collect();
-        let Some(output) = self.one.outputs().next() else { return 0 };
+        let Some(output) = self.one.outputs().next() else {
+            return 0;
+        };
         let numbers = self.bytes(output);
         match (name, inputs.as_slice()) {
             ("Matmul" | "Linear" | "LinearXBackward" | "LinearWeightBackward", _) => numbers,
-            ("Conv2d", &[x, weight, ..]) => self.copies() + self.convolution(x, weight, output, false),
-            ("Conv2dXBackward", &[x, weight, gradient]) => self.copies() + self.columns(x, weight, gradient),
+            ("Conv2d", &[x, weight, ..]) => {
+                self.copies() + self.convolution(x, weight, output, false)
+            }
+            ("Conv2dXBackward", &[x, weight, gradient]) => {
+                self.copies() + self.columns(x, weight, gradient)
+            }
             ("Conv2dWeightBackward", &[x, _, gradient]) => {
                 self.bytes(x) + self.bytes(gradient) + self.convolution(x, gradient, output, true)
             }
@@ -215,9 +240,33 @@ impl Sizes<'_> {
 /// Whether an operation works on each number by itself, and so in place of an input that it frees.
 fn by_number(name: &str) -> bool {
     let names = [
-        "Add", "Sub", "Mul", "Div", "AddScalar", "SubScalar", "MulScalar", "DivScalar", "Exp", "Log", "Sqrt", "Tanh",
-        "Recip", "Abs", "Neg", "Sigmoid", "Relu", "Gelu", "ReluBackward", "GeluBackward", "SigmoidBackward",
-        "PowfScalar", "MaskFill", "MaskWhere", "Clamp", "Powi", "Powf",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "AddScalar",
+        "SubScalar",
+        "MulScalar",
+        "DivScalar",
+        "Exp",
+        "Log",
+        "Sqrt",
+        "Tanh",
+        "Recip",
+        "Abs",
+        "Neg",
+        "Sigmoid",
+        "Relu",
+        "Gelu",
+        "ReluBackward",
+        "GeluBackward",
+        "SigmoidBackward",
+        "PowfScalar",
+        "MaskFill",
+        "MaskWhere",
+        "Clamp",
+        "Powi",
+        "Powf",
     ];
     names.contains(&name)
 }

@@ -1,25 +1,22 @@
-//! The chain counted from shapes against the measured one.
+//! Peaks of the step that is estimated from shapes against those of the measured one.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use rekindle_plan::{Bytes, Plan, PlanRequest, PlannerKind, Seconds, planner};
+use rekindle::record::Kernels;
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
-    ExecutorKind,
-    counted::Counted,
+    Estimated,
     data::{
         open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
     device::DeviceId,
-    model::{
-        cost::ElementBytes,
-        kernels::Kernels,
-        spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
-    },
-    session::{Job, ScheduleRequest, measure},
+    kernels,
+    model::spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
+    session::{Job, MeasuredStep, ScheduleRequest, measure},
     settings::{LearningRate, OptimizerSettings, TrainSettings},
 };
 
-/// Share of a step's measured peak, fixed bytes apart, by which the count may miss it.
+/// Share of a step's measured peak, fixed bytes apart, by which the estimate may miss it.
 const TOLERANCE: f64 = 0.05;
 
 /// Headers and graph nodes of one stage; batch normalisation has the most.
@@ -125,7 +122,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn the_count_predicts_peaks_as_a_profile_does() {
+fn the_estimate_predicts_peaks_as_a_profile_does() {
     own_process!();
     let mut wrong = Vec::new();
     for case in cases() {
@@ -161,37 +158,33 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         ..TrainSettings::default()
     };
     let schedule = ScheduleRequest::Plan(PlanRequest::default());
-    let job = Job {
-        executor: ExecutorKind::Modules,
-        ..Job::new(&model, &*split.train, &settings, schedule)
-    };
+    let job = Job::new(&model, &*split.train, &settings, schedule);
     let subject = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
-    let measured = subject.modules().unwrap();
-    let counted = Counted {
+    let measured = subject.measured_step(&job);
+    let estimated = Estimated {
         model: &model,
-        shape: &model.infer().unwrap(),
         settings: &settings,
         target,
-        bytes: ElementBytes::FLEX,
-        kernels: Kernels::host(),
-    }
-    .chain();
-    let stages = counted.chain.stages.len();
+        ranks: 1,
+        kernels: kernels(DeviceId::Cpu),
+        held: Bytes::ZERO,
+    };
+    let estimated = estimated.step().unwrap();
+    let stages = estimated.chain.stages.len();
     for segments in [1, 2, 3, 5] {
-        let step = |measured: &rekindle::profile::Measured| {
-            let plan = Plan {
+        let step = |step: &MeasuredStep| {
+            let request = PlanRequest {
                 planner: PlannerKind::Uniform,
-                schedule: planner::uniform(stages, segments).unwrap(),
-                peak: Bytes(0),
-                step: Seconds(0.0),
-                source: rekindle_plan::Source::Fastest,
+                segments: Some(segments),
+                ..PlanRequest::default()
             };
-            let peak = measured.costed(plan).unwrap().peak;
-            (peak.0 - measured.chain.fixed_bytes.0) as f64
+            let planned = step.plan(&request).unwrap();
+            let (_, parts) = planned.at_peak;
+            (parts.total().0 - parts.fixed.0) as f64
         };
-        let (counted, measured) = (step(&counted), step(measured));
+        let (counted, measured) = (step(&estimated), step(&measured));
         println!(
-            "{}, {segments} segments: counted {counted}, measured {measured}, {:+.1}%",
+            "{}, {segments} segments: estimated {counted}, measured {measured}, {:+.1}%",
             case.name,
             100.0 * (counted / measured - 1.0)
         );
@@ -202,7 +195,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         };
         if !(-room..=room + idle_threads).contains(&(counted - measured)) {
             wrong.push(format!(
-                "{}, {segments} segments: counted {counted}, measured {measured}",
+                "{}, {segments} segments: estimated {counted}, measured {measured}",
                 case.name
             ));
         }
@@ -210,7 +203,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
 }
 
 fn rayon_threads() -> usize {
-    match Kernels::host() {
+    match kernels(DeviceId::Cpu) {
         Kernels::Host { threads, .. } => threads as usize,
         Kernels::Device => 1,
     }
