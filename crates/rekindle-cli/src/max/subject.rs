@@ -98,11 +98,6 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Parts that a batch runs in.
-    pub fn micro_batches(&self) -> usize {
-        self.config.training.accumulate.max(1)
-    }
-
     /// Which updates plans may have.
     pub fn updates(&self) -> Updates {
         Updates::of(&self.config.training, ExecutorKind::Recorded, true)

@@ -6,7 +6,7 @@
 //!
 //! | operation | temporary bytes | source |
 //! |---|---|---|
-//! | products of matrices | `O`: the output is copied once, to be aligned | `tensor.rs`, `FlexTensor::empty` |
+//! | products of matrices, zeros, sums over a dimension | `O`: the output is copied once, to be aligned | `tensor.rs`, `FlexTensor::empty` |
 //! | convolution | `I + W`, laid out with channels last, and a tile for each thread | `ops/conv.rs`, `conv3d_impl` |
 //! | gradient of its input | the columns of one sample for each thread | `ops/conv_transpose.rs` |
 //! | gradient of its weight | the convolution of exchanged images: `2I + 2G` and tiles | `modules/conv.rs` of burn-backend |
@@ -14,7 +14,8 @@
 //! | max pooling | positions of 8 bytes | `ops/pool.rs` |
 //! | the rest | none, and one input's storage is taken over where it is freed | `ops/binary.rs`, `ops/unary.rs` |
 //!
-//! Operations that need their inputs contiguous copy those that are not. A GPU's kernels need no copies.
+//! Convolutions need their inputs contiguous, and copy those that are not. A GPU's kernels need no copies. Beside what a
+//! profile measures, peaks of the shipped configs' plain steps come to -0.6% to +0.6%.
 
 use super::{
     operation::{exchanges_dimensions, flops},
@@ -25,6 +26,8 @@ use super::{
 /// Positions that a convolution lays out at once, and bytes of columns that a transposed one does.
 const TILE: u64 = 512;
 const COLUMNS_BYTES: u64 = 8 << 20;
+/// Numbers from which samples are shared out to threads.
+const PARALLEL_NUMBERS: u64 = 256 << 10;
 /// At most so many channels in and out run without copies.
 const FEW_CHANNELS: (u64, u64) = (4, 16);
 /// Bytes of a position that a max pooling finds.
@@ -66,12 +69,12 @@ impl Kernels {
             let name = one.kind.name.as_str();
             let lies_as_made = one.inputs().next().is_none_or(|input| contiguous[input]);
             let view = match name {
-                "SwapDims" | "Permute" | "Expand" => true,
+                "SwapDims" | "Permute" | "Expand" | "Slice" => true,
                 "Reshape" => lies_as_made,
                 _ => false,
             };
             let as_made = match name {
-                "SwapDims" | "Permute" | "Expand" => false,
+                "SwapDims" | "Permute" | "Expand" | "Slice" => false,
                 _ => !exchanges_dimensions(name),
             };
             for output in one.outputs() {
@@ -159,9 +162,11 @@ impl Sizes<'_> {
                 && self.bytes(input) == self.bytes(output)
                 && self.contiguous[input]
         };
-        let mut inputs = self.one.inputs().enumerate();
-        let found =
-            inputs.find(|&(_, input)| freed(input) && self.one.can_free(input) && same(input));
+        let inputs = || self.one.inputs().enumerate();
+        let fits = |&(_, input): &(usize, usize)| self.one.can_free(input) && same(input);
+        // Operations that are alike share one answer: another may free what this one leaves.
+        let freed_here = inputs().find(|one| fits(one) && freed(one.1));
+        let found = freed_here.or_else(|| inputs().find(fits));
         found.map(|(place, _)| place).filter(|_| by_number(name))
     }
 
@@ -178,7 +183,16 @@ impl Sizes<'_> {
         };
         let numbers = self.bytes(output);
         match (name, inputs.as_slice()) {
-            ("Matmul" | "Linear" | "LinearXBackward" | "LinearWeightBackward", _) => numbers,
+            (
+                "Matmul"
+                | "Linear"
+                | "LinearXBackward"
+                | "LinearWeightBackward"
+                | "Zeros"
+                | "SumDim"
+                | "EmbeddingBackward",
+                _,
+            ) => numbers,
             ("Conv2d", &[x, weight, ..]) => {
                 self.copies() + self.convolution(x, weight, output, false)
             }
@@ -220,7 +234,9 @@ impl Sizes<'_> {
         let positions = out[2] * out[3];
         let tiles = samples * positions.div_ceil(TILE);
         let window = channels * rows * columns;
-        let tile = (window + outputs) * positions.min(TILE) * number;
+        // The windows are copied once more where they are multiplied.
+        let copies = if exchanged { 1 } else { 2 };
+        let tile = (copies * window + outputs) * positions.min(TILE) * number;
         self.bytes(x) + self.bytes(weight) + self.threads.min(tiles) * tile
     }
 
@@ -232,7 +248,11 @@ impl Sizes<'_> {
         let number = self.bytes(x) / self.dims(x).iter().product::<u64>().max(1);
         let position = channels * rows * columns * number;
         let positions = (COLUMNS_BYTES / position.max(1)).clamp(1, height * width);
-        let at_once = self.threads.min(samples);
+        let numbers = self.recording.tensors.shape(x).num_elements() as u64;
+        let at_once = match numbers < PARALLEL_NUMBERS {
+            true => 1,
+            false => self.threads.min(samples),
+        };
         at_once * position * positions
     }
 }
@@ -264,6 +284,7 @@ fn by_number(name: &str) -> bool {
         "PowfScalar",
         "MaskFill",
         "MaskWhere",
+        "Scatter",
         "Clamp",
         "Powi",
         "Powf",

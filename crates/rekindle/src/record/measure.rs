@@ -247,9 +247,6 @@ impl Costs {
                 *cost = group.cost(&operation.kind.name, values(recording, operation));
             }
         }
-        if std::env::var_os("SPIKE").is_some() {
-            costs.spike(recording);
-        }
         let runs = LEAST_PASSES * program.program().len();
         let in_one_go = probe.pass(recording, program, &costs, &start)?;
         progress(runs, runs);
@@ -259,73 +256,6 @@ impl Costs {
         });
         costs.slow(slowdown(in_one_go, one_by_one.sum()));
         Ok(costs)
-    }
-
-    fn spike(&self, recording: &Recording) {
-        let shapes = Self::of_kernels(
-            recording,
-            super::kernels::Kernels::Host {
-                threads: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
-                slab_bytes: 1 << 20,
-            },
-        );
-        let mut seen = std::collections::HashSet::new();
-        for number in 0..recording.operations.len() {
-            if !seen.insert(self.group[number]) {
-                continue;
-            }
-            let one = recording.operations.get(number);
-            let (a, b) = (shapes.of(number), self.of(number));
-            let dims = |t: usize| format!("{:?}", recording.tensors.shape(t).as_slice());
-            let inputs: Vec<String> = one.inputs().map(dims).collect();
-            let outputs: Vec<String> = one.outputs().map(dims).collect();
-            let n = values(recording, one);
-            let off = |a: u64, b: u64| (a as i64 - b as i64) / 1024;
-            let wrong = a.temp_bytes.abs_diff(b.temp_bytes) > 4096
-                || a.output_bytes.abs_diff(b.output_bytes) > 4096
-                || a.view != b.view
-                || a.in_place != b.in_place;
-            eprintln!(
-                "{} {} {inputs:?} -> {outputs:?}: {n} out {:+} temp shapes {} measured {} KiB; view {} {} in_place {:?} {:?}",
-                if wrong { "XX" } else { "ok" },
-                one.kind.name,
-                off(a.output_bytes, b.output_bytes),
-                a.temp_bytes / 1024,
-                b.temp_bytes / 1024,
-                a.view,
-                b.view,
-                a.in_place,
-                b.in_place
-            );
-        }
-        let fixed = Bytes(
-            recording
-                .given()
-                .map(|t| recording.tensors.value_bytes(t))
-                .sum(),
-        );
-        let old = Self::of_groups(recording, Alike::new(recording));
-        let peak = |costs: &Self| {
-            let graph = costs.graph(recording, fixed);
-            let program = rekindle_plan::graph::Program::recorded(&graph).expect("program");
-            let s = rekindle_plan::graph::simulate(&graph, &program);
-            (
-                s.peak.0,
-                recording
-                    .operations
-                    .get(s.peak_step.min(recording.operations.len() - 1))
-                    .kind
-                    .name
-                    .clone(),
-            )
-        };
-        let (m, s, o) = (peak(self), peak(&shapes), peak(&old));
-        eprintln!(
-            "SPIKE measured {m:?} shapes {s:?} {:+.2}% old {o:?} {:+.2}% scratch {}",
-            100.0 * (s.0 as f64 / m.0 as f64 - 1.0),
-            100.0 * (o.0 as f64 / m.0 as f64 - 1.0),
-            self.scratch_bytes
-        );
     }
 
     /// All times, so many times as long.
