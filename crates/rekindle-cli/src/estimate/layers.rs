@@ -1,11 +1,13 @@
 //! The tree of layers: repeats folded, residuals opened.
 
 use comfy_table::Table;
-use rekindle::Dtype;
 use rekindle_plan::Bytes;
-use rekindle_train::model::{
-    shape::LayerShape,
-    spec::{ElementKind, LayerSpec},
+use rekindle_train::{
+    model::{
+        shape::LayerShape,
+        spec::{ElementKind, LayerSpec, SampleShape},
+    },
+    settings::TrainSettings,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -39,42 +41,39 @@ pub struct Layer {
     pub layers: Vec<Layer>,
 }
 
-/// Every layer of a config's model.
-pub fn layers(config: &Config) -> Vec<Layer> {
-    let batch = config.training.micro_batch() as u64;
-    list(
-        &config.model.layers,
-        &config.shape.layers,
-        batch,
-        config.training.dtype,
-    )
+/// Bytes of samples of a shape that run at once.
+pub fn bytes(sample: &SampleShape, settings: &TrainSettings) -> Bytes {
+    let width = match sample.kind {
+        ElementKind::Float => settings.dtype.bytes(),
+        ElementKind::Token => TOKEN_BYTES,
+    };
+    let numbers = sample
+        .elements()
+        .saturating_mul(settings.micro_batch() as u64);
+    Bytes(numbers.saturating_mul(width))
 }
 
-fn list(specs: &[LayerSpec], shapes: &[LayerShape], batch: u64, dtype: Dtype) -> Vec<Layer> {
+/// Every layer of a config's model.
+pub fn layers(config: &Config) -> Vec<Layer> {
+    list(&config.model.layers, &config.shape.layers, &config.training)
+}
+
+fn list(specs: &[LayerSpec], shapes: &[LayerShape], settings: &TrainSettings) -> Vec<Layer> {
     let layer = |(spec, shape): (&LayerSpec, &LayerShape)| {
         let layers = match spec {
-            LayerSpec::Residual { layers } => list(layers, &shape.inner, batch, dtype),
+            LayerSpec::Residual { layers } => list(layers, &shape.inner, settings),
             _ => Vec::new(),
         };
-        let output_width = match shape.output.kind {
-            ElementKind::Float => dtype.bytes(),
-            ElementKind::Token => TOKEN_BYTES,
-        };
+        let inside: u64 = layers.iter().map(|one| one.frozen_count).sum();
+        let samples = settings.micro_batch() as u64;
         Layer {
             name: describe(spec),
             input_shape: shape.input.dims.clone(),
             output_shape: shape.output.dims.clone(),
             param_count: shape.param_count,
-            frozen_count: shape.statistics(spec)
-                + layers.iter().map(|one| one.frozen_count).sum::<u64>(),
-            multiply_adds: shape.multiply_adds(spec).saturating_mul(batch),
-            output_bytes: Bytes(
-                shape
-                    .output
-                    .elements()
-                    .saturating_mul(batch)
-                    .saturating_mul(output_width),
-            ),
+            frozen_count: shape.statistics(spec) + inside,
+            multiply_adds: shape.multiply_adds(spec).saturating_mul(samples),
+            output_bytes: bytes(&shape.output, settings),
             layers,
         }
     };

@@ -194,7 +194,7 @@ impl Estimate {
             dtype: config.training.dtype,
             micro_batch: config.training.micro_batch(),
             input_shape: config.model.input.dims.clone(),
-            input_bytes: known.step.chain.input_bytes,
+            input_bytes: layers::bytes(&config.model.input, &config.training),
             stages: stages.len(),
             param_count: known.estimate.trainable,
             frozen_count: known.estimate.frozen,

@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn counts_of_long_chains_are_spread() {
-        let spread = super::spread(10_000);
+        let spread = spread(10_000);
         assert_eq!((spread.first(), spread.last()), (Some(&1), Some(&10_000)));
         assert!(spread.len() <= SEGMENT_COUNTS && spread.is_sorted());
     }
