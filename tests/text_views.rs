@@ -107,7 +107,7 @@ fn an_estimate() {
     assert_fits_80_columns(&text);
     // The layers are the same everywhere.
     let peaks = text.find(" peak at batch").expect("a table of peaks");
-    let recorded = text.find("Within ").expect("budgets");
+    let recorded = text.find("The smallest workable").expect("budgets");
     let needs = text.find("needs ").expect("the advice");
     assert!(peaks < recorded && recorded < needs, "{text}");
     let same = [" peak", " parameters", " optimizer", " data"];
