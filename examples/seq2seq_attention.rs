@@ -240,7 +240,7 @@ fn estimate(name: &str, sizes: Sizes, loss: Loss) -> Result<(), Box<dyn Error>> 
         "{name}: {} operations, plain {}, smallest budget {}",
         estimate.operations,
         (estimate.plain_peak + state).decimal(),
-        (estimate.smallest_peak + state).decimal()
+        (estimate.smallest_peak()? + state).decimal()
     );
     Ok(())
 }

@@ -623,9 +623,7 @@ fn an_estimate_says_what_each_of_several_ranks_takes() {
     );
     let smallest = |update: &str| {
         let found = estimated(&["--batch", "251", "--update", update]);
-        found["recorded"]["smallest_peak_bytes"]
-            .as_u64()
-            .expect("bytes")
+        found["budgets"]["smallest_bytes"].as_u64().expect("bytes")
     };
     let least = smallest("after").min(smallest("in-backward"));
     for (budget, chosen) in [

@@ -262,9 +262,12 @@ fn a_budget_that_the_plain_run_fits_is_remarked_on() {
 fn a_dtype_halves_the_bytes_and_a_plan_for_another_is_refused() {
     let estimate = |dtype: &str| json(&["estimate", MLP, "--dtype", dtype, "--json"]);
     let (f32, bf16) = (estimate("f32"), estimate("bf16"));
-    for part in ["param_bytes", "input_bytes", "saved_bytes"] {
+    for part in ["param_bytes", "input_bytes"] {
         assert_eq!(bytes(&f32, part), 2 * bytes(&bf16, part), "{part}");
     }
+    // What the loss keeps is `f32` either way.
+    let saved = [&f32, &bf16].map(|one| bytes(one, "saved_bytes"));
+    assert!(saved[1] * 10 < saved[0] * 6, "{saved:?}");
 
     let folder = tempfile::tempdir().expect("a folder");
     let plan = folder.path().join("plan.json");
@@ -362,13 +365,11 @@ fn a_loss_in_chunks_holds_no_logits() {
             update,
         ];
         let estimate = json(&[&arguments[..], &["--device", "cpu", "--json"]].concat());
-        let recorded = bytes(&estimate["recorded"], "plain_peak_bytes");
-        (bytes(&estimate["plain"]["peak"], "total_bytes"), recorded)
+        bytes(&estimate["plain"]["peak"], "total_bytes")
     };
     for update in ["after", "in-backward"] {
         let (whole, chunked) = (counted("whole", update), counted("auto", update));
-        assert!(chunked.0 + logits < whole.0, "{chunked:?}, {whole:?}");
-        assert!(chunked.1 + logits < whole.1, "{chunked:?}, {whole:?}");
+        assert!(chunked + logits < whole, "{chunked}, {whole}");
     }
     // No plan makes room for logits in a budget that has none for them.
     let budget = format!("{}B", chunked + logits / 4);

@@ -105,9 +105,9 @@ fn an_estimate() {
     let arguments = ["estimate", "configs/deep-linear.toml", "--device", "cpu"];
     let text = text(folder.path(), &arguments);
     assert_fits_80_columns(&text);
-    // The layers, and the step that is recorded by shapes, are the same everywhere.
+    // The layers are the same everywhere.
     let peaks = text.find(" peak at batch").expect("a table of peaks");
-    let recorded = text.find("Recorded, as").expect("the recorded step");
+    let recorded = text.find("The smallest workable").expect("budgets");
     let needs = text.find("needs ").expect("the advice");
     assert!(peaks < recorded && recorded < needs, "{text}");
     let same = [" peak", " parameters", " optimizer", " data"];
@@ -115,8 +115,8 @@ fn an_estimate() {
         !same.iter().any(|start| line.starts_with(start))
     });
     let advice = nines(&text[needs..]);
-    let (layers, recorded) = (&text[..peaks], &text[recorded..needs]);
-    let text = format!("{layers}{table}\n{recorded}{advice}");
+    let (layers, budgets) = (&text[..peaks], nines(&text[recorded..needs]));
+    let text = format!("{layers}{table}\n{budgets}{advice}");
     insta::assert_snapshot!(text);
 }
 

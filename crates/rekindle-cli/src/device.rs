@@ -4,7 +4,6 @@ use std::{fmt, str::FromStr};
 
 use rekindle_train::{
     device::{DeviceId, DeviceInfo, Obstacle, probe, probe_kind},
-    model::kernels::Kernels,
     ranks::Local,
 };
 
@@ -127,14 +126,6 @@ fn numbered(kind: DeviceId, count: usize, local: Local) -> Result<DeviceChoice, 
             several(count, "device"),
             kind.feature()
         ))),
-    }
-}
-
-/// Who computes on a device.
-pub fn kernels(device: DeviceId) -> Kernels {
-    match device {
-        DeviceId::Cpu => Kernels::host(),
-        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Kernels::Device,
     }
 }
 

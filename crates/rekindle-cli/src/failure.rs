@@ -11,7 +11,6 @@ use rekindle_train::{
     RunDirError, TrainError, WeightsError,
     data::{DataError, error::Blame},
     device::{DeviceError, device_fault, innermost_cause, refused_kernel, seal_kernels},
-    model::largest::TensorRole,
     session::RunError,
     shortage::speaks_of_memory,
 };
@@ -282,10 +281,10 @@ impl From<RunError> for Failure {
                     advised(Bytes(free.0 / 10 * 9))
                 ),
             ),
-            RunError::TensorTooLarge { ref tensor, .. } => {
-                let help = match tensor.role {
-                    TensorRole::Weight { .. } => SMALLER_LAYER,
-                    TensorRole::Input | TensorRole::Output { .. } => SMALLER_PARTS,
+            RunError::TensorTooLarge { is_weight, .. } => {
+                let help = match is_weight {
+                    true => SMALLER_LAYER,
+                    false => SMALLER_PARTS,
                 };
                 Self::with_help(exit::NO_PLAN, error, help)
             }

@@ -1,66 +1,162 @@
 //! The recorded step of a described training, from shapes alone.
 
 use burn::tensor::{DType, Device, Int, Tensor};
+use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
-    chunks::check_loss_chunks, engine::loss_of_part, loss::TargetTensor, loss_scale::LossScale,
-    session::RunError, settings::TrainSettings, update::check_update,
+    chunks::check_loss_chunks,
+    engine::loss_of_part,
+    loss::TargetTensor,
+    loss_scale::LossScale,
+    session::{MeasuredStep, RunError},
+    settings::{OptimizerSettings, TrainSettings},
+    update::check_update,
 };
 use crate::{
     data::TargetKind,
+    device::DeviceId,
     model::{
         build::{BuildError, build_shapes},
         spec::{ElementKind, ModelSpec, SampleShape},
         stage::Stage,
-        stages::StagePlan,
+        stages::ModelStages,
         value::Value,
     },
 };
 use rekindle::{
-    record::{self, Estimate},
+    dtype::Dtype,
+    record::{self, Assumed, Estimate, Kernels},
     sequential::Sequential,
 };
 
-/// What the step that [`run`](super::session::run) records needs, for a model and a batch of any size: nothing is
-/// allocated, nothing runs. `ranks` share the training, of whom one has such a batch.
-///
-/// # Errors
-///
-/// If the model's shapes do not fit, or the step cannot be recorded.
-pub fn estimate(
-    model: &ModelSpec,
-    settings: &TrainSettings,
-    target: TargetKind,
-    ranks: usize,
-) -> Result<Estimate, RunError> {
-    check_update(settings)?;
-    check_loss_chunks(settings, model)?;
-    let shape = model.infer()?;
-    let plan = StagePlan::new(model, &shape);
-    let batch = settings.micro_batch();
-    let mut failed: Option<BuildError> = None;
-    let make = |device: &Device| {
-        let stages = build_shapes(model, &plan, settings.dtype, device);
-        let mut stages = stages.unwrap_or_else(|error| {
-            failed = Some(error);
-            Vec::new()
-        });
-        settings.defer_projection(&mut stages);
-        if settings.sync_batch_norm && ranks > 1 {
-            stages.iter_mut().for_each(Stage::synchronise);
+/// Bytes that the machine of nominal times reads or writes in a second.
+const NOMINAL_BYTES: f64 = 10e9;
+
+/// Whose kernels compute on a device: on the processor a thread for each core, with slabs as large as its second-level
+/// cache.
+#[must_use]
+pub fn kernels(device: DeviceId) -> Kernels {
+    match device {
+        #[cfg(feature = "flex")]
+        DeviceId::Cpu => Kernels::Host {
+            threads: rayon::current_num_threads() as u64,
+            slab_bytes: gemm_common::cache::CACHE_INFO[1].cache_bytes as u64,
+        },
+        _ => Kernels::Device,
+    }
+}
+
+/// A training step that is estimated.
+#[derive(Debug, Clone, Copy)]
+pub struct Estimated<'a> {
+    /// The model.
+    pub model: &'a ModelSpec,
+    /// Batch, optimizer, loss.
+    pub settings: &'a TrainSettings,
+    /// What a sample is compared with.
+    pub target: TargetKind,
+    /// Ranks that share the training, of whom one has such a batch.
+    pub ranks: usize,
+    /// Whose kernels compute.
+    pub kernels: Kernels,
+    /// What is held besides the training.
+    pub held: Bytes,
+}
+
+impl Estimated<'_> {
+    /// What the step that [`run`](super::session::run) records needs, for a model and a batch of any size: nothing is
+    /// allocated, nothing runs.
+    ///
+    /// # Errors
+    ///
+    /// If the model's shapes do not fit, or the step cannot be recorded.
+    pub fn estimate(&self) -> Result<Estimate, RunError> {
+        let Self {
+            model,
+            settings,
+            target,
+            ranks,
+            kernels,
+            held,
+        } = *self;
+        check_update(settings)?;
+        check_loss_chunks(settings, model)?;
+        let shape = model.infer()?;
+        let plan = ModelStages::new(model, &shape);
+        let batch = settings.micro_batch();
+        let mut failed: Option<BuildError> = None;
+        let make = |device: &Device| {
+            let stages = build_shapes(model, &plan, settings.dtype, device);
+            let mut stages = stages.unwrap_or_else(|error| {
+                failed = Some(error);
+                Vec::new()
+            });
+            settings.defer_projection(&mut stages);
+            if settings.sync_batch_norm && ranks > 1 {
+                stages.iter_mut().for_each(Stage::synchronise);
+            }
+            let input = input(&model.input, batch, settings, device);
+            let targets = targets(target, batch, &model.input, device);
+            let scaled = settings.loss_scale() != LossScale::None;
+            let scale = scaled.then(|| Tensor::empty([1], device));
+            (Sequential::new(stages), (input, targets, scale))
+        };
+        let assumed = Assumed {
+            update: settings.update.fixed().unwrap_or_default(),
+            kernels,
+            optimizer: &|numbers| update_cost(settings, numbers),
+            held: held + settings.accumulated_bytes(shape.param_count()),
+        };
+        let loss = loss_of_part(settings.accumulate);
+        let estimate = record::estimate_with(assumed, make, loss);
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(estimate?),
         }
-        let input = input(&model.input, batch, settings, device);
-        let targets = targets(target, batch, &model.input, device);
-        let scaled = settings.loss_scale() != LossScale::None;
-        let scale = scaled.then(|| Tensor::empty([1], device));
-        (Sequential::new(stages), (input, targets, scale))
+    }
+
+    /// The same, to be planned.
+    ///
+    /// # Errors
+    ///
+    /// As [`estimate`](Self::estimate).
+    pub fn step(&self) -> Result<MeasuredStep, RunError> {
+        self.step_of(&self.estimate()?)
+    }
+
+    /// The step of its estimate, to be planned.
+    ///
+    /// # Errors
+    ///
+    /// If the model's shapes do not fit.
+    pub fn step_of(&self, estimate: &Estimate) -> Result<MeasuredStep, RunError> {
+        let names = ModelStages::new(self.model, &self.model.infer()?);
+        let names: Vec<String> = names.stages.into_iter().map(|stage| stage.name).collect();
+        Ok(MeasuredStep::estimated(estimate, &names, self.settings))
+    }
+}
+
+/// What the update of a parameter of so many numbers takes: parameters are updated one after the other.
+fn update_cost(settings: &TrainSettings, numbers: u64) -> OptimizerCost {
+    let optimizer = &settings.optimizer;
+    let decays = match optimizer {
+        OptimizerSettings::Sgd { weight_decay, .. }
+        | OptimizerSettings::Adam { weight_decay, .. }
+        | OptimizerSettings::AdamW { weight_decay, .. } => *weight_decay > 0.0,
     };
-    let loss = loss_of_part(settings.accumulate);
-    let estimate =
-        record::estimate_updating(settings.update.fixed().unwrap_or_default(), make, loss);
-    match failed {
-        Some(error) => Err(error.into()),
-        None => Ok(estimate?),
+    let works_on_copy = optimizer.moments() > 0 || decays || settings.clip.is_some();
+    let copies = match (settings.dtype, settings.keeps_master_weights()) {
+        (Dtype::F32, _) => u64::from(works_on_copy),
+        // The gradient in `f32`, and without master weights the parameter.
+        (_, true) => 1,
+        (_, false) => 2,
+    };
+    let bytes = numbers.saturating_mul(Dtype::F32.bytes());
+    let passes = 3 + 2 * optimizer.moments();
+    OptimizerCost {
+        step_s: Seconds((passes * bytes) as f64 / NOMINAL_BYTES),
+        temp_bytes: Bytes(copies * bytes),
+        state_bytes: settings.state_bytes(numbers),
     }
 }
 

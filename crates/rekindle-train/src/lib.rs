@@ -7,7 +7,7 @@
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
 //! | [`device`] | where a run can be, and what it can have there |
-//! | [`counted`] | the chain that shapes foretell |
+//! | [`Estimated`] | what a step needs, from shapes alone |
 //! | [`settings`] | what a run is told: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
 //! | [`optimizer_state`] | whether ranks share out the optimizer's state |
@@ -28,7 +28,6 @@
 #![deny(missing_docs)]
 
 pub mod chunks;
-pub mod counted;
 pub mod data;
 pub mod device;
 mod engine;
@@ -65,7 +64,7 @@ pub mod update;
 pub mod verify;
 mod weights;
 
-pub use estimate::estimate;
+pub use estimate::{Estimated, kernels};
 pub use nonfinite::NonFinite;
 pub use run_dir_error::RunDirError;
 #[cfg(fuzzing)]

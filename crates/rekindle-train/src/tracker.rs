@@ -18,12 +18,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    cost::ElementBytes,
     shape::{LayerShape, ModelShape},
     spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
-    stages::StagePlan,
+    stages::ModelStages,
 };
-use rekindle::meter::{Census, Change, Meter};
+use rekindle::{
+    dtype::Dtype,
+    meter::{Census, Change, Meter},
+};
 
 /// Format tag of a file of [`TrackedMoment`]s, one a line.
 pub const TRACK_FORMAT: &str = "rekindle-track/1";
@@ -98,15 +100,14 @@ impl Tracker {
         meter: Arc<dyn Meter>,
         (model, shape): (&ModelSpec, &ModelShape),
         modules: &[M],
-        batch: usize,
-        elements: ElementBytes,
+        (batch, dtype): (usize, Dtype),
     ) -> Self {
-        let plan = StagePlan::new(model, shape);
+        let plan = ModelStages::new(model, shape);
         let stages = plan.stages.iter().zip(modules).map(|(stage, module)| {
             let mut known = Tensors {
                 stage: &stage.name,
                 batch,
-                elements,
+                dtype,
                 known: Vec::new(),
             };
             known.add(format!("the output of {}", stage.name), &stage.output);
@@ -220,19 +221,22 @@ impl Tracker {
     }
 }
 
+/// Bytes of a token id, and of a position that a max pooling keeps.
+const TOKEN_BYTES: u64 = 4;
+
 /// The tensors of one stage.
 struct Tensors<'a> {
     stage: &'a str,
     batch: usize,
-    elements: ElementBytes,
+    dtype: Dtype,
     known: Vec<Known>,
 }
 
 impl Tensors<'_> {
     fn add(&mut self, what: String, sample: &SampleShape) {
         let width = match sample.kind {
-            ElementKind::Float => self.elements.float,
-            ElementKind::Token => self.elements.token,
+            ElementKind::Float => self.dtype.bytes(),
+            ElementKind::Token => TOKEN_BYTES,
         };
         self.add_of_width(what, sample, width);
     }
@@ -254,7 +258,7 @@ impl Tensors<'_> {
         self.add(format!("the output of {inside}"), &shape.output);
         if let LayerSpec::MaxPool2d(_) = spec {
             let what = format!("the positions of {inside}");
-            self.add_of_width(what, &shape.output, self.elements.index);
+            self.add_of_width(what, &shape.output, TOKEN_BYTES);
         }
         if let LayerSpec::Residual { layers } = spec {
             for (spec, shape) in layers.iter().zip(&shape.inner) {
@@ -268,7 +272,7 @@ impl ModuleVisitor for Tensors<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let shape = param.val().dims().to_vec();
         self.known.push(Known {
-            bytes: shape.iter().product::<usize>() as u64 * self.elements.float,
+            bytes: shape.iter().product::<usize>() as u64 * self.dtype.bytes(),
             shape,
             what: format!("a parameter of {}", self.stage),
         });

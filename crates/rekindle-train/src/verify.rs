@@ -20,7 +20,7 @@ use super::{
 use crate::{
     data::Shuffled,
     device::{DeviceId, OpenDevice, open},
-    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::StagePlan, tie::tie},
+    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::ModelStages, tie::tie},
 };
 use rekindle::{
     record::{Optimizer as _, Update},
@@ -61,7 +61,7 @@ pub struct Comparison {
 /// and that number.
 #[must_use]
 pub fn usual_segments(model: &ModelSpec, shape: &ModelShape) -> Vec<usize> {
-    let stages = StagePlan::new(model, shape).stages.len();
+    let stages = ModelStages::new(model, shape).stages.len();
     let powers = (0..).map(|power| 1 << power);
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }

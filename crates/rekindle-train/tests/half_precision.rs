@@ -25,7 +25,7 @@ use rekindle_train::{
         build::build,
         spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
         stage::Stage,
-        stages::StagePlan,
+        stages::ModelStages,
         value::Value,
     },
     record::StepRecord,
@@ -260,7 +260,7 @@ fn step(model: &Sequential<Stage>, dtype: Dtype, balanced: bool) -> Step {
 fn balanced_graphs_compute_what_the_default_ones_do_bit_for_bit() {
     let _alone = alone();
     let spec = images();
-    let plan = StagePlan::new(&spec, &spec.infer().unwrap());
+    let plan = ModelStages::new(&spec, &spec.infer().unwrap());
     let device = Device::flex().autodiff();
     for dtype in HALVES {
         device.seed(3);

@@ -93,6 +93,7 @@
 //! | `step_plan.rs` | a plan in numbers |
 //! | `kept.rs` | [`run_recorded`]: records itself at its first run |
 //! | `estimate.rs` | [`estimate`]: the same without a device |
+//! | `kernels.rs` | what kernels take besides tensors, by operation |
 
 mod agreement;
 mod bridge;
@@ -106,6 +107,7 @@ mod finite;
 mod given;
 mod host;
 mod kept;
+mod kernels;
 mod layout;
 mod leaf;
 mod lent;
@@ -137,10 +139,11 @@ mod wanted;
 pub use bridge::StepResult;
 pub(crate) use bridge::marking;
 pub use error::RecordError;
-pub use estimate::{Estimate, LayerEstimate, estimate, estimate_updating};
+pub use estimate::{Assumed, Estimate, LayerEstimate, estimate, estimate_with};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
+pub use kernels::Kernels;
 pub use leaf::Leaf;
 pub use optimizer::Optimizer;
 pub(crate) use output::Put;

@@ -1,9 +1,9 @@
-//! `rekindle estimate`: what a model is made of, where its memory goes and whether it fits, counted and not run.
+//! `rekindle estimate`: what a model is made of, where its memory goes and whether it fits, from shapes.
 
-use rekindle::profile::Measured;
-use rekindle_plan::{Plan, PlanError, PlanRequest, Seconds, Source};
+use rekindle_plan::{PlanError, PlanRequest};
 use rekindle_train::{
     device::DeviceInfo,
+    kernels,
     session::Order,
     update::{UpdateChoice, Updates},
 };
@@ -12,9 +12,8 @@ use super::train;
 use crate::{
     args::EstimateArgs,
     config::{self, Config, Overrides, RunKeys},
-    device::kernels,
     estimate::{
-        Estimate, Limit, RecordedStep, Wanted,
+        Estimate, Limit, Wanted,
         ranks::{Asked, RanksEstimate},
     },
     exit,
@@ -24,7 +23,7 @@ use crate::{
     terminal,
 };
 
-/// Counts. That no plan fits the budget is told after the report.
+/// Estimates. That no plan fits the budget is told after the report.
 pub fn run(args: &EstimateArgs) -> Outcome {
     let mut config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.device, &config)?.resolve()?;
@@ -48,18 +47,13 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         flops: args.flops,
     };
     let ranks = RanksEstimate::all(&asked, &config, kernels, limit.as_ref())?;
-    let made = made_before(&config)?;
-    let find = |measured: &Measured| match (&made, &request) {
-        (Some(plan), _) => Ok(measured.costed(plan.clone())?),
-        (None, Some(request)) => measured.plan(request),
-        (None, None) => measured.plain(),
-    };
-    let wanted = match (&made, &request) {
+    let wanted = match (made_before(&config)?, request) {
+        (Some(made), _) => made,
+        (None, Some(request)) => Wanted::Plan(request),
         (None, None) => Wanted::Plain,
-        _ => Wanted::Plan(&find),
     };
     let updates = Updates::of(&config.training, budget.is_some());
-    let either = made.is_none() && !matches!(updates, Updates::One(_));
+    let either = !matches!(wanted, Wanted::Made(..)) && !matches!(updates, Updates::One(_));
     let mut found = Estimate::new(&config, kernels, &wanted, limit.clone())?;
     // By shapes neither update is faster: a training updates in the backward pass to fit.
     if either && matches!(found.1, Some(PlanError::Infeasible { .. })) {
@@ -67,7 +61,6 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         found = Estimate::new(&config, kernels, &wanted, limit)?;
     }
     let (estimate, impossible) = found;
-    let estimate = estimate.with_recorded(RecordedStep::new(&config, budget)?);
     let estimate = estimate.with_ranks(ranks);
     if args.answer.json {
         output::json(&estimate)?;
@@ -93,12 +86,12 @@ fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<PlanRequest>, Fa
 }
 
 /// The plan that the config names, if no other schedule is typed.
-fn made_before(config: &Config) -> Result<Option<Plan>, Failure> {
+fn made_before(config: &Config) -> Result<Option<Wanted>, Failure> {
     let Some(path) = &config.run.plan else {
         return Ok(None);
     };
     let (file, order) = PlanFile::read(path)?;
-    let stages = rekindle_train::model::stages::StagePlan::new(&config.model, &config.shape)
+    let stages = rekindle_train::model::stages::ModelStages::new(&config.model, &config.shape)
         .stages
         .len();
     let Order::Schedule(schedule) = order else {
@@ -117,11 +110,5 @@ fn made_before(config: &Config) -> Result<Option<Plan>, Failure> {
             "make one for this config: `rekindle plan CONFIG --budget SIZE -o plan.json`",
         ));
     }
-    Ok(Some(Plan {
-        planner: file.planner.parse().map_err(Failure::usage)?,
-        schedule,
-        peak: file.predicted_peak_bytes,
-        step: Seconds(0.0),
-        source: Source::Fastest,
-    }))
+    Ok(Some(Wanted::Made(schedule, file.planner)))
 }

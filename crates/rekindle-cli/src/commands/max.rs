@@ -1,12 +1,12 @@
 //! `rekindle max`: the largest batch, depth or width that fits, by planning.
 //!
-//! Sizes are found on chains that are counted from shapes, which runs nothing. Where the answer is small enough to be
+//! Sizes are found on steps that are recorded by their shapes, which runs nothing. Where the answer is small enough to be
 //! measured in passing, sizes about it are profiled in processes of their own, each once, and their plans decide.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 use rekindle::{record::Update, size::Size};
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     record::RunRecord,
@@ -242,15 +242,12 @@ impl Search<'_> {
         (factor, precision): (f64, f64),
         updates: Updates,
     ) -> Result<Option<Found>, Failure> {
-        let (unit, parts) = (self.subject.unit(), self.subject.micro_batches());
+        let unit = self.subject.unit();
         let mut found = None;
         let limit = self.subject.varied.limit / unit;
         largest(limit, first / unit, factor, precision, |units| {
-            let step = |update| {
-                let measured = self.subject.counted(units * unit, update)?;
-                Ok(Rc::new(MeasuredStep::counted(measured, parts)))
-            };
-            let plan = way.fits(updates, step, self.budget, self.slowdown)?;
+            let step = |update| Ok(Rc::new(self.subject.counted(units * unit, update)?));
+            let plan = way.fits(updates, step, self.budget, (self.slowdown, true))?;
             let fits = plan.is_some();
             found = plan.map(|plan| (units * unit, plan)).or(found.take());
             Ok::<_, Failure>(fits)
@@ -282,11 +279,11 @@ impl Search<'_> {
         let Some(answer) = record.largest.iter().max_by_key(|largest| largest.size) else {
             return Ok(None);
         };
-        let plain = self
-            .subject
-            .counted(answer.size, answer.update)?
-            .plain()
-            .map_err(Failure::from)?;
+        let plain = self.subject.counted(answer.size, answer.update)?;
+        let plain = plain.plan(&PlanRequest {
+            planner: PlannerKind::None,
+            ..PlanRequest::default()
+        })?;
         if plain.peak > MEASURED_BYTES {
             return Ok(Some(format!(
                 "its plain step takes {}, more than {MEASURED_BYTES}; `--confirm` runs it within the budget",
@@ -314,7 +311,7 @@ impl Search<'_> {
             let mut found = None;
             largest(limit, size / unit, MEASURED.0, MEASURED.1, |units| {
                 let step = |update| measurer.profiled(units * unit, update);
-                let plan = way.fits(self.updates(*way), step, room, self.slowdown)?;
+                let plan = way.fits(self.updates(*way), step, room, (self.slowdown, false))?;
                 let fits = plan.is_some();
                 found = plan
                     .map(|plan| Largest::new(*way, units * unit, &plan))

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use rekindle_plan::{Bytes, PlanError};
-use rekindle_train::{model::stages::StagePlan, ranks::RanksRefused};
+use rekindle_train::{model::stages::ModelStages, ranks::RanksRefused};
 
 use super::train;
 use crate::{
@@ -148,7 +148,7 @@ fn check_ranks(args: &SweepArgs, config: &Config) -> Outcome {
 }
 
 fn stages(config: &Config) -> usize {
-    StagePlan::new(&config.model, &config.shape).stages.len()
+    ModelStages::new(&config.model, &config.shape).stages.len()
 }
 
 struct Sweep<'a> {

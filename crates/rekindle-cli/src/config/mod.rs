@@ -33,17 +33,16 @@ pub mod vary;
 
 use std::{ops::Range, path::Path};
 
-use rekindle::meter::Count;
+use rekindle::{meter::Count, record::Kernels};
+use rekindle_plan::Bytes;
 use rekindle_train::{
+    Estimated,
     chunks::check_loss_chunks,
-    counted::Counted,
     data::{
         Dataset, Split, TargetKind,
         settings::{DataSettings, Source},
     },
     model::{
-        cost::ElementBytes,
-        kernels::Kernels,
         shape::ModelShape,
         shape_error::ShapeError,
         spec::{ElementKind, ModelSpec, SampleShape},
@@ -185,15 +184,15 @@ impl Config {
         typed.or(self.run.count).unwrap_or_default()
     }
 
-    /// A step of this model with other settings, as it is counted.
-    pub fn counted<'a>(&'a self, settings: &'a TrainSettings, kernels: Kernels) -> Counted<'a> {
-        Counted {
+    /// A step of this model with other settings, to be estimated.
+    pub fn estimated<'a>(&'a self, settings: &'a TrainSettings, kernels: Kernels) -> Estimated<'a> {
+        Estimated {
             model: &self.model,
-            shape: &self.shape,
             settings,
             target: self.data.source.target(),
-            bytes: ElementBytes::flex(settings.dtype),
+            ranks: 1,
             kernels,
+            held: Bytes::ZERO,
         }
     }
 

@@ -1,14 +1,20 @@
 //! Whether a model fits a limit, and what would.
 
-use std::{convert::Infallible, fmt};
+use std::fmt;
 
-use rekindle::profile::{Measured, with_reserve};
-use rekindle_plan::{Bytes, Plan, PlanError, PlanRequest, PlannerKind, Seconds, Source, planner};
-use rekindle_train::{counted::Counted, settings::TrainSettings};
+use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_train::{
+    session::{MeasuredStep, Planned, RunError},
+    settings::TrainSettings,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{failure::Failure, max::search::largest};
+use super::Known;
+use crate::{
+    failure::Failure,
+    max::{schedule_kind::spread, search::largest},
+};
 
 /// The most memory that there is.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -31,9 +37,9 @@ pub struct Advice {
     limit: Limit,
     /// The plain step's peak.
     needs_bytes: Bytes,
-    /// Whether the plain step fits, with 3% of the limit held back.
+    /// Whether the plain step fits, with 1% of the limit held back.
     fits_plain: bool,
-    /// The fewest equal segments that fit; `null` where plain fits, or none do.
+    /// The fewest equal segments that fit, of up to 24 numbers of them; `null` where plain fits, or none do.
     segments: Option<Fit>,
     /// The fastest plan that fits; `null` where plain fits, or none does.
     optimal: Option<Fit>,
@@ -41,7 +47,7 @@ pub struct Advice {
     smallest_budget_bytes: Option<Bytes>,
     /// Bytes of the optimizer's step, which no schedule lowers.
     floor_bytes: Bytes,
-    /// The largest batch that fits; `null` where this one fits, or none does.
+    /// The largest smaller batch that fits, within 2%; `null` where this one fits, or none does.
     fitting_batch: Option<usize>,
 }
 
@@ -57,42 +63,56 @@ struct Fit {
 }
 
 impl Advice {
-    /// Looks for what fits. A share of the limit is held back, as when a plan is made to be run. `known` is what the
+    /// Looks for what fits. A share of the limit is held back, as when a plan is made to be run. `found` is what the
     /// optimal planner finds, where it has been asked already.
     pub fn new(
-        counted: &Counted<'_>,
-        measured: &Measured,
-        plain: &Plan,
+        known: &Known<'_>,
+        plain: &Planned,
         limit: Limit,
-        known: Option<&Result<Plan, PlanError>>,
+        found: Option<&Result<Planned, PlanError>>,
     ) -> Result<Self, Failure> {
+        let step = &known.step;
+        let within = |planner, segments| request(planner, segments, limit.bytes);
         let mut advice = Self {
             needs_bytes: plain.peak,
-            fits_plain: with_reserve(plain.peak) <= limit.bytes,
+            fits_plain: step.try_plan(&within(PlannerKind::None, None))?.is_ok(),
             segments: None,
             optimal: None,
             smallest_budget_bytes: None,
-            floor_bytes: measured.chain.optimizer_peak(),
+            floor_bytes: known.estimate.profile.update_bytes,
             fitting_batch: None,
-            limit,
+            limit: limit.clone(),
         };
         if advice.fits_plain {
             return Ok(advice);
         }
-        let fit = |plan: &Plan| Fit {
-            segments: plan.schedule.segments().map(|segments| segments.len()),
+        let fit = |plan: &Planned| Fit {
+            segments: plan.segments.as_ref().map(Vec::len),
             peak_bytes: plan.peak,
             step_ratio: plan.step.0 / plain.step.0,
         };
-        advice.segments = fewest_segments(measured, advice.limit.bytes)?.map(|plan| fit(&plan));
-        let found = known.cloned();
-        match found.unwrap_or_else(|| optimal(measured, advice.limit.bytes)) {
+        for segments in spread(step.chain.stages.len()) {
+            let plan = step.try_plan(&within(PlannerKind::Uniform, Some(segments)))?;
+            if let Ok(plan) = plan {
+                advice.segments = Some(fit(&plan));
+                break;
+            }
+        }
+        let found = match found {
+            Some(found) => found.clone(),
+            None => match step.plan(&within(PlannerKind::Optimal, None)) {
+                Ok(plan) => Ok(plan),
+                Err(RunError::Plan(error)) => Err(error),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        match found {
             Ok(plan) => advice.optimal = Some(fit(&plan)),
             Err(PlanError::Infeasible {
                 smallest_of_all, ..
             }) => {
                 advice.smallest_budget_bytes = Some(smallest_of_all);
-                advice.fitting_batch = fitting_batch(counted, advice.limit.bytes);
+                advice.fitting_batch = fitting_batch(known, limit.bytes, smallest_of_all)?;
             }
             Err(error) => return Err(error.into()),
         }
@@ -100,51 +120,43 @@ impl Advice {
     }
 }
 
-fn fewest_segments(measured: &Measured, limit: Bytes) -> Result<Option<Plan>, Failure> {
-    let stages = measured.chain.stages.len();
-    for segments in 2..=stages {
-        let plan = measured
-            .costed(Plan {
-                planner: PlannerKind::Uniform,
-                schedule: planner::uniform(stages, segments)?,
-                peak: Bytes(0),
-                step: Seconds(0.0),
-                source: Source::Uniform { segments },
-            })
-            .map_err(Failure::other)?;
-        if with_reserve(plan.peak) <= limit {
-            return Ok(Some(plan));
-        }
-    }
-    Ok(None)
-}
-
-fn optimal(measured: &Measured, limit: Bytes) -> Result<Plan, PlanError> {
-    measured.plan(&PlanRequest {
-        planner: PlannerKind::Optimal,
+fn request(planner: PlannerKind, segments: Option<usize>, limit: Bytes) -> PlanRequest {
+    PlanRequest {
+        planner,
+        segments,
         budget: Some(limit),
         ..PlanRequest::default()
-    })
+    }
 }
 
-/// The largest batch below the settings' that some plan fits: peaks grow with the batch.
-fn fitting_batch(counted: &Counted<'_>, limit: Bytes) -> Option<usize> {
-    let fits = |samples: usize| {
+/// The largest batch below the settings' that a plan over stages fits. Bytes are about linear in it: the first guess is near.
+fn fitting_batch(
+    known: &Known<'_>,
+    limit: Bytes,
+    smallest: Bytes,
+) -> Result<Option<usize>, Failure> {
+    let settings = known.estimated.settings;
+    let parts = settings.accumulate.max(1);
+    let mut fits = |samples: usize| -> Result<bool, Failure> {
         let settings = TrainSettings {
-            batch: samples * counted.settings.accumulate.max(1),
-            ..counted.settings.clone()
+            batch: samples * parts,
+            ..settings.clone()
         };
-        let smaller = Counted {
+        let estimated = rekindle_train::Estimated {
             settings: &settings,
-            ..*counted
+            ..known.estimated
         };
-        optimal(&smaller.chain(), limit).is_ok()
+        let step: MeasuredStep = estimated.step()?;
+        Ok(step
+            .try_plan(&request(PlannerKind::Optimal, None, limit))?
+            .is_ok())
     };
-    let smaller = counted.settings.micro_batch().saturating_sub(1);
-    let Ok(found) = largest(smaller, smaller.div_ceil(2), 2.0, 0.0, |samples| {
-        Ok::<_, Infallible>(fits(samples))
-    });
-    found.map(|samples| samples * counted.settings.accumulate.max(1))
+    let samples = settings.micro_batch();
+    let fixed = known.estimate.profile.graph.fixed_bytes - known.estimate.input_bytes;
+    let share = (limit - fixed).0 as f64 / (smallest - fixed).0.max(1) as f64;
+    let guess = (samples as f64 * share) as usize;
+    let found = largest(samples.saturating_sub(1), guess, 1.1, 2e-2, &mut fits)?;
+    Ok(found.map(|samples| samples * parts))
 }
 
 impl fmt::Display for Advice {
@@ -156,7 +168,7 @@ impl fmt::Display for Advice {
         };
         writeln!(
             f,
-            "needs {} ({}), and a reserve of 3%; {has} ({})",
+            "needs {} ({}), and a reserve of 1%; {has} ({})",
             self.needs_bytes,
             self.needs_bytes.decimal(),
             limit.bytes.decimal()
@@ -187,7 +199,7 @@ impl fmt::Display for Advice {
                     "nothing fits: the smallest workable budget is {least}, the reserve included"
                 )?;
                 match self.fitting_batch {
-                    Some(batch) => write!(f, "`--batch {batch}` would fit, and no larger one"),
+                    Some(batch) => write!(f, "`--batch {batch}` would fit"),
                     None => write!(
                         f,
                         "no smaller batch would fit: the optimizer's step alone takes {}",

@@ -2,17 +2,13 @@
 
 use std::fmt::Write;
 
-use rekindle::profile::Measured;
-use rekindle_plan::{Action, Bytes, Chain, Schedule, simulate};
-use rekindle_train::counted::Counted;
+use rekindle_plan::{Action, Bytes, Chain};
+use rekindle_train::session::Planned;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Estimate;
-use crate::{
-    failure::Failure,
-    table::{self, Table},
-};
+use super::{Estimate, Known};
+use crate::table::{self, Table};
 
 /// The bytes of the moment that holds most.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -23,13 +19,13 @@ pub struct Breakdown {
     pub gradients_bytes: Bytes,
     /// The optimizer's state.
     pub optimizer_bytes: Bytes,
-    /// Kept boundaries and the graphs of tracked forwards.
+    /// Activations that wait for the backward pass, and those that were made again in it.
     pub activations_bytes: Bytes,
     /// Gradients of activations, and what kernels hold for a while.
     pub temporaries_bytes: Bytes,
     /// Input and targets.
     pub data_bytes: Bytes,
-    /// Running statistics, and what kernels and the executor keep.
+    /// Frozen parameters, running statistics, and what kernels and tables keep.
     pub other_bytes: Bytes,
     /// The sum.
     pub total_bytes: Bytes,
@@ -38,33 +34,25 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// The peak of a schedule.
-    pub fn new(
-        counted: &Counted<'_>,
-        measured: &Measured,
-        schedule: &Schedule,
-    ) -> Result<Self, Failure> {
-        let chain = measured.under(schedule);
-        let simulation = simulate(&chain, schedule).map_err(Failure::other)?;
-        let parts = simulation.at_peak;
-        let parameters: Bytes = chain.stages.iter().map(|stage| stage.param_bytes).sum();
-        let targets = counted.target_bytes();
-        let trained = counted.shape.param_count();
-        let summed = counted.settings.accumulated_bytes(trained);
-        Ok(Self {
+    /// The peak of a plan.
+    pub fn new(known: &Known<'_>, planned: &Planned) -> Self {
+        let estimate = &known.estimate;
+        let summed_bytes = known.summed_bytes;
+        let (place, parts) = planned.at_peak;
+        let parameters = estimate.gradient_bytes;
+        let data = estimate.input_bytes;
+        let state = estimate.state_bytes;
+        Self {
             parameters_bytes: parameters,
-            gradients_bytes: parts.parameter_gradients + summed,
-            optimizer_bytes: chain.optimizer.state_bytes,
+            gradients_bytes: parts.parameter_gradients + summed_bytes,
+            optimizer_bytes: state,
             activations_bytes: parts.activations + parts.graphs,
             temporaries_bytes: parts.gradients + parts.temporary,
-            data_bytes: parts.input + targets,
-            other_bytes: chain.fixed_bytes - parameters - targets - summed,
-            total_bytes: simulation.peak,
-            at: moment(
-                schedule.actions().get(simulation.peak_action).copied(),
-                &chain,
-            ),
-        })
+            data_bytes: data,
+            other_bytes: parts.fixed - parameters - data - state - summed_bytes,
+            total_bytes: planned.peak,
+            at: moment(planned.actions.get(place).copied(), &planned.chain),
+        }
     }
 
     /// The parts by name, in the order of tables and bars.
@@ -190,7 +178,7 @@ pub fn notes(estimate: &Estimate) -> String {
     }
     text.push_str(
         ". Temporaries: gradients of activations, and temporary buffers of kernels. Other: running statistics, and \
-         memory that kernels and the executor keep.",
+         memory that kernels and tables keep. The process's own memory is not included.",
     );
     if estimate.on_gpu {
         text.push_str(" These are live buffers: a GPU's pools and its driver take more.");

@@ -1,22 +1,24 @@
 //! The tree of layers: repeats folded, residuals opened.
 
 use rekindle_plan::Bytes;
-use rekindle_train::model::{
-    cost::ElementBytes,
-    shape::ModelShape,
-    spec::{LayerSpec, ModelSpec},
-    tree::{LayerNode, tree},
+use rekindle_train::{
+    model::{
+        shape::LayerShape,
+        spec::{ElementKind, LayerSpec, SampleShape},
+    },
+    settings::TrainSettings,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Estimate;
 use crate::{
+    config::Config,
     table::{self, Table, several, thousands},
     terminal,
 };
 
-/// One layer, as if it were a stage by itself.
+/// One layer.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Layer {
     /// Kind of layer, and its main setting.
@@ -33,39 +35,52 @@ pub struct Layer {
     pub multiply_adds: u64,
     /// Bytes of the output.
     pub output_bytes: Bytes,
-    /// Bytes that a tracked forward keeps for the backward, the output included, as if the layer were a stage by
-    /// itself.
-    pub saved_bytes: Bytes,
     /// The layers inside a residual; absent elsewhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Layer>,
 }
 
-/// Counts every layer.
-pub fn layers(
-    model: &ModelSpec,
-    shape: &ModelShape,
-    batch: usize,
-    bytes: ElementBytes,
-) -> Vec<Layer> {
-    let tree = tree(model, shape, batch, bytes);
-    tree.iter().map(|node| layer(node, bytes)).collect()
+/// Bytes of samples of a shape that run at once.
+pub fn bytes(sample: &SampleShape, settings: &TrainSettings) -> Bytes {
+    let width = match sample.kind {
+        ElementKind::Float => settings.dtype.bytes(),
+        ElementKind::Token => TOKEN_BYTES,
+    };
+    let numbers = sample
+        .elements()
+        .saturating_mul(settings.micro_batch() as u64);
+    Bytes(numbers.saturating_mul(width))
 }
 
-fn layer(node: &LayerNode<'_>, bytes: ElementBytes) -> Layer {
-    Layer {
-        name: describe(node.spec),
-        input_shape: node.shape.input.dims.clone(),
-        output_shape: node.shape.output.dims.clone(),
-        param_count: node.cost.param_count,
-        // The current ones, and as many that wait.
-        frozen_count: node.cost.state_bytes / bytes.float / 2,
-        multiply_adds: node.cost.multiply_adds,
-        output_bytes: Bytes(node.cost.output_bytes),
-        saved_bytes: Bytes(node.cost.saved_bytes),
-        layers: node.inner.iter().map(|node| layer(node, bytes)).collect(),
-    }
+/// Every layer of a config's model.
+pub fn layers(config: &Config) -> Vec<Layer> {
+    list(&config.model.layers, &config.shape.layers, &config.training)
 }
+
+fn list(specs: &[LayerSpec], shapes: &[LayerShape], settings: &TrainSettings) -> Vec<Layer> {
+    let layer = |(spec, shape): (&LayerSpec, &LayerShape)| {
+        let layers = match spec {
+            LayerSpec::Residual { layers } => list(layers, &shape.inner, settings),
+            _ => Vec::new(),
+        };
+        let inside: u64 = layers.iter().map(|one| one.frozen_count).sum();
+        let samples = settings.micro_batch() as u64;
+        Layer {
+            name: describe(spec),
+            input_shape: shape.input.dims.clone(),
+            output_shape: shape.output.dims.clone(),
+            param_count: shape.param_count,
+            frozen_count: shape.statistics(spec) + inside,
+            multiply_adds: shape.multiply_adds(spec).saturating_mul(samples),
+            output_bytes: bytes(&shape.output, settings),
+            layers,
+        }
+    };
+    specs.iter().zip(shapes).map(layer).collect()
+}
+
+/// Bytes of a token id.
+const TOKEN_BYTES: u64 = 4;
 
 /// Columns that a narrow terminal can spare, the first first.
 const SPARED: [usize; 4] = [6, 1, 5, 3];
@@ -81,11 +96,10 @@ pub fn text(estimate: &Estimate, levels: usize) -> String {
             "share",
             "mult-adds",
             "activation",
-            "saved",
         ],
-        3..8,
+        3..7,
     );
-    table::dense(&mut table, 3..8);
+    table::dense(&mut table, 3..7);
     table.add_row([
         "input".to_owned(),
         String::new(),
@@ -109,7 +123,6 @@ pub fn text(estimate: &Estimate, levels: usize) -> String {
         share(estimate.param_count, estimate.param_count),
         short(estimate.multiply_adds),
         String::new(),
-        estimate.saved_bytes.to_string(),
     ]);
     let parameters = format!(
         "{} trainable parameters, {} frozen numbers (running statistics). A row `N x` has the totals of all N, rows \
@@ -182,7 +195,6 @@ impl Rows {
             share(params, self.param_count),
             short(total(|layer| layer.multiply_adds)),
             Bytes(total(|layer| layer.output_bytes.0)).to_string(),
-            Bytes(total(|layer| layer.saved_bytes.0)).to_string(),
         ]);
         self.add(one.map_or(layers, |layer| &layer.layers), level + 1);
     }
@@ -304,7 +316,6 @@ mod tests {
             frozen_count: 0,
             multiply_adds: 1,
             output_bytes: Bytes(1),
-            saved_bytes: Bytes(1),
             layers: Vec::new(),
         };
         names.chars().map(layer).collect()

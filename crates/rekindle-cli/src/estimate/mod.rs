@@ -1,35 +1,43 @@
-//! What a config takes, counted from shapes: nothing is run.
+//! What a config takes, from shapes: the step is recorded, and nothing is run.
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | [`layers`] | the tree of layers |
 //! | [`breakdown`] | what a peak is made of |
-//! | [`recorded`] | the step as operations, by shapes |
+//! | [`budgets`] | what smaller budgets cost |
 //! | [`ranks`] | the batch shared by several ranks |
 //! | [`advice`] | whether it fits, and what would |
 
 mod advice;
 mod breakdown;
+mod budgets;
 mod layers;
 pub mod ranks;
-mod recorded;
 #[cfg(test)]
 mod tests;
 
 use std::fmt::Write;
 
-use rekindle::{Dtype, profile::Measured, record::Update};
-use rekindle_plan::{Bytes, Plan, PlanError, PlannerKind};
-use rekindle_train::model::{kernels::Kernels, stages::StagePlan};
+use rekindle::{
+    Dtype,
+    record::{self, Kernels, Update},
+};
+use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind, Schedule};
+use rekindle_train::{
+    Estimated,
+    session::{MeasuredStep, Planned, RunError},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::{advice::Advice, breakdown::Breakdown, layers::Layer, ranks::RanksEstimate};
-pub use self::{advice::Limit, layers::describe, recorded::RecordedStep};
+use self::{
+    advice::Advice, breakdown::Breakdown, budgets::Budgets, layers::Layer, ranks::RanksEstimate,
+};
+pub use self::{advice::Limit, layers::describe};
 use crate::{config::Config, failure::Failure, terminal};
 
 /// Format tag of an [`Estimate`].
-pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/1";
+pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/2";
 
 /// A model's layers, and its memory at one batch size.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -59,6 +67,8 @@ pub struct Estimate {
     multiply_adds: u64,
     /// Bytes that all stages keep in a plain step, outputs included, the input not.
     saved_bytes: Bytes,
+    /// Number of operations of the step.
+    operations: usize,
     /// When parameters are updated: as configured, with `auto` after the step, or in the backward pass where no plan within
     /// the budget is found otherwise.
     update: Update,
@@ -68,8 +78,8 @@ pub struct Estimate {
     plain: Column,
     /// The plan that was asked for; `null` where none was, or none fits.
     plan: Option<Column>,
-    /// The step as `train` records it, by shapes; `null` where it has more than 50,000 operations.
-    recorded: Option<RecordedStep>,
+    /// What smaller budgets cost; `null` where the step has more than 60,000 operations.
+    budgets: Option<Budgets>,
     /// The batch shared by several ranks, for each number of them that was asked for.
     ranks: Vec<RanksEstimate>,
     /// Whether the step fits the budget, or else the device; `null` where neither is known.
@@ -90,85 +100,118 @@ struct Column {
 }
 
 /// What is to be estimated beside the plain run.
-pub enum Wanted<'a> {
+pub enum Wanted {
     /// Nothing.
     Plain,
     /// What a planner finds.
-    Plan(&'a dyn Fn(&Measured) -> Result<Plan, PlanError>),
+    Plan(PlanRequest),
+    /// A plan that was made before, by the planner of this name.
+    Made(Schedule, String),
+}
+
+/// A step by its shapes.
+struct Known<'a> {
+    estimated: Estimated<'a>,
+    estimate: record::Estimate,
+    step: MeasuredStep,
+    /// The sum of gradients that stays while a batch is run in parts.
+    summed_bytes: Bytes,
+}
+
+impl<'a> Known<'a> {
+    fn new(config: &'a Config, kernels: Kernels) -> Result<Self, Failure> {
+        let estimated = config.estimated(&config.training, kernels);
+        let estimate = estimated.estimate()?;
+        Ok(Self {
+            step: estimated.step_of(&estimate)?,
+            summed_bytes: config.training.accumulated_bytes(estimate.trainable),
+            estimate,
+            estimated,
+        })
+    }
+
+    /// What is wanted, or why it cannot be had.
+    fn find(&self, wanted: &Wanted) -> Option<Result<Planned, RunError>> {
+        match wanted {
+            Wanted::Plain => None,
+            Wanted::Plan(request) => Some(self.step.plan(request)),
+            Wanted::Made(schedule, planner) => {
+                Some(self.step.plan_schedule(schedule.clone(), planner.clone()))
+            }
+        }
+    }
 }
 
 impl Estimate {
-    /// Counts. The second answer is why what is wanted cannot be had, where no plan fits.
+    /// Estimates. The second answer is why what is wanted cannot be had, where no plan fits.
     pub fn new(
         config: &Config,
         kernels: Kernels,
-        wanted: &Wanted<'_>,
+        wanted: &Wanted,
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
-        let (model, shape) = (&config.model, &config.shape);
-        let counted = config.counted(&config.training, kernels);
-        let micro_batch = config.training.micro_batch();
-        let measured = counted.chain();
-        let plain = measured.plain()?;
-        let column = |plan: &Plan, segments: Option<usize>| -> Result<Column, Failure> {
-            Ok(Column {
-                planner: plan.planner.to_string(),
-                segments,
-                step_ratio: plan.step.0 / plain.step.0,
-                peak: Breakdown::new(&counted, &measured, &plan.schedule)?,
-            })
+        let known = Known::new(config, kernels)?;
+        let plain = known.step.plan(&PlanRequest {
+            planner: PlannerKind::None,
+            ..PlanRequest::default()
+        })?;
+        let column = |plan: &Planned, segments: Option<usize>| Column {
+            planner: plan.planner.clone(),
+            segments,
+            step_ratio: plan.step.0 / plain.step.0,
+            peak: Breakdown::new(&known, plan),
         };
-        let found = match wanted {
-            Wanted::Plain => None,
-            Wanted::Plan(planner) => Some(planner(&measured)),
+        let found = match known.find(wanted) {
+            Some(Ok(plan)) => Some(Ok(plan)),
+            Some(Err(RunError::Plan(error @ PlanError::Infeasible { .. }))) => Some(Err(error)),
+            Some(Err(error)) => return Err(error.into()),
+            None => None,
         };
         let plan = match &found {
-            Some(Ok(plan)) => {
-                let segments = plan.schedule.segments().map(|segments| segments.len());
-                Some(column(plan, segments)?)
-            }
-            Some(Err(PlanError::Infeasible { .. })) | None => None,
-            Some(Err(error)) => return Err(error.clone().into()),
+            Some(Ok(plan)) => Some(column(plan, plan.segments.as_ref().map(Vec::len))),
+            _ => None,
+        };
+        let asked = match wanted {
+            Wanted::Plan(request) => request.planner,
+            _ => PlannerKind::None,
+        };
+        let answers = |limit: &Limit| {
+            limit.of == Limit::BUDGET && matches!(asked, PlannerKind::Auto | PlannerKind::Optimal)
         };
         let advice = match limit {
             Some(limit) => {
-                let known = found.as_ref().filter(|found| answers(found, &limit));
-                Some(Advice::new(&counted, &measured, &plain, limit, known)?)
+                let found = found.as_ref().filter(|_| answers(&limit));
+                Some(Advice::new(&known, &plain, limit, found)?)
             }
             None => None,
         };
         let impossible = found.and_then(Result::err);
-        let stages = &measured.chain.stages;
-        let layers = layers::layers(model, shape, micro_batch, counted.bytes);
+        let stages = &known.step.chain.stages;
+        let layers = layers::layers(config);
         let estimate = Self {
             format: ESTIMATE_FORMAT,
             batch: config.training.batch,
             dtype: config.training.dtype,
-            micro_batch,
-            input_shape: model.input.dims.clone(),
-            input_bytes: measured.chain.input_bytes,
-            stages: StagePlan::new(model, shape).stages.len(),
-            param_count: shape.param_count(),
-            frozen_count: layers.iter().map(|layer| layer.frozen_count).sum(),
-            param_bytes: stages.iter().map(|stage| stage.param_bytes).sum(),
+            micro_batch: config.training.micro_batch(),
+            input_shape: config.model.input.dims.clone(),
+            input_bytes: layers::bytes(&config.model.input, &config.training),
+            stages: stages.len(),
+            param_count: known.estimate.trainable,
+            frozen_count: known.estimate.frozen,
+            param_bytes: known.estimate.gradient_bytes,
             multiply_adds: layers.iter().map(|layer| layer.multiply_adds).sum(),
             saved_bytes: stages.iter().map(|stage| stage.saved_bytes).sum(),
+            operations: known.estimate.operations,
             layers,
             update: config.training.update.fixed().unwrap_or_default(),
             on_gpu: kernels == Kernels::Device,
-            plain: column(&plain, Some(1))?,
+            budgets: Budgets::new(&known.estimate, found_budget(wanted))?,
+            plain: column(&plain, Some(1)),
             plan,
-            recorded: None,
             ranks: Vec::new(),
             advice,
         };
         Ok((estimate, impossible))
-    }
-
-    /// The same with what the recorded step says.
-    #[must_use]
-    pub fn with_recorded(self, recorded: Option<RecordedStep>) -> Self {
-        Self { recorded, ..self }
     }
 
     /// The same with what several ranks take.
@@ -190,8 +233,8 @@ impl Estimate {
         if self.update == Update::InBackward {
             let _ = writeln!(text, "Parameters are updated in the backward pass.");
         }
-        if let Some(recorded) = &self.recorded {
-            let _ = writeln!(text, "\n{}", recorded.text());
+        if let Some(budgets) = &self.budgets {
+            let _ = writeln!(text, "\n{}", budgets.text());
         }
         if !self.ranks.is_empty() {
             let _ = writeln!(text, "\n{}", ranks::text(&self.ranks));
@@ -203,12 +246,10 @@ impl Estimate {
     }
 }
 
-/// Whether what was found is what the optimal planner finds within the limit.
-fn answers(found: &Result<Plan, PlanError>, limit: &Limit) -> bool {
-    let planner = match found {
-        Ok(plan) => plan.planner,
-        Err(PlanError::Infeasible { planner, .. }) => *planner,
-        Err(_) => return false,
-    };
-    limit.of == Limit::BUDGET && matches!(planner, PlannerKind::Auto | PlannerKind::Optimal)
+/// The budget that was asked for.
+fn found_budget(wanted: &Wanted) -> Option<Bytes> {
+    match wanted {
+        Wanted::Plan(request) => request.budget,
+        _ => None,
+    }
 }

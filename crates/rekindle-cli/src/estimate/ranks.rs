@@ -1,15 +1,9 @@
 //! What several ranks take and give, from shapes.
 
-use std::convert::Infallible;
-
-use rekindle::{
-    profile::with_reserve,
-    record::{self, Rate, Ring, Update},
-};
-use rekindle_plan::{Bytes, Seconds};
+use rekindle::record::{self, Kernels, Rate, Ring, Update};
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind, Seconds};
 use rekindle_train::{
-    self as train,
-    model::kernels::Kernels,
+    Estimated,
     optimizer_state::{OptimizerState, StateChoice},
     ranks::RanksRefused,
     settings::TrainSettings,
@@ -18,7 +12,7 @@ use rekindle_train::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Limit, recorded::MOST_OPERATIONS};
+use super::{Limit, budgets::MOST_OPERATIONS};
 use crate::{
     config::Config,
     failure::Failure,
@@ -103,23 +97,35 @@ impl RanksEstimate {
             batch,
             ..config.training.clone()
         };
-        let peak = |settings: &TrainSettings| {
-            let plain = config.counted(settings, kernels).chain().plain();
-            plain.map(|plain| plain.peak)
-        };
         let own = settings(whole.div_ceil(ranks));
         let parts = own.accumulate.max(1);
-        let largest = limit.and_then(|limit| {
-            let Ok(found) = largest(MOST_SAMPLES, 1, 2.0, 0.0, |samples| {
-                let peak = peak(&settings(samples * parts));
-                Ok::<_, Infallible>(peak.is_ok_and(|peak| with_reserve(peak) <= limit.bytes))
-            });
-            found
-        });
-        let estimate = |settings: &TrainSettings| -> Result<_, Failure> {
-            let target = config.data.source.target();
-            Ok(train::estimate(&config.model, settings, target, ranks)?)
+        let estimated = |settings: &TrainSettings, ranks| -> Result<_, Failure> {
+            let estimated = Estimated {
+                ranks,
+                ..config.estimated(settings, kernels)
+            };
+            Ok(estimated.estimate()?)
         };
+        let peak = estimated(&own, 1)?.plain_peak;
+        let largest = match limit {
+            Some(limit) => {
+                let mut fits = |samples: usize| -> Result<bool, Failure> {
+                    let settings = settings(samples * parts);
+                    let step = config.estimated(&settings, kernels).step()?;
+                    let plain = PlanRequest {
+                        planner: PlannerKind::None,
+                        budget: Some(limit.bytes),
+                        ..PlanRequest::default()
+                    };
+                    Ok(step.try_plan(&plain)?.is_ok())
+                };
+                let share = limit.bytes.0 as f64 / peak.0.max(1) as f64;
+                let first = (own.micro_batch() as f64 * share) as usize;
+                largest(MOST_SAMPLES, first, 2.0, 0.0, &mut fits)?
+            }
+            None => None,
+        };
+        let estimate = |settings: &TrainSettings| estimated(settings, ranks);
         let step = estimate(&own)?;
         let whole = own.state_bytes(config.shape.param_count());
         let shared = own.state_bytes(step.fullest_share(ranks));
@@ -162,7 +168,7 @@ impl RanksEstimate {
         Ok(Self {
             ranks,
             batch: own.batch,
-            plain_peak_bytes: peak(&own)?,
+            plain_peak_bytes: peak,
             optimizer_state,
             whole_state_bytes: whole,
             sharded_state_bytes: shared,
@@ -175,12 +181,12 @@ impl RanksEstimate {
 /// Who would keep the optimizer's state, so large whole and sharded, within a budget, of a step by either update.
 fn chosen(
     asked: StateChoice,
-    [whole, sharded]: [Bytes; 2],
+    [whole_bytes, sharded]: [Bytes; 2],
     budget: Option<Bytes>,
     steps: &[record::Estimate],
 ) -> Result<Option<OptimizerState>, Failure> {
     let (whole, sharded) = (
-        (OptimizerState::Whole, whole),
+        (OptimizerState::Whole, whole_bytes),
         (OptimizerState::Sharded, sharded),
     );
     let states = match asked {
@@ -192,7 +198,8 @@ fn chosen(
         return Ok(states.first().map(|(state, _)| *state));
     };
     for (state, held) in states {
-        let left = Bytes(budget.0.saturating_sub(held.0));
+        // Estimates hold a whole state.
+        let left = budget + whole_bytes - held;
         for step in steps
             .iter()
             .filter(|step| step.operations <= MOST_OPERATIONS)

@@ -3,9 +3,8 @@
 
 use std::path::Path;
 
-use rekindle::profile::Measured;
+use rekindle::record::Kernels;
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
-use rekindle_train::model::kernels::Kernels;
 
 use super::{Estimate, Limit, Wanted};
 use crate::{
@@ -19,7 +18,7 @@ const KERNELS: Kernels = Kernels::Host {
     slab_bytes: 1 << 20,
 };
 
-fn estimate(config: &str, wanted: &Wanted<'_>, limit: Bytes) -> Estimate {
+fn estimate(config: &str, wanted: &Wanted, limit: Bytes) -> Estimate {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .join("configs")
         .join(config);
@@ -32,16 +31,12 @@ fn estimate(config: &str, wanted: &Wanted<'_>, limit: Bytes) -> Estimate {
     estimate
 }
 
-fn in_segments(
-    segments: usize,
-) -> impl Fn(&Measured) -> Result<rekindle_plan::Plan, rekindle_plan::PlanError> {
-    move |measured| {
-        measured.plan(&PlanRequest {
-            planner: PlannerKind::Uniform,
-            segments: Some(segments),
-            ..PlanRequest::default()
-        })
-    }
+fn in_segments(segments: usize) -> Wanted {
+    Wanted::Plan(PlanRequest {
+        planner: PlannerKind::Uniform,
+        segments: Some(segments),
+        ..PlanRequest::default()
+    })
 }
 
 /// 24 -> 48, five times 48 -> 48, layer norm, 48 -> 8, under Adam, 32 samples of 24 numbers and 8 targets.
@@ -95,9 +90,8 @@ fn memory_grows_with_the_batch_and_parameters_do_not() {
 
 #[test]
 fn a_model_that_fits_only_in_segments() {
-    let plan = in_segments(4);
     let text =
-        estimate("deep-linear.toml", &Wanted::Plan(&plan), Bytes(40 << 20)).text(usize::MAX, false);
+        estimate("deep-linear.toml", &in_segments(4), Bytes(40 << 20)).text(usize::MAX, false);
     assert_fits_80_columns(&text);
     insta::assert_snapshot!(text);
 }
@@ -135,19 +129,16 @@ fn shares_of_one_level_add_up_to_the_model() {
     assert!(off.abs() <= 0.05 * rows.len() as f64, "{table}");
 }
 
-/// The recorded step counts parameters by visiting the built modules.
+/// Layers count their numbers by rule, the recorded step by visiting the built modules.
 #[test]
-fn frozen_numbers_are_those_of_the_built_model() {
+fn numbers_of_layers_are_those_of_the_built_model() {
     for name in ["conv-pyramid.toml", "parity/conv.toml", "deep-linear.toml"] {
-        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs")).join(name);
-        let config = config::load(&path, &Overrides::default()).unwrap();
-        let target = config.data.source.target();
-        let built = rekindle_train::estimate(&config.model, &config.training, target, 1).unwrap();
-        let counted = Estimate::new(&config, KERNELS, &Wanted::Plain, None)
-            .unwrap()
-            .0;
-        let counted = (counted.param_count, counted.frozen_count);
-        assert_eq!(counted, (built.trainable, built.frozen), "{name}");
+        let built = estimate(name, &Wanted::Plain, Bytes(1 << 30));
+        let layers = built.layers.iter();
+        let counted = layers.fold((0, 0), |(trained, frozen), layer| {
+            (trained + layer.param_count, frozen + layer.frozen_count)
+        });
+        assert_eq!(counted, (built.param_count, built.frozen_count), "{name}");
     }
 }
 

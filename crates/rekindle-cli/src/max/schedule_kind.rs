@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use rekindle::record::Update;
-use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
-    session::{MeasuredStep, Planned, RunError},
+    session::{MeasuredStep, Planned},
     update::{Candidate, Updates},
 };
 use schemars::JsonSchema;
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// Stages beyond which schedules of counted chains are equal segments alone: the table of all schedules grows with their
+/// Stages beyond which plans of counted steps are equal segments alone: the table of all schedules grows with their
 /// square.
 const MOST_STAGES: usize = 200;
 
-/// Segment counts that are tried of so long a chain.
+/// Segment counts that are tried.
 const SEGMENT_COUNTS: usize = 24;
 
 /// A kind of schedule that a model is run with.
@@ -36,27 +36,30 @@ impl ScheduleKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Plain, Self::Segments, Self::Plan];
 
-    /// The planner that finds its schedule.
-    fn planner(self) -> PlannerKind {
+    /// The planner that finds its schedule. Of a counted step, where many sizes are asked about, plans are those over
+    /// stages, which take a tenth of the time.
+    fn planner(self, counted: bool, stages: usize) -> PlannerKind {
         match self {
             Self::Plain => PlannerKind::None,
             Self::Segments => PlannerKind::Uniform,
+            Self::Plan if counted && stages > MOST_STAGES => PlannerKind::Uniform,
+            Self::Plan if counted => PlannerKind::Optimal,
             Self::Plan => PlannerKind::Auto,
         }
     }
 
     /// The schedule that a training within a budget makes, if it takes at most `slowdown` plain steps, and when it updates
-    /// parameters. `step` gives a step with either update.
+    /// parameters. `step` gives a step with either update, which may be `counted`.
     pub fn fits(
         self,
         updates: Updates,
         step: impl Fn(Update) -> Result<Rc<MeasuredStep>, Failure>,
         budget: Bytes,
-        slowdown: f64,
+        (slowdown, counted): (f64, bool),
     ) -> Result<Option<(Planned, Update)>, Failure> {
         let chosen = updates.choose(|update| {
             let step = step(update)?;
-            let fastest = self.fastest(&step, budget)?;
+            let fastest = self.fastest(&step, budget, counted)?;
             Ok::<_, Failure>(fastest.map(|plan| Candidate {
                 step: plan.step,
                 recomputes: plan.forwards.iter().any(|&runs| runs > 1),
@@ -75,15 +78,13 @@ impl ScheduleKind {
         self,
         step: &MeasuredStep,
         budget: Bytes,
+        counted: bool,
     ) -> Result<Result<Planned, Bytes>, Failure> {
         let stages = step.chain.stages.len();
-        let long = stages > MOST_STAGES && !step.is_recorded();
-        let (planner, asked) = match self {
-            Self::Segments | Self::Plan if long => {
-                let counts = counts(stages).into_iter().map(Some);
-                (PlannerKind::Uniform, counts.collect())
-            }
-            _ => (self.planner(), vec![None]),
+        let planner = self.planner(counted, stages);
+        let asked = match planner {
+            PlannerKind::Uniform => spread(stages).into_iter().map(Some).collect(),
+            _ => vec![None],
         };
         let mut fastest: Result<Planned, Bytes> = Err(Bytes::MAX);
         for segments in asked {
@@ -93,14 +94,11 @@ impl ScheduleKind {
                 segments,
                 ..PlanRequest::default()
             };
-            fastest = match (step.plan(&request), fastest) {
+            fastest = match (step.try_plan(&request)?, fastest) {
                 (Ok(plan), Ok(other)) if plan.step.0 < other.step.0 => Ok(plan),
                 (Ok(plan), Err(_)) => Ok(plan),
                 (Ok(_), other) => other,
-                (Err(RunError::Plan(PlanError::Infeasible { smallest, .. })), other) => {
-                    other.map_err(|other| other.min(smallest))
-                }
-                (Err(error), _) => return Err(error.into()),
+                (Err(smallest), other) => other.map_err(|other| other.min(smallest)),
             };
         }
         Ok(fastest)
@@ -108,7 +106,7 @@ impl ScheduleKind {
 }
 
 /// Segment counts from 1 to the number of stages, evenly spread by ratio.
-fn counts(stages: usize) -> Vec<usize> {
+pub fn spread(stages: usize) -> Vec<usize> {
     let ratio = (stages as f64).powf(1.0 / (SEGMENT_COUNTS - 1) as f64);
     let powers = (0..SEGMENT_COUNTS).map(|power| ratio.powi(power as i32).round() as usize);
     let mut counts: Vec<usize> = powers.map(|count| count.min(stages)).collect();
@@ -118,66 +116,44 @@ fn counts(stages: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use rekindle::profile::{Holds, Measured};
     use rekindle_plan::{Chain, LossCost, OptimizerCost, Seconds, Stage};
 
     use super::*;
 
-    /// `stages` equal stages that keep 10 bytes and have so many of parameters.
-    fn equal(stages: usize, parameters: u64, state: u64) -> Measured {
+    /// `stages` equal stages that keep 10 bytes and have so many of parameters, whose gradients stay until the update comes
+    /// after the step.
+    fn equal(stages: usize, parameters: u64, update: Update) -> Rc<MeasuredStep> {
+        let gradients = match update {
+            Update::After => parameters,
+            Update::InBackward => 0,
+        };
         let stage = Stage {
             forward_s: Seconds(1.0),
             backward_s: Seconds(2.0),
             output_bytes: Bytes(10),
             saved_bytes: Bytes(10),
             param_bytes: Bytes(parameters),
-            grad_bytes: Bytes(parameters),
+            grad_bytes: Bytes(gradients),
             ..Stage::default()
         };
-        let weights = Bytes(parameters * stages as u64);
-        Measured {
-            chain: Chain {
-                input_bytes: Bytes(10),
-                input_grad: false,
-                fixed_bytes: weights,
-                stages: vec![stage; stages],
-                loss: LossCost::default(),
-                optimizer: OptimizerCost {
-                    state_bytes: Bytes(state * weights.0),
-                    ..OptimizerCost::default()
-                },
-            },
-            holds: vec![
-                Holds {
-                    input: true,
-                    outputs: Vec::new(),
-                };
-                stages
-            ],
-            backward_call_s: Seconds(0.0),
-        }
-    }
-
-    #[test]
-    fn an_update_in_backward_leaves_one_gradient_at_a_time() {
-        // Where weights are nearly all: with plain SGD half of it goes, with momentum a third.
-        for (state, share) in [(0, 1.0 / 2.0), (1, 2.0 / 3.0)] {
-            let measured = equal(100, 100, state);
-            let before = measured.plain().expect("a peak").peak.0 as f64;
-            let after = measured.updated_in_backward().plain().expect("a peak").peak;
-            let left = after.0 as f64 / before;
-            assert!((left - share).abs() < 0.1, "{left} for {state}");
-        }
+        Rc::new(MeasuredStep::of_chain(Chain {
+            input_bytes: Bytes(10),
+            input_grad: false,
+            fixed_bytes: Bytes(parameters * stages as u64),
+            stages: vec![stage; stages],
+            loss: LossCost::default(),
+            optimizer: OptimizerCost::default(),
+        }))
     }
 
     #[test]
     fn a_plan_that_takes_too_long_does_not_fit() {
-        let step = Rc::new(MeasuredStep::counted(equal(16, 1, 0), 1));
+        let step = equal(16, 1, Update::After);
         let plain = step.plan(&PlanRequest::default()).expect("no budget");
         let budget = Bytes(plain.peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
             let step = |_| Ok(Rc::clone(&step));
-            let found = way.fits(Updates::One(Update::After), step, budget, slowdown);
+            let found = way.fits(Updates::One(Update::After), step, budget, (slowdown, false));
             found
                 .expect("planned")
                 .map(|(plan, _)| plan.step.0 / plan.plain_step.0)
@@ -192,17 +168,12 @@ mod tests {
     /// Weights are nearly all: nothing that is recomputed makes room for gradients.
     #[test]
     fn a_plan_updates_in_the_backward_pass_where_a_training_would() {
-        let after = equal(100, 100, 0);
+        let after = equal(100, 100, Update::After);
+        let plain = after.plan(&PlanRequest::default()).expect("no budget").peak;
         let fits = |updates, share: f64| {
-            let budget = Bytes((after.plain().expect("a peak").peak.0 as f64 * share) as u64);
-            let step = |update| {
-                let measured = match update {
-                    Update::After => after.clone(),
-                    Update::InBackward => after.clone().updated_in_backward(),
-                };
-                Ok(Rc::new(MeasuredStep::counted(measured, 1)))
-            };
-            let found = ScheduleKind::Plan.fits(updates, step, budget, 2.0);
+            let budget = Bytes((plain.0 as f64 * share) as u64);
+            let step = |update| Ok(equal(100, 100, update));
+            let found = ScheduleKind::Plan.fits(updates, step, budget, (2.0, false));
             found.expect("planned").map(|(_, update)| update)
         };
         let only = Updates::One(Update::After);
@@ -214,7 +185,7 @@ mod tests {
 
     #[test]
     fn counts_of_long_chains_are_spread() {
-        let spread = counts(10_000);
+        let spread = spread(10_000);
         assert_eq!((spread.first(), spread.last()), (Some(&1), Some(&10_000)));
         assert!(spread.len() <= SEGMENT_COUNTS && spread.is_sorted());
     }

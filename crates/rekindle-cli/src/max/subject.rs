@@ -1,13 +1,10 @@
 //! A config with one of its sizes left open.
 
-use rekindle::{profile::Measured, record::Update};
+use rekindle::record::{Kernels, Update};
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    counted::Counted,
-    device::DeviceId,
-    model::{kernels::Kernels, spec::ModelSpec},
-    settings::TrainSettings,
-    update::Updates,
+    Estimated, device::DeviceId, kernels, model::spec::ModelSpec, session::MeasuredStep,
+    settings::TrainSettings, update::Updates,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +15,6 @@ use crate::{
         Config,
         vary::{self, Group},
     },
-    device::kernels,
     exit,
     failure::Failure,
 };
@@ -102,31 +98,24 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Parts that a batch runs in.
-    pub fn micro_batches(&self) -> usize {
-        self.config.training.accumulate.max(1)
-    }
-
     /// Which updates plans may have.
     pub fn updates(&self) -> Updates {
         Updates::of(&self.config.training, true)
     }
 
-    /// The stages of a size, from shapes alone, with one of the updates.
-    pub fn counted(&self, size: usize, update: Update) -> Result<Measured, Failure> {
-        let (model, shape) = self.model(size)?;
+    /// The step of a size, from shapes alone, with one of the updates.
+    pub fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
+        let (model, _) = self.model(size)?;
         let settings = TrainSettings {
             update: update.into(),
             ..self.settings(size)
         };
-        let counted = Counted {
+        let estimated = Estimated {
             model: &model,
-            shape: &shape,
-            ..self.config.counted(&settings, self.kernels)
+            held: self.process_bytes,
+            ..self.config.estimated(&settings, self.kernels)
         };
-        let mut measured = counted.chain();
-        measured.chain.fixed_bytes += self.process_bytes;
-        Ok(measured)
+        Ok(estimated.step()?)
     }
 
     fn settings(&self, size: usize) -> TrainSettings {

@@ -21,7 +21,7 @@ use super::{
     shape_error::ShapeError,
     spec::{LayerSpec, ModelSpec},
     stage::{Instruction, Op, Stage},
-    stages::StagePlan,
+    stages::ModelStages,
 };
 use crate::device::staging::Staging;
 use rekindle::dtype::Dtype;
@@ -53,7 +53,7 @@ pub enum BuildError {
 /// A model whose shapes don't fit, or stages that don't cover its layers in order.
 pub fn build(
     model: &ModelSpec,
-    plan: &StagePlan,
+    plan: &ModelStages,
     dtype: Dtype,
     device: &Device,
 ) -> Result<Vec<Stage>, BuildError> {
@@ -70,7 +70,7 @@ pub fn build(
 /// As [`build`].
 pub fn build_shapes(
     model: &ModelSpec,
-    plan: &StagePlan,
+    plan: &ModelStages,
     dtype: Dtype,
     device: &Device,
 ) -> Result<Vec<Stage>, BuildError> {
@@ -100,7 +100,7 @@ impl FirstWeight {
 
 fn build_with(
     model: &ModelSpec,
-    plan: &StagePlan,
+    plan: &ModelStages,
     dtype: Dtype,
     device: &Device,
     init: &mut InitWeight<'_>,

@@ -13,14 +13,14 @@ use super::{
 
 /// The stages of a model, in order. Together they cover every layer once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StagePlan {
+pub struct ModelStages {
     /// The stages.
-    pub stages: Vec<PlannedStage>,
+    pub stages: Vec<ModelStage>,
 }
 
 /// One stage of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlannedStage {
+pub struct ModelStage {
     /// Its layers, as indices into [`ModelSpec::layers`].
     pub layers: Range<usize>,
     /// Kinds of its layers, with the index of the one that computes: `linear 12`, `conv2d 3 + flatten`.
@@ -45,7 +45,7 @@ impl LayerSpec {
     }
 }
 
-impl StagePlan {
+impl ModelStages {
     /// Divides a model into stages. `shape` is what [`ModelSpec::infer`] gives for `model`.
     #[must_use]
     pub fn new(model: &ModelSpec, shape: &ModelShape) -> Self {
@@ -53,7 +53,7 @@ impl StagePlan {
             .into_iter()
             .filter_map(|layers| {
                 let shapes = shape.layers.get(layers.clone())?;
-                Some(PlannedStage {
+                Some(ModelStage {
                     name: name(&model.layers[layers.clone()], layers.start),
                     input: shapes.first()?.input.clone(),
                     output: shapes.last()?.output.clone(),
@@ -106,7 +106,7 @@ mod tests {
     fn stages(input: SampleShape, layers: Vec<LayerSpec>) -> Vec<(Range<usize>, String)> {
         let model = ModelSpec { input, layers };
         let shape = model.infer().unwrap();
-        let plan = StagePlan::new(&model, &shape);
+        let plan = ModelStages::new(&model, &shape);
         assert_eq!(plan.stages.first().unwrap().input, shape.input);
         assert_eq!(&plan.stages.last().unwrap().output, shape.output());
         assert_eq!(

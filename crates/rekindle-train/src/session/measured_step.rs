@@ -4,33 +4,21 @@
 //! a chain cannot say. A chain without it is taken at its word.
 
 use rekindle_plan::{
-    Bytes, Chain, ChainError, Plan, PlanRequest, PlannerKind, Seconds, frontier, plan,
+    Bytes, Chain, ChainError, Plan, PlanError, PlanRequest, PlannerKind, Schedule, frontier, plan,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{Planned, RunError, recorded, terms::Terms};
-use rekindle::{
-    profile::Measured,
-    record::{Link, StepProfile},
-};
+use crate::settings::TrainSettings;
+use rekindle::record::{Estimate, Link, StepProfile, Wanted};
 
 /// A measured training step, apart from its model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredStep {
     /// What each stage costs: what its operations do together, at most.
     pub chain: Chain,
-    known: Known,
-}
-
-/// What is known of the step besides its chain.
-#[derive(Debug, Clone, PartialEq)]
-enum Known {
-    /// Nothing.
-    Nothing,
-    /// Its stages were counted; it runs each batch in so many parts.
-    Counted(Box<Measured>, usize),
-    /// Its operations were measured.
-    Recorded(Box<Profile>),
+    /// What is known of the step besides.
+    profile: Option<Profile>,
 }
 
 /// A recorded step.
@@ -43,43 +31,48 @@ struct Profile {
 
 impl MeasuredStep {
     pub(super) fn recorded(chain: Chain, terms: Terms, step: StepProfile) -> Self {
-        let known = Known::Recorded(Box::new(Profile { terms, step }));
-        Self { chain, known }
+        let profile = Some(Profile { terms, step });
+        Self { chain, profile }
     }
 
-    /// A step whose stages were counted, which runs each batch in so many parts.
+    /// A step that nothing is known of but its chain.
     #[must_use]
-    pub fn counted(measured: Measured, micro_batches: usize) -> Self {
+    pub fn of_chain(chain: Chain) -> Self {
         Self {
-            chain: measured.chain.clone(),
-            known: Known::Counted(Box::new(measured), micro_batches),
+            chain,
+            profile: None,
         }
     }
 
-    fn profile(&self) -> Option<&Profile> {
-        match &self.known {
-            Known::Recorded(profile) => Some(profile),
-            Known::Nothing | Known::Counted(..) => None,
-        }
+    /// A step that was estimated, with the names of the model's stages.
+    #[must_use]
+    pub fn estimated(estimate: &Estimate, names: &[String], settings: &TrainSettings) -> Self {
+        let terms = Terms {
+            micro_batches: settings.accumulate.max(1),
+            count: rekindle::meter::Count::default(),
+            param_count: estimate.trainable,
+        };
+        let chain = recorded::named(estimate.chain.clone(), &estimate.marks, names);
+        Self::recorded(chain, terms, estimate.profile.clone())
     }
 
     /// Whether plans are of recorded operations.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
-        self.profile().is_some()
+        self.profile.is_some()
     }
 
     /// The link to host memory, where the step was measured with one.
     #[must_use]
     pub fn link(&self) -> Option<&Link> {
-        self.profile()?.step.link.as_ref()
+        self.profile.as_ref()?.step.link.as_ref()
     }
 
     /// The same, where tensors of a plan may take so many bytes of host memory, or with `None` stay on the device. Nothing
     /// where the step was measured without a link.
     #[must_use]
     pub fn with_host(mut self, host: Option<Bytes>) -> Self {
-        if let Known::Recorded(profile) = &mut self.known {
+        if let Some(profile) = &mut self.profile {
             let link = profile.step.link.zip(host);
             profile.step.link = link.map(|(link, host_bytes)| Link { host_bytes, ..link });
         }
@@ -99,8 +92,7 @@ impl MeasuredStep {
         }
         let chain = Chain::from_json(text)?;
         let File { profile } = serde_json::from_str(text).map_err(of_json)?;
-        let known = profile.map_or(Known::Nothing, |profile| Known::Recorded(Box::new(profile)));
-        Ok(Self { chain, known })
+        Ok(Self { chain, profile })
     }
 
     /// Writes the file: the chain indented, the profile in one line.
@@ -110,7 +102,7 @@ impl MeasuredStep {
     /// As [`Chain::to_json`].
     pub fn to_json(&self) -> Result<String, ChainError> {
         let chain = self.chain.to_json()?;
-        let (Some(profile), Some(open)) = (self.profile(), chain.strip_suffix("\n}")) else {
+        let (Some(profile), Some(open)) = (&self.profile, chain.strip_suffix("\n}")) else {
             return Ok(chain);
         };
         let profile = serde_json::to_string(profile).map_err(of_json)?;
@@ -124,30 +116,53 @@ impl MeasuredStep {
     ///
     /// If there is no such plan.
     pub fn plan(&self, request: &PlanRequest) -> Result<Planned, RunError> {
-        match &self.known {
-            Known::Nothing => {
+        match &self.profile {
+            Some(Profile { terms, step }) => {
+                recorded::plan_profile(request, step, &self.chain, terms)
+            }
+            None => {
                 let made = plan(&self.chain, request)?;
                 self.planned(made, &self.plain_of_chain()?, request.budget)
             }
-            Known::Counted(measured, micro_batches) => {
-                let (made, plain) = (measured.plan(request)?, measured.plain()?);
-                // A plan is for one part of a batch; the optimizer's step comes once.
-                let whole_step = |step: Seconds| {
-                    let update = self.chain.optimizer.step_s;
-                    (step - update) * *micro_batches as f64 + update
-                };
-                let (step, plain_step) = (whole_step(made.step), whole_step(plain.step));
-                let chain = measured.under(&made.schedule);
-                Ok(Planned {
-                    step,
-                    plain_step,
-                    ..Planned::of_chain(chain, made, &plain, request.budget)?
-                })
-            }
-            Known::Recorded(profile) => {
-                recorded::plan_profile(request, &profile.step, &self.chain, &profile.terms)
-            }
         }
+    }
+
+    /// As [`plan`](Self::plan); where no plan fits, the smallest budget that this planner finds one for.
+    ///
+    /// # Errors
+    ///
+    /// If the request makes no sense.
+    pub fn try_plan(&self, request: &PlanRequest) -> Result<Result<Planned, Bytes>, RunError> {
+        if let Some(Profile { terms, step }) = &self.profile {
+            return recorded::try_plan_profile(request, step, &self.chain, terms);
+        }
+        match self.plan(request) {
+            Ok(plan) => Ok(Ok(plan)),
+            Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => Ok(Err(smallest)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A schedule over the stages of a recorded step, which the planner of this name made.
+    ///
+    /// # Errors
+    ///
+    /// If it is for another number of stages, or the step is none of recorded operations.
+    pub fn plan_schedule(&self, schedule: Schedule, planner: String) -> Result<Planned, RunError> {
+        let Some(Profile { terms, step }) = &self.profile else {
+            let none = "the step has no recorded operations";
+            return Err(RunError::OtherModel(none.into()));
+        };
+        let wanted = Wanted::Schedule(schedule);
+        let limits = (None, PlanRequest::SLOTS);
+        let named = (terms, Some(planner));
+        Ok(recorded::plan_wanted(
+            wanted,
+            limits,
+            step,
+            &self.chain,
+            named,
+        )?)
     }
 
     /// The useful plans of a planner, as [`Subject::frontier`](super::Subject::frontier) finds them.

@@ -9,17 +9,17 @@ use crate::{
     chunks::check_loss_chunks,
     data::{Shuffled, batch::Batch, in_order},
     engine::StepBatch,
+    estimate::Estimated,
     loss_scale::LossScaler,
-    model::{
-        build::build, cost::ElementBytes, largest::LargestTensor, shape::ModelShape, stage::Stage,
-        stages::StagePlan,
-    },
+    model::{build::build, shape::ModelShape, stage::Stage, stages::ModelStages},
+    settings::TrainSettings,
     tracker::Tracker,
     train_error::TrainError,
     trainer::{step_batch, to_device},
     update::check_update,
 };
-use rekindle::{meter::Meter, sequential::Sequential};
+use rekindle::{meter::Meter, record::Kernels, sequential::Sequential};
+use rekindle_plan::Bytes;
 
 /// A job's model, its parameters drawn from the job's seed, and the order of its batches.
 pub(crate) struct Built {
@@ -35,8 +35,8 @@ impl Built {
         check_update(job.settings)?;
         check_loss_chunks(job.settings, job.model)?;
         let shape = job.model.infer()?;
-        check_buffers(job, &shape)?;
-        let stages = StagePlan::new(job.model, &shape);
+        check_buffers(job)?;
+        let stages = ModelStages::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
         // First values are drawn on the device.
@@ -60,8 +60,7 @@ impl Built {
             meter,
             (job.model, &self.shape),
             self.model.layers(),
-            job.micro_batch(),
-            ElementBytes::flex(job.settings.dtype),
+            (job.micro_batch(), job.settings.dtype),
         )
     }
 
@@ -91,16 +90,30 @@ impl Built {
 }
 
 /// Fails where a tensor is larger than a buffer of the device may be: allocating it can never succeed.
-fn check_buffers(job: &Job<'_>, shape: &ModelShape) -> Result<(), RunError> {
+fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
     let Some(limit) = job.largest_buffer else {
         return Ok(());
     };
-    let bytes = ElementBytes::flex(job.settings.dtype);
-    let loss = job.settings.loss_chunks.cross_entropy();
-    let batch = job.micro_batch();
-    let tensor = LargestTensor::of(job.model, shape, batch, bytes, loss);
-    if tensor.bytes > limit {
-        return Err(RunError::TensorTooLarge { tensor, limit });
+    let own = TrainSettings {
+        batch: job.micro_batch() * job.settings.accumulate.max(1),
+        ..job.settings.clone()
+    };
+    let estimated = Estimated {
+        model: job.model,
+        settings: &own,
+        target: job.train.target(),
+        ranks: job.ranks.count(),
+        kernels: Kernels::Device,
+        held: Bytes::ZERO,
+    };
+    let (tensor, is_weight, bytes) = estimated.estimate()?.largest;
+    if bytes > limit {
+        return Err(RunError::TensorTooLarge {
+            tensor,
+            is_weight,
+            bytes,
+            limit,
+        });
     }
     Ok(())
 }

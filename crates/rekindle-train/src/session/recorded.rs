@@ -12,7 +12,9 @@ use burn::{
 use rekindle_plan::{Bytes, Chain};
 
 use self::plans::graph_planner;
-pub(super) use self::plans::{current, frontier, make_plan, plan_profile};
+pub(super) use self::plans::{
+    current, frontier, make_plan, plan_profile, plan_wanted, try_plan_profile,
+};
 use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built};
 use crate::{
     engine::{RecordedStep, loss_of_part},

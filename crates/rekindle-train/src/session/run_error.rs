@@ -8,7 +8,7 @@ use crate::{
     chunks::LossChunksRefused,
     data::{DataError, error::Blame},
     device::DeviceError,
-    model::{build::BuildError, largest::LargestTensor, shape_error::ShapeError},
+    model::{build::BuildError, shape_error::ShapeError},
     nonfinite::NonFinite,
     ranks::RanksRefused,
     run_dir_error::RunDirError,
@@ -63,12 +63,14 @@ pub enum RunError {
         total: Option<Bytes>,
     },
     /// One tensor is larger than any buffer of the device. No plan changes that.
-    #[error(
-        "{} takes {}, but one buffer of this device holds {limit} at most", tensor.role, tensor.bytes
-    )]
+    #[error("{tensor} takes {bytes}, but one buffer of this device holds {limit} at most")]
     TensorTooLarge {
-        /// The largest tensor.
-        tensor: LargestTensor,
+        /// The largest tensor, in words.
+        tensor: String,
+        /// Whether it is a parameter, or the gradient of one.
+        is_weight: bool,
+        /// Its bytes.
+        bytes: Bytes,
         /// The most that a buffer may take.
         limit: Bytes,
     },

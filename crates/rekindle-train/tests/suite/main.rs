@@ -23,7 +23,7 @@ mod recorded_models;
 mod watch;
 
 mod accumulate;
-mod counted;
+mod estimated;
 mod hostile;
 mod jobs;
 mod leaks;
@@ -38,7 +38,6 @@ mod tracker;
 mod update_in_backward;
 mod zoo_build;
 mod zoo_forward;
-mod zoo_saved_bytes;
 mod zoo_shapes;
 
 #[global_allocator]

@@ -14,7 +14,7 @@ use rekindle_train::model::{
     build::{BuildError, build},
     spec::{LayerSpec, ModelSpec, Padding, SampleShape},
     stage::Stage,
-    stages::StagePlan,
+    stages::ModelStages,
     value::Value,
 };
 
@@ -48,14 +48,14 @@ fn parameters(module: &impl Module) -> Vec<(String, Vec<f32>)> {
     parameters.found
 }
 
-fn seeded(model: &ModelSpec, plan: &StagePlan, seed: u64) -> Vec<Stage> {
+fn seeded(model: &ModelSpec, plan: &ModelStages, seed: u64) -> Vec<Stage> {
     let device = Device::flex().autodiff();
     device.seed(seed);
     build(model, plan, Dtype::F32, &device).unwrap()
 }
 
-fn planned(model: &ModelSpec) -> StagePlan {
-    StagePlan::new(model, &model.infer().unwrap())
+fn planned(model: &ModelSpec) -> ModelStages {
+    ModelStages::new(model, &model.infer().unwrap())
 }
 
 #[test]

@@ -13,7 +13,7 @@ use rekindle_train::model::{
     build::build,
     spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
     stage::Stage,
-    stages::StagePlan,
+    stages::ModelStages,
     value::{Value, ValueError},
 };
 
@@ -39,7 +39,7 @@ fn stage(input: &SampleShape, layers: Vec<LayerSpec>, params: Vec<Vec<f32>>) -> 
         layers,
     };
     let shape = model.infer().unwrap();
-    let mut plan = StagePlan::new(&model, &shape);
+    let mut plan = ModelStages::new(&model, &shape);
     plan.stages.truncate(1);
     plan.stages[0].layers = 0..model.layers.len();
     let stage = build(&model, &plan, Dtype::F32, &Device::flex().autodiff())

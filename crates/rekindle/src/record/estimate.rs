@@ -1,12 +1,14 @@
 //! What a training step needs, from shapes alone: for a model of any size, on any machine.
 //!
 //! The model is made on the recording device, so that no weight and no activation is ever allocated. Known are the
-//! bytes of all tensors and when each is live; not known is what kernels need while they run, and what a device's pools
-//! add. [`Recorded::within`](super::Recorded::within) measures those.
+//! bytes of all tensors, when each is live, and what [kernels](Kernels) take besides; not known is what a device's pools
+//! add. [`Recorded::within`](super::Recorded::within) measures that.
+
+use std::collections::HashMap;
 
 use burn::{module::Module, tensor::Device};
 use rekindle_plan::{
-    Bytes, Seconds,
+    Bytes, Chain, OptimizerCost, Seconds,
     graph::{
         ExchangeCost, Exchanged, GraphPlanner, GraphRequest, Program, Ring, Timetable, plan_graph,
         simulate, smallest_program,
@@ -14,16 +16,45 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError,
+    Kernels, RecordError,
     agreement::{buckets, on_network, order},
     bridge::{self, StepResult},
     measure::Costs,
+    measured::table_bytes,
     operation::flops,
     planning::timetable,
+    profile::StepProfile,
     recording::Recording,
+    staged::{marks, named, stages},
     update::Update,
+    update_costs::UpdateCosts,
 };
 use crate::{activation::Activation, reduce::fullest_share};
+
+/// What decides a step's memory besides its operations.
+#[derive(Clone, Copy)]
+pub struct Assumed<'a> {
+    /// When it updates its parameters.
+    pub update: Update,
+    /// Whose kernels run its operations.
+    pub kernels: Kernels,
+    /// What the optimizer takes for a parameter of so many numbers.
+    pub optimizer: &'a dyn Fn(u64) -> OptimizerCost,
+    /// Held all along besides parameters, batch and the optimizer's state.
+    pub held: Bytes,
+}
+
+impl Default for Assumed<'_> {
+    /// Parameters stay as they are, kernels take nothing.
+    fn default() -> Self {
+        Self {
+            update: Update::After,
+            kernels: Kernels::Device,
+            optimizer: &|_| OptimizerCost::default(),
+            held: Bytes::ZERO,
+        }
+    }
+}
 
 /// What a training step needs, by its shapes.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,19 +69,25 @@ pub struct Estimate {
     pub gradient_bytes: Bytes,
     /// The batch and constants.
     pub input_bytes: Bytes,
-    /// Most bytes of the plain step, without an optimizer's state: parameters, batch, gradients, live activations.
+    /// The optimizer's state.
+    pub state_bytes: Bytes,
+    /// Most bytes of the plain step, its update included.
     pub plain_peak: Bytes,
-    /// The operation at which it stands, and whether that is in the backward pass.
-    pub peak_at: (String, bool),
-    /// The smallest budget that a plan was found for.
-    pub smallest_peak: Bytes,
+    /// The largest tensor in words, whether it is a parameter or the gradient of one, and its bytes.
+    pub largest: (String, bool, Bytes),
     /// Operations on numbers in the plain step.
     pub flops: f64,
     /// Number of operations.
     pub operations: usize,
     /// By the module's parts, in order.
     pub layers: Vec<LayerEstimate>,
-    graph: rekindle_plan::graph::Graph,
+    /// All that plans are made from.
+    pub profile: StepProfile,
+    /// The step by stages: those between the layers of a [`Sequential`](crate::Sequential), or where the forward pass is
+    /// narrow.
+    pub chain: Chain,
+    /// Of each stage, its place among the marks of a [`Sequential`](crate::Sequential)'s layers.
+    pub marks: Vec<Option<usize>>,
     work: Vec<f64>,
     /// When the plain step hands its gradients over, and their buckets.
     exchange: (Timetable, Vec<Vec<(usize, Bytes)>>),
@@ -84,7 +121,7 @@ pub struct LayerEstimate {
 ///     output.powf_scalar(2.0).mean()
 /// })?;
 /// assert_eq!(estimate.trainable, 48 * (8192 * 8192 + 8192));
-/// assert!(estimate.smallest_peak < estimate.plain_peak);
+/// assert!(estimate.smallest_peak()? < estimate.plain_peak);
 /// # Ok::<(), rekindle::record::RecordError>(())
 /// ```
 ///
@@ -100,16 +137,16 @@ where
     I: Activation,
     R: StepResult,
 {
-    estimate_updating(Update::After, make, step)
+    estimate_with(Assumed::default(), make, step)
 }
 
-/// As [`estimate()`], of a step that updates its parameters when `update` says.
+/// As [`estimate()`], with what is known of the training besides the step.
 ///
 /// # Errors
 ///
 /// As [`record`](super::record).
-pub fn estimate_updating<M, I, R>(
-    update: Update,
+pub fn estimate_with<M, I, R>(
+    assumed: Assumed<'_>,
     make: impl FnOnce(&Device) -> (M, I),
     step: impl Fn(&M, I) -> R,
 ) -> Result<Estimate, RecordError>
@@ -118,12 +155,12 @@ where
     I: Activation,
     R: StepResult,
 {
-    let (recording, _) = Recording::new(bridge::take_made(make, step)?, update);
-    Estimate::of(&recording)
+    let (recording, _) = Recording::new(bridge::take_made(make, step)?, assumed.update);
+    Estimate::of(&recording, assumed)
 }
 
 impl Estimate {
-    pub(super) fn of(recording: &Recording) -> Result<Self, RecordError> {
+    fn of(recording: &Recording, assumed: Assumed<'_>) -> Result<Self, RecordError> {
         let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
         let numbers = |tensor: usize| recording.tensors.shape(tensor).num_elements() as u64;
         let bytes = |tensor: usize| Bytes(recording.tensors.value_bytes(tensor));
@@ -132,53 +169,81 @@ impl Estimate {
             let parameters = parameters.filter(move |one| one.trains == trains);
             parameters.map(|one| numbers(one.tensor)).sum()
         };
-        let parameter_bytes = recording
-            .parameters
-            .iter()
-            .map(|one| bytes(one.tensor))
-            .sum();
-        let trained = recording.parameters.iter().filter(|one| one.trains);
+        let parameters = recording.parameters.iter();
+        let parameter_bytes = parameters.map(|one| bytes(one.tensor)).sum();
         let constants = recording.constants.iter().map(|(tensor, _)| *tensor);
-        let input_bytes = recording
-            .inputs
-            .iter()
-            .copied()
-            .chain(constants)
-            .map(bytes)
-            .sum();
-        let fixed = parameter_bytes + input_bytes;
-        let graph = Costs::from_shapes(recording).graph(recording, fixed);
+        let inputs = recording.inputs.iter().copied().chain(constants);
+        let input_bytes = inputs.map(bytes).sum();
+        let updates = updates(recording, assumed.optimizer);
+        let optimizer = updates.together(assumed.update, recording);
+        let costs = Costs::of_kernels(recording, assumed.kernels).with_updates(updates);
+        let kernels = Bytes(assumed.kernels.kept_bytes(recording));
+        let tables = match assumed.kernels {
+            Kernels::Host { .. } => table_bytes(recording) + costs.beside_tensors(),
+            Kernels::Device => Bytes::ZERO,
+        };
+        let held = assumed.held + optimizer.state_bytes + kernels + tables;
+        let graph = costs.graph(recording, parameter_bytes + input_bytes + held);
         let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
         let timetable = timetable(recording, &graph, &plain);
         let buckets = buckets(recording, order(recording, &timetable));
         let plain = simulate(&graph, &plain);
-        let smallest = smallest_program(&graph, None).map_err(|error| wrong(&error))?;
-        let at = recording.operations.iter().nth(plain.peak_step);
+        let left = plain.resident.last().copied().unwrap_or(graph.fixed_bytes);
+        let update_bytes = left + optimizer.temp_bytes;
         let kinds = recording.operations.kinds().iter();
         let work_of: Vec<f64> = kinds
             .map(|kind| flops(&kind.name, &kind.operation))
             .collect();
         let kinds = recording.operations.kind_numbers();
         let work: Vec<f64> = kinds.map(|kind| work_of[kind as usize]).collect();
+        let stages = stages(&graph);
+        let chain = Chain {
+            optimizer,
+            ..named(&graph, recording, &stages)
+        };
+        let (largest, largest_bytes) = recording.largest().unwrap_or_default();
+        let parameters = recording.parameters.iter();
+        let mut weights = parameters.flat_map(|one| [Some(one.tensor), one.gradient]);
         Ok(Self {
             trainable: of(true),
             frozen: of(false),
             parameter_bytes,
-            gradient_bytes: trained.map(|one| bytes(one.tensor)).sum(),
+            gradient_bytes: recording.trained().map(|one| one.1).sum(),
             input_bytes,
-            plain_peak: plain.peak,
-            peak_at: at.map_or_else(Default::default, |one| {
-                (one.kind.name.clone(), one.backward)
-            }),
-            smallest_peak: smallest.simulated.peak,
+            state_bytes: optimizer.state_bytes,
+            plain_peak: plain.peak.max(update_bytes),
+            largest: (
+                recording.describe(largest),
+                weights.any(|one| one == Some(largest)),
+                largest_bytes,
+            ),
             flops: work.iter().sum(),
             operations: recording.operations.len(),
             layers: layers(recording),
-            graph,
+            marks: marks(&graph, &stages),
+            chain,
+            profile: StepProfile {
+                graph,
+                update_bytes,
+                beside_buffers_bytes: Bytes::ZERO,
+                link: None,
+                recording: recording.hash,
+            },
             work,
             exchange: (timetable, on_network(&buckets)),
             trained: recording.trained().collect(),
         })
+    }
+
+    /// The smallest budget that a plan was found for.
+    ///
+    /// # Errors
+    ///
+    /// If the recording breaks a rule of its own.
+    pub fn smallest_peak(&self) -> Result<Bytes, RecordError> {
+        let smallest = smallest_program(&self.profile.graph, None);
+        let smallest = smallest.map_err(|error| RecordError::Capture(error.to_string()))?;
+        Ok(smallest.simulated.peak.max(self.profile.update_bytes))
     }
 
     /// What the fastest plan within `budget` costs: its peak, and the plain step's operations on numbers times this
@@ -193,7 +258,10 @@ impl Estimate {
             planner: GraphPlanner::Auto,
             ..GraphRequest::default()
         };
-        let plan = match plan_graph(&self.graph, &request) {
+        if self.profile.update_bytes > budget {
+            return Ok(None);
+        }
+        let plan = match plan_graph(&self.profile.graph, &request) {
             Ok(plan) => plan,
             Err(rekindle_plan::graph::GraphPlanError::Infeasible { .. }) => return Ok(None),
             Err(error) => return Err(RecordError::Capture(error.to_string())),
@@ -203,7 +271,8 @@ impl Estimate {
         let work: f64 = operations
             .filter_map(|one| self.work.get(one.index()))
             .sum();
-        Ok(Some((plan.simulated.peak, work / self.flops.max(1.0))))
+        let peak = plan.simulated.peak.max(self.profile.update_bytes);
+        Ok(Some((peak, work / self.flops.max(1.0))))
     }
 
     /// Parameters of the rank that keeps most, as numbers, where so many ranks share them [out](crate::reduce::Shards).
@@ -229,6 +298,19 @@ impl Estimate {
         let timetable = timetable.scaled(computing.0 / timetable.computing.0);
         let sent = self.trained.iter().filter(|_| sharded).map(|one| one.1);
         (computing, cost.simulate(&timetable, buckets, sent))
+    }
+}
+
+/// What the update of each parameter takes, by the optimizer's rule.
+fn updates(recording: &Recording, optimizer: &dyn Fn(u64) -> OptimizerCost) -> UpdateCosts {
+    let trained = recording.parameters.iter().filter(|one| one.trains);
+    let each = trained.map(|one| {
+        let numbers = recording.tensors.shape(one.tensor).num_elements() as u64;
+        (one.id, [optimizer(numbers); 2])
+    });
+    UpdateCosts {
+        each: each.collect::<HashMap<_, _>>().into(),
+        ..UpdateCosts::default()
     }
 }
 

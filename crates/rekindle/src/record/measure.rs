@@ -3,7 +3,7 @@
 //! | figure | from shapes | measured |
 //! |---|---|---|
 //! | bytes of an output | its numbers | what more is in use after the operation, its inputs kept |
-//! | temporary bytes | none: a kernel's own are not known | the peak above what is in use after it |
+//! | temporary bytes | none, or as [`Kernels`] are known to take | the peak above what is in use after it |
 //! | view | by name | an output of a reshape, transpose or the like that takes less than half its numbers |
 //! | in place | no | an input that is read here for the last time, and the peak stays below half an output more |
 //! | seconds | of a nominal machine | medians, made longer by what the whole program takes longer in one go |

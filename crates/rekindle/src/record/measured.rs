@@ -102,10 +102,15 @@ impl<A> Measured<A> {
         let constants: u64 = constants
             .map(|(tensor, _)| self.recording.tensors.value_bytes(*tensor))
             .sum();
-        let given = self.recording.given().count() as u64;
-        let made = self.recording.tensors.len() as u64 - given;
-        Bytes(constants + given * GIVEN_BYTES + made * MADE_BYTES) + self.costs.beside_tensors()
+        Bytes(constants) + table_bytes(&self.recording) + self.costs.beside_tensors()
     }
+}
+
+/// What tables take for a recording's tensors.
+pub(super) fn table_bytes(recording: &Recording) -> Bytes {
+    let given = recording.given().count() as u64;
+    let made = recording.tensors.len() as u64 - given;
+    Bytes(given * GIVEN_BYTES + made * MADE_BYTES)
 }
 
 /// The leanest program from another process: asked for what cannot be, a planner says what can.

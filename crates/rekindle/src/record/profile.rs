@@ -2,7 +2,7 @@
 
 use rekindle_plan::{
     Bytes,
-    graph::{Graph, GraphPlan, GraphPlanner, Link},
+    graph::{Graph, GraphPlan, Link},
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,10 +48,10 @@ impl StepProfile {
     pub fn plan(
         &self,
         budget: Option<Bytes>,
-        planner: GraphPlanner,
+        wanted: impl Into<Wanted>,
         slots: usize,
     ) -> Result<(StepPlan, StagedPlan), RecordError> {
-        let wanted = Wanted::Planner(planner);
+        let wanted = wanted.into();
         let (plan, plain) = chosen(
             &self.graph,
             self.update_bytes,

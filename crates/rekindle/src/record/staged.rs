@@ -170,7 +170,7 @@ fn forwards(graph: &Graph, program: &Program, stages: &Stages) -> Vec<usize> {
     stages.map(|stage| most(stage).unwrap_or(1)).collect()
 }
 
-fn marks(graph: &Graph, stages: &Stages) -> Vec<Option<usize>> {
+pub(super) fn marks(graph: &Graph, stages: &Stages) -> Vec<Option<usize>> {
     let mark = |stage| {
         let mut marks = stages
             .forward(StageId(stage))
@@ -181,7 +181,7 @@ fn marks(graph: &Graph, stages: &Stages) -> Vec<Option<usize>> {
 }
 
 /// The chain with names, and the bytes of the parameters that each stage reads.
-fn named(graph: &Graph, recording: &Recording, stages: &Stages) -> Chain {
+pub(super) fn named(graph: &Graph, recording: &Recording, stages: &Stages) -> Chain {
     let mut chain = stages.chain().clone();
     let mut parameters: Vec<Option<usize>> = vec![None; recording.tensors.len()];
     for (place, parameter) in recording.parameters.iter().enumerate() {

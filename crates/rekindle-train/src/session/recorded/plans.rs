@@ -246,17 +246,46 @@ pub(in super::super) fn plan_profile(
     chain: &Chain,
     terms: &Terms,
 ) -> Result<Planned, RunError> {
-    let plan = |budget, planner| profile.plan(budget, planner, request.slots);
-    let (plan, mut staged) = plan(request.budget, graph_planner(request)?).map_err(|error| {
-        refused(error, &ScheduleRequest::Plan(*request), |planner| {
-            smallest(|none| plan(none, planner))
-        })
-    })?;
+    match try_plan_profile(request, profile, chain, terms)? {
+        Ok(planned) => Ok(planned),
+        Err(smallest_of_planner) => {
+            let budget = request.budget.unwrap_or(Bytes::MAX);
+            let any = |planner| smallest(|none| profile.plan(none, planner, request.slots));
+            Err(infeasible(request.planner, budget, smallest_of_planner, any).into())
+        }
+    }
+}
+
+/// The same; where no plan fits, the smallest budget that the planner finds one for.
+pub(in super::super) fn try_plan_profile(
+    request: &PlanRequest,
+    profile: &StepProfile,
+    chain: &Chain,
+    terms: &Terms,
+) -> Result<Result<Planned, Bytes>, RunError> {
+    let wanted = graph_planner(request)?.into();
+    let limits = (request.budget, request.slots);
+    match plan_wanted(wanted, limits, profile, chain, (terms, None)) {
+        Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
+        Err(error) => Err(refused(error, &ScheduleRequest::Plan(*request), |_| None)),
+        Ok(planned) => Ok(Ok(planned)),
+    }
+}
+
+/// The plan that is wanted of a step that was measured elsewhere, with the name of its planner where that made it before.
+pub(in super::super) fn plan_wanted(
+    wanted: Wanted,
+    (budget, slots): (Option<Bytes>, usize),
+    profile: &StepProfile,
+    chain: &Chain,
+    (terms, planner): (&Terms, Option<String>),
+) -> Result<Planned, RecordError> {
+    let (plan, mut staged) = profile.plan(budget, wanted, slots)?;
     for (stage, named) in staged.chain.stages.iter_mut().zip(&chain.stages) {
         stage.name.clone_from(&named.name);
         stage.param_bytes = named.param_bytes;
     }
-    Ok(planned(terms, plan, staged, &chain.optimizer, None))
+    Ok(planned(terms, plan, staged, &chain.optimizer, planner))
 }
 
 /// The useful plans of a planner, with the budgets that they are made for; `plan` makes one.

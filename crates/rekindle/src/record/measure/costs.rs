@@ -6,6 +6,7 @@ use rekindle_plan::{
 };
 
 use crate::record::{
+    kernels::{Kernels, Taken},
     layout::Alike,
     operation::{may_be_view, nominal_seconds},
     operations::Recorded,
@@ -47,6 +48,30 @@ impl Costs {
     /// From shapes alone.
     pub(crate) fn from_shapes(recording: &Recording) -> Self {
         Self::of_groups(recording, Alike::new(recording))
+    }
+
+    /// From shapes, with what kernels are known to take.
+    pub(in crate::record) fn of_kernels(recording: &Recording, kernels: Kernels) -> Self {
+        let alike = Alike::new(recording);
+        let taken = kernels.taken(recording);
+        let firsts = alike.first.clone();
+        let mut costs = Self::of_groups(recording, alike);
+        for (cost, first) in costs.costs.iter_mut().zip(firsts) {
+            let Taken {
+                temp_bytes,
+                in_place,
+                view,
+            } = taken[first];
+            let numbers = values(recording, recording.operations.get(first));
+            *cost = Cost {
+                output_bytes: if view { 0 } else { numbers } + TENSOR_BYTES,
+                temp_bytes,
+                view,
+                in_place,
+                ..*cost
+            };
+        }
+        costs
     }
 
     pub(super) fn of_groups(recording: &Recording, alike: Alike) -> Self {

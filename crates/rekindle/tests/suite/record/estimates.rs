@@ -53,8 +53,9 @@ fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
         least <= peak && peak <= most,
         "{peak} between {least} and {most}"
     );
-    assert!(estimate.smallest_peak < peak);
-    let budget = Bytes((estimate.smallest_peak.0 + peak.0) / 2);
+    let smallest = estimate.smallest_peak().expect("a program");
+    assert!(smallest < peak);
+    let budget = Bytes((smallest.0 + peak.0) / 2);
     let (planned, work) = estimate.within(budget).expect("planned").expect("fits");
     assert!(planned <= budget, "{planned} in {budget}");
     // At most one forward more, of three passes.

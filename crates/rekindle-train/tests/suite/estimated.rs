@@ -1,35 +1,23 @@
-//! The chain counted from shapes against the measured one.
+//! Peaks of the step that is estimated from shapes against those of the measured one.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use burn::{nn::loss::CrossEntropyLossConfig, tensor::Device};
-use rekindle::{
-    Sequential,
-    meter::HostMeter,
-    profile::{Measured, Profiler},
-};
-use rekindle_plan::{Bytes, Plan, PlannerKind, Seconds, planner};
+use rekindle::record::Kernels;
+use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
-    counted::Counted,
+    Estimated,
     data::{
         Dataset, open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
-    loss::TargetTensor,
-    model::{
-        build::build,
-        cost::ElementBytes,
-        kernels::Kernels,
-        shape::ModelShape,
-        spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
-        stages::StagePlan,
-        value::Value,
-    },
-    optimizer::AnyOptimizer,
+    device::DeviceId,
+    kernels,
+    model::spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
+    session::{Job, MeasuredStep, ScheduleRequest, measure},
     settings::{LearningRate, OptimizerSettings, TrainSettings},
     to_device,
 };
 
-/// Share of a step's measured peak, fixed bytes apart, by which the count may miss it.
+/// Share of a step's measured peak, fixed bytes apart, by which the estimate may miss it.
 const TOLERANCE: f64 = 0.05;
 
 /// Headers and graph nodes of one stage; batch normalisation has the most.
@@ -135,7 +123,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn the_count_predicts_peaks_as_a_profile_does() {
+fn the_estimate_predicts_peaks_as_a_profile_does() {
     own_process!();
     let mut wrong = Vec::new();
     for case in cases() {
@@ -170,33 +158,34 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
     };
-    let shape = model.infer().unwrap();
-    let measured = measured(&model, &shape, &settings, &*split.train);
-    let counted = Counted {
+    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let job = Job::new(&model, &*split.train, &settings, schedule);
+    let subject = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
+    let measured = subject.measured_step(&job);
+    let estimated = Estimated {
         model: &model,
-        shape: &shape,
         settings: &settings,
         target,
-        bytes: ElementBytes::FLEX,
-        kernels: Kernels::host(),
-    }
-    .chain();
-    let stages = counted.chain.stages.len();
+        ranks: 1,
+        kernels: kernels(DeviceId::Cpu),
+        held: Bytes::ZERO,
+    };
+    let estimated = estimated.step().unwrap();
+    let stages = estimated.chain.stages.len();
     for segments in [1, 2, 3, 5] {
-        let step = |measured: &Measured| {
-            let plan = Plan {
+        let step = |step: &MeasuredStep| {
+            let request = PlanRequest {
                 planner: PlannerKind::Uniform,
-                schedule: planner::uniform(stages, segments).unwrap(),
-                peak: Bytes(0),
-                step: Seconds(0.0),
-                source: rekindle_plan::Source::Fastest,
+                segments: Some(segments),
+                ..PlanRequest::default()
             };
-            let peak = measured.costed(plan).unwrap().peak;
-            (peak.0 - measured.chain.fixed_bytes.0) as f64
+            let planned = step.plan(&request).unwrap();
+            let (_, parts) = planned.at_peak;
+            (parts.total().0 - parts.fixed.0) as f64
         };
-        let (counted, measured) = (step(&counted), step(&measured));
+        let (counted, measured) = (step(&estimated), step(&measured));
         println!(
-            "{}, {segments} segments: counted {counted}, measured {measured}, {:+.1}%",
+            "{}, {segments} segments: estimated {counted}, measured {measured}, {:+.1}%",
             case.name,
             100.0 * (counted / measured - 1.0)
         );
@@ -207,7 +196,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         };
         if !(-room..=room + idle_threads).contains(&(counted - measured)) {
             wrong.push(format!(
-                "{}, {segments} segments: counted {counted}, measured {measured}",
+                "{}, {segments} segments: estimated {counted}, measured {measured}",
                 case.name
             ));
         }
@@ -243,7 +232,7 @@ fn measured(
 }
 
 fn rayon_threads() -> usize {
-    match Kernels::host() {
+    match kernels(DeviceId::Cpu) {
         Kernels::Host { threads, .. } => threads as usize,
         Kernels::Device => 1,
     }

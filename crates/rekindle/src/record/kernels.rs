@@ -1,0 +1,293 @@
+//! What kernels take besides the tensors of an operation, by what the operation is: of burn's `flex` backend, read in
+//! its source (burn-flex 0.22.1) and in burn-backend's default operations.
+//!
+//! With `I`, `W`, `O` the bytes of input, weight and output, and of a backward operation `G` those of the gradient that it
+//! is given:
+//!
+//! | operation | temporary bytes | source |
+//! |---|---|---|
+//! | products of matrices, zeros, sums over a dimension | `O`: the output is copied once, to be aligned | `tensor.rs`, `FlexTensor::empty` |
+//! | convolution | `I + W`, laid out with channels last, and a tile for each thread | `ops/conv.rs`, `conv3d_impl` |
+//! | gradient of its input | the columns of one sample for each thread | `ops/conv_transpose.rs` |
+//! | gradient of its weight | the convolution of exchanged images: `2I + 2G` and tiles | `modules/conv.rs` of burn-backend |
+//! | gradient of its bias | `G`, its dimensions exchanged | the same |
+//! | max pooling | positions of 8 bytes | `ops/pool.rs` |
+//! | the rest | none, and one input's storage is taken over where it is freed | `ops/binary.rs`, `ops/unary.rs` |
+//!
+//! Convolutions need their inputs contiguous, and copy those that are not. A GPU's kernels need no copies. Plain peaks of the shipped
+//! configs `deep-linear`, `gpt`, `conv-pyramid` and `parity/tokens` come within 0.6% of a profile's.
+
+use super::{
+    operation::{exchanges_dimensions, flops},
+    operations::Recorded,
+    recording::Recording,
+};
+
+/// Positions that a convolution lays out at once, and bytes of columns that a transposed one does.
+const TILE: u64 = 512;
+const COLUMNS_BYTES: u64 = 8 << 20;
+/// Numbers from which samples are shared out to threads.
+const PARALLEL_NUMBERS: u64 = 256 << 10;
+/// At most so many channels in and out run without copies.
+const FEW_CHANNELS: (u64, u64) = (4, 16);
+/// Bytes of a position that a max pooling finds.
+const POSITION_BYTES: u64 = 8;
+/// Operations on numbers from which a product of matrices runs on all threads.
+const PARALLEL_FLOPS: f64 = 2.0 * 192.0 * 192.0 * 192.0;
+
+/// Whose kernels compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernels {
+    /// burn's `flex`, on this many threads.
+    Host {
+        /// Each has a convolution's tile of its own.
+        threads: u64,
+        /// What a thread keeps for good once it has computed a product of matrices.
+        slab_bytes: u64,
+    },
+    /// A GPU's, which need no copies.
+    Device,
+}
+
+/// What an operation takes and leaves besides its inputs and the numbers of its outputs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) temp_bytes: u64,
+    /// The input whose storage the first output takes over, where it is freed.
+    pub(super) in_place: Option<usize>,
+    /// Whether the output is a view of the first input.
+    pub(super) view: bool,
+}
+
+impl Kernels {
+    /// What each operation takes, as long as operations run in recorded order.
+    pub(super) fn taken(self, recording: &Recording) -> Vec<Taken> {
+        let last_read = last_read(recording);
+        let mut contiguous = vec![true; recording.tensors.len()];
+        let operations = recording.operations.iter().enumerate();
+        let taken = operations.map(|(place, one)| {
+            let name = one.kind.name.as_str();
+            let lies_as_made = one.inputs().next().is_none_or(|input| contiguous[input]);
+            let view = match name {
+                "SwapDims" | "Permute" | "Expand" | "Slice" => true,
+                "Reshape" => lies_as_made,
+                _ => false,
+            };
+            let as_made = match name {
+                "SwapDims" | "Permute" | "Expand" | "Slice" => false,
+                _ => !exchanges_dimensions(name),
+            };
+            for output in one.outputs() {
+                contiguous[output] = as_made;
+            }
+            let Self::Host { threads, .. } = self else {
+                return Taken {
+                    view,
+                    ..Taken::default()
+                };
+            };
+            let sizes = Sizes {
+                recording,
+                one,
+                threads,
+                contiguous: &contiguous,
+            };
+            Taken {
+                temp_bytes: if view { 0 } else { sizes.temporary(name) },
+                in_place: sizes.taken_over(name, |input| last_read[input] == Some(place)),
+                view,
+            }
+        });
+        taken.collect()
+    }
+
+    /// What stays in use once all operations have run.
+    pub(super) fn kept_bytes(self, recording: &Recording) -> u64 {
+        let Self::Host {
+            threads,
+            slab_bytes,
+        } = self
+        else {
+            return 0;
+        };
+        let products = recording
+            .operations
+            .kinds()
+            .iter()
+            .filter(|kind| is_product(&kind.name));
+        let most = products
+            .map(|kind| flops(&kind.name, &kind.operation))
+            .fold(0.0, f64::max);
+        slab_bytes * if most >= PARALLEL_FLOPS { threads } else { 1 }
+    }
+}
+
+/// Whether it is a product of matrices, or made of some.
+fn is_product(name: &str) -> bool {
+    name == "Matmul" || name.starts_with("Linear") || name.starts_with("Conv")
+}
+
+/// The operation that reads a tensor last, of those that may be taken over: nothing outside the step holds them.
+fn last_read(recording: &Recording) -> Vec<Option<usize>> {
+    let mut last = vec![None; recording.tensors.len()];
+    for (place, one) in recording.operations.iter().enumerate() {
+        for input in one.inputs() {
+            last[input] = Some(place);
+        }
+    }
+    for held in recording.given().chain(recording.outputs()) {
+        last[held] = None;
+    }
+    last
+}
+
+/// One operation, and what is known of its tensors.
+struct Sizes<'a> {
+    recording: &'a Recording,
+    one: Recorded<'a>,
+    threads: u64,
+    contiguous: &'a [bool],
+}
+
+impl Sizes<'_> {
+    fn bytes(&self, tensor: usize) -> u64 {
+        self.recording.tensors.value_bytes(tensor)
+    }
+
+    /// The input whose storage is taken over by an operation on single numbers.
+    fn taken_over(&self, name: &str, freed: impl Fn(usize) -> bool) -> Option<usize> {
+        let output = self.one.outputs().next()?;
+        let same = |input: usize| {
+            self.recording.tensors.shape(input) == self.recording.tensors.shape(output)
+                && self.bytes(input) == self.bytes(output)
+                && self.contiguous[input]
+        };
+        let inputs = || self.one.inputs().enumerate();
+        let fits = |&(_, input): &(usize, usize)| self.one.can_free(input) && same(input);
+        // Operations that are alike share one answer: another may free what this one leaves.
+        let freed_here = inputs().find(|one| fits(one) && freed(one.1));
+        let found = freed_here.or_else(|| inputs().find(fits));
+        found.map(|(place, _)| place).filter(|_| by_number(name))
+    }
+
+    /// Bytes of inputs that are copied because they do not lie as they were made.
+    fn copies(&self) -> u64 {
+        let inputs = self.one.inputs().filter(|&input| !self.contiguous[input]);
+        inputs.map(|input| self.bytes(input)).sum()
+    }
+
+    fn temporary(&self, name: &str) -> u64 {
+        let inputs: Vec<usize> = self.one.inputs().collect();
+        let Some(output) = self.one.outputs().next() else {
+            return 0;
+        };
+        let numbers = self.bytes(output);
+        match (name, inputs.as_slice()) {
+            (
+                "Matmul"
+                | "Linear"
+                | "LinearXBackward"
+                | "LinearWeightBackward"
+                | "Zeros"
+                | "SumDim"
+                | "EmbeddingBackward",
+                _,
+            ) => numbers,
+            ("Conv2d", &[x, weight, ..]) => {
+                self.copies() + self.convolution(x, weight, output, false)
+            }
+            ("Conv2dXBackward", &[x, weight, gradient]) => {
+                self.copies() + self.columns(x, weight, gradient)
+            }
+            ("Conv2dWeightBackward", &[x, _, gradient]) => {
+                self.bytes(x) + self.bytes(gradient) + self.convolution(x, gradient, output, true)
+            }
+            ("Conv2dBiasBackward", &[.., gradient]) => self.bytes(gradient),
+            ("MaxPool2dWithIndices", _) => {
+                let positions = self.recording.tensors.shape(output).num_elements() as u64;
+                positions * POSITION_BYTES
+            }
+            _ => 0,
+        }
+    }
+
+    fn dims(&self, tensor: usize) -> [u64; 4] {
+        let dims = self.recording.tensors.shape(tensor).as_slice();
+        std::array::from_fn(|place| dims.get(place).map_or(1, |&size| size as u64))
+    }
+
+    /// A convolution's copies: the first two dimensions of all its tensors may be exchanged.
+    fn convolution(&self, x: usize, weight: usize, output: usize, exchanged: bool) -> u64 {
+        let [mut x_dims, mut w, mut out] = [x, weight, output].map(|one| self.dims(one));
+        if exchanged {
+            for dims in [&mut x_dims, &mut w, &mut out] {
+                dims.swap(0, 1);
+            }
+        }
+        let ([samples, channels, height, width], [outputs, _, rows, columns]) = (x_dims, w);
+        let few = channels <= FEW_CHANNELS.0 && outputs <= FEW_CHANNELS.1;
+        let point = [rows, columns] == [1, 1] && out[2..] == [height, width];
+        if few || point {
+            return 0;
+        }
+        let number = self.bytes(x) / x_dims.iter().product::<u64>().max(1);
+        let positions = out[2] * out[3];
+        let tiles = samples * positions.div_ceil(TILE);
+        let window = channels * rows * columns;
+        // The windows are copied once more where they are multiplied.
+        let copies = if exchanged { 1 } else { 2 };
+        let tile = (copies * window + outputs) * positions.min(TILE) * number;
+        self.bytes(x) + self.bytes(weight) + self.threads.min(tiles) * tile
+    }
+
+    /// The columns that a transposed convolution lays out for each sample.
+    fn columns(&self, x: usize, weight: usize, gradient: usize) -> u64 {
+        let [samples, channels, ..] = self.dims(x);
+        let [_, _, rows, columns] = self.dims(weight);
+        let [_, _, height, width] = self.dims(gradient);
+        let number = self.bytes(x) / self.dims(x).iter().product::<u64>().max(1);
+        let position = channels * rows * columns * number;
+        let positions = (COLUMNS_BYTES / position.max(1)).clamp(1, height * width);
+        let numbers = self.recording.tensors.shape(x).num_elements() as u64;
+        let at_once = match numbers < PARALLEL_NUMBERS {
+            true => 1,
+            false => self.threads.min(samples),
+        };
+        at_once * position * positions
+    }
+}
+
+/// Whether an operation works on each number by itself, and so in place of an input that it frees.
+fn by_number(name: &str) -> bool {
+    let names = [
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "AddScalar",
+        "SubScalar",
+        "MulScalar",
+        "DivScalar",
+        "Exp",
+        "Log",
+        "Sqrt",
+        "Tanh",
+        "Recip",
+        "Abs",
+        "Neg",
+        "Sigmoid",
+        "Relu",
+        "Gelu",
+        "ReluBackward",
+        "GeluBackward",
+        "SigmoidBackward",
+        "PowfScalar",
+        "MaskFill",
+        "MaskWhere",
+        "Scatter",
+        "Clamp",
+        "Powi",
+        "Powf",
+    ];
+    names.contains(&name)
+}
