@@ -6,7 +6,7 @@ use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
     Estimated,
     data::{
-        Dataset, open,
+        open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
     device::DeviceId,
@@ -14,7 +14,6 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
     session::{Job, MeasuredStep, ScheduleRequest, measure},
     settings::{LearningRate, OptimizerSettings, TrainSettings},
-    to_device,
 };
 
 /// Share of a step's measured peak, fixed bytes apart, by which the estimate may miss it.
@@ -201,34 +200,6 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
             ));
         }
     }
-}
-
-/// The stages, measured one by one on a batch.
-fn measured(
-    model: &ModelSpec,
-    shape: &ModelShape,
-    settings: &TrainSettings,
-    data: &dyn Dataset,
-) -> Measured {
-    let device = Device::flex().autodiff();
-    let stages = StagePlan::new(model, shape);
-    let built = build(model, &stages, settings.dtype, &device).unwrap();
-    let samples: Vec<usize> = (0..settings.batch).collect();
-    let (input, targets) = to_device(data.batch(&samples), settings.dtype, &device).unwrap();
-    let TargetTensor::Classes(classes) = targets else {
-        panic!("the data has classes");
-    };
-    let profiler = Profiler {
-        device: &device,
-        meter: &HostMeter::new().unwrap(),
-        optimizer: &AnyOptimizer::new(settings),
-    };
-    let loss = |output: Value| {
-        let output = output.into_float2().unwrap();
-        let loss = CrossEntropyLossConfig::new().init(&device);
-        loss.forward(output, classes.clone())
-    };
-    profiler.measure(Sequential::new(built), &input, loss).0
 }
 
 fn rayon_threads() -> usize {
