@@ -152,33 +152,40 @@ fn run_dry(
     #[cfg(feature = "cubecl")]
     let _dry = cubecl_runtime::dry_run::DryRun::new();
     let room = planning.new_room();
-    let mut started = started(recording, given)?;
-    let interpreter = started.as_mut();
-    let mut held: Vec<DispatchTensor> = Vec::new();
-    for turn in program.turns(recording).take(until) {
-        match turn {
-            Turn::Run(run) => {
-                if let Some(room) = &room {
-                    room.make(costs.taken_by(recording, run.number));
+    // A step begins with what the step before has left in the pools, the first with nothing: where they are cleaned up, and
+    // with that what is fused, differs.
+    let steps = match runs == Runs::Together && until == program.program().len() {
+        true => 2,
+        false => 1,
+    };
+    for _ in 0..steps {
+        let mut started = started(recording, given.clone())?;
+        let interpreter = started.as_mut();
+        let mut held: Vec<DispatchTensor> = Vec::new();
+        for turn in program.turns(recording).take(until) {
+            match turn {
+                Turn::Run(run) => {
+                    if let Some(room) = &room {
+                        room.make(costs.taken_by(recording, run.number));
+                    }
+                    interpreter.run(without_values(run.operation()));
+                    run.finish(interpreter, &mut |_, tensor| held.push(tensor));
                 }
-                interpreter.run(without_values(run.operation()));
-                run.finish(interpreter, &mut |_, tensor| held.push(tensor));
+                Turn::Update(update) => update.skip(interpreter),
+                Turn::Move(one, ready) => {
+                    if let Some(operation) = one.without_values() {
+                        interpreter.run(operation);
+                    }
+                    ready.hand_out(interpreter, &mut |_, tensor| held.push(tensor));
+                }
             }
-            Turn::Update(update) => update.skip(interpreter),
-            Turn::Move(one, ready) => {
-                if let Some(operation) = one.without_values() {
-                    interpreter.run(operation);
-                }
-                ready.hand_out(interpreter, &mut |_, tensor| held.push(tensor));
+            if runs == Runs::Singly {
+                let _ = planning.device.sync();
             }
         }
-        if runs == Runs::Singly {
-            let _ = planning.device.sync();
-        }
+        // What fusion holds back is launched now, or it would run for real.
+        let _ = planning.device.sync();
     }
-    // What fusion holds back is launched now, or it would run for real.
-    let _ = planning.device.sync();
-    drop((started, held));
     // Buffers that were never there must not be counted, or taken up by what runs for real.
     planning.meter.trim();
     Ok(())

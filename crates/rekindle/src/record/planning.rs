@@ -17,7 +17,7 @@ use rekindle_plan::{
 use super::{
     RecordError,
     buckets::{VALUE, gradients},
-    options::Planning,
+    options::{Planning, RESERVE, without_reserve},
     planned::{Measured, Planned},
     program::Prepared,
     recording::Recording,
@@ -66,7 +66,9 @@ fn planned_once<A>(
 ) -> Result<Planned<A>, RecordError> {
     let asked = planning.budget.unwrap_or(Bytes::MAX);
     // All bytes below are without the reserve.
-    let budget = planning.budget.map_or(Bytes::MAX, without_reserve);
+    let budget = planning
+        .budget
+        .map_or(Bytes::MAX, |budget| without_reserve(budget, RESERVE));
     // What burn's graph keeps until the next backward, and what a queue frees late, is not there for long.
     free_dead_nodes(&planning.device);
     planning.meter.trim();
@@ -185,7 +187,7 @@ pub(super) fn chosen(
     (budget, slots, elsewhere): (Option<Bytes>, usize, Option<PlanElsewhere>),
     link: Option<Link>,
 ) -> Result<(GraphPlan, Simulated), RecordError> {
-    let within = budget.map(without_reserve);
+    let within = budget.map(|budget| without_reserve(budget, RESERVE));
     let infeasible = |smallest: Bytes| RecordError::Infeasible {
         budget: budget.unwrap_or(Bytes::MAX),
         smallest: with_reserve(smallest.max(updating)),
@@ -215,14 +217,6 @@ pub(super) fn chosen(
 /// The order in which the operations were recorded.
 fn plain_order(graph: &Graph) -> Result<Program, RecordError> {
     Program::recorded(graph).map_err(|error| RecordError::Capture(error.to_string()))
-}
-
-/// Share of a budget that plans do not get: what a step takes varies a little from run to run, by the scratch of kernels
-/// whose threads happen to be busy together. Seen: up to 0.2%.
-const RESERVE: f64 = 0.01;
-
-fn without_reserve(budget: Bytes) -> Bytes {
-    Bytes((budget.0 as f64 * (1.0 - RESERVE)) as u64)
 }
 
 /// The smallest budget that leaves `bytes` without its reserve.
