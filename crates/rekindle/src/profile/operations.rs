@@ -6,20 +6,21 @@ use burn::{module::Module, optim::GradientsParams};
 use rekindle_plan::{Alternative, Bytes, LossCost, OptimizerCost, Seconds, Stage};
 
 use super::{
-    Profiler,
     measured::OutputHold,
     measurement::{Cost, RUNS, measure, summary, wants_another_run},
+    profiler::Profiler,
     tensors::{Parameters, unit_gradients, value_bytes},
 };
 use crate::{
     activation::Activation,
     balanced,
-    executor::{StepLoss, copies::fresh},
+    executor::copies::fresh,
     graph::{self, Upstream, leaf},
     graph_ops::node_counter,
     layer::Layer,
     quiet,
     record::Optimizer,
+    step_result::StepResult,
 };
 
 /// What a backward's own tables take for each graph node of its piece, until it is over.
@@ -274,7 +275,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     pub(super) fn loss<A, R, F>(&self, output: &A, loss: &F) -> LossCost
     where
         A: Activation,
-        R: StepLoss,
+        R: StepResult,
         F: Fn(A) -> R,
     {
         let meter = self.meter;
