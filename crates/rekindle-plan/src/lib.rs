@@ -59,7 +59,7 @@ pub use graph::{
     ProgramError, Simulated, Tensor, TensorId, plan_graph, smallest_program,
 };
 pub use plan::{Plan, PlanRequest, keep_useful};
-pub use planner::{PlanError, PlannerKind, PlannerParseError, Slots, Source, smallest_peak};
+pub use planner::{PlanError, PlanSource, PlannerKind, PlannerParseError, Slots, smallest_peak};
 pub use planning::{frontier, plan};
 pub use schedule::{Rule, Schedule, ScheduleError, forward_counts};
 pub use seconds::Seconds;
