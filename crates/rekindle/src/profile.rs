@@ -18,7 +18,7 @@
 //! of each operation compiles and tunes kernels; it is a warm-up and is not counted.
 
 mod measured;
-pub(crate) mod measurement;
+mod measurement;
 mod operations;
 mod profiler;
 mod tensors;
@@ -38,7 +38,6 @@ use crate::{
     sequential::Sequential,
     step_result::StepResult,
 };
-use measurement::idle_seconds;
 use operations::Subject;
 use tensors::value_bytes;
 
@@ -117,7 +116,7 @@ impl<O: Optimizer> Profiler<'_, O> {
             layers.push(layer);
         }
         let places = Bytes(count as u64 * size_of::<Option<A>>() as u64);
-        let idle_s = idle_seconds(self.meter);
+        let idle_s = self.idle_seconds();
         let backward_call_s = self.backward_call_seconds(&activation);
         let loss = self.loss(&activation, &loss);
         drop(activation);
