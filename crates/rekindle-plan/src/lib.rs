@@ -10,7 +10,7 @@
 //! | [`chain`] | [`Chain`]: what each stage costs; its JSON file format |
 //! | [`action`] | [`Action`]: one step of a schedule, and its one-line text form |
 //! | [`schedule`] | [`Schedule`]: a list of actions that breaks no rule |
-//! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes; [`simulate_watched`]: action by action |
+//! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes |
 //! | [`planner`] | the planners, one file each |
 //! | [`plan`](mod@plan) | [`PlanRequest`], [`Plan`] |
 //! | `planning` | [`plan()`]: from a chain and a request to a plan; [`frontier()`]: which budgets buy which times |
@@ -59,8 +59,8 @@ pub use graph::{
     ProgramError, Simulated, Tensor, TensorId, plan_graph, smallest_program,
 };
 pub use plan::{Plan, PlanRequest, keep_useful};
-pub use planner::{PlanError, PlannerKind, PlannerParseError, Slots, Source, smallest_peak};
+pub use planner::{PlanError, PlanSource, PlannerKind, PlannerParseError, Slots, smallest_peak};
 pub use planning::{frontier, plan};
 pub use schedule::{Rule, Schedule, ScheduleError, forward_counts};
 pub use seconds::Seconds;
-pub use simulator::{Moment, Parts, Scene, Simulation, Violation, simulate, simulate_watched};
+pub use simulator::{Parts, Simulation, Violation, simulate};

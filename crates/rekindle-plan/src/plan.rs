@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
-use crate::planner::{PlanError, PlannerKind, Source};
+use crate::planner::{PlanError, PlanSource, PlannerKind};
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
 use crate::simulator::simulate;
@@ -61,7 +61,7 @@ pub struct Plan {
     /// Its simulated time, the optimizer's included.
     pub step: Seconds,
     /// Which method the schedule came from.
-    pub source: Source,
+    pub source: PlanSource,
 }
 
 impl Plan {
@@ -70,7 +70,7 @@ impl Plan {
         chain: &Chain,
         planner: PlannerKind,
         schedule: Schedule,
-        source: Source,
+        source: PlanSource,
     ) -> Result<Plan, PlanError> {
         let run = simulate(chain, &schedule)?;
         Ok(Plan {

@@ -47,7 +47,7 @@ pub use segments::segments;
 pub(crate) use segments::smallest_segments_peak;
 pub use single_level::single_level;
 pub use smallest_peak::smallest_peak;
-pub use source::{Slots, Source};
+pub use source::{PlanSource, Slots};
 pub use uniform::uniform;
 
 pub(crate) use family::Family;

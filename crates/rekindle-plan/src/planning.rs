@@ -5,8 +5,8 @@ use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::plan::{Plan, PlanRequest};
 use crate::planner::{
-    self, Family, MOST_STAGES, MOST_STAGES_OF_WINDOWS, Optimal, PlanError, PlannerKind,
-    SingleLevels, Source, smallest_peak, smallest_segments_peak,
+    self, Family, MOST_STAGES, MOST_STAGES_OF_WINDOWS, Optimal, PlanError, PlanSource, PlannerKind,
+    SingleLevels, smallest_peak, smallest_segments_peak,
 };
 
 /// Makes a plan.
@@ -113,7 +113,7 @@ fn planned(
         }
         PlannerKind::Segments => {
             let schedule = planner::segments(chain, budget, request.segments)?;
-            let plan = |schedule| Plan::new(chain, kind, schedule, Source::Segments);
+            let plan = |schedule| Plan::new(chain, kind, schedule, PlanSource::Segments);
             (schedule.map(plan).transpose()?, None)
         }
         _ => {

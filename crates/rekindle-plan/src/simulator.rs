@@ -28,17 +28,6 @@ pub struct Simulation {
     pub time: Seconds,
     /// How often each stage runs forward, tracked or not.
     pub forward_counts: Vec<usize>,
-    /// One entry per action.
-    pub moments: Vec<Moment>,
-}
-
-/// The bytes around one action, everything included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// Held after the action.
-    pub resident: Bytes,
-    /// The most held during the action.
-    pub peak: Bytes,
 }
 
 /// What the bytes of a moment are. serde names each part with its unit, as in `fixed_bytes`.
@@ -140,52 +129,11 @@ struct Passed {
     untracked: u32,
 }
 
-/// One action as the simulator runs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scene {
-    /// The action.
-    pub action: Action,
-    /// What is held at its peak.
-    pub at_peak: Parts,
-    /// What is held after it.
-    pub after: Parts,
-}
-
 /// Runs a schedule on a chain. Costs O(actions + stages).
 ///
 /// # Errors
 /// The chain has another number of stages, or a stage lacks an alternative that the schedule names.
 pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violation> {
-    simulate_watched(chain, schedule, |_| {})
-}
-
-/// Runs a schedule on a chain, and shows every action with what is held at its peak and after it, part by part.
-///
-/// ```
-/// use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Stage, planner, simulate_watched};
-///
-/// let stage = Stage { output_bytes: Bytes(2), saved_bytes: Bytes(5), ..Stage::default() };
-/// let chain = Chain {
-///     input_bytes: Bytes(1),
-///     input_grad: false,
-///     fixed_bytes: Bytes(0),
-///     stages: vec![stage; 3],
-///     loss: LossCost::default(),
-///     optimizer: OptimizerCost::default(),
-/// };
-/// let mut graphs = Vec::new();
-/// simulate_watched(&chain, &planner::none(3)?, |scene| graphs.push(scene.after.graphs.0))?;
-/// assert_eq!(graphs, [5, 10, 15, 15, 10, 5, 0, 0]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-/// As [`simulate`].
-pub fn simulate_watched(
-    chain: &Chain,
-    schedule: &Schedule,
-    mut watch: impl FnMut(Scene),
-) -> Result<Simulation, Violation> {
     let stages = chain.stages.len();
     if schedule.stages() != stages {
         return Err(Violation::OtherLength {
@@ -206,7 +154,6 @@ pub fn simulate_watched(
         at_peak: held,
         time: Seconds::ZERO,
         forward_counts: schedule.forward_counts(),
-        moments: Vec::with_capacity(schedule.actions().len()),
     };
     for (index, &action) in schedule.actions().iter().enumerate() {
         let Ok(effect) = holdings.apply(action) else {
@@ -267,16 +214,7 @@ pub fn simulate_watched(
                 run.time += chain.optimizer.step_s;
             }
         }
-        watch(Scene {
-            action,
-            at_peak: during,
-            after: held,
-        });
         let peak = during.total();
-        run.moments.push(Moment {
-            resident: held.total(),
-            peak,
-        });
         if peak > run.peak {
             run.peak = peak;
             run.peak_action = index;

@@ -78,6 +78,14 @@ impl TrainError {
         }
     }
 
+    /// Whether some parameters are updated and others not: such a model is none to go on from.
+    pub(super) fn is_partly_updated(&self) -> bool {
+        matches!(
+            self,
+            Self::Recorded(RecordError::PartlyUpdated { .. }) | Self::ShortAfterUpdates { .. }
+        )
+    }
+
     /// The same, told as a shortage where it is one.
     pub(super) fn or_shortage(self) -> Self {
         if let Self::Recorded(error @ RecordError::PartlyUpdated { source, .. }) = &self

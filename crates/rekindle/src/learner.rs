@@ -45,7 +45,8 @@ use burn_train::{
 
 use crate::{
     activation::Activation,
-    record::{RecordError, Recorded, Step, StepResult, run_recorded},
+    record::{RecordError, Recorded, Step, run_recorded},
+    step_result::StepResult,
 };
 
 /// What a train step returns: taken apart where the step is recorded, and put together of what a run hands out.

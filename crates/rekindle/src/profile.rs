@@ -18,26 +18,26 @@
 //! of each operation compiles and tunes kernels; it is a warm-up and is not counted.
 
 mod measured;
-pub(crate) mod measurement;
+mod measurement;
 mod operations;
+mod profiler;
 mod tensors;
 
-use burn::tensor::Device;
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, StageId};
 
 pub use measured::{Holds, Measured, OutputHold, with_reserve};
+pub use profiler::Profiler;
 
 use crate::{
     activation::Activation,
-    executor::{StepLoss, Tensors, copies::fresh, machine::dead_node_bytes},
+    executor::{Tensors, copies::fresh, machine::dead_node_bytes},
     graph::detached,
     layer::Layer,
-    meter::Meter,
     record::Optimizer,
     seed::StepSeed,
     sequential::Sequential,
+    step_result::StepResult,
 };
-use measurement::idle_seconds;
 use operations::Subject;
 use tensors::value_bytes;
 
@@ -47,19 +47,8 @@ const EXECUTOR_BYTES: u64 = 4096;
 const EXECUTOR_BYTES_PER_STAGE: u64 = 256;
 
 /// The executor's tables for this many stages, the places of activations not counted.
-#[must_use]
-pub fn executor_bytes(stages: usize) -> Bytes {
+fn executor_bytes(stages: usize) -> Bytes {
     Bytes(EXECUTOR_BYTES + stages as u64 * EXECUTOR_BYTES_PER_STAGE)
-}
-
-/// How to measure.
-pub struct Profiler<'a, O> {
-    /// Where the model is.
-    pub device: &'a Device,
-    /// Reads its memory.
-    pub meter: &'a dyn Meter,
-    /// The optimizer whose step is measured; it stays as it is.
-    pub optimizer: &'a O,
 }
 
 impl<O: Optimizer> Profiler<'_, O> {
@@ -82,7 +71,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     where
         A: Activation,
         L: Layer<Input = A, Output = A>,
-        R: StepLoss,
+        R: StepResult,
         F: Fn(A) -> R,
     {
         let seed = StepSeed::new(0, 0);
@@ -127,7 +116,7 @@ impl<O: Optimizer> Profiler<'_, O> {
             layers.push(layer);
         }
         let places = Bytes(count as u64 * size_of::<Option<A>>() as u64);
-        let idle_s = idle_seconds(self.meter);
+        let idle_s = self.idle_seconds();
         let backward_call_s = self.backward_call_seconds(&activation);
         let loss = self.loss(&activation, &loss);
         drop(activation);

@@ -136,7 +136,6 @@ mod update;
 mod update_costs;
 mod wanted;
 
-pub use bridge::StepResult;
 pub(crate) use bridge::marking;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, LayerEstimate, estimate, estimate_with};

@@ -79,11 +79,6 @@ impl<O: Optimizer> Sharded<O> {
     pub fn inner(&self) -> &O {
         &self.inner
     }
-
-    /// The same, to restore it.
-    pub fn inner_mut(&mut self) -> &mut O {
-        &mut self.inner
-    }
 }
 
 /// Updates this rank's parameters alone: [`Step::run_updating`](crate::record::Step::run_updating) has ranks share them.

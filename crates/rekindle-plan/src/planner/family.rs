@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::kind::PlannerKind;
 use super::length::{MOST_STAGES, check_length};
 use super::revolve::can_revolve;
-use super::source::Source;
+use super::source::PlanSource;
 use super::{PlanError, none, revolve, sqrt, uniform};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
@@ -97,9 +97,9 @@ impl<'a> Family<'a> {
 
     fn plan(&self, number: usize) -> Result<Plan, PlanError> {
         let source = match self.kind {
-            PlannerKind::Sqrt => Source::Sqrt,
-            PlannerKind::Revolve => Source::Revolve { snapshots: number },
-            _ => Source::Uniform { segments: number },
+            PlannerKind::Sqrt => PlanSource::Sqrt,
+            PlannerKind::Revolve => PlanSource::Revolve { snapshots: number },
+            _ => PlanSource::Uniform { segments: number },
         };
         let schedule = schedule(self.chain, self.kind, number)?;
         Plan::new(self.chain, self.kind, schedule, source)

@@ -30,7 +30,7 @@ use super::length::{MOST_STAGES_OF_WINDOWS, check_length};
 use super::persistent::{Choice, emit};
 use super::single_levels::SingleLevels;
 use super::smallest_peak::SmallestPeaks;
-use super::source::{Slots, Source};
+use super::source::{PlanSource, Slots};
 use super::terms::Terms;
 use crate::bytes::Bytes;
 use crate::chain::Chain;
@@ -59,7 +59,7 @@ impl<'a> Optimal<'a> {
         let terms = Terms::new(chain);
         let peaks = SmallestPeaks::new(&terms);
         let (peak, schedule) = peaks.whole(&terms, chain)?;
-        let smallest = Plan::new(chain, KIND, schedule, Source::SmallestPeak)?;
+        let smallest = Plan::new(chain, KIND, schedule, PlanSource::SmallestPeak)?;
         debug_assert_eq!(
             smallest.peak, peak,
             "the recurrence and the simulator disagree"
@@ -136,7 +136,7 @@ impl<'a> Optimal<'a> {
     }
 
     fn plan(&self, table: &Table<'_>, step: Step) -> Result<Plan, PlanError> {
-        let source = Source::Slots(Slots {
+        let source = PlanSource::Slots(Slots {
             count: (step.need / self.grid.width) as usize + 1,
             bytes: Bytes(self.grid.width),
             exact: self.grid.exact,
@@ -172,5 +172,5 @@ fn fastest(chain: &Chain, terms: &Terms) -> Result<Plan, PlanError> {
         alternative: chosen[s],
         rest: (),
     })?;
-    Plan::new(chain, KIND, schedule, Source::Fastest)
+    Plan::new(chain, KIND, schedule, PlanSource::Fastest)
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::cuts::Cuts;
 use super::kind::PlannerKind;
 use super::length::{MOST_STAGES, check_length};
-use super::source::Source;
+use super::source::PlanSource;
 use super::{PlanError, single_level};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
@@ -100,7 +100,7 @@ impl<'a> SingleLevels<'a> {
             self.chain,
             PlannerKind::Segments,
             schedule,
-            Source::Segments,
+            PlanSource::Segments,
         )
     }
 }

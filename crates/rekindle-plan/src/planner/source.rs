@@ -9,7 +9,7 @@ use crate::bytes::Bytes;
 /// Where a plan came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum PlanSource {
     /// Nothing is recomputed, and every stage is recorded in its fastest way: no schedule is faster.
     Fastest,
     /// `uniform` with so many segments.
@@ -44,19 +44,21 @@ pub struct Slots {
     pub exact: bool,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for PlanSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Fastest => f.write_str("nothing recomputed"),
-            Source::Uniform { segments: 1 } => f.write_str("1 segment"),
-            Source::Uniform { segments } => write!(f, "{segments} equal segments"),
-            Source::Sqrt => f.write_str("about sqrt(n) segments, cut by bytes"),
-            Source::Segments => f.write_str("best single-level cut, exact bytes"),
-            Source::Revolve { snapshots: 1 } => f.write_str("binomial schedule with 1 snapshot"),
-            Source::Revolve { snapshots } => {
+            PlanSource::Fastest => f.write_str("nothing recomputed"),
+            PlanSource::Uniform { segments: 1 } => f.write_str("1 segment"),
+            PlanSource::Uniform { segments } => write!(f, "{segments} equal segments"),
+            PlanSource::Sqrt => f.write_str("about sqrt(n) segments, cut by bytes"),
+            PlanSource::Segments => f.write_str("best single-level cut, exact bytes"),
+            PlanSource::Revolve { snapshots: 1 } => {
+                f.write_str("binomial schedule with 1 snapshot")
+            }
+            PlanSource::Revolve { snapshots } => {
                 write!(f, "binomial schedule with {snapshots} snapshots")
             }
-            Source::Slots(Slots {
+            PlanSource::Slots(Slots {
                 count,
                 bytes,
                 exact,
@@ -72,7 +74,7 @@ impl fmt::Display for Source {
                     bytes.0
                 )
             }
-            Source::SmallestPeak => f.write_str("smallest peak, exact bytes"),
+            PlanSource::SmallestPeak => f.write_str("smallest peak, exact bytes"),
         }
     }
 }

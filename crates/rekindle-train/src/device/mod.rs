@@ -21,10 +21,12 @@ pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
 #[cfg(feature = "cuda")]
 pub use nvidia::cuda_parts;
 #[cfg(feature = "cuda")]
-pub use nvml::{NvmlError, NvmlMemory, nvml_memory};
+pub use nvml::{NvmlError, NvmlMemory, gpu_processes, nvml_memory};
 pub use open::{DeviceError, OpenDevice, open};
 pub use probe::{DeviceInfo, Obstacle, Unavailable, address_space_left, probe, probe_kind};
-pub use process::{GpuProcess, gpu_processes};
+pub use process::GpuProcess;
+#[cfg(not(feature = "cuda"))]
+pub use process::gpu_processes;
 
 /// Has CUDA found where the backend looks for it, where this build has CUDA. Call it first in `main`: the environment may
 /// only change while the process has a single thread.

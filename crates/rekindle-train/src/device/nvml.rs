@@ -93,10 +93,10 @@ impl GpuHeld {
     }
 }
 
-/// The other processes that hold memory of the GPU that CUDA gives this number, the largest first; none where the library
+/// The other processes that hold memory of the GPU that CUDA gives this number, the largest first; none where the driver
 /// does not say.
 #[must_use]
-pub fn nvml_processes(number: usize) -> Vec<GpuProcess> {
+pub fn gpu_processes(number: usize) -> Vec<GpuProcess> {
     let mut processes = processes(number).unwrap_or_default();
     processes.retain(|process| process.pid != std::process::id());
     processes.sort_by_key(|process| std::cmp::Reverse(process.bytes));

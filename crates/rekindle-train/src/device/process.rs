@@ -26,14 +26,6 @@ impl fmt::Display for GpuProcess {
     }
 }
 
-/// The other processes that hold memory of the GPU that CUDA gives this number, the largest first; none where the driver
-/// does not say.
-#[cfg(feature = "cuda")]
-#[must_use]
-pub fn gpu_processes(number: usize) -> Vec<GpuProcess> {
-    super::nvml::nvml_processes(number)
-}
-
 /// None: this build has no CUDA.
 #[cfg(not(feature = "cuda"))]
 #[must_use]

@@ -10,7 +10,6 @@ use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
 use growth::GrowthWatch;
 use rekindle_plan::{Bytes, Seconds};
-use replan::is_partly_updated;
 
 use super::{Job, MemoryNow, Observer, Planned, RunError, subject::Subject};
 use crate::{
@@ -188,7 +187,7 @@ impl<'a> Session<'a> {
                     return Ok(report);
                 }
                 Err(error) => {
-                    let whole = !is_partly_updated(&error);
+                    let whole = !error.is_partly_updated();
                     let again = self.again(error, observer);
                     if let Err(error) = self.job.ranks.settled(again) {
                         return Err(self.ended(error, whole, observer));

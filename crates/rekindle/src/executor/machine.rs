@@ -13,7 +13,6 @@ use super::{
     error::StepError,
     output::StepOutput,
     program::{Instruction, Program},
-    scalar::StepLoss,
     shapes::FirstShapes,
     watch::Watch,
 };
@@ -25,6 +24,7 @@ use crate::{
     layer::Layer,
     meter::{Meter, Phase, PhaseRecorder},
     seed::{Drawing, StepSeed},
+    step_result::StepResult,
 };
 
 /// Dead nodes that untracked forwards may leave behind before they are freed, and what one takes. Each time costs a
@@ -125,9 +125,9 @@ where
         mut self,
         program: &Program,
         loss: F,
-    ) -> Result<StepOutput<R::Extra>, StepError>
+    ) -> Result<StepOutput<R::Auxiliary>, StepError>
     where
-        R: StepLoss,
+        R: StepResult,
         F: FnOnce(A) -> R,
     {
         let mut loss = Some(loss);
@@ -245,9 +245,13 @@ where
     }
 
     /// Computes the loss, detached, and remembers where the first backward starts.
-    fn loss<R, F>(&mut self, joins_piece: bool, loss: F) -> Result<(Tensor<1>, R::Extra), StepError>
+    fn loss<R, F>(
+        &mut self,
+        joins_piece: bool,
+        loss: F,
+    ) -> Result<(Tensor<1>, R::Auxiliary), StepError>
     where
-        R: StepLoss,
+        R: StepResult,
         F: FnOnce(A) -> R,
     {
         let stages = self.layers.all.len();

@@ -33,7 +33,6 @@ mod error;
 pub(crate) mod machine;
 mod output;
 mod program;
-mod scalar;
 mod shapes;
 mod watch;
 
@@ -52,6 +51,7 @@ use crate::{
     quiet,
     seed::{StepSeed, would_interrupt},
     sequential::Sequential,
+    step_result::StepResult,
 };
 pub(crate) use copies::Tensors;
 use machine::{Layers, Machine};
@@ -61,7 +61,6 @@ use watch::Watch;
 
 pub use error::{CheckpointError, StepError};
 pub use output::StepOutput;
-pub use scalar::StepLoss;
 pub use watch::TraceEntry;
 
 /// Runs training steps of one chain under one schedule.
@@ -140,7 +139,7 @@ impl Executor {
     /// Runs one training step: forward, loss, backward.
     ///
     /// `loss` gets the chain's output and returns the loss of shape `[1]`, alone or in a pair with anything else
-    /// that is wanted from the output (see [`StepLoss`]). It may use the model's parameters, as a penalty on them does;
+    /// that is wanted from the output (see [`StepResult`]). It may use the model's parameters, as a penalty on them does;
     /// of anything else that wants a gradient it gives none. It must not draw random numbers.
     ///
     /// # Errors
@@ -152,11 +151,11 @@ impl Executor {
         input: A,
         seed: StepSeed,
         loss: F,
-    ) -> Result<StepOutput<R::Extra>, StepError>
+    ) -> Result<StepOutput<R::Auxiliary>, StepError>
     where
         A: Activation,
         L: Layer<Input = A, Output = A>,
-        R: StepLoss,
+        R: StepResult,
         F: FnOnce(A) -> R,
     {
         if would_interrupt() {
@@ -264,11 +263,11 @@ pub fn checkpoint_sequential<L, A, R, F>(
     segments: usize,
     input: A,
     loss: F,
-) -> Result<StepOutput<R::Extra>, CheckpointError>
+) -> Result<StepOutput<R::Auxiliary>, CheckpointError>
 where
     A: Activation,
     L: Layer<Input = A, Output = A>,
-    R: StepLoss,
+    R: StepResult,
     F: FnOnce(A) -> R,
 {
     let schedule = planner::uniform(model.len(), segments)?;

@@ -8,6 +8,7 @@
 mod census;
 mod halves;
 mod host;
+mod interval;
 mod leftovers;
 mod phase;
 mod pool;
@@ -17,6 +18,7 @@ mod recorder;
 pub use census::{Census, Change};
 pub(crate) use halves::halves;
 pub use host::HostMeter;
+pub(crate) use interval::{Interval, median, with_margin};
 pub use leftovers::{Leftover, Leftovers};
 pub use phase::{Phase, PhaseChanges};
 pub use pool::PoolMeter;

@@ -42,27 +42,6 @@ pub struct OutputHold {
 }
 
 impl Measured {
-    /// The same training with each layer updated in the backward: a gradient is there for its own stage alone, and so is
-    /// what the optimizer takes for a while.
-    #[must_use]
-    pub fn updated_in_backward(mut self) -> Self {
-        let Chain {
-            stages, optimizer, ..
-        } = &mut self.chain;
-        for (stage, held) in stages.iter_mut().zip(&mut self.holds) {
-            let update = std::mem::take(&mut stage.grad_bytes) + optimizer.temp_bytes;
-            stage.backward_temp_bytes += update;
-            for way in &mut stage.alternatives {
-                way.backward_temp_bytes += update;
-            }
-            for output in &mut held.outputs {
-                output.released_backward_temp_bytes += update;
-            }
-        }
-        optimizer.temp_bytes = Bytes(0);
-        self
-    }
-
     /// The same without what measuring took of every time, and without the backward call of every stage.
     pub(super) fn without_overhead(mut self, idle_s: f64) -> Self {
         let backward_call_s = self.backward_call_s.0;

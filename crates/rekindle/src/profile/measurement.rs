@@ -1,8 +1,9 @@
-//! One operation between two meter readings.
+//! What the runs of one operation cost.
 
 use std::time::Instant;
 
-use crate::meter::Meter;
+use super::profiler::Profiler;
+use crate::meter::{Interval, median, with_margin};
 
 /// Fewest and most runs of each operation; the first [`GATHERED`] are not timed.
 pub(super) const RUNS: (usize, usize) = (5, 24);
@@ -19,9 +20,6 @@ const RUNS_WITHOUT_A_HIGHER_PEAK: usize = 3;
 /// Time for more runs of an operation that has settled.
 const SECONDS_FOR_RUNS: f64 = 0.3;
 
-/// Share by which temporary bytes are rounded up: threads do not all come to their highest point at once.
-pub(crate) const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
-
 /// Bytes that an operation left behind, its peak above them, the peak itself, and the time.
 #[derive(Default)]
 pub(super) struct Cost {
@@ -31,47 +29,44 @@ pub(super) struct Cost {
     pub(super) seconds: f64,
 }
 
-/// Runs an operation for the `run`th time, from 0, and measures it.
-///
-/// Pools are trimmed first: where they serve each buffer by its exact size, all that they take during the operation
-/// is then its own, temporary buffers that no reading in between would show included.
-pub(super) fn measure<T>(
-    meter: &dyn Meter,
-    run: usize,
-    operation: impl FnOnce() -> T,
-) -> (T, Cost) {
-    meter.trim();
-    let before = meter.read();
-    meter.start_interval();
-    wake_threads();
-    meter.gather_threads(run < GATHERED);
-    let started = Instant::now();
-    let result = operation();
-    let after = meter.read();
-    let seconds = started.elapsed().as_secs_f64();
-    meter.gather_threads(false);
-    let (held, holds) = (before.in_use_bytes.0, after.in_use_bytes.0);
-    let kept = holds.saturating_sub(held);
-    let taken = match (before.reserved_bytes, after.peak_reserved_bytes) {
-        (Some(before), Some(peak)) if meter.exact_sizes() => held + peak.0.saturating_sub(before.0),
-        _ => 0,
-    };
-    let peak = after.peak_in_use_bytes.0.max(taken);
-    let temp = peak.saturating_sub(held + kept);
-    let cost = Cost {
-        kept,
-        temp,
-        peak,
-        seconds,
-    };
-    (result, cost)
-}
+impl<O> Profiler<'_, O> {
+    /// Runs an operation for the `run`th time, from 0, and measures it.
+    ///
+    /// Pools are trimmed first: where they serve each buffer by its exact size, all that they take during the operation
+    /// is then its own, temporary buffers that no reading in between would show included.
+    pub(super) fn cost_of<T>(&self, run: usize, operation: impl FnOnce() -> T) -> (T, Cost) {
+        let meter = self.meter;
+        meter.trim();
+        meter.gather_threads(run < GATHERED);
+        let (result, interval) = Interval::of(meter, || {
+            let result = operation();
+            // A failure shows where values are read.
+            let _ = self.device.sync();
+            result
+        });
+        meter.gather_threads(false);
+        let Interval { before, after, .. } = &interval;
+        let taken = match (before.reserved_bytes, after.peak_reserved_bytes) {
+            (Some(reserved), Some(peak)) if meter.exact_sizes() => {
+                before.in_use_bytes.0 + peak.0.saturating_sub(reserved.0)
+            }
+            _ => 0,
+        };
+        let peak = after.peak_in_use_bytes.0.max(taken);
+        let cost = Cost {
+            kept: interval.kept(),
+            temp: interval.above(peak),
+            peak,
+            seconds: interval.seconds,
+        };
+        (result, cost)
+    }
 
-/// Wakes the threads that CPU kernels run on. In a training step they are always awake and work side by side, each with
-/// scratch of its own; an operation that comes after a pause may be over before the others join in.
-pub(crate) fn wake_threads() {
-    #[cfg(feature = "flex")]
-    rayon::broadcast(|_| {});
+    /// What measuring itself takes: the median time of measuring nothing.
+    pub(super) fn idle_seconds(&self) -> f64 {
+        let runs: Vec<Cost> = (0..RUNS.1).map(|run| self.cost_of(run, || ()).1).collect();
+        summary(&runs).seconds
+    }
 }
 
 /// Whether an operation whose runs so far are these runs once more.
@@ -94,25 +89,11 @@ pub(super) fn wants_another_run(runs: &[Cost], started: Instant) -> bool {
 pub(super) fn summary(runs: &[Cost]) -> Cost {
     let counted = runs.get(1..).unwrap_or_default();
     let timed = runs.get(GATHERED..).unwrap_or_default();
-    let mut seconds: Vec<f64> = timed.iter().map(|cost| cost.seconds).collect();
-    seconds.sort_by(f64::total_cmp);
     let most = counted.iter().map(|cost| cost.temp).max();
     Cost {
         kept: counted.iter().map(|cost| cost.kept).min().unwrap_or(0),
         temp: with_margin(most.unwrap_or(0)),
         peak: counted.iter().map(|cost| cost.peak).max().unwrap_or(0),
-        seconds: seconds.get(seconds.len() / 2).copied().unwrap_or(0.0),
+        seconds: median(timed.iter().map(|cost| cost.seconds)),
     }
-}
-
-fn with_margin(temp: u64) -> u64 {
-    temp + (temp as f64 * SCRATCH_MARGIN).ceil() as u64
-}
-
-/// What measuring itself takes: the median time of measuring nothing.
-pub(super) fn idle_seconds(meter: &dyn Meter) -> f64 {
-    let runs: Vec<Cost> = (0..RUNS.1)
-        .map(|run| measure(meter, run, || ()).1)
-        .collect();
-    summary(&runs).seconds
 }

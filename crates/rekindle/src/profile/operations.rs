@@ -6,20 +6,21 @@ use burn::{module::Module, optim::GradientsParams};
 use rekindle_plan::{Alternative, Bytes, LossCost, OptimizerCost, Seconds, Stage};
 
 use super::{
-    Profiler,
     measured::OutputHold,
-    measurement::{Cost, RUNS, measure, summary, wants_another_run},
+    measurement::{Cost, RUNS, summary, wants_another_run},
+    profiler::Profiler,
     tensors::{Parameters, unit_gradients, value_bytes},
 };
 use crate::{
     activation::Activation,
     balanced,
-    executor::{StepLoss, copies::fresh},
+    executor::copies::fresh,
     graph::{self, Upstream, leaf},
     graph_ops::node_counter,
     layer::Layer,
     quiet,
     record::Optimizer,
+    step_result::StepResult,
 };
 
 /// What a backward's own tables take for each graph node of its piece, until it is over.
@@ -152,7 +153,7 @@ impl<O: Optimizer> Profiler<'_, O> {
             let forward = self.untracked_forward(&(subject.copy)());
             (subject.reseed)();
             let run = costs.len();
-            let (output, cost) = measure(self.meter, run, || forward(input.clone()));
+            let (output, cost) = self.cost_of(run, || forward(input.clone()));
             bytes = value_bytes(&output);
             drop(output);
             costs.push(cost);
@@ -195,7 +196,7 @@ impl<O: Optimizer> Profiler<'_, O> {
             (subject.reseed)();
             let nodes = node_counter();
             let run = released.len();
-            let (output, mut cost) = measure(meter, run, || match way {
+            let (output, mut cost) = self.cost_of(run, || match way {
                 Strategy::Default => layer.forward(start.clone()),
                 Strategy::Balanced => balanced::run(&layer, start.clone()),
             });
@@ -208,7 +209,7 @@ impl<O: Optimizer> Profiler<'_, O> {
             let before = meter.read().in_use_bytes.0;
             let output_bytes = upstream.bytes();
             let mut freed = 0;
-            let (input_gradient, mut cost) = measure(meter, run, || {
+            let (input_gradient, mut cost) = self.cost_of(run, || {
                 let root = upstream.seed(output);
                 // The seed has let go of the output; whoever still holds it is the graph.
                 freed = before.saturating_sub(meter.read().in_use_bytes.0);
@@ -264,7 +265,7 @@ impl<O: Optimizer> Profiler<'_, O> {
                 let start = leaf(value.clone());
                 let upstream = Upstream::ones(&start);
                 let swept = || upstream.seed(start.clone()).map(|root| root.backward());
-                measure(self.meter, run, swept).1
+                self.cost_of(run, swept).1
             })
             .collect();
         summary(&runs).seconds
@@ -274,7 +275,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     pub(super) fn loss<A, R, F>(&self, output: &A, loss: &F) -> LossCost
     where
         A: Activation,
-        R: StepLoss,
+        R: StepResult,
         F: Fn(A) -> R,
     {
         let meter = self.meter;
@@ -284,10 +285,10 @@ impl<O: Optimizer> Profiler<'_, O> {
             let start = leaf(output.clone());
             let base = meter.read().in_use_bytes.0;
             let run = backward.len();
-            let (value, mut cost) = measure(meter, run, || loss(start.clone()).split());
+            let (value, mut cost) = self.cost_of(run, || loss(start.clone()).split());
             cost.temp += cost.kept;
             forward.push(cost);
-            let (gradient, mut cost) = measure(meter, run, || {
+            let (gradient, mut cost) = self.cost_of(run, || {
                 let mut grads = value.0.backward();
                 Upstream::take(&start, &mut grads)
             });
@@ -318,7 +319,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         for run in 0..RUNS.0 {
             let gradients = unit_gradients(&layer);
             let before = meter.read().in_use_bytes.0;
-            let (updated, mut cost) = measure(meter, run, || optimizer.step(0.0, layer, gradients));
+            let (updated, mut cost) = self.cost_of(run, || optimizer.step(0.0, layer, gradients));
             layer = updated;
             cost.temp = cost.peak.saturating_sub(before);
             let after = meter.read().in_use_bytes.0;

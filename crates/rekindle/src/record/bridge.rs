@@ -12,15 +12,13 @@ mod tensors;
 
 use std::{collections::HashMap, sync::PoisonError};
 
-use burn::{
-    module::Module,
-    tensor::{Device, Tensor},
-};
+use burn::{module::Module, tensor::Device};
 
 use super::error::RecordError;
 use crate::{
     activation::{Activation, device_of},
     quiet,
+    step_result::StepResult,
 };
 pub(crate) use device::marking;
 use device::{MARKS, Marks, is_recording, mark, recording_device};
@@ -28,31 +26,6 @@ pub(super) use interpreter::{Interpreter, interpreter};
 pub(super) use taken::Taken;
 use taken::{TakenParameter, TrackedFloat};
 use tensors::{Held, Ids, Inputs, ToRecording, WithAutodiff, tracked_of};
-
-/// What a step's closure returns: the loss, or the loss and more.
-pub trait StepResult {
-    /// What is returned besides the loss.
-    type Auxiliary: Activation;
-
-    /// The loss, a tensor of one element, and the rest.
-    fn split(self) -> (Tensor<1>, Self::Auxiliary);
-}
-
-impl StepResult for Tensor<1> {
-    type Auxiliary = ();
-
-    fn split(self) -> (Tensor<1>, ()) {
-        (self, ())
-    }
-}
-
-impl<A: Activation> StepResult for (Tensor<1>, A) {
-    type Auxiliary = A;
-
-    fn split(self) -> (Tensor<1>, A) {
-        self
-    }
-}
 
 /// Runs `step` on the recording device, and burn's backward of its loss, without computing anything.
 pub(super) fn take<M, I, R>(

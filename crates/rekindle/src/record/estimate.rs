@@ -18,7 +18,7 @@ use rekindle_plan::{
 use super::{
     Kernels, RecordError,
     agreement::{buckets, on_network, order},
-    bridge::{self, StepResult},
+    bridge,
     measure::Costs,
     measured::table_bytes,
     operation::flops,
@@ -29,7 +29,7 @@ use super::{
     update::Update,
     update_costs::UpdateCosts,
 };
-use crate::{activation::Activation, reduce::fullest_share};
+use crate::{activation::Activation, reduce::fullest_share, step_result::StepResult};
 
 /// What decides a step's memory besides its operations.
 #[derive(Clone, Copy)]

@@ -7,8 +7,8 @@ use std::{any::Any, any::TypeId, cell::RefCell, collections::HashMap};
 
 use burn::module::Module;
 
-use super::{Output, RecordError, Recorded, Step, StepResult, record};
-use crate::activation::Activation;
+use super::{Output, RecordError, Recorded, Step, record};
+use crate::{activation::Activation, step_result::StepResult};
 
 thread_local! {
     static KEPT: RefCell<HashMap<TypeId, Box<dyn Any>>> = RefCell::default();

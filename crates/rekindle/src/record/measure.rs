@@ -37,7 +37,7 @@ use super::{
 pub(crate) use costs::Costs;
 use costs::values;
 use group::{Group, Look};
-use probe::{Probe, WORTH_ANOTHER, slowdown};
+use probe::{Probe, WORTH_ANOTHER, slowdown, temp_bytes};
 
 /// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
 const GATHERED_PASS: usize = 1;
@@ -107,15 +107,14 @@ impl Costs {
                         reading
                     });
                     let kept = keeping();
-                    let mut temp_bytes = kept.temp_bytes();
+                    let mut temporary = temp_bytes(&kept);
                     if let Some(together) = together {
-                        temp_bytes = temp_bytes.max(together.temp_bytes());
-                        scratch_bytes +=
-                            together.output_bytes().saturating_sub(kept.output_bytes());
+                        temporary = temporary.max(temp_bytes(&together));
+                        scratch_bytes += together.kept().saturating_sub(kept.kept());
                     }
                     let seen = look.then(|| Look {
-                        output_bytes: kept.output_bytes(),
-                        temp_bytes,
+                        output_bytes: kept.kept(),
+                        temp_bytes: temporary,
                     });
                     // Once with the first of those freed that could be taken over, so that it is known which one was.
                     let (first, others) = over.split_at(over.len().min(1));

@@ -6,9 +6,7 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
 
 use super::{
-    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge,
-    bridge::StepResult,
-    given,
+    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge, given,
     optimizer::{self, Trial},
     options::Planning,
     planned::Measured,
@@ -21,6 +19,7 @@ use crate::{
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::Reducer,
     size::Size,
+    step_result::StepResult,
 };
 
 /// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss

@@ -16,14 +16,14 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    bridge::{Interpreter, StepResult},
+    bridge::Interpreter,
     exchange::Exchange,
     finite,
     given::given,
     lent::Lent,
     optimizer::Optimizer,
     options::Planning,
-    output::Output,
+    output::{Done, Output},
     planned::Planned,
     profile::StepProfile,
     ranks::Ranks,
@@ -39,6 +39,7 @@ use crate::{
     graph::free_dead_nodes,
     quiet,
     reduce::{Reducer, Shards},
+    step_result::StepResult,
 };
 use interpret::{UpdateHook, start};
 pub use state::Step;
@@ -174,48 +175,85 @@ where
         batch: I,
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        let mut exchange = self.ranks.as_ref().map(Exchange::new);
-        let output = self.run_exchanging(model, batch, watch, exchange.as_mut());
-        output.map_err(|error| match &mut exchange {
-            Some(exchange) => exchange.abandon(error),
-            None => error,
+        self.among_ranks(|exchange| {
+            let (planned, predicted_peak) = self.begin(Update::After, model, &batch)?;
+            let measured = &planned.measured;
+            let recording = &measured.recording;
+            let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
+                let (mut interpreter, returned) = start(recording, model, &batch)?;
+                let interpreter = interpreter.as_mut();
+                let mut update = |_: &Parameter, _, _: &mut dyn Interpreter| Ok(());
+                let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
+                self.interpret(&planned, interpreter, returned, readings, hooks)
+            });
+            let done = self.checked(done, recording)?;
+            Ok(done.finish(measured, model, batch, seen)?)
         })
-    }
-
-    fn run_exchanging(
-        &self,
-        model: &M,
-        batch: I,
-        watch: Option<&mut dyn FnMut(&Span)>,
-        exchange: Option<&mut Exchange<'_>>,
-    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        let (planned, predicted_peak) = self.begin(Update::After, model, &batch)?;
-        let measured = &planned.measured;
-        let recording = &measured.recording;
-        let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
-            let (mut interpreter, returned) = start(recording, model, &batch)?;
-            let interpreter = interpreter.as_mut();
-            let mut update = |_: &Parameter, _, _: &mut dyn Interpreter| Ok(());
-            let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
-            self.interpret(&planned, interpreter, returned, readings, hooks)
-        });
-        let done = done?;
-        if self.planning.check {
-            done.check(recording)?;
-        }
-        done.finish(measured, model, batch, seen)
     }
 
     fn run_updating_with<O: Optimizer>(
         &self,
         model: &mut M,
         batch: I,
-        by: (f64, &mut O),
+        (rate, optimizer): (f64, &mut O),
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+        self.among_ranks(|mut exchange| {
+            let (planned, predicted_peak) = self.begin(Update::InBackward, model, &batch)?;
+            let measured = &planned.measured;
+            let recording = &measured.recording;
+            let started = quiet::catch(|| start(recording, model, &batch));
+            let started = started.map_err(RecordError::Device).flatten();
+            let (mut interpreter, returned) = started?;
+            let mut lent = Lent::take(model, recording);
+            let check = self.planning.check;
+            let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
+                let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
+                    if check {
+                        finite::check_gradient(&one.path, &gradient)?;
+                    }
+                    let last = recording.tensors.last_read(one.tensor);
+                    let value = interpreter.hand_out(&last);
+                    interpreter.run(OperationIr::Drop(last));
+                    lent.update(one, value, gradient, rate, optimizer);
+                    Ok(())
+                };
+                let interpreter = interpreter.as_mut();
+                let exchange = exchange.as_deref_mut();
+                let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
+                self.interpret(&planned, interpreter, returned, readings, hooks)
+            });
+            let done = self.checked(done, recording);
+            let updated = lent.updated();
+            // No rank has given the step up: all come here.
+            let exchange = exchange.filter(|exchange| exchange.is_done());
+            let done = match exchange.zip(optimizer.shards()) {
+                Some((exchange, shards)) => {
+                    let shared = lent.share(recording, interpreter.as_mut(), shards);
+                    done.and_then(|mut done| {
+                        let (sent, until) = (shared?, exchange.elapsed());
+                        if let Some(of_ranks) = &mut done.shared {
+                            of_ranks.exchange.add_shared(sent, until);
+                        }
+                        Ok(done)
+                    })
+                }
+                None => done,
+            };
+            lent.put_back(model, recording, interpreter.as_mut());
+            drop(interpreter);
+            let output = done.and_then(|done| done.finish(measured, model, batch, seen));
+            output.map_err(|error| Failed { updated, error })
+        })
+    }
+
+    /// Runs a step with the exchange of its ranks, if it has any. The others are told of a failure.
+    fn among_ranks<T>(
+        &self,
+        run: impl FnOnce(Option<&mut Exchange<'_>>) -> Result<T, Failed>,
+    ) -> Result<T, RecordError> {
         let mut exchange = self.ranks.as_ref().map(Exchange::new);
-        let output = self.run_updating_exchanging(model, batch, by, watch, exchange.as_mut());
-        output.map_err(|(updated, error)| {
+        run(exchange.as_mut()).map_err(|Failed { updated, error }| {
             let (updated, source) = match &mut exchange {
                 Some(exchange) => {
                     let error = exchange.abandon(error);
@@ -238,67 +276,17 @@ where
         })
     }
 
-    /// Errors come with the number of parameters that were updated.
-    fn run_updating_exchanging<O: Optimizer>(
+    /// What a run left behind, its values finite where that is checked.
+    fn checked(
         &self,
-        model: &mut M,
-        batch: I,
-        (rate, optimizer): (f64, &mut O),
-        watch: Option<&mut dyn FnMut(&Span)>,
-        mut exchange: Option<&mut Exchange<'_>>,
-    ) -> Result<Output<R::Auxiliary, I>, (usize, RecordError)> {
-        let before = |error| (0, error);
-        let (planned, predicted_peak) = self
-            .begin(Update::InBackward, model, &batch)
-            .map_err(before)?;
-        let measured = &planned.measured;
-        let recording = &measured.recording;
-        let started = quiet::catch(|| start(recording, model, &batch));
-        let started = started.map_err(RecordError::Device).flatten();
-        let (mut interpreter, returned) = started.map_err(before)?;
-        let mut lent = Lent::take(model, recording);
-        let check = self.planning.check;
-        let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
-            let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
-                if check {
-                    finite::check_gradient(&one.path, &gradient)?;
-                }
-                let last = recording.tensors.last_read(one.tensor);
-                let value = interpreter.hand_out(&last);
-                interpreter.run(OperationIr::Drop(last));
-                lent.update(one, value, gradient, rate, optimizer);
-                Ok(())
-            };
-            let interpreter = interpreter.as_mut();
-            let exchange = exchange.as_deref_mut();
-            let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
-            self.interpret(&planned, interpreter, returned, readings, hooks)
-        });
-        let done = done.and_then(|done| match check {
-            true => done.check(recording).map(|()| done),
-            false => Ok(done),
-        });
-        let updated = lent.updated();
-        // No rank has given the step up: all come here.
-        let exchange = exchange.filter(|exchange| exchange.is_done());
-        let done = match exchange.zip(optimizer.shards()) {
-            Some((exchange, shards)) => {
-                let shared = lent.share(recording, interpreter.as_mut(), shards);
-                done.and_then(|mut done| {
-                    let (sent, until) = (shared?, exchange.elapsed());
-                    if let Some(of_ranks) = &mut done.shared {
-                        of_ranks.exchange.add_shared(sent, until);
-                    }
-                    Ok(done)
-                })
-            }
-            None => done,
-        };
-        lent.put_back(model, recording, interpreter.as_mut());
-        drop(interpreter);
-        let failed = |error| (updated, error);
-        let done = done.map_err(failed)?;
-        done.finish(measured, model, batch, seen).map_err(failed)
+        done: Result<Done, RecordError>,
+        recording: &Recording,
+    ) -> Result<Done, RecordError> {
+        let done = done?;
+        if self.planning.check {
+            done.check(recording)?;
+        }
+        Ok(done)
     }
 
     /// The plan that runs, and its peak with what is in use now; the step updates its parameters as `update` says.
@@ -412,6 +400,19 @@ where
         let state = self.state.borrow();
         let planned = &state.plans[0];
         (planned.linked(), planned.prepared.program().clone())
+    }
+}
+
+/// A step that failed.
+struct Failed {
+    /// How many parameters were updated by then.
+    updated: usize,
+    error: RecordError,
+}
+
+impl From<RecordError> for Failed {
+    fn from(error: RecordError) -> Self {
+        Self { updated: 0, error }
     }
 }
 

@@ -22,7 +22,7 @@ impl Session<'_> {
                 self.go_back(shortage, error, observer)
             }
             TrainError::ShortAfterUpdates { error, .. } => Err(self.at_stage(error.into())),
-            error if error.is_of_another_rank() && !is_partly_updated(&error) => Ok(()),
+            error if error.is_of_another_rank() && !error.is_partly_updated() => Ok(()),
             error => Err(self.at_stage(error)),
         }
     }
@@ -158,13 +158,4 @@ impl Session<'_> {
         );
         RunError::OutOfMemory(Box::new(error))
     }
-}
-
-/// A model that is partly updated is none to go on from.
-pub(super) fn is_partly_updated(error: &TrainError) -> bool {
-    matches!(
-        error,
-        TrainError::Recorded(RecordError::PartlyUpdated { .. })
-            | TrainError::ShortAfterUpdates { .. }
-    )
 }

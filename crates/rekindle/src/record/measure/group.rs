@@ -4,9 +4,12 @@ use rekindle_plan::Bytes;
 
 use super::{
     costs::{ALIGNED, Cost, LARGE},
-    probe::Reading,
+    probe::took_over,
 };
-use crate::{profile::measurement::SCRATCH_MARGIN, record::operation::may_be_view};
+use crate::{
+    meter::{Interval, median, with_margin},
+    record::operation::may_be_view,
+};
 
 /// What was seen of a group of operations.
 #[derive(Default)]
@@ -38,8 +41,8 @@ impl Group {
         &mut self,
         pass: usize,
         look: Option<Look>,
-        kept: &Reading,
-        taken: &Reading,
+        kept: &Interval,
+        taken: &Interval,
         over: Option<usize>,
     ) {
         if pass == 0 && look.is_some() {
@@ -48,7 +51,7 @@ impl Group {
         }
         self.seconds.push(taken.seconds);
         if over.is_some() {
-            let in_place = taken.peak.saturating_sub(taken.before) < kept.output_bytes() / 2;
+            let in_place = took_over(taken, kept.kept());
             self.took_over.push(over.filter(|_| in_place));
         }
         self.runs.extend(look);
@@ -70,12 +73,10 @@ impl Group {
         let took = &self.took_over[self.took_over.len().min(2) / 2..];
         let took_over = took.first().copied().flatten();
         let always = took.iter().all(|one| *one == took_over);
-        let mut seconds = self.seconds.clone();
-        seconds.sort_by(f64::total_cmp);
         Cost {
             output_bytes,
-            temp_bytes: (temp_bytes as f64 * (1.0 + SCRATCH_MARGIN)) as u64,
-            seconds: seconds.get(seconds.len() / 2).copied().unwrap_or_default(),
+            temp_bytes: with_margin(temp_bytes),
+            seconds: median(self.seconds.iter().copied()),
             view,
             in_place: took_over.filter(|_| always && !view),
         }

@@ -8,8 +8,7 @@ use rekindle_plan::Bytes;
 
 use super::costs::Costs;
 use crate::{
-    meter::Meter,
-    profile::measurement::wake_threads,
+    meter::{Interval, Meter},
     record::{
         RecordError,
         bridge::Interpreter,
@@ -23,28 +22,6 @@ use crate::{
 
 /// A third pass is made where the first took less.
 pub(super) const WORTH_ANOTHER: Duration = Duration::from_secs(2);
-
-/// What one run of an operation took.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
-    pub(super) seconds: f64,
-    /// In use before and after, and at most while it ran.
-    pub(super) before: u64,
-    pub(super) after: u64,
-    pub(super) peak: u64,
-}
-
-impl Reading {
-    /// What more is in use afterwards.
-    pub(super) fn output_bytes(&self) -> u64 {
-        self.after.saturating_sub(self.before)
-    }
-
-    /// The peak above that.
-    pub(super) fn temp_bytes(&self) -> u64 {
-        self.peak.saturating_sub(self.after.max(self.before))
-    }
-}
 
 /// How much longer operations take in one go than each by itself, where the device is waited for and what an operation
 /// reads is in the processor's caches. Seen on the CPU: 1.02 to 1.16.
@@ -136,22 +113,28 @@ impl Probe<'_> {
         &self,
         interpreter: &mut dyn Interpreter,
         operation: OperationIr,
-    ) -> Reading {
+    ) -> Interval {
         if self.meter.exact_sizes() {
             // Pools that serve exact sizes reserve at most what an operation takes at most, if they start empty.
             self.meter.trim();
         }
-        wake_threads();
-        self.meter.start_interval();
-        let before = self.meter.read();
-        let seconds = self.time(interpreter, operation);
-        let after = self.meter.read();
-        let reserved = after.reserved_bytes.unwrap_or_default();
-        Reading {
-            seconds,
-            before: before.in_use_bytes.0,
-            after: after.in_use_bytes.0,
-            peak: after.peak_in_use_bytes.max(reserved).0,
-        }
+        let (_, interval) = Interval::of(self.meter, || self.time(interpreter, operation));
+        interval
     }
+}
+
+/// The peak of an operation, as far as it is known: what exact pools have reserved includes what no reading showed.
+fn peak(interval: &Interval) -> u64 {
+    let reserved = interval.after.reserved_bytes.unwrap_or_default();
+    interval.after.peak_in_use_bytes.max(reserved).0
+}
+
+/// Its temporary bytes.
+pub(super) fn temp_bytes(interval: &Interval) -> u64 {
+    interval.above(peak(interval))
+}
+
+/// Whether it took its output's storage over from an input: it needed less than half of what the output takes.
+pub(super) fn took_over(interval: &Interval, output_bytes: u64) -> bool {
+    peak(interval).saturating_sub(interval.before.in_use_bytes.0) < output_bytes / 2
 }

@@ -10,7 +10,7 @@ use crate::{
     activation::Activation,
     record::{
         RecordError,
-        bridge::{Interpreter, StepResult},
+        bridge::Interpreter,
         exchange::Exchange,
         given::{given, started},
         host::Host,
@@ -20,6 +20,7 @@ use crate::{
         recording::{Parameter, Recording},
         update::Update,
     },
+    step_result::StepResult,
 };
 
 impl<M, I, R, F> Step<M, I, R, F>
@@ -113,9 +114,9 @@ where
         while let Some(summed) = exchange.next()? {
             for (place, gradient) in summed {
                 let one = &recording.parameters[place];
-                match (self.planning.update, one.gradient) {
-                    (Update::After, Some(number)) => drop(tensors.insert(number, gradient)),
-                    _ => {
+                match self.planning.update {
+                    Update::After => tensors.extend(one.gradient.map(|number| (number, gradient))),
+                    Update::InBackward => {
                         update(one, gradient, interpreter)?;
                         exchange.updated += 1;
                     }

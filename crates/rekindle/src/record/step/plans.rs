@@ -12,8 +12,7 @@ use super::state::{Current, Step};
 use crate::{
     activation::Activation,
     record::{
-        RecordError,
-        bridge::{self, StepResult},
+        RecordError, bridge,
         given::{given, shapes},
         options::Planning,
         planned::{Measured, Planned},
@@ -24,6 +23,7 @@ use crate::{
     },
     reduce::Shards,
     size::Size,
+    step_result::StepResult,
 };
 
 /// Recordings with their plans that are kept, for batches of several shapes.

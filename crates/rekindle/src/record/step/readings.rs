@@ -15,10 +15,10 @@ use crate::{
     quiet,
     record::{
         RecordError,
-        bridge::StepResult,
         output::{Done, Seen, SpanReading},
         planned::Planned,
     },
+    step_result::StepResult,
 };
 
 impl<M, I, R, F> Step<M, I, R, F>

@@ -4,7 +4,10 @@ use std::{cell::RefCell, rc::Rc};
 
 use rekindle_plan::Bytes;
 
-use crate::record::{bridge::StepResult, options::Planning, planned::Planned, ranks::Ranks};
+use crate::{
+    record::{options::Planning, planned::Planned, ranks::Ranks},
+    step_result::StepResult,
+};
 
 /// A training step that runs inside its budget.
 ///
