@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{
     error::DataError,
     file::{self, Input},
-    images::Images,
+    images::{Images, check_labels},
 };
 
 /// Classes of CIFAR-10.
@@ -18,14 +18,9 @@ pub const DIMS: [usize; 3] = [3, 32, 32];
 const PIXELS: usize = 3 * 32 * 32;
 const RECORD: usize = 1 + PIXELS;
 
-/// The training images and, if the file is there, the official test images.
-pub(super) struct Cifar10 {
-    pub train: Images,
-    pub test: Option<Images>,
-}
-
-/// Reads `data_batch_1.bin` to `data_batch_5.bin` and, if it is there, `test_batch.bin`.
-pub(super) fn open(folder: &Path) -> Result<Cifar10, DataError> {
+/// The training images, `data_batch_1.bin` to `data_batch_5.bin`, and, if it is there, the official test set,
+/// `test_batch.bin`.
+pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), DataError> {
     file::require_folder(folder)?;
     // The archive unpacks into a folder of its own; pointing at its parent is an easy slip.
     let unpacked = folder.join("cifar-10-batches-bin");
@@ -47,7 +42,7 @@ pub(super) fn open(folder: &Path) -> Result<Cifar10, DataError> {
     } else {
         None
     };
-    Ok(Cifar10 { train, test })
+    Ok((train, test))
 }
 
 fn none() -> Images {
@@ -65,20 +60,12 @@ fn append(images: &mut Images, path: &Path) -> Result<(), DataError> {
     check_length(path, file.length().unwrap_or(RECORD as u64))?;
     let bytes = file.all()?;
     check_length(path, bytes.len() as u64)?;
-    for (index, record) in bytes.chunks_exact(RECORD).enumerate() {
-        let (label, pixels) = (record[0], &record[1..]);
-        if usize::from(label) >= CLASSES {
-            return Err(DataError::Label {
-                path: path.to_path_buf(),
-                index,
-                label,
-                classes: CLASSES,
-            });
-        }
-        images.labels.push(label);
-        images.pixels.extend_from_slice(pixels);
+    let before = images.labels.len();
+    for record in bytes.chunks_exact(RECORD) {
+        images.labels.push(record[0]);
+        images.pixels.extend_from_slice(&record[1..]);
     }
-    Ok(())
+    check_labels(&images.labels[before..], CLASSES, path)
 }
 
 /// Whole records, and at least one.
@@ -128,10 +115,10 @@ mod tests {
     fn joins_the_five_batches() {
         let folder = TempDir::new().unwrap();
         write_all(folder.path());
-        let cifar = open(folder.path()).unwrap();
-        assert_eq!(cifar.train.labels, [1, 2, 3, 4, 5]);
-        assert_eq!(cifar.train.sample_shape().dims, [3, 32, 32]);
-        assert!(cifar.test.is_none());
+        let (train, test) = open(folder.path()).unwrap();
+        assert_eq!(train.labels, [1, 2, 3, 4, 5]);
+        assert_eq!(train.sample_shape().dims, [3, 32, 32]);
+        assert!(test.is_none());
     }
 
     #[test]

@@ -71,10 +71,10 @@ pub enum DataError {
         /// The first four bytes of this one.
         actual: u32,
     },
-    /// A file without a single sample.
+    /// A file without a single sample, or texts of which none has a byte.
     #[error("{}: holds no samples", path.display())]
     Empty {
-        /// The file.
+        /// The file, or one of the texts.
         path: PathBuf,
     },
     /// A header whose sizes cannot be.
@@ -116,12 +116,6 @@ pub enum DataError {
     /// A text source without files.
     #[error("the text source names no files")]
     NoFiles,
-    /// Text files without a byte in them.
-    #[error("{}: is empty", path.display())]
-    EmptyText {
-        /// The file, or the first one.
-        path: PathBuf,
-    },
     /// A window that fits no file.
     #[error(
         "a window of {window} bytes and the byte that follows fit no file: the longest, {}, has {bytes} bytes",

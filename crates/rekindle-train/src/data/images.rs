@@ -1,8 +1,11 @@
 //! Labelled images held as bytes, handed out as numbers in `[0, 1]`.
 
+use std::path::Path;
+
 use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
+    error::DataError,
     identity::Identity,
 };
 use crate::model::spec::{ElementKind, SampleShape};
@@ -18,6 +21,22 @@ pub(super) struct Images {
     pub labels: Vec<u8>,
     /// How many classes there are.
     pub classes: usize,
+}
+
+/// Fails if one of a file's labels is none of so many classes.
+pub(super) fn check_labels(labels: &[u8], classes: usize, path: &Path) -> Result<(), DataError> {
+    match labels
+        .iter()
+        .position(|&label| usize::from(label) >= classes)
+    {
+        None => Ok(()),
+        Some(index) => Err(DataError::Label {
+            path: path.to_path_buf(),
+            index,
+            label: labels[index],
+            classes,
+        }),
+    }
 }
 
 impl Dataset for Images {

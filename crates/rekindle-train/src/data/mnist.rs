@@ -2,28 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{error::DataError, file, idx, images::Images};
+use super::{
+    error::DataError,
+    file, idx,
+    images::{Images, check_labels},
+};
 
 /// Classes of MNIST.
 pub const CLASSES: usize = 10;
 /// Channels, rows and columns of the original's images.
 pub const DIMS: [usize; 3] = [1, 28, 28];
 
-/// The training images, if they are there, and the official test images.
-pub(super) struct Mnist {
-    pub train: Option<Images>,
-    pub test: Option<Images>,
-}
-
-/// Reads what is in `folder`; at least one of the two sets is there.
-pub(super) fn open(folder: &Path) -> Result<Mnist, DataError> {
+/// The training images and, if they are there, the official test images. Where test images are alone, they are trained on.
+pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), DataError> {
     file::require_folder(folder)?;
-    let train = set(folder, "train")?;
-    let test = set(folder, "t10k")?;
-    if train.is_none() && test.is_none() {
-        return Err(missing(folder, "train-images-idx3-ubyte"));
+    match (set(folder, "train")?, set(folder, "t10k")?) {
+        (Some(train), test) => Ok((train, test)),
+        (None, Some(test)) => Ok((test, None)),
+        (None, None) => Err(missing(folder, "train-images-idx3-ubyte")),
     }
-    Ok(Mnist { train, test })
 }
 
 fn missing(folder: &Path, name: &str) -> DataError {
@@ -61,17 +58,7 @@ fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, DataError> {
             labels_path,
         });
     }
-    if let Some(index) = labels
-        .iter()
-        .position(|&label| usize::from(label) >= CLASSES)
-    {
-        return Err(DataError::Label {
-            path: labels_path,
-            index,
-            label: labels[index],
-            classes: CLASSES,
-        });
-    }
+    check_labels(&labels, CLASSES, &labels_path)?;
     Ok(Some(Images {
         dims: [1, images.rows, images.cols],
         pixels: images.pixels,
@@ -107,9 +94,9 @@ mod tests {
     fn pixels_are_scaled_to_one() {
         let folder = TempDir::new().unwrap();
         write_set(folder.path(), "train", &[7, 3]);
-        let mnist = open(folder.path()).unwrap();
-        assert!(mnist.test.is_none());
-        let batch = mnist.train.unwrap().batch(&[1]);
+        let (train, test) = open(folder.path()).unwrap();
+        assert!(test.is_none());
+        let batch = train.batch(&[1]);
         assert_eq!(
             batch.inputs,
             Inputs::Floats {
@@ -124,8 +111,8 @@ mod tests {
     fn the_test_set_alone_is_enough() {
         let folder = TempDir::new().unwrap();
         write_set(folder.path(), "t10k", &[1]);
-        let mnist = open(folder.path()).unwrap();
-        assert!(mnist.train.is_none() && mnist.test.is_some());
+        let (train, test) = open(folder.path()).unwrap();
+        assert!(train.labels == [1] && test.is_none());
     }
 
     #[test]
@@ -187,7 +174,7 @@ mod tests {
             eprintln!("skipped: no MNIST files in {}", folder.display());
             return;
         }
-        let test = open(&folder).unwrap().test.unwrap();
+        let test = set(&folder, "t10k").unwrap().unwrap();
         assert_eq!((test.len(), test.dims), (10_000, DIMS));
         // The first labels of the official test set.
         assert_eq!(test.labels[..5], [7, 2, 1, 0, 4]);

@@ -56,18 +56,8 @@ pub fn open(settings: &DataSettings, seed: u64) -> Result<Split, DataError> {
                 eval: eval.map(|eval| Arc::new(eval) as Arc<dyn Dataset>),
             })
         }
-        Source::Mnist { folder } => {
-            let mnist::Mnist { train, test } = mnist::open(folder)?;
-            match (train, test) {
-                (Some(train), test) => official(train, test, share, seed),
-                (None, Some(test)) => official(test, None, share, seed),
-                (None, None) => unreachable!("a folder without either set does not open"),
-            }
-        }
-        Source::Cifar10 { folder } => {
-            let cifar10::Cifar10 { train, test } = cifar10::open(folder)?;
-            official(train, test, share, seed)
-        }
+        Source::Mnist { folder } => official(mnist::open(folder)?, share, seed),
+        Source::Cifar10 { folder } => official(cifar10::open(folder)?, share, seed),
         Source::Synthetic {
             shape,
             vocab,
@@ -82,8 +72,7 @@ pub fn open(settings: &DataSettings, seed: u64) -> Result<Split, DataError> {
 }
 
 fn official(
-    train: Images,
-    test: Option<Images>,
+    (train, test): (Images, Option<Images>),
     share: f64,
     seed: u64,
 ) -> Result<Split, DataError> {

@@ -161,68 +161,65 @@ impl Synthetic {
         self.shape.iter().product()
     }
 
-    fn sample_stream(&self, index: usize) -> ChaCha8Rng {
-        assert!(index < self.samples, "sample {index} of {}", self.samples);
-        stream(self.seed, SAMPLES + index as u64)
-    }
-
     fn numbers(&self, index: usize) -> (Vec<f32>, Drawn) {
-        let mut rng = self.sample_stream(index);
-        match &self.target {
-            Rule::Classes(classes) => {
-                let class = rng.random_range(0..*classes as u32);
-                let mut prototype = stream(self.seed, PROTOTYPES + u64::from(class));
-                let half = 0.5f32.sqrt();
-                let values = (0..self.size())
-                    .map(|_| half * (unit_variance(&mut prototype) + unit_variance(&mut rng)))
-                    .collect();
-                (values, Drawn::Classes(vec![class]))
-            }
-            Rule::TokenClasses(_) => unreachable!("refused for numbers"),
-            Rule::Regression { values, teacher } => {
-                let sample: Vec<f32> = (0..self.size()).map(|_| unit_variance(&mut rng)).collect();
-                let mut target = vec![0.0; *values];
-                for (x, row) in sample.iter().zip(teacher.chunks_exact(*values)) {
-                    for (sum, weight) in target.iter_mut().zip(row) {
-                        *sum += x * weight;
-                    }
-                }
-                (sample, Drawn::Values(target))
-            }
-        }
+        let half = 0.5f32.sqrt();
+        self.sample(
+            index,
+            unit_variance,
+            |shown, noise| half * (unit_variance(shown) + unit_variance(noise)),
+            |place, &number| (place, number),
+        )
     }
 
     fn tokens(&self, index: usize, vocab: usize) -> (Vec<i32>, Drawn) {
-        let mut rng = self.sample_stream(index);
         let token = |rng: &mut ChaCha8Rng| rng.random_range(0..vocab as u32) as i32;
+        self.sample(
+            index,
+            token,
+            |shown, noise| {
+                let (shown, other) = (token(shown), token(noise));
+                if noise.random::<bool>() { shown } else { other }
+            },
+            |_, &id| (id as usize, 1.0),
+        )
+    }
+
+    /// A sample and its target. `value` draws a value, `noisy` one of a class from its prototype and from noise; `weight`
+    /// says which row of the teacher a value at a place takes, and how often.
+    fn sample<V>(
+        &self,
+        index: usize,
+        value: impl Fn(&mut ChaCha8Rng) -> V,
+        noisy: impl Fn(&mut ChaCha8Rng, &mut ChaCha8Rng) -> V,
+        weight: impl Fn(usize, &V) -> (usize, f32),
+    ) -> (Vec<V>, Drawn) {
+        assert!(index < self.samples, "sample {index} of {}", self.samples);
+        let mut rng = stream(self.seed, SAMPLES + index as u64);
         match &self.target {
             Rule::Classes(classes) => {
                 let class = rng.random_range(0..*classes as u32);
                 let mut prototype = stream(self.seed, PROTOTYPES + u64::from(class));
-                let values = (0..self.size())
-                    .map(|_| {
-                        let (shown, noise) = (token(&mut prototype), token(&mut rng));
-                        if rng.random::<bool>() { shown } else { noise }
-                    })
-                    .collect();
-                (values, Drawn::Classes(vec![class]))
+                let values = (0..self.size()).map(|_| noisy(&mut prototype, &mut rng));
+                (values.collect(), Drawn::Classes(vec![class]))
             }
             Rule::TokenClasses(classes) => {
-                let sample: Vec<i32> = (0..self.size()).map(|_| token(&mut rng)).collect();
-                let class = |&id: &i32| {
+                let sample: Vec<V> = (0..self.size()).map(|_| value(&mut rng)).collect();
+                let class = |(place, value)| {
+                    let (id, _) = weight(place, value);
                     let mut rng = stream(self.seed, PROTOTYPES + id as u64);
                     rng.random_range(0..*classes as u32)
                 };
-                let classes = sample.iter().map(class).collect();
-                (sample, Drawn::Classes(classes))
+                let drawn = sample.iter().enumerate().map(class).collect();
+                (sample, Drawn::Classes(drawn))
             }
             Rule::Regression { values, teacher } => {
-                let sample: Vec<i32> = (0..self.size()).map(|_| token(&mut rng)).collect();
+                let sample: Vec<V> = (0..self.size()).map(|_| value(&mut rng)).collect();
                 let mut target = vec![0.0; *values];
-                for &id in &sample {
-                    let row = &teacher[id as usize * values..(id as usize + 1) * values];
+                for (place, value) in sample.iter().enumerate() {
+                    let (row, times) = weight(place, value);
+                    let row = &teacher[row * values..(row + 1) * values];
                     for (sum, weight) in target.iter_mut().zip(row) {
-                        *sum += weight;
+                        *sum += times * weight;
                     }
                 }
                 (sample, Drawn::Values(target))

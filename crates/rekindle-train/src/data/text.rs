@@ -67,7 +67,7 @@ pub(super) fn open(
         .max_by_key(|&(_, bytes)| bytes)
         .ok_or(DataError::NoFiles)?;
     if bytes == 0 {
-        return Err(DataError::EmptyText {
+        return Err(DataError::Empty {
             path: longest.clone(),
         });
     }
@@ -295,7 +295,7 @@ mod tests {
         let (_folder, empty) = files(&[b"", b""]);
         assert!(matches!(
             open(&empty, (1, Predict::Next), 0.0),
-            Err(DataError::EmptyText { .. })
+            Err(DataError::Empty { .. })
         ));
     }
 }

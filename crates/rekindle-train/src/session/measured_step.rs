@@ -56,12 +56,6 @@ impl MeasuredStep {
         Self::recorded(chain, terms, estimate.profile.clone())
     }
 
-    /// Whether plans are of recorded operations.
-    #[must_use]
-    pub fn is_recorded(&self) -> bool {
-        self.profile.is_some()
-    }
-
     /// The link to host memory, where the step was measured with one.
     #[must_use]
     pub fn link(&self) -> Option<&Link> {
@@ -171,7 +165,7 @@ impl MeasuredStep {
     ///
     /// As [`plan`](Self::plan).
     pub fn frontier(&self, request: PlanRequest) -> Result<Vec<(Bytes, Planned)>, RunError> {
-        if self.is_recorded() {
+        if self.profile.is_some() {
             return recorded::frontier(request, |request| self.plan(&request));
         }
         let plain = self.plain_of_chain()?;

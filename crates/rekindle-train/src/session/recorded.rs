@@ -13,7 +13,7 @@ use rekindle_plan::{Bytes, Chain};
 
 use self::plans::graph_planner;
 pub(super) use self::plans::{
-    current, frontier, make_plan, plan_profile, plan_wanted, try_plan_profile,
+    current, frontier, make_plan, plan_profile, plan_wanted, smallest_budget, try_plan_profile,
 };
 use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built};
 use crate::{

@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::OutOfMemory;
 use crate::{
     chunks::LossChunksRefused,
-    data::{DataError, error::Blame},
+    data::DataError,
     device::DeviceError,
     model::{build::BuildError, shape_error::ShapeError},
     nonfinite::NonFinite,
@@ -152,17 +152,5 @@ impl RunError {
             Self::Recorded(error) => of_network(error),
             _ => false,
         }
-    }
-
-    /// Whether the system refused a file, rather than a file or a setting being wrong.
-    #[must_use]
-    pub fn is_refused_file(&self) -> bool {
-        let blame = match self {
-            Self::Data(error) => error.blame(),
-            Self::RunDir(error) => error.blame(),
-            Self::Weights(WeightsError::Refused { .. }) => Blame::System,
-            _ => Blame::Content,
-        };
-        blame == Blame::System
     }
 }

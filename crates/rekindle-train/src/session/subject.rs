@@ -93,7 +93,8 @@ impl Subject {
         let planned = self.plan_now(job, asked, (first, &others));
         let planned = with_until_now(planned, asked, peak_until_now(&*self.meter));
         planned.map_err(|error| match &job.run_dir {
-            None => with_run_dir(error),
+            // So that the budgets also do for the same run with a folder.
+            None => with_smallest(error, |smallest| smallest + RUN_DIR_BYTES),
             Some(_) => error,
         })
     }
@@ -163,14 +164,9 @@ impl Subject {
     ///
     /// If the step cannot be planned at all.
     pub fn smallest_budget(&mut self, job: &Job<'_>) -> Result<Bytes, RunError> {
-        let none = ScheduleRequest::Plan(PlanRequest::within(Bytes::ZERO));
-        match self.plan(job, &none) {
-            Ok(planned) => Ok(planned.peak),
-            Err(RunError::Plan(PlanError::Infeasible {
-                smallest_of_all, ..
-            })) => Ok(smallest_of_all),
-            Err(error) => Err(error),
-        }
+        recorded::smallest_budget(|none| {
+            self.plan(job, &ScheduleRequest::Plan(PlanRequest::within(none)))
+        })
     }
 
     /// What runs the plan that was made last.
@@ -182,8 +178,8 @@ impl Subject {
 /// What a run's folder takes: its paths and open files, the trace of a step, and lines of two histories that wait.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
 
-/// The budgets that an error names, so that they also do for the same run with a folder.
-fn with_run_dir(error: RunError) -> RunError {
+/// The same error, with other budgets where it names the smallest.
+fn with_smallest(error: RunError, change: impl Fn(Bytes) -> Bytes) -> RunError {
     match error {
         RunError::Plan(PlanError::Infeasible {
             planner,
@@ -193,8 +189,8 @@ fn with_run_dir(error: RunError) -> RunError {
         }) => RunError::Plan(PlanError::Infeasible {
             planner,
             budget,
-            smallest: smallest + RUN_DIR_BYTES,
-            smallest_of_all: smallest_of_all + RUN_DIR_BYTES,
+            smallest: change(smallest),
+            smallest_of_all: change(smallest_of_all),
         }),
         other => other,
     }
@@ -215,28 +211,14 @@ fn with_until_now(
     asked: &ScheduleRequest,
     until_now: Bytes,
 ) -> Result<Planned, RunError> {
-    let planned = match planned {
-        Ok(planned) => Planned {
+    let planned = planned
+        .map_err(|error| with_smallest(error, |smallest| smallest.max(until_now)))
+        .map(|planned| Planned {
             peak: planned.peak.max(until_now),
             peak_in_use: planned.peak_in_use.max(until_now),
             plain_peak: planned.plain_peak.max(until_now),
             ..planned
-        },
-        Err(RunError::Plan(PlanError::Infeasible {
-            planner,
-            budget,
-            smallest,
-            smallest_of_all,
-        })) => {
-            return Err(RunError::Plan(PlanError::Infeasible {
-                planner,
-                budget,
-                smallest: smallest.max(until_now),
-                smallest_of_all: smallest_of_all.max(until_now),
-            }));
-        }
-        Err(error) => return Err(error),
-    };
+        })?;
     match (asked.budget(), asked) {
         (Some(budget), ScheduleRequest::Plan(request)) if until_now > budget => {
             Err(RunError::Plan(PlanError::Infeasible {

@@ -11,9 +11,11 @@ use burn::tensor::TensorData;
 use rekindle::Dtype;
 use rekindle_plan::{PlanRequest, PlannerKind};
 use rekindle_train::{
-    RunDirError,
+    RunDirError, WeightsError,
     data::{
-        Split, open,
+        Split,
+        error::Blame,
+        open,
         settings::{DataSettings, Predict, Source, SyntheticTarget},
     },
     device::DeviceId,
@@ -856,9 +858,9 @@ fn a_folder_that_cannot_be_used_is_refused_before_the_first_step() {
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let refused = |run_dir: RunDir, start: String| {
-        let error = RunError::from(case.refused(run_dir));
+        let error = case.refused(run_dir);
         assert!(error.to_string().starts_with(&start), "{error}");
-        assert!(error.is_refused_file(), "{error}");
+        assert_eq!(error.blame(), Blame::System, "{error}");
     };
     let below: PathBuf = file.join("run");
     refused(
@@ -967,7 +969,8 @@ fn weights_go_out_and_in_again() {
     );
     fs::remove_file(&weights).unwrap();
     let error = frozen(conv_net()).run(None, go_on).unwrap_err();
-    assert!(error.is_refused_file(), "{error}");
+    let gone = matches!(*error, RunError::Weights(WeightsError::Refused { .. }));
+    assert!(gone, "{error}");
 }
 
 /// The same with batch norms whose statistics stay as they are.

@@ -301,11 +301,7 @@ pub(in super::super) fn frontier(
         })
     };
     let plain = plan(None, PlannerKind::None)?;
-    let smallest = match plan(Some(Bytes::ZERO), request.planner) {
-        Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
-        Err(error) => return Err(error),
-        Ok(planned) => planned.peak,
-    };
+    let smallest = smallest_budget(|none| plan(Some(none), request.planner))?;
     let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
     let mut plans = Vec::new();
     for place in 0..=FRONTIER_BUDGETS {
@@ -317,6 +313,17 @@ pub(in super::super) fn frontier(
     }
     keep_useful(&mut plans, |(_, plan)| (plan.peak, plan.step));
     Ok(plans)
+}
+
+/// The smallest budget that some plan fits, by why there is none within no bytes.
+pub(in super::super) fn smallest_budget(
+    plan: impl FnOnce(Bytes) -> Result<Planned, RunError>,
+) -> Result<Bytes, RunError> {
+    match plan(Bytes::ZERO) {
+        Ok(planned) => Ok(planned.peak),
+        Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => Ok(smallest),
+        Err(error) => Err(error),
+    }
 }
 
 /// Why there is no plan. `any` is the smallest budget of another planner.
