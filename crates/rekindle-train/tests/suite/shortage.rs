@@ -396,7 +396,7 @@ fn a_tensor_larger_than_a_buffer_of_the_device_is_told_before_the_start() {
     let said = refused(activation - 1, 1).expect("too large");
     let size = Bytes(activation).to_string();
     for words in [
-        "the model's input",
+        "the batch's tensor",
         &size,
         "one buffer of this device holds",
     ] {

@@ -240,10 +240,10 @@ impl Recording {
         gradients.filter(move |_| after)
     }
 
-    /// The largest tensor, and its bytes.
+    /// The largest tensor, the first of several, and its bytes.
     pub(super) fn largest(&self) -> Option<(usize, Bytes)> {
         let sizes = (0..self.tensors.len()).map(|one| (one, Bytes(self.tensors.value_bytes(one))));
-        sizes.max_by_key(|(_, bytes)| *bytes)
+        sizes.rev().max_by_key(|(_, bytes)| *bytes)
     }
 
     /// What a tensor is to the step: `the gradient of layers.1.weight`.
