@@ -51,13 +51,22 @@ static CHOSEN: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(|| {
     Mutex::new(kept)
 });
 
-/// How a program runs, which decides what is fused.
+/// Where the device is waited for while a program runs, which parts what is fused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Runs {
-    /// The device is waited for after each operation, as where operations are measured.
+pub(super) enum Runs<'a> {
+    /// After each operation, as where operations are measured.
     Singly,
-    /// As in a step.
-    Together,
+    /// After these turns of the program, in order.
+    Together(&'a [usize]),
+}
+
+impl Runs<'_> {
+    fn waits_after(self, turn: usize) -> bool {
+        match self {
+            Self::Singly => true,
+            Self::Together(turns) => turns.binary_search(&turn).is_ok(),
+        }
+    }
 }
 
 /// An operation that kernels are tried for, with those after it up to the next.
@@ -81,7 +90,7 @@ pub(super) fn choose(
     costs: &Costs,
     given: impl Fn() -> Result<Vec<(usize, DispatchTensor)>, RecordError>,
     planning: &Planning,
-    runs: Runs,
+    runs: Runs<'_>,
 ) -> Result<(), RecordError> {
     let Some(budget) = planning.budget.filter(|_| planning.bounds_pools()) else {
         return Ok(());
@@ -127,7 +136,7 @@ pub(super) fn choose(
 }
 
 /// Notes that all kernels of a program are chosen.
-pub(super) fn note(recording: &Recording, program: &Prepared, runs: Runs) {
+pub(super) fn note(recording: &Recording, program: &Prepared, runs: Runs<'_>) {
     note_blocks(&new_blocks(recording, program, runs));
 }
 
@@ -147,14 +156,14 @@ fn run_dry(
     costs: &Costs,
     given: Vec<(usize, DispatchTensor)>,
     planning: &Planning,
-    (runs, until): (Runs, usize),
+    (runs, until): (Runs<'_>, usize),
 ) -> Result<(), RecordError> {
     #[cfg(feature = "cubecl")]
     let _dry = cubecl_runtime::dry_run::DryRun::new();
     let room = planning.new_room();
     // A step begins with what the step before has left in the pools, the first with nothing: where they are cleaned up, and
     // with that what is fused, differs.
-    let steps = match runs == Runs::Together && until == program.program().len() {
+    let steps = match runs != Runs::Singly && until == program.program().len() {
         true => 2,
         false => 1,
     };
@@ -162,7 +171,7 @@ fn run_dry(
         let mut started = started(recording, given.clone())?;
         let interpreter = started.as_mut();
         let mut held: Vec<DispatchTensor> = Vec::new();
-        for turn in program.turns(recording).take(until) {
+        for (place, turn) in program.turns(recording).take(until).enumerate() {
             match turn {
                 Turn::Run(run) => {
                     if let Some(room) = &room {
@@ -179,7 +188,7 @@ fn run_dry(
                     ready.hand_out(interpreter, &mut |_, tensor| held.push(tensor));
                 }
             }
-            if runs == Runs::Singly {
+            if runs.waits_after(place) {
                 let _ = planning.device.sync();
             }
         }
@@ -192,18 +201,33 @@ fn run_dry(
 }
 
 /// The blocks of a program whose kernels are not known, the first of each kind.
-fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs) -> Vec<Block> {
+fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs<'_>) -> Vec<Block> {
     let mut known = CHOSEN
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    let turns = program.turns(recording).enumerate();
-    let runs_of: Vec<(usize, Run<'_>)> = turns
-        .filter_map(|(place, turn)| match turn {
-            Turn::Run(run) => Some((place, run)),
-            _ => None,
-        })
-        .collect();
+    // A tensor that comes back from the host is dense, and what is computed from it may lie in another order than elsewhere:
+    // kernels are tried for it anew.
+    let mut dense: HashSet<usize> = HashSet::new();
+    let mut reads_dense: HashSet<usize> = HashSet::new();
+    let mut runs_of: Vec<(usize, Run<'_>)> = Vec::new();
+    for (place, turn) in program.turns(recording).enumerate() {
+        match turn {
+            Turn::Run(run) => {
+                let reads = run.recorded.inputs().any(|input| dense.contains(&input));
+                reads_dense.extend(reads.then_some(place));
+                for output in run.recorded.outputs() {
+                    match reads {
+                        true => dense.insert(output),
+                        false => dense.remove(&output),
+                    };
+                }
+                runs_of.push((place, run));
+            }
+            Turn::Move(one, _) if !one.offload => drop(dense.insert(one.tensor)),
+            Turn::Move(..) | Turn::Update(_) => {}
+        }
+    }
     let mut starts: Vec<usize> = (0..runs_of.len())
         .filter(|&at| runs == Runs::Singly || is_tried(runs_of[at].1.recorded))
         .collect();
@@ -214,14 +238,17 @@ fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs) -> Vec<Bloc
         let (start, end) = (bounds[0], bounds[1]);
         let around = match runs {
             Runs::Singly => &runs_of[start..end],
-            Runs::Together => &runs_of[before..end],
+            Runs::Together(_) => &runs_of[before..end],
         };
         before = start + 1;
         let (place, first) = runs_of[start];
         if !is_tried(first.recorded) {
             continue;
         }
-        let hashes = [hash(around, runs), hash_alone(first)];
+        let hashes = [
+            hash(around, runs),
+            hash_alone(first, reads_dense.contains(&place)),
+        ];
         let [new, new_alone] = hashes.map(|hash| known.insert(hash));
         if new {
             let windows = match new_alone {
@@ -272,20 +299,21 @@ fn windows(operation: Recorded<'_>) -> Bytes {
     Bytes((MATRICES * rounded) as u64 * weight.dtype.size() as u64)
 }
 
-/// What an operation computes.
-fn hash_alone(run: Run<'_>) -> u64 {
+/// What an operation computes, and whether from what came back from the host.
+fn hash_alone(run: Run<'_>, dense: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
+    dense.hash(&mut hasher);
     run.recorded.kind.operation.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What is computed, in which order, and what is freed where: tensors are numbered as they appear.
-fn hash(block: &[(usize, Run<'_>)], runs: Runs) -> u64 {
+/// What is computed, in which order, and what is freed and waited for where: tensors are numbered as they appear.
+fn hash(block: &[(usize, Run<'_>)], runs: Runs<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (runs == Runs::Singly).hash(&mut hasher);
     let mut numbers: Vec<usize> = Vec::new();
-    for (_, run) in block {
+    for (place, run) in block {
         run.recorded.kind.operation.hash(&mut hasher);
+        runs.waits_after(*place).hash(&mut hasher);
         for tensor in run.recorded.tensors() {
             let place = numbers.iter().position(|one| *one == tensor);
             let place = place.unwrap_or_else(|| {

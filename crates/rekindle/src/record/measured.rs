@@ -46,22 +46,33 @@ impl<A> Measured<A> {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
         let meter = &*planning.meter;
-        let (first, offloaded) = first_program(&recording, planning)?;
-        let first = Prepared::new(&recording, first, offloaded);
-        let start = || started(&recording, given.clone());
         RecordError::of_device(&recording, meter)?;
-        let by_shapes = Costs::from_shapes(&recording);
-        for runs in [Runs::Singly, Runs::Together] {
-            let program = (&recording, &first);
-            choosing::choose(program, &by_shapes, || Ok(given.clone()), planning, runs)?;
-        }
+        let prepared = |planning: &Planning| {
+            let (first, offloaded) = first_program(&recording, planning)?;
+            let first = Prepared::new(&recording, first, offloaded);
+            let by_shapes = Costs::from_shapes(&recording);
+            for runs in [Runs::Singly, Runs::Together(&[])] {
+                let program = (&recording, &first);
+                choosing::choose(program, &by_shapes, || Ok(given.clone()), planning, runs)?;
+            }
+            Ok(first)
+        };
+        let first = match (prepared(planning), planning.link) {
+            // Kernels for tensors that come back from the host are others.
+            (Err(RecordError::Choosing { .. }), Some(_)) => prepared(&Planning {
+                link: None,
+                ..planning.clone()
+            }),
+            (first, _) => first,
+        }?;
+        let start = || started(&recording, given.clone());
         let costs = Costs::measured(&recording, &first, start, planning, progress);
         let _ = planning.device.sync();
         RecordError::of_device(&recording, meter)?;
         let costs = costs?.with_updates(planning.updates.clone());
         if planning.has_pools() {
             choosing::note(&recording, &first, Runs::Singly);
-            choosing::note(&recording, &first, Runs::Together);
+            choosing::note(&recording, &first, Runs::Together(&[]));
         }
         drop(given);
         Ok(Self {

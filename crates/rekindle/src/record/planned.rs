@@ -5,7 +5,7 @@ use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
     Bytes, Schedule,
-    graph::{Graph, Span, Timetable},
+    graph::{Graph, Span, SpanPass, Timetable},
 };
 
 use super::{
@@ -17,7 +17,18 @@ use super::{
     recording::Recording,
     step_plan::StepPlan,
 };
-use crate::meter::Meter;
+use crate::meter::{Meter, Phase};
+
+/// The phase of a pass that follows on another phase.
+pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {
+    match (pass, before) {
+        (SpanPass::Forward, phase) => phase,
+        // Parts of the loss may run again in the backward.
+        (SpanPass::Loss, Phase::Forward) => Phase::Loss,
+        (SpanPass::Loss, phase) => phase,
+        (SpanPass::Recompute | SpanPass::Backward, _) => Phase::Backward,
+    }
+}
 
 /// A recording that was measured.
 pub(super) struct Measured<A> {
@@ -50,32 +61,49 @@ pub(super) struct Planned<A> {
     /// When gradients are handed over, by the plan and by the plain order, where ranks share the step: by the places of
     /// their parameters.
     pub(super) timetables: Option<[Timetable; 2]>,
-    /// Whether the program's kernels are chosen, where it runs on a GPU.
-    pub(super) chosen: Cell<bool>,
+    /// Whether the program's kernels are chosen, where it runs on a GPU: for steps that nobody watches, and for others.
+    pub(super) chosen: [Cell<bool>; 2],
 }
 
 impl<A> Planned<A> {
-    /// Chooses the program's kernels before its first run; `given` is there before the first operation.
+    /// Chooses the program's kernels before its first run, or the first that is watched; `given` is there before the first
+    /// operation.
     pub(super) fn choose_kernels(
         &self,
         planning: &Planning,
+        watched: bool,
         given: impl Fn(&Recording) -> Result<Vec<(usize, DispatchTensor)>, RecordError>,
     ) -> Result<(), RecordError> {
-        if !self.chosen.get() {
+        let chosen = &self.chosen[usize::from(watched)];
+        if !chosen.get() {
             let Measured {
                 recording, costs, ..
             } = &*self.measured;
             let program = (recording, &self.prepared);
-            choosing::choose(
-                program,
-                costs,
-                || given(recording),
-                planning,
-                Runs::Together,
-            )?;
-            self.chosen.set(true);
+            let waits = self.waits(watched);
+            let runs = Runs::Together(&waits);
+            choosing::choose(program, costs, || given(recording), planning, runs)?;
+            chosen.set(true);
         }
         Ok(())
+    }
+
+    /// The turns of the program after which memory is read: where a phase ends, or each span if they are watched.
+    fn waits(&self, watched: bool) -> Vec<usize> {
+        let mut phase = Phase::Forward;
+        let mut waits = Vec::new();
+        for span in &self.spans {
+            let before = phase;
+            phase = phase_of(span.pass, phase);
+            if before != phase {
+                waits.extend(span.steps.start.checked_sub(1));
+            }
+            if watched {
+                waits.extend(span.steps.end.checked_sub(1));
+            }
+        }
+        waits.dedup();
+        waits
     }
 
     /// The measured graph that was planned.

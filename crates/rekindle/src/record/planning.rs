@@ -135,7 +135,7 @@ fn planned_once<A>(
             spans,
             beside,
             measured: measured.clone(),
-            chosen: Cell::new(false),
+            chosen: [const { Cell::new(false) }; 2],
         };
         // What is left is the plan.
         drop(graph);

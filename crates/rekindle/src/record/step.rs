@@ -176,7 +176,8 @@ where
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         self.among_ranks(|exchange| {
-            let (planned, predicted_peak) = self.begin(Update::After, model, &batch)?;
+            let (planned, predicted_peak) =
+                self.begin(Update::After, model, &batch, watch.is_some())?;
             let measured = &planned.measured;
             let recording = &measured.recording;
             let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
@@ -199,7 +200,8 @@ where
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         self.among_ranks(|mut exchange| {
-            let (planned, predicted_peak) = self.begin(Update::InBackward, model, &batch)?;
+            let (planned, predicted_peak) =
+                self.begin(Update::InBackward, model, &batch, watch.is_some())?;
             let measured = &planned.measured;
             let recording = &measured.recording;
             let started = quiet::catch(|| start(recording, model, &batch));
@@ -295,6 +297,7 @@ where
         update: Update,
         model: &M,
         batch: &I,
+        watched: bool,
     ) -> Result<Current<R::Auxiliary>, RecordError> {
         if self.planning.update != update {
             return Err(RecordError::OtherUpdate {
@@ -306,7 +309,9 @@ where
         // An update or an evaluation since the last step may have been refused.
         let current = self.plan_for(model, batch)?;
         let planned = &current.0;
-        planned.choose_kernels(&self.planning, |recording| given(recording, model, batch))?;
+        planned.choose_kernels(&self.planning, watched, |recording| {
+            given(recording, model, batch)
+        })?;
         RecordError::of_device(&current.0.measured.recording, &*self.planning.meter)?;
         Ok(current)
     }

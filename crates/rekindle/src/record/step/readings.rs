@@ -3,10 +3,7 @@
 use std::time::Instant;
 
 use burn::module::Module;
-use rekindle_plan::{
-    Bytes,
-    graph::{Span, SpanPass},
-};
+use rekindle_plan::{Bytes, graph::Span};
 
 use super::state::Step;
 use crate::{
@@ -16,7 +13,7 @@ use crate::{
     record::{
         RecordError,
         output::{Done, Seen, SpanReading},
-        planned::Planned,
+        planned::{Planned, phase_of},
     },
     step_result::StepResult,
 };
@@ -88,13 +85,7 @@ struct Watch<'a> {
 
 impl Readings<'_> {
     pub(super) fn begin(&mut self, span: &Span) {
-        let phase = match (span.pass, self.phase) {
-            (SpanPass::Forward, phase) => phase,
-            // Parts of the loss may run again in the backward.
-            (SpanPass::Loss, Phase::Forward) => Phase::Loss,
-            (SpanPass::Loss, phase) => phase,
-            (SpanPass::Recompute | SpanPass::Backward, _) => Phase::Backward,
-        };
+        let phase = phase_of(span.pass, self.phase);
         if phase != self.phase {
             self.phases.end(self.phase);
             self.phase = phase;
