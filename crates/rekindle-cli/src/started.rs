@@ -1,6 +1,7 @@
 //! The command line of a run or a sweep, kept in its folder as `command.json`: `train --resume RUN_DIR` continues with it.
 
 use std::{
+    borrow::Cow,
     env,
     path::{Path, PathBuf},
     time::SystemTime,
@@ -118,7 +119,16 @@ impl Started {
 
 /// A command of this program as a shell takes it.
 pub fn line(arguments: &[String]) -> String {
-    format!("rekindle {}", shell_words::join(arguments))
+    let words: Vec<_> = arguments.iter().map(|word| quoted(word)).collect();
+    format!("rekindle {}", words.join(" "))
+}
+
+/// A word as a shell takes it: `80%` as it is.
+fn quoted(word: &str) -> Cow<'_, str> {
+    match word.strip_suffix('%') {
+        Some(number) if number.parse::<f64>().is_ok() => word.into(),
+        _ => shell_words::quote(word),
+    }
 }
 
 /// The arguments of a training: for a run that is resumed without a config, those that it was started with, replaced by what

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! numbers. Where the budget has no room for all blocks, the program is run dry several times, each time further: what was
-//! chosen before takes nothing. A budget without room for a single block is refused. Which blocks are known is kept
+//! chosen before takes nothing. A budget without room for a single convolution is refused. Which blocks are known is kept
 //! beside the kernels.
 
 use std::{
@@ -78,6 +78,9 @@ struct Block {
     hashes: [u64; 2],
     /// What trying its kernels takes, at most.
     bytes: Bytes,
+    /// Whether that includes matrices of windows. Without them it is what the block holds in a step too, if nothing is freed in
+    /// between.
+    windows: bool,
 }
 
 /// Chooses the kernels of a program within the budget, where it bounds pools. `given` is there before the first operation.
@@ -118,7 +121,7 @@ pub(super) fn choose(
     };
     let mut taken = Bytes::ZERO;
     for block in &new {
-        if block.bytes > room {
+        if block.windows && block.bytes > room {
             return Err(RecordError::Choosing {
                 budget,
                 needed: in_use + block.bytes,
@@ -259,6 +262,7 @@ fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs<'_>) -> Vec<
                 start: place,
                 hashes,
                 bytes: bytes(recording, &runs_of[start..end]) + windows,
+                windows: windows > Bytes::ZERO,
             });
         }
     }
