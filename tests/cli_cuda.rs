@@ -132,7 +132,7 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
     fs::write(&file, "").expect("written");
     let refused = file.to_str().expect("text");
     let said = done(standin.train(&[], &[("REKINDLE_CACHE", refused)]));
-    assert!(said.contains("compiled kernels cannot be kept"), "{said}");
+    assert!(said.contains("compiled kernels cannot be cached"), "{said}");
     compiles_anew();
     // And the database may be what cannot be written (not for root, whom nothing is refused).
     let mode = |mode| fs::set_permissions(database, fs::Permissions::from_mode(mode));
