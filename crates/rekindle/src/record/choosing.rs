@@ -106,18 +106,11 @@ pub(super) fn choose(
     meter.trim();
     let in_use = meter.context_bytes() + meter.sample();
     let room = budget - in_use;
-    let dry = |until: usize| -> Result<(), RecordError> {
-        // Of work that is queued nothing may be dropped.
+    let dry = |until: usize| {
+        let given = given()?;
+        // Of work that is queued nothing may be dropped: not what the model's pending statistics are made of either.
         let _ = planning.device.sync();
-        run_dry(
-            (recording, program),
-            costs,
-            given()?,
-            planning,
-            (runs, until),
-        )?;
-        meter.trim();
-        Ok(())
+        run_dry((recording, program), costs, given, planning, (runs, until))
     };
     let mut taken = Bytes::ZERO;
     for block in &new {
@@ -127,7 +120,7 @@ pub(super) fn choose(
                 needed: in_use + block.bytes,
             });
         }
-        if taken + block.bytes > room {
+        if taken > Bytes::ZERO && taken + block.bytes > room {
             dry(block.start)?;
             taken = Bytes::ZERO;
         }
