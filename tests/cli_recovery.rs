@@ -333,15 +333,18 @@ fn a_supervisor_needs_a_folder() {
 #[test]
 fn the_budget_that_is_named_does_for_a_run_with_a_folder_too() {
     let folder = folder(MLP);
-    let train = ["train", "run.toml", "--device", "cpu", "--json"];
-    let refused = rekindle(folder.path(), &[&train[..], &["--budget", "1kB"]].concat());
-    let smallest = document(&refused)["smallest_budget_bytes"]
-        .as_u64()
-        .expect("bytes");
-    let budget = format!("{smallest}B");
-    let arguments = [&train[..], &["-o", "run", "--budget", &budget]].concat();
-    let output = rekindle(folder.path(), &arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
-    let peak = document(&output)["measured_peak_bytes"].as_u64();
-    assert!(peak <= Some(smallest), "{peak:?} of {smallest}");
+    for update in ["after", "in-backward"] {
+        let train = ["train", "run.toml", "--device", "cpu", "--json"];
+        let train = [&train[..], &["--update", update]].concat();
+        let refused = rekindle(folder.path(), &[&train[..], &["--budget", "1kB"]].concat());
+        let smallest = document(&refused)["smallest_budget_bytes"]
+            .as_u64()
+            .expect("bytes");
+        let budget = format!("{smallest}B");
+        let arguments = [&train[..], &["-o", update, "--budget", &budget]].concat();
+        let output = rekindle(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        let peak = document(&output)["measured_peak_bytes"].as_u64();
+        assert!(peak <= Some(smallest), "{update}: {peak:?} of {smallest}");
+    }
 }

@@ -7,7 +7,6 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use super::{
     loss::{Correct, TargetTensor},
     optimizer::AnyOptimizer,
-    timeline::Timeline,
     tracker::Tracker,
     train_error::TrainError,
 };
@@ -15,7 +14,7 @@ use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{Device, Tensor};
 use largest::Largest;
 use rekindle::{
-    record::{Output, RecordError, SpanReading, Step, Update, action},
+    record::{Output, RecordError, Step, Update, action},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -189,12 +188,5 @@ impl Engine {
     /// How often pools were trimmed so that they stayed within the budget.
     pub(super) fn trims(&self) -> u64 {
         self.step.borrow().trims()
-    }
-
-    /// The timeline of a step that was traced.
-    pub(super) fn timeline(&self, step: usize, trace: &[SpanReading]) -> Timeline {
-        let recorded = self.step.borrow();
-        let (plan, optimizer) = (recorded.staged_plan(), recorded.optimizer_cost());
-        Timeline::new(step, &plan, &optimizer, trace)
     }
 }

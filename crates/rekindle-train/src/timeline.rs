@@ -104,51 +104,77 @@ pub enum Pass {
     Fetch,
 }
 
-impl Timeline {
-    /// The timeline of a traced step of a plan: its spans and the update after it. The driver's context is no part of what a
-    /// meter reads.
-    pub(super) fn new(
-        step: usize,
-        plan: &StagedPlan,
-        optimizer: &OptimizerCost,
-        trace: &[SpanReading],
-    ) -> Self {
+/// What a plan predicts of each action of its step. Where a run is recorded it is at hand: making it again from the step
+/// would take more memory than the record.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Prediction {
+    beside_buffers: Bytes,
+    actions: Vec<PredictedAction>,
+}
+
+#[derive(Debug, Clone)]
+struct PredictedAction {
+    action: Action,
+    pass: Pass,
+    at_peak: Parts,
+    after: Bytes,
+}
+
+impl Prediction {
+    /// The spans of a plan, and the update after them. The driver's context is no part of what a meter reads.
+    pub(crate) fn new(plan: &StagedPlan, optimizer: &OptimizerCost) -> Self {
         let beside = plan.beside_buffers;
         let live = |parts: Parts| Parts {
             fixed: parts.fixed - beside,
             ..parts
         };
         let spans = plan.spans.iter().zip(&plan.held);
-        let predicted = spans.map(|(span, held)| {
-            let pass = match (span.transfer, span.pass) {
+        let spans = spans.map(|(span, held)| PredictedAction {
+            action: action(span),
+            pass: match (span.transfer, span.pass) {
                 (Some(Transfer::Offload), _) => Pass::Offload,
                 (Some(Transfer::Fetch), _) => Pass::Fetch,
                 (None, SpanPass::Forward) => Pass::Forward,
                 (None, SpanPass::Recompute) => Pass::Recompute,
                 (None, SpanPass::Loss) => Pass::Loss,
                 (None, SpanPass::Backward) => Pass::Backward,
-            };
-            let after = live(held.after).total();
-            (action(span), pass, live(held.at_peak), after)
+            },
+            at_peak: live(held.at_peak),
+            after: live(held.after).total(),
         });
         let gradients = plan.held.last().map(|held| held.after).unwrap_or_default();
-        let update = Parts {
+        let at_peak = Parts {
             temporary: optimizer.temp_bytes,
             ..live(gradients)
         };
-        let update = (Action::Optimize, Pass::Optimizer, update, update.fixed);
+        let update = PredictedAction {
+            action: Action::Optimize,
+            pass: Pass::Optimizer,
+            at_peak,
+            after: at_peak.fixed,
+        };
+        Self {
+            beside_buffers: beside,
+            actions: spans.chain([update]).collect(),
+        }
+    }
+}
+
+impl Timeline {
+    /// The timeline of a traced step.
+    pub(super) fn new(step: usize, predicted: &Prediction, trace: &[SpanReading]) -> Self {
         let mut start_s = 0.0;
-        let actions = predicted.chain([update]).zip(trace);
-        let actions = actions.map(|((action, pass, at_peak, after), seen)| {
+        let actions = predicted.actions.iter().zip(trace);
+        let actions = actions.map(|(predicted, seen)| {
             let done_s = seen.done_at.as_secs_f64();
             let start_s = std::mem::replace(&mut start_s, done_s);
             TimedAction {
-                action,
-                pass,
+                action: predicted.action,
+                pass: predicted.pass,
                 start_s: Seconds(start_s),
                 duration_s: Seconds(done_s - start_s),
-                predicted_at_peak: at_peak,
-                predicted_after_bytes: after,
+                predicted_at_peak: predicted.at_peak,
+                predicted_after_bytes: predicted.after,
                 measured_peak_bytes: seen.memory.peak_in_use_bytes,
                 measured_after_bytes: seen.memory.in_use_bytes,
                 reserved_bytes: seen.memory.reserved_bytes,
@@ -156,7 +182,7 @@ impl Timeline {
         });
         Self {
             step,
-            beside_buffers_bytes: beside,
+            beside_buffers_bytes: predicted.beside_buffers,
             actions: actions.collect(),
             exchanges: Vec::new(),
         }
@@ -254,7 +280,8 @@ mod tests {
             temp_bytes: Bytes(7),
             ..OptimizerCost::default()
         };
-        Timeline::new(4, &plan(), &optimizer, &readings.collect::<Vec<_>>())
+        let predicted = Prediction::new(&plan(), &optimizer);
+        Timeline::new(4, &predicted, &readings.collect::<Vec<_>>())
     }
 
     #[test]

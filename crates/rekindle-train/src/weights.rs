@@ -7,6 +7,7 @@ use std::{
 
 use burn::{module::Module, tensor::DType};
 use burn_store::{ApplyError, ModuleSnapshot, SafetensorsStore};
+use serde::{Serializer as _, ser::SerializeMap};
 use serde_json::json;
 
 use super::replace::replace;
@@ -64,7 +65,9 @@ pub enum WeightsError {
 /// megabytes does not have.
 pub(super) fn write(model: &impl Module, path: &Path) -> io::Result<()> {
     let tensors = model.collect(None, None, false);
-    let mut header = serde_json::Map::new();
+    let mut header = Vec::new();
+    let mut entries = serde_json::Serializer::new(&mut header);
+    let mut entries = entries.serialize_map(Some(tensors.len()))?;
     let mut end = 0;
     for tensor in &tensors {
         let start = end;
@@ -74,17 +77,14 @@ pub(super) fn write(model: &impl Module, path: &Path) -> io::Result<()> {
             "shape": &tensor.shape[..],
             "data_offsets": [start, end],
         });
-        header.insert(tensor.name.clone(), about);
+        entries.serialize_entry(&tensor.name, &about)?;
     }
-    let mut header = serde_json::to_string(&header)?;
+    SerializeMap::end(entries)?;
     // Tensors start at a multiple of 8.
-    header.extend(std::iter::repeat_n(
-        ' ',
-        header.len().next_multiple_of(8) - header.len(),
-    ));
+    header.resize(header.len().next_multiple_of(8), b' ');
     replace(path, |out| {
         out.write_all(&(header.len() as u64).to_le_bytes())?;
-        out.write_all(header.as_bytes())?;
+        out.write_all(&header)?;
         tensors.into_iter().try_for_each(|tensor| {
             let bytes = tensor.into_bytes().map_err(io::Error::other)?;
             out.write_all(&bytes)

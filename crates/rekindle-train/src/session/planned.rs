@@ -5,7 +5,7 @@ use rekindle_plan::{
 };
 
 use super::Order;
-use crate::{optimizer_state::StatePlan, update::InBackwardBecause};
+use crate::{optimizer_state::StatePlan, timeline::Prediction, update::InBackwardBecause};
 use rekindle::{
     meter::Count,
     record::{Offload, StepExchange, Update},
@@ -61,6 +61,7 @@ pub struct Planned {
     pub plain_step: Seconds,
     /// Values that training changes.
     pub param_count: u64,
+    pub(crate) prediction: Prediction,
 }
 
 impl Planned {
@@ -89,6 +90,7 @@ impl Planned {
             step: plan.step,
             count: Count::default(),
             param_count: 0,
+            prediction: Prediction::default(),
             source: plan.source.to_string(),
             operations: None,
             offload: None,

@@ -29,8 +29,11 @@ use rekindle::{
     statistics::Statistics,
 };
 
-/// A snapshot's writer: its buffer of 8 KiB, names, and what the file system's calls take.
-const WRITER_BYTES: Bytes = Bytes(32 << 10);
+/// A file's writer: its buffer of 8 KiB, and what the file system's calls take.
+const WRITER_BYTES: u64 = 12 << 10;
+
+/// A parameter's handles in the copy of the model that is written, its name, and its line in a header.
+const HANDLE_BYTES: u64 = 2 << 10;
 
 impl Built {
     /// Records the step on the run's first batch and measures its operations: plans come after. The model keeps its
@@ -88,24 +91,30 @@ impl Built {
         Ok(step)
     }
 
-    /// The most that a snapshot takes while it is written: a parameter's state, copied to the host, and one more of its
-    /// tensors, contiguous. Ranks that may share out the state send it encoded, in a buffer that
-    /// doubles as it grows.
+    /// The most that a snapshot or the weights take while they are written: a parameter's state, copied to the host, and one
+    /// more of its tensors, contiguous. Ranks that may share out the state send it encoded, in a buffer that doubles as it
+    /// grows.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
-        struct Largest(usize);
-        impl ModuleVisitor for Largest {
+        #[derive(Default)]
+        struct Parameters {
+            count: u64,
+            largest: usize,
+        }
+        impl ModuleVisitor for Parameters {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.0 = self.0.max(param.shape().num_elements());
+                self.count += 1;
+                self.largest = self.largest.max(param.shape().num_elements());
             }
         }
         let shards = Way::may_shard(job);
         if job.run_dir.is_none() && !shards {
             return Bytes::ZERO;
         }
-        let mut largest = Largest(0);
-        self.model.visit(&mut largest);
-        let numbers = largest.0 as u64;
-        let contiguous = Bytes(numbers * Dtype::F32.bytes()) + WRITER_BYTES;
+        let mut parameters = Parameters::default();
+        self.model.visit(&mut parameters);
+        let numbers = parameters.largest as u64;
+        let written = Bytes(WRITER_BYTES + parameters.count * HANDLE_BYTES);
+        let contiguous = Bytes(numbers * Dtype::F32.bytes()) + written;
         let on_host = meter.read().reserved_bytes.is_none();
         let copies = if shards { 3 } else { 1 };
         let copied = Bytes(job.settings.state_bytes(numbers).0 * copies);

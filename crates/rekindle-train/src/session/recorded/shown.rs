@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use rekindle_plan::{Action, Bytes, OptimizerCost, Parts, Seconds, graph::OnDevice};
 
 use super::super::{Order, Planned, planned::numbers, terms::Terms};
+use crate::timeline::Prediction;
 use rekindle::record::{Offload, StagedPlan, StepExchange, StepPlan, Update};
 
 /// A plan with all that is shown of it.
@@ -24,6 +25,7 @@ pub(super) fn planned(
     let mut actions = staged.actions();
     actions.push(Action::Optimize);
     let segments = staged.segments();
+    let prediction = Prediction::new(&staged, optimizer);
     let order = match &staged.schedule {
         Some(schedule) => Order::Schedule(schedule.clone()),
         None => Order::Operations {
@@ -80,6 +82,7 @@ pub(super) fn planned(
         chain: staged.chain,
         budget: plan.budget,
         param_count: terms.param_count,
+        prediction,
     }
 }
 

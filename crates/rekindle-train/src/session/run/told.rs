@@ -93,7 +93,7 @@ impl Session<'_> {
         let step = self.traced.filter(|_| !self.trace.is_empty())?;
         Some(Timeline {
             exchanges: TimedExchange::all(&self.exchanges),
-            ..self.trainer.engine().timeline(step, &self.trace)
+            ..Timeline::new(step, &self.planned.prediction, &self.trace)
         })
     }
 
