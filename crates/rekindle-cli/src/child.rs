@@ -19,17 +19,14 @@ use rekindle_plan::graph::{Graph, GraphRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{ProfileArgs, TrainArgs},
+    args::{CHILD, ProfileArgs, TrainArgs},
     error_document::{self, ErrorDocument},
     exit,
     failure::Failure,
     infeasible::Infeasible,
-    ranks, stop,
+    launched, stop,
     terminal::{self, LookArgs},
 };
-
-/// The subcommand of children, which no help shows.
-pub const SUBCOMMAND: &str = "child";
 
 /// The longest time between two looks at a child.
 const POLL: Duration = Duration::from_millis(20);
@@ -54,7 +51,7 @@ pub enum Task<'a> {
 impl Task<'_> {
     /// Starts a child that does this.
     pub fn start(&self, command: &mut Command) -> io::Result<Child> {
-        let mut child = command.arg(SUBCOMMAND).stdin(Stdio::piped()).spawn()?;
+        let mut child = command.arg(CHILD).stdin(Stdio::piped()).spawn()?;
         if let Some(input) = &mut child.stdin {
             let mut input = BufWriter::new(input);
             let written = serde_json::to_writer(&mut input, &(terminal::look(), self));
@@ -83,7 +80,7 @@ impl Task<'_> {
 /// This program, which is no rank of the job that this process may belong to.
 pub fn this_program() -> io::Result<Command> {
     let mut command = env::current_exe().map(Command::new)?;
-    for (name, _) in env::vars_os().filter(|(name, _)| ranks::is_variable(name)) {
+    for (name, _) in env::vars_os().filter(|(name, _)| launched::is_variable(name)) {
         command.env_remove(name);
     }
     Ok(command)

@@ -10,7 +10,7 @@ use rekindle_plan::{Bytes, PlanError, PlannerKind};
 use rekindle_train::{
     RunDirError, TrainError, WeightsError,
     data::{DataError, error::Blame},
-    device::{DeviceError, device_fault, innermost_cause, refused_kernel, seal_kernels},
+    device::{DeviceError, device_fault, innermost_cause, refused_kernel, tile_too_large},
     session::RunError,
     shortage::speaks_of_memory,
 };
@@ -18,7 +18,7 @@ use rekindle_train::{
 pub use self::process::{
     check_address_space, note_plan, note_step, report_exhausted_memory, report_panics_as_bugs,
 };
-use crate::{error_document, exit, terminal};
+use crate::{exit, terminal};
 
 /// An exit code and a report for people.
 #[derive(Debug)]
@@ -31,25 +31,6 @@ pub struct Failure {
 
 /// What a command gives.
 pub type Outcome = Result<(), Failure>;
-
-/// Says why a command failed: for people, and as JSON where that was asked for.
-pub fn report(failure: &Failure) {
-    complain!("{:?}", failure.report);
-    error_document::write(failure);
-}
-
-/// Ends the process.
-pub fn end(outcome: Outcome) -> ! {
-    let code = match outcome {
-        Ok(()) => exit::DONE,
-        Err(failure) => {
-            report(&failure);
-            failure.code
-        }
-    };
-    seal_kernels();
-    std::process::exit(code);
-}
 
 impl Failure {
     /// Bad usage, or a file whose content is wrong.
@@ -229,6 +210,14 @@ const FAULT: &str = "this process can no longer use the device: `--resume RUN_DI
 const KERNEL: &str = "`rekindle devices` shows which NVRTC and which headers are used: both belong to one CUDA version, which is \
                       no newer than the driver's (docs/cuda.md)";
 
+/// A defect of cubek-matmul 0.3.1, `docs/upstream.md`, 11.
+const TILE: &str = "the device failed: a matrix kernel of cubek-matmul asks for a tile of more than 256 rows, which GPUs of compute \
+                    capability 9.0 refuse (docs/upstream.md, 11)";
+
+/// What to do where a tile is too large.
+const SMALLER_TILE: &str = "this happens in f16 and bf16 where a batch has at least four times as many rows (samples or tokens) as \
+                            a layer has outputs: choose a smaller `--batch`, or `--dtype f32`";
+
 /// The exit codes after which a supervisor starts another process. Set once, in supervised processes.
 pub static SUPERVISOR_GOES_ON: OnceLock<&'static [i32]> = OnceLock::new();
 
@@ -247,6 +236,8 @@ fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
     } else if let Some(said) = refused_kernel(message) {
         let text = format!("the device failed: a kernel does not compile: {said}");
         Some((exit::OTHER, text, KERNEL))
+    } else if tile_too_large(message) {
+        Some((exit::OTHER, TILE.to_owned(), SMALLER_TILE))
     } else {
         let fault = device_fault(message)?;
         let code = match supervisor_goes_on(exit::DEVICE_FAILED) {

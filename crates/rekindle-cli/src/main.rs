@@ -8,17 +8,17 @@
 //! | [`cache`], [`compiling`] | what is kept between commands; kernels while they are compiled |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
-//! | [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
+//! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
 //! | [`input`] | text files that a user names |
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures; runs as one page |
-//! | [`started`] | what a run was started with, for going on |
+//! | [`started`], [`resumed`], [`shell`] | the command line of a run, kept in its folder; what `--resume` makes of it; how it is quoted |
 //! | [`child`] | this program, run again in a process of its own that ends with this one |
 //! | [`stop`] | signals that stop a command |
-//! | [`failure`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
+//! | [`failure`], [`ending`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
 
 // A target of `fuzz` has this file as its root.
 #![cfg_attr(
@@ -39,6 +39,7 @@ mod config;
 mod device;
 #[cfg(test)]
 mod documents;
+mod ending;
 mod error_document;
 mod estimate;
 mod exit;
@@ -47,6 +48,7 @@ mod failure;
 mod fuzz;
 mod infeasible;
 mod input;
+mod launched;
 mod max;
 #[cfg(test)]
 #[path = "../../rekindle-plan/tests/support/mutated.rs"]
@@ -57,6 +59,8 @@ mod plot;
 mod progress;
 mod ranks;
 mod report;
+mod resumed;
+mod shell;
 mod started;
 mod stop;
 mod summary;
@@ -92,7 +96,7 @@ fn main() {
     failure::report_panics_as_bugs();
     if let Err(refusal) = ranks::check(&command).and_then(|()| failure::check_address_space()) {
         ranks::leave_to_first(refusal.code);
-        failure::end(Err(refusal));
+        ending::end(Err(refusal));
     }
     stop::listen();
     let result = match command {
@@ -110,5 +114,5 @@ fn main() {
         Command::Completions(args) => commands::shell::completions(&args),
         Command::Man(args) => commands::shell::man(&args),
     };
-    failure::end(result);
+    ending::end(result);
 }

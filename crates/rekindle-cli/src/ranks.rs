@@ -3,7 +3,7 @@
 //! Rank 0 reports for all of them. A failure before ranks are connected is the same on all of them: the others
 //! [leave it](leave_to_first) to rank 0. Later they [exchange](end) their failures.
 
-use std::{collections::BTreeMap, env, ffi::OsStr, process, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, process, sync::Arc, thread, time::Duration};
 
 use clap::CommandFactory;
 use rekindle::reduce::{Rehearsal, named};
@@ -15,49 +15,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::{Cli, Command, PlanArgs},
-    exit,
-    failure::{self, Failure, Outcome},
+    ending, exit,
+    failure::{Failure, Outcome},
+    launched::{Launched, is_first, launched},
     network::LinkChoice,
     terminal::LookArgs,
 };
 
 /// How long ranks wait for rank 0 to have its say: `mpirun` ends them all after the first that fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// What `mpirun` says of this process in its environment.
-#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "rank 0 refuses"))]
-struct Launched {
-    rank: usize,
-    ranks: usize,
-    local: Local,
-}
-
-/// This process's place in a job of several, by the variables of Open MPI, else of MPICH.
-fn launched() -> Option<Launched> {
-    let number = |names: [&str; 2]| -> Option<usize> {
-        let mut found = names.into_iter().filter_map(|name| env::var(name).ok());
-        found.find_map(|text| text.parse().ok())
-    };
-    let ranks = number(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]).filter(|ranks| *ranks > 1)?;
-    let rank = number(["OMPI_COMM_WORLD_RANK", "PMI_RANK"])?;
-    let local = Local {
-        rank: number(["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"]).unwrap_or(rank),
-        ranks: number(["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]).unwrap_or(ranks),
-    };
-    Some(Launched { rank, ranks, local })
-}
-
-/// Whether a variable marks a process as a rank.
-pub fn is_variable(name: &OsStr) -> bool {
-    let prefixes = ["OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL"];
-    let name = name.to_string_lossy();
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// Whether this process reports for all.
-pub fn is_first() -> bool {
-    launched().is_none_or(|launched| launched.rank == 0)
-}
 
 /// How this process's output looks: ranks but the first print no progress and no notes.
 pub fn look(look: LookArgs) -> LookArgs {
@@ -186,7 +152,7 @@ fn time_limit() -> Result<Option<Duration>, Failure> {
 
     /// Names the time.
     const VARIABLE: &str = "REKINDLE_RANK_TIMEOUT";
-    let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
+    let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
     let text = text.to_string_lossy();
@@ -251,7 +217,7 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     let rank = ranks.rank();
     let alone = |mut own: End| -> ! {
         own.message = format!("{}: {}", named(&[rank]), own.message);
-        failure::end(Err(own.failure()))
+        ending::end(Err(own.failure()))
     };
     if outcome.is_err() && !ranks.ends_with_others() {
         alone(own);
@@ -271,8 +237,8 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     {
         match outcome {
             // With the place in a config.
-            Err(failure) if end == own => failure::report(&failure),
-            _ => failure::report(&end.failure()),
+            Err(failure) if end == own => ending::report(&failure),
+            _ => ending::report(&end.failure()),
         }
     }
     // Whoever ends first has `mpirun` end the others.

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{exit, ranks};
+use crate::{exit, launched};
 
 /// Signals that follow the first one so soon belong to the same request: a terminal and a supervisor may send several.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub fn asked() -> bool {
 fn received(first: &mut Option<Instant>) {
     let notice = *NOTICE.lock().unwrap_or_else(PoisonError::into_inner);
     let end = |said: &str| {
-        if ranks::is_first() {
+        if launched::is_first() {
             complain!("\ninterrupted: {said}");
         }
         rekindle_train::device::seal_kernels();

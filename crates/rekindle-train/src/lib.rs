@@ -34,6 +34,8 @@ mod engine;
 mod estimate;
 mod fingerprint;
 mod finite;
+#[cfg(fuzzing)]
+mod fuzz;
 mod history;
 mod learning_rate;
 mod lock;
@@ -65,12 +67,10 @@ pub mod verify;
 mod weights;
 
 pub use estimate::{Estimated, kernels};
+#[cfg(fuzzing)]
+pub use fuzz::{fuzz_snapshot, fuzz_weights};
 pub use nonfinite::NonFinite;
 pub use run_dir_error::RunDirError;
-#[cfg(fuzzing)]
-pub use snapshot::fuzz_snapshot;
 pub use train_error::TrainError;
 pub use trainer::to_device;
 pub use weights::WeightsError;
-#[cfg(fuzzing)]
-pub use weights::fuzz_weights;

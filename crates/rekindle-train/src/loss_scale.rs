@@ -8,24 +8,15 @@
 //! after 2,000 steps without that. The step that overflowed is skipped. Unlike `GradScaler`'s it does not fall below 1:
 //! gradients that overflow then do so without a scale, and `on_nonfinite` says what to do.
 
-use std::{io, str::FromStr};
+mod scaler;
 
-use burn::tensor::{Device, Tensor};
+use std::str::FromStr;
+
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{
-    run_dir_error::RunDirError,
-    settings::TrainSettings,
-    short_form,
-    snapshot::{Snapshot, SnapshotWriter},
-};
-
-const FIRST: f64 = 65536.0;
-const GROWTH: f64 = 2.0;
-const BACKOFF: f64 = 0.5;
-const GROWTH_INTERVAL: u32 = 2000;
-const FLOOR: f64 = 1.0;
+use super::short_form;
+pub(crate) use scaler::LossScaler;
 
 /// What the loss is multiplied by before its backward pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -71,160 +62,5 @@ impl FromStr for LossScale {
 impl<'de> Deserialize<'de> for LossScale {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         short_form::number_or_word(deserializer)
-    }
-}
-
-/// The scale of a run's next step.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct LossScaler {
-    dynamic: bool,
-    /// `None` where the loss is not scaled.
-    scale: Option<f64>,
-    /// Steps that updated parameters since the scale changed.
-    good_steps: u32,
-}
-
-impl LossScaler {
-    pub(super) fn new(settings: &TrainSettings) -> Self {
-        let setting = settings.loss_scale();
-        Self {
-            dynamic: setting == LossScale::Dynamic,
-            scale: match setting {
-                LossScale::Auto | LossScale::None => None,
-                LossScale::Fixed(scale) => Some(scale),
-                LossScale::Dynamic => Some(FIRST),
-            },
-            good_steps: 0,
-        }
-    }
-
-    /// The scale, where the loss is scaled.
-    pub(super) fn scale(&self) -> Option<f64> {
-        self.scale
-    }
-
-    /// The scale as it goes with a batch, shape `[1]`.
-    pub(super) fn tensor(&self, device: &Device) -> Option<Tensor<1>> {
-        let scale = self.scale? as f32;
-        Some(Tensor::from_data([scale], device))
-    }
-
-    /// The scale to continue with where gradients overflow; `None` where that is no matter of the scale.
-    pub(super) fn lower(&self) -> Option<f64> {
-        let scale = self.scale.filter(|scale| self.dynamic && *scale > FLOOR)?;
-        Some((scale * BACKOFF).max(FLOOR))
-    }
-
-    /// Counts a step that was skipped because gradients overflowed.
-    pub(super) fn overflowed(&mut self) {
-        self.scale = self.lower().or(self.scale);
-        self.good_steps = 0;
-    }
-
-    /// Counts a step that updated parameters.
-    pub(super) fn updated(&mut self) {
-        let Some(scale) = self.scale.filter(|_| self.dynamic) else {
-            return;
-        };
-        self.good_steps += 1;
-        if self.good_steps == GROWTH_INTERVAL {
-            self.good_steps = 0;
-            let larger = scale * GROWTH;
-            self.scale = Some(match (larger as f32).is_finite() {
-                true => larger,
-                false => scale,
-            });
-        }
-    }
-
-    /// Writes the scale, where it changes.
-    pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        match self.dynamic {
-            true => to.put(&(self.scale, self.good_steps)),
-            false => Ok(()),
-        }
-    }
-
-    /// Continues with the scale that one of the same settings has written.
-    pub(super) fn restored(mut self, from: &mut Snapshot) -> Result<Self, RunDirError> {
-        if self.dynamic {
-            (self.scale, self.good_steps) = from.take()?;
-            if !self
-                .scale
-                .is_some_and(|scale| scale.is_finite() && scale >= FLOOR)
-            {
-                return Err(from.malformed(format!("its loss scale is {:?}", self.scale)));
-            }
-        }
-        Ok(self)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// PyTorch's `GradScaler`, as `torch/amp/grad_scaler.py` and the kernel `amp_update_scale_` compute it.
-    struct GradScaler {
-        scale: f32,
-        growth_tracker: u32,
-    }
-
-    impl GradScaler {
-        fn update(&mut self, found_inf: bool) {
-            if found_inf {
-                self.scale *= 0.5;
-                self.growth_tracker = 0;
-                return;
-            }
-            let successful = self.growth_tracker + 1;
-            self.growth_tracker = if successful == 2000 {
-                if (self.scale * 2.0).is_finite() {
-                    self.scale *= 2.0;
-                }
-                0
-            } else {
-                successful
-            };
-        }
-    }
-
-    fn dynamic() -> LossScaler {
-        LossScaler::new(&TrainSettings {
-            loss_scale: LossScale::Dynamic,
-            ..TrainSettings::default()
-        })
-    }
-
-    #[test]
-    fn a_dynamic_scale_is_that_of_grad_scaler() {
-        let (mut ours, mut torchs) = (
-            dynamic(),
-            GradScaler {
-                scale: 65536.0,
-                growth_tracker: 0,
-            },
-        );
-        for step in 0..300_000_u32 {
-            // Long stretches without an overflow, up to the largest scale, and some with several.
-            let overflows = step % 9973 < 3 && step < 60_000;
-            match overflows {
-                true => ours.overflowed(),
-                false => ours.updated(),
-            }
-            torchs.update(overflows);
-            assert_eq!(ours.scale(), Some(f64::from(torchs.scale)), "step {step}");
-        }
-        assert_eq!(ours.scale(), Some(f64::from(2.0_f32.powi(127))));
-    }
-
-    #[test]
-    fn a_scale_of_one_does_not_fall() {
-        let mut scaler = dynamic();
-        for power in (0..16).rev() {
-            assert_eq!(scaler.lower(), Some(2.0_f64.powi(power)));
-            scaler.overflowed();
-        }
-        assert_eq!((scaler.scale(), scaler.lower()), (Some(1.0), None));
     }
 }

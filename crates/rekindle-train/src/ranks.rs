@@ -1,6 +1,6 @@
 //! Training on several ranks: which samples each of them computes, and what all of them decide together.
 //!
-//! [`Ranks`] goes with a [`Job`]. The default is one rank alone, which asks nobody and trains as if this
+//! [`Ranks`] goes with a [`Job`](crate::session::Job). The default is one rank alone, which asks nobody and trains as if this
 //! module were not there. Gradients and losses are summed inside recorded steps (see [`rekindle::reduce`]). Besides:
 //!
 //! - The batch of a step is the whole one. Its samples are in the order that they have for one rank; rank r of n takes
@@ -36,11 +36,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
 use crate::{
-    RunDirError, TrainError,
-    model::stage::Stage,
-    record::RankRecord,
-    session::{Job, RunError},
-    snapshot::Snapshot,
+    RunDirError, TrainError, model::stage::Stage, record::RankRecord, session::RunError,
+    settings::TrainSettings, snapshot::Snapshot,
 };
 pub use refused::RanksRefused;
 pub(crate) use tally::Tally;
@@ -232,32 +229,21 @@ impl Ranks {
         }
     }
 
-    /// Checks that the job can be shared.
-    pub(crate) fn check(&self, job: &Job<'_>) -> Result<(), RanksRefused> {
+    /// Checks that the training can be shared.
+    pub(crate) fn check(&self, settings: &TrainSettings) -> Result<(), RanksRefused> {
         match self.count() {
             1 => Ok(()),
-            ranks => RanksRefused::check(job, ranks),
+            ranks => RanksRefused::check(settings, ranks),
         }
     }
 
-    /// Fails, on all ranks alike, unless all train the same: `fingerprint` tells model, data and most settings.
-    pub(crate) fn agree(&self, job: &Job<'_>, fingerprint: &str) -> Result<(), RunError> {
+    /// Fails, on all ranks alike, unless each of these is equal on all: what it is called, and this rank's own.
+    pub(crate) fn agree(&self, all: &[(&str, &str)]) -> Result<(), RunError> {
         let Some(shared) = &self.0 else {
             return Ok(());
         };
-        let settings = serde_json::to_string(job.settings).unwrap_or_default();
-        let options = format!("{settings}{fingerprint}{}", job.snapshot_every);
-        let eval = job.eval.map(|data| (data.identity(), data.len()));
-        let data = (job.train.identity(), job.train.len(), eval);
-        let agree = |what: &str, own: &str| agree(&*shared.reducer, what, own.as_bytes());
-        agree("the versions of rekindle", env!("CARGO_PKG_VERSION"))
-            .and_then(|()| {
-                agree(
-                    "the data",
-                    &serde_json::to_string(&data).unwrap_or_default(),
-                )
-            })
-            .and_then(|()| agree("the config and its options", &options))
+        let mut all = all.iter();
+        all.try_for_each(|(what, own)| agree(&*shared.reducer, what, own.as_bytes()))
             .map_err(|error| RecordError::from(error).into())
     }
 

@@ -17,6 +17,8 @@
 //! the model, with master weights a sixth.
 //! Cost: reading goes over the file twice, so that a damaged one is known before anything is built on it.
 
+mod format;
+mod progress;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -25,71 +27,11 @@ mod writer;
 
 use std::{io::Write, path::Path};
 
-use serde::{Deserialize, Serialize};
-
-use super::{
-    record::{EvalRecord, StepRecord},
-    replace::replace,
-    run_dir_error::RunDirError,
-};
+use super::{replace::replace, run_dir_error::RunDirError};
+use format::{END, START};
+pub(crate) use progress::Progress;
 pub(crate) use reader::Snapshot;
 pub(crate) use writer::{SnapshotWriter, flattened};
-
-const START: &str = "rekindle-snapshot/3\n";
-/// How files of earlier versions start: the first with burn 0.21, the second with the whole history inside.
-const EARLIER_STARTS: [&str; 2] = ["rekindle-snapshot/1\n", "rekindle-snapshot/2\n"];
-const END: &[u8; 4] = b"end\n";
-/// Bytes of [`END`] and of the checksum.
-const TRAILER: u64 = 8;
-
-/// Names inside a parameter's state start with nothing: the id stands beside them.
-const STATE_PREFIX: &str = "";
-
-/// What a run has done, apart from its tensors. It does not grow with the steps.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Progress {
-    /// Steps that are done.
-    pub(super) steps: usize,
-    pub(super) first_loss: f64,
-    pub(super) last_loss: f64,
-    /// The last evaluation.
-    pub(super) evaluation: Option<EvalRecord>,
-    /// The evaluation with the smallest loss.
-    pub(super) best: Option<EvalRecord>,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self {
-            steps: 0,
-            first_loss: f64::NAN,
-            last_loss: f64::NAN,
-            evaluation: None,
-            best: None,
-        }
-    }
-}
-
-impl Progress {
-    pub(super) fn stepped(&mut self, step: &StepRecord) {
-        if self.steps == 0 {
-            self.first_loss = step.loss;
-        }
-        self.steps = step.step;
-        self.last_loss = step.loss;
-    }
-
-    /// Whether no evaluation before had so small a loss.
-    pub(super) fn evaluated(&mut self, evaluation: &EvalRecord) -> bool {
-        self.evaluation = Some(evaluation.clone());
-        let bound = self.best.as_ref().map_or(f64::INFINITY, |best| best.loss);
-        let better = evaluation.loss < bound;
-        if better {
-            self.best = Some(evaluation.clone());
-        }
-        better
-    }
-}
 
 /// Replaces the snapshot at `path`; `tensors` writes the model and the optimizer, in this order.
 pub(super) fn write(
@@ -116,32 +58,10 @@ pub(super) fn write(
 
 /// Writes a snapshot with `body` between its marks, and the checksum that belongs to it.
 #[cfg(any(test, fuzzing))]
-fn crafted(path: &Path, body: &[u8]) -> std::io::Result<()> {
+pub(super) fn crafted(path: &Path, body: &[u8]) -> std::io::Result<()> {
     let mut bytes = [START.as_bytes(), body, END].concat();
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     std::fs::write(path, bytes)
-}
-
-/// Reads a snapshot with this body into a small model, at a path that it may write to.
-///
-/// # Errors
-///
-/// What is wrong with the body.
-#[cfg(fuzzing)]
-pub fn fuzz_snapshot(path: &Path, body: &[u8]) -> Result<(), RunDirError> {
-    crafted(path, body).map_err(RunDirError::refused(path, "written"))?;
-    let device = burn::tensor::Device::flex().autodiff();
-    let mut snapshot = Snapshot::open(path)?;
-    snapshot.restore(burn::nn::LinearConfig::new(3, 2).init(&device))?;
-    let settings = super::settings::TrainSettings {
-        optimizer: super::settings::OptimizerSettings::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.0,
-        },
-        ..Default::default()
-    };
-    let optimizer = super::optimizer::AnyOptimizer::new(&settings);
-    optimizer.restored(&mut snapshot, &device).map(drop)
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 mod bound;
 mod device_batch;
 mod evaluation;
+mod first_step;
 mod parts;
 mod plain_steps;
+mod run_parts;
 mod saved;
 
 use std::{
@@ -15,13 +17,13 @@ use std::{
 use burn::{module::Module, optim::GradientsParams, tensor::Device};
 use rekindle::{
     free_dead_nodes,
-    meter::{Meter, Phase, PhaseReading, PhaseRecorder},
+    meter::{Count, Meter, Phase, PhaseReading, PhaseRecorder},
     record::{ExchangeReading, Optimizer, RecordError, SpanReading, Update},
     reduce::{Shards, SharedReading},
     sequential::Sequential,
     statistics::{Before, Statistics},
 };
-use rekindle_plan::{Action, Seconds};
+use rekindle_plan::{Action, Bytes, Seconds};
 
 use self::{bound::Bound, parts::Parts};
 use crate::{
@@ -111,6 +113,33 @@ impl Trainer {
             bound: Bound::default(),
             ranks: Ranks::default(),
         })
+    }
+
+    /// Bounds steps by a budget, which counts these bytes; the plan's peak is `peak`.
+    pub(super) fn bounded(mut self, budget: Option<Bytes>, count: Count, peak: Bytes) -> Self {
+        self.bound = Bound {
+            budget,
+            count,
+            peak,
+            settled: false,
+        };
+        self
+    }
+
+    /// Runs another plan, whose peak is `peak`, from the next step on.
+    pub(super) fn run_by(&mut self, engine: Engine, peak: Bytes) {
+        self.engine = engine;
+        self.bound.peak = peak;
+    }
+
+    /// The peak of the plan that runs now.
+    pub(super) fn planned_peak(&self) -> Bytes {
+        self.bound.peak
+    }
+
+    /// The highest peak so far of the bytes that a budget counts.
+    pub(super) fn counted_peak(&self) -> Bytes {
+        self.meter.lifetime_peak().counted(self.bound.count)
     }
 
     /// Shares steps and evaluations with other ranks, and by `shards` the optimizer's state.
@@ -238,7 +267,7 @@ impl Trainer {
 
         self.steps_done += 1;
         self.bound.settled = true;
-        let short = self.shortage(parts.peak);
+        let short = self.bound.shortage(&*self.meter, parts.peak);
         let update = after.finish();
         let traced = traced_update(parts.spans.last(), update.first());
         parts.spans.extend(traced);
@@ -269,7 +298,7 @@ impl Trainer {
         if self.engine.update() == Update::InBackward {
             return self.nonfinite(parts);
         }
-        if let Some(shortage) = self.shortage(parts.peak) {
+        if let Some(shortage) = self.bound.shortage(&*self.meter, parts.peak) {
             return Err(TrainError::Short(shortage));
         }
         let found = self.nonfinite(parts)?;

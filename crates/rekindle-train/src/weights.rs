@@ -164,14 +164,3 @@ fn listed(mut names: Vec<&str>) -> String {
         more => format!("{shown} and {more} more"),
     }
 }
-
-/// Reads weights into a small model.
-///
-/// # Errors
-///
-/// What is wrong with the file.
-#[cfg(fuzzing)]
-pub fn fuzz_weights(path: &Path) -> Result<(), WeightsError> {
-    let device = burn::tensor::Device::flex().autodiff();
-    read(burn::nn::LinearConfig::new(3, 2).init(&device), path).map(drop)
-}

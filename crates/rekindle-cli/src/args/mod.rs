@@ -27,6 +27,9 @@ pub use self::{
 };
 use crate::terminal::LookArgs;
 
+/// The subcommand of children, which no help shows.
+pub const CHILD: &str = "child";
+
 /// Train sequential models that do not fit in memory.
 ///
 /// Gradient checkpointing within a memory budget: some activations are dropped in the forward pass and recomputed in the
@@ -58,7 +61,7 @@ pub enum Command {
     /// Find the fastest schedule within a budget, and explain it
     Plan(PlanArgs),
     /// Run a task of another process of this program
-    #[command(name = crate::child::SUBCOMMAND, hide = true)]
+    #[command(name = CHILD, hide = true)]
     Child,
     /// Run a config under many schedules, and show time against memory: table, files, plot
     Sweep(SweepArgs),

@@ -10,7 +10,7 @@ use rekindle_train::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{TrainArgs, word::word};
+use super::word::word;
 use crate::{config::OffloadChoice, device::DeviceChoice, network::LinkChoice};
 
 /// What every command that reads a config takes.
@@ -69,19 +69,6 @@ pub struct ReplaceArgs {
         value_parser = word::<StateChoice>()
     )]
     pub optimizer_state: Option<StateChoice>,
-}
-
-impl ConfigArgs {
-    /// The training of this config, for a child process.
-    pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
-        TrainArgs {
-            config: Some(self.config.clone()),
-            replace: self.replace.clone(),
-            measure,
-            json: true,
-            ..TrainArgs::default()
-        }
-    }
 }
 
 /// How a step is to be cut, where one schedule is asked for.

@@ -7,11 +7,8 @@ use rekindle_train::settings::OnNonFinite;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{MeasureArgs, ReplaceArgs, ScheduleArgs, word::word};
-use crate::{
-    failure::Failure,
-    started::{self, Started},
-};
+use super::{ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::word};
+use crate::{failure::Failure, shell, started::Started};
 
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[command(
@@ -101,7 +98,7 @@ impl TrainArgs {
 
     /// The command line, as it is typed.
     pub fn typed(&self) -> Result<String, Failure> {
-        self.words("train").map(|words| started::line(&words))
+        self.words("train").map(|words| shell::line(&words))
     }
 
     /// The command line of a command that has these options.
@@ -110,6 +107,19 @@ impl TrainArgs {
         let fields = serde_json::to_value(self).map_err(Failure::other)?;
         add_typed(&mut words, &fields);
         Ok(words)
+    }
+}
+
+impl ConfigArgs {
+    /// The training of this config, for a child process.
+    pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
+        TrainArgs {
+            config: Some(self.config.clone()),
+            replace: self.replace.clone(),
+            measure,
+            json: true,
+            ..TrainArgs::default()
+        }
     }
 }
 

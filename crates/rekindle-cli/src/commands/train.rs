@@ -27,8 +27,8 @@ use crate::{
     plan_file::PlanFile,
     plot,
     progress::Progress,
-    ranks,
-    started::{self, Started},
+    ranks, resumed,
+    started::Started,
     summary, terminal,
     track::TrackFiles,
 };
@@ -61,7 +61,7 @@ struct Asked {
 
 impl Asked {
     fn new(args: TrainArgs, ranks: &Ranks) -> Result<Self, Failure> {
-        let args = started::resolved(args)?;
+        let args = resumed::resolved(args)?;
         let mut config = config::load(
             args.config_path(),
             &Overrides {

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use rekindle_train::model::{layer_list::MAX_LAYERS, shape_error::LayerPath, spec::LayerSpec};
+use rekindle_train::model::{
+    shape_error::LayerPath,
+    spec::{LayerSpec, MAX_LAYERS},
+};
 
 use super::{node::Node, problem::Problem, schema::LAYERS, vary::Group};
 

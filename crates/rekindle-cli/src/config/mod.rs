@@ -23,6 +23,7 @@ mod follow;
 pub mod form;
 mod layers;
 mod node;
+mod offload;
 mod problem;
 #[cfg(test)]
 pub mod reference;
@@ -52,13 +53,13 @@ use rekindle_train::{
 use serde_json::{Map, Value};
 use toml::de::DeTable;
 
-pub use self::run::{OffloadChoice, RunKeys};
 use self::{
     layers::Layers,
     node::{Node, at},
     problem::Problem,
     schema::{ConfigFile, LAYERS},
 };
+pub use self::{offload::OffloadChoice, run::RunKeys};
 use crate::{args::ReplaceArgs, exit, failure::Failure};
 
 /// Everything that decides a run.

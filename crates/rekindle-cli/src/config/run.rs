@@ -10,9 +10,10 @@ use rekindle::{meter::Count, size::Size};
 use rekindle_plan::PlannerKind;
 use rekindle_train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 
+use super::offload::OffloadChoice;
 use crate::{args::ScheduleArgs, device::DeviceChoice};
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
@@ -55,17 +56,6 @@ pub struct RunKeys {
     /// `wgpu:N`.
     #[schemars(schema_with = "device_schema", extend("default" = DeviceChoice::default().to_string()))]
     pub device: Option<String>,
-}
-
-/// Whether plans may move tensors to host memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum OffloadChoice {
-    /// On GPUs, where a plan is faster so or nothing else fits.
-    #[default]
-    Auto,
-    /// Tensors stay on the device.
-    Never,
 }
 
 impl RunKeys {

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use rekindle_train::{
     data::settings::DataSettings,
-    model::{layer_list, spec::LayerSpec},
+    model::spec::{LayerItem, LayerSpec, unfolded_layers},
     settings::TrainSettings,
 };
 use schemars::{
@@ -45,8 +45,8 @@ pub struct ModelKeys {
     #[schemars(inner(range(min = 1)), extend("x-default" = "follows from the data"))]
     pub input: Option<Vec<usize>>,
     /// The layers, each a table with a `type`, the name alone where no other key is required, or a group that repeats.
-    #[serde(deserialize_with = "layer_list::unfolded")]
-    #[schemars(with = "Vec<layer_list::LayerItem>", length(min = 1))]
+    #[serde(deserialize_with = "unfolded_layers")]
+    #[schemars(with = "Vec<LayerItem>", length(min = 1))]
     pub layers: Vec<LayerSpec>,
 }
 

@@ -10,7 +10,7 @@ use rekindle_train::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Known;
+use super::known::Known;
 use crate::{
     failure::Failure,
     max::{schedule_kind::spread, search::largest},

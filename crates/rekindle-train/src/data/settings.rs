@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value};
 
-use super::{cifar10, dataset::TargetKind, mnist, text};
+use super::{cifar10, dataset::TargetKind, mnist, text, text::Predict};
 use crate::{
     model::spec::{ElementKind, SampleShape},
     short_form,
@@ -76,28 +76,6 @@ pub enum Source {
         #[serde(default)]
         seed: u64,
     },
-}
-
-/// What is to be predicted of a text.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Predict {
-    /// The byte that follows the window.
-    #[default]
-    Next,
-    /// For each byte of the window the one that follows it: for models that see no later bytes, as causal attention.
-    Each,
-}
-
-impl Predict {
-    /// As data sets say it.
-    #[must_use]
-    pub fn target(self) -> TargetKind {
-        match self {
-            Self::Next => TargetKind::Classes(text::CLASSES),
-            Self::Each => TargetKind::TokenClasses(text::CLASSES),
-        }
-    }
 }
 
 fn window() -> usize {

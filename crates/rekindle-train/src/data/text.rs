@@ -9,18 +9,42 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
     error::DataError,
     file::Input,
     identity::Identity,
-    settings::Predict,
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
 /// A byte has this many values.
 pub const CLASSES: usize = 256;
+
+/// What is to be predicted of a text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Predict {
+    /// The byte that follows the window.
+    #[default]
+    Next,
+    /// For each byte of the window the one that follows it: for models that see no later bytes, as causal attention.
+    Each,
+}
+
+impl Predict {
+    /// As data sets say it.
+    #[must_use]
+    pub fn target(self) -> TargetKind {
+        match self {
+            Self::Next => TargetKind::Classes(CLASSES),
+            Self::Each => TargetKind::TokenClasses(CLASSES),
+        }
+    }
+}
 
 /// Windows over pieces of files.
 #[derive(Debug)]

@@ -35,6 +35,13 @@ pub fn refused_kernel(message: &str) -> Option<String> {
     Some(said.join("; "))
 }
 
+/// Whether a matrix kernel asked for a tile that is larger than Hopper's copy engine (TMA) takes: a defect of cubek-matmul
+/// 0.3.1 (`docs/upstream.md`, 11).
+#[must_use]
+pub fn tile_too_large(message: &str) -> bool {
+    innermost_cause(message).contains("Tile shape must be non-zero and <= 256")
+}
+
 #[cfg(feature = "cuda")]
 fn driver_words(status: u32) -> Option<String> {
     let (name, words) = rekindle_cuda::error_words(status)?;
@@ -104,6 +111,22 @@ No backtrace available";
         assert!(within.starts_with("default_program(2)"), "{within}");
         assert_eq!(device_fault(message), None);
         assert_eq!(refused_kernel(POISONED), None);
+    }
+
+    #[test]
+    fn a_tile_that_is_too_large_is_told_from_other_launch_errors() {
+        let message = "\
+The bytes were never written (failure #2632, still claiming 59 buffer(s))
+Caused by:
+  A launch error happened
+Caused by:
+  An unknown error happened during launch
+Caused by:
+  Tile shape must be non-zero and <= 256
+Backtrace
+No backtrace available";
+        assert!(tile_too_large(message));
+        assert!(!tile_too_large(POISONED));
     }
 
     #[test]

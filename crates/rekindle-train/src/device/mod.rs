@@ -2,6 +2,7 @@
 
 mod control_group;
 mod fault;
+mod info;
 mod kernels;
 #[cfg(feature = "cuda")]
 mod nvidia;
@@ -16,14 +17,15 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-pub use fault::{device_fault, innermost_cause, refused_kernel};
+pub use fault::{device_fault, innermost_cause, refused_kernel, tile_too_large};
+pub use info::{DeviceInfo, Obstacle, Unavailable};
 pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
 #[cfg(feature = "cuda")]
 pub use nvidia::cuda_parts;
 #[cfg(feature = "cuda")]
 pub use nvml::{NvmlError, NvmlMemory, gpu_processes, nvml_memory};
 pub use open::{DeviceError, OpenDevice, open};
-pub use probe::{DeviceInfo, Obstacle, Unavailable, address_space_left, probe, probe_kind};
+pub use probe::{address_space_left, probe, probe_kind};
 pub use process::GpuProcess;
 #[cfg(not(feature = "cuda"))]
 pub use process::gpu_processes;

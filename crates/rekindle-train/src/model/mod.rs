@@ -5,7 +5,6 @@
 //! | module | from | to |
 //! |---|---|---|
 //! | [`spec`] | | a [`ModelSpec`](spec::ModelSpec): what the user wrote |
-//! | [`layer_list`] | a list with groups that repeat | its layers |
 //! | [`shape`] | a spec | the shape of every activation, or a [`ShapeError`](shape_error::ShapeError) that names the layer |
 //! | [`stages`] | spec and shapes | the stages that a schedule keeps or recomputes |
 //! | `tie` | stages | the same, with one weight for embedding and output |
@@ -17,7 +16,6 @@
 pub mod build;
 mod infer;
 mod init;
-pub mod layer_list;
 mod mirror;
 mod rules;
 pub mod shape;

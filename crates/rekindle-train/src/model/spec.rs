@@ -1,11 +1,12 @@
 //! What a model is made of, as plain values: no backend, no tensors.
+//!
+//! A description writes a list of layers in a short form: groups repeat, and a layer that needs no other key is its name alone.
 
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use super::layer_list;
 use crate::short_form::{self, Pair};
 
 /// One layer of a sequential model, before its input's shape is known.
@@ -130,8 +131,8 @@ pub enum LayerSpec {
     /// `x + f(x)`, where `f` is a list of layers that keeps the shape.
     Residual {
         /// The layers of `f`.
-        #[serde(deserialize_with = "layer_list::unfolded")]
-        #[schemars(schema_with = "layer_list::schema", length(min = 1))]
+        #[serde(deserialize_with = "unfolded_layers")]
+        #[schemars(schema_with = "layers_schema", length(min = 1))]
         layers: Vec<LayerSpec>,
     },
 }
@@ -183,6 +184,108 @@ impl LayerSpec {
             Self::Residual { .. } => "residual",
         }
     }
+}
+
+/// Layers that a list may unfold to, those inside residuals counted: as many as planners take stages.
+pub const MAX_LAYERS: usize = 20_000;
+
+/// A layer: a table, its name alone, or a group of layers. A table and a group may repeat.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum LayerItem {
+    /// A layer.
+    Layer(RepeatedLayer),
+    /// A group.
+    Group(LayerGroup),
+    /// A layer that needs no other key.
+    Name(
+        #[serde(deserialize_with = "short_form::named")]
+        #[schemars(schema_with = "short_form::bare_names::<LayerSpec>")]
+        LayerSpec,
+    ),
+}
+
+/// A layer, as often as it repeats.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(transform = short_form::spread_properties)]
+pub struct RepeatedLayer {
+    /// How often it stands there, one after the other.
+    #[serde(default = "once")]
+    #[schemars(range(min = 1))]
+    repeat: usize,
+    #[serde(flatten)]
+    layer: LayerSpec,
+}
+
+/// A group: its layers repeat together.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LayerGroup {
+    /// How often it stands there, one after the other.
+    #[serde(default = "once")]
+    #[schemars(range(min = 1))]
+    repeat: usize,
+    /// Its layers.
+    #[schemars(length(min = 1))]
+    layers: Vec<LayerItem>,
+}
+
+fn once() -> usize {
+    1
+}
+
+/// The schema of a list: groups are read, and written unfolded.
+pub fn layers_schema(generator: &mut SchemaGenerator) -> Schema {
+    match generator.contract().is_serialize() {
+        true => generator.subschema_for::<Vec<LayerSpec>>(),
+        false => generator.subschema_for::<Vec<LayerItem>>(),
+    }
+}
+
+/// Reads a list and unfolds its groups.
+///
+/// # Errors
+///
+/// For what is no list of layers, and for one of more than [`MAX_LAYERS`].
+pub fn unfolded_layers<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<LayerSpec>, D::Error> {
+    let items = Vec::<LayerItem>::deserialize(deserializer)?;
+    let mut layers = Vec::new();
+    unfold(items, &mut layers).map_err(D::Error::custom)?;
+    Ok(layers)
+}
+
+fn unfold(items: Vec<LayerItem>, layers: &mut Vec<LayerSpec>) -> Result<(), String> {
+    let mut all = count_layers(layers);
+    for item in items {
+        let (repeat, turn) = match item {
+            LayerItem::Name(layer) => (1, vec![layer]),
+            LayerItem::Layer(RepeatedLayer { repeat, layer }) => (repeat, vec![layer]),
+            LayerItem::Group(LayerGroup { repeat, layers }) => {
+                let mut turn = Vec::new();
+                unfold(layers, &mut turn)?;
+                (repeat, turn)
+            }
+        };
+        all = all.saturating_add(count_layers(&turn).saturating_mul(repeat));
+        if all > MAX_LAYERS {
+            return Err(format!("a model has at most {MAX_LAYERS} layers here"));
+        }
+        for _ in 0..repeat {
+            layers.extend_from_slice(&turn);
+        }
+    }
+    Ok(())
+}
+
+/// All layers, those inside residuals counted.
+fn count_layers(layers: &[LayerSpec]) -> usize {
+    let inside = |layer: &LayerSpec| match layer {
+        LayerSpec::Residual { layers } => 1 + count_layers(layers),
+        _ => 1,
+    };
+    layers.iter().map(inside).sum()
 }
 
 /// Window of a pooling layer.
@@ -314,3 +417,6 @@ pub enum ElementKind {
     /// Token ids; no gradient.
     Token,
 }
+
+#[cfg(test)]
+mod tests;

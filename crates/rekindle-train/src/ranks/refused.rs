@@ -3,7 +3,7 @@
 use rekindle::reduce;
 use thiserror::Error;
 
-use crate::session::Job;
+use crate::settings::TrainSettings;
 
 /// Why a job cannot be trained by several ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -48,10 +48,10 @@ impl RanksRefused {
         }
     }
 
-    /// Checks that the job can be shared.
-    pub(super) fn check(job: &Job<'_>, ranks: usize) -> Result<(), Self> {
-        let batch = job.settings.batch;
-        let accumulate = job.settings.accumulate.max(1);
+    /// Checks that the training can be shared.
+    pub(super) fn check(settings: &TrainSettings, ranks: usize) -> Result<(), Self> {
+        let batch = settings.batch;
+        let accumulate = settings.accumulate.max(1);
         Self::check_samples(batch, ranks)?;
         // The first rank's is the largest, the last rank's the smallest.
         let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());

@@ -4,11 +4,16 @@
 //! a chain cannot say. A chain without it is taken at its word.
 
 use rekindle_plan::{
-    Bytes, Chain, ChainError, Plan, PlanError, PlanRequest, PlannerKind, Schedule, frontier, plan,
+    Bytes, Chain, ChainError, Plan, PlanError, PlanRequest, PlannerKind, Schedule,
+    frontier as frontier_of_chain, plan,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Planned, RunError, recorded, terms::Terms};
+use super::{
+    Planned, RunError,
+    recorded::{frontier, named, plan_profile, plan_wanted, try_plan_profile},
+    terms::Terms,
+};
 use crate::settings::TrainSettings;
 use rekindle::record::{Estimate, Link, StepProfile, Wanted};
 
@@ -52,7 +57,7 @@ impl MeasuredStep {
             count: rekindle::meter::Count::default(),
             param_count: estimate.trainable,
         };
-        let chain = recorded::named(estimate.chain.clone(), &estimate.marks, names);
+        let chain = named(estimate.chain.clone(), &estimate.marks, names);
         Self::recorded(chain, terms, estimate.profile.clone())
     }
 
@@ -111,9 +116,7 @@ impl MeasuredStep {
     /// If there is no such plan.
     pub fn plan(&self, request: &PlanRequest) -> Result<Planned, RunError> {
         match &self.profile {
-            Some(Profile { terms, step }) => {
-                recorded::plan_profile(request, step, &self.chain, terms)
-            }
+            Some(Profile { terms, step }) => plan_profile(request, step, &self.chain, terms),
             None => {
                 let made = plan(&self.chain, request)?;
                 self.planned(made, &self.plain_of_chain()?, request.budget)
@@ -128,7 +131,7 @@ impl MeasuredStep {
     /// If the request makes no sense.
     pub fn try_plan(&self, request: &PlanRequest) -> Result<Result<Planned, Bytes>, RunError> {
         if let Some(Profile { terms, step }) = &self.profile {
-            return recorded::try_plan_profile(request, step, &self.chain, terms);
+            return try_plan_profile(request, step, &self.chain, terms);
         }
         match self.plan(request) {
             Ok(plan) => Ok(Ok(plan)),
@@ -150,13 +153,7 @@ impl MeasuredStep {
         let wanted = Wanted::Schedule(schedule);
         let limits = (None, PlanRequest::SLOTS);
         let named = (terms, Some(planner));
-        Ok(recorded::plan_wanted(
-            wanted,
-            limits,
-            step,
-            &self.chain,
-            named,
-        )?)
+        Ok(plan_wanted(wanted, limits, step, &self.chain, named)?)
     }
 
     /// The useful plans of a planner, as [`Subject::frontier`](super::Subject::frontier) finds them.
@@ -166,10 +163,10 @@ impl MeasuredStep {
     /// As [`plan`](Self::plan).
     pub fn frontier(&self, request: PlanRequest) -> Result<Vec<(Bytes, Planned)>, RunError> {
         if self.profile.is_some() {
-            return recorded::frontier(request, |request| self.plan(&request));
+            return frontier(request, |request| self.plan(&request));
         }
         let plain = self.plain_of_chain()?;
-        let plans = frontier(&self.chain, request.planner, request.slots)?;
+        let plans = frontier_of_chain(&self.chain, request.planner, request.slots)?;
         let planned = plans.into_iter().map(|plan| {
             let budget = plan.peak;
             Ok((budget, self.planned(plan, &plain, None)?))

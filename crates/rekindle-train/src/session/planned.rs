@@ -4,7 +4,7 @@ use rekindle_plan::{
     Action, Bytes, Chain, Parts, Plan, Seconds, StageId, Violation, graph::Levers, simulate,
 };
 
-use super::Order;
+use super::order::Order;
 use crate::{optimizer_state::StatePlan, timeline::Prediction, update::InBackwardBecause};
 use rekindle::{
     meter::Count,

@@ -9,17 +9,19 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Device, Tensor},
 };
-use rekindle_plan::{Bytes, Chain};
+use rekindle_plan::Bytes;
 
 use self::plans::graph_planner;
-pub(super) use self::plans::{
-    current, frontier, make_plan, plan_profile, plan_wanted, smallest_budget, try_plan_profile,
+pub(super) use self::{
+    plans::{
+        current, frontier, make_plan, plan_profile, plan_wanted, smallest_budget, try_plan_profile,
+    },
+    shown::named,
 };
-use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built};
+use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built, way::Way};
 use crate::{
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
-    optimizer_state::Way,
     update::Updates,
 };
 use rekindle::{
@@ -120,14 +122,4 @@ impl Built {
         let copied = Bytes(job.settings.state_bytes(numbers).0 * copies);
         contiguous + if on_host { copied } else { Bytes::ZERO }
     }
-}
-
-/// The chain with the names of the model's stages.
-pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], names: &[String]) -> Chain {
-    for (stage, mark) in chain.stages.iter_mut().zip(marks) {
-        if let Some(name) = mark.and_then(|mark| names.get(mark)) {
-            stage.name.clone_from(name);
-        }
-    }
-    chain
 }

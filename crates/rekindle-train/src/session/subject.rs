@@ -7,13 +7,13 @@ use rekindle_plan::{Bytes, PlanError, PlanRequest};
 
 use super::{
     Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, prepare::Built, recorded,
-    terms::Terms,
+    terms::Terms, way::Way,
 };
 use crate::{
     device::OpenDevice,
     engine::{Engine, RecordedStep},
     history::PENDING,
-    optimizer_state::{OptimizerState, Way},
+    optimizer_state::OptimizerState,
 };
 use rekindle::{meter::Meter, reduce::Shards};
 

@@ -16,7 +16,11 @@ use burn::{
 use rekindle::quiet::catch;
 use serde::de::DeserializeOwned;
 
-use super::{Progress, START, STATE_PREFIX, whole::check_whole};
+use super::{
+    Progress,
+    format::{START, STATE_PREFIX},
+    whole::check_whole,
+};
 use crate::{device::staging::Staging, fingerprint::first_difference, run_dir_error::RunDirError};
 
 /// A number takes up to eight times the room that it takes in the file.

@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Read, path::Path};
 
-use super::{EARLIER_STARTS, END, START, TRAILER};
+use super::format::{EARLIER_STARTS, END, START, TRAILER};
 use crate::run_dir_error::RunDirError;
 
 /// Fails if a file does not start, end and add up as it was written.

@@ -13,7 +13,7 @@ use burn::{
 };
 use serde::Serialize;
 
-use super::STATE_PREFIX;
+use super::format::STATE_PREFIX;
 
 /// A snapshot that is being written.
 pub(crate) struct SnapshotWriter<'a> {

@@ -7,13 +7,12 @@ use rekindle_plan::{
 };
 
 use super::{
-    super::{Job, Order, Planned, RunError, ScheduleRequest, terms::Terms},
-    named,
-    shown::planned,
+    super::{Job, Order, Planned, RunError, ScheduleRequest, terms::Terms, way::Way},
+    shown::{named, planned},
 };
 use crate::{
     engine::RecordedStep,
-    optimizer_state::{OptimizerState, ShardedBecause, StatePlan, Way},
+    optimizer_state::{OptimizerState, ShardedBecause, StatePlan},
     settings::OnNonFinite,
     update::{Candidate, InBackwardBecause, Updates},
 };

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use rekindle_plan::{Action, Bytes, OptimizerCost, Parts, Seconds, graph::OnDevice};
+use rekindle_plan::{Action, Bytes, Chain, OptimizerCost, Parts, Seconds, graph::OnDevice};
 
 use super::super::{Order, Planned, planned::numbers, terms::Terms};
 use crate::timeline::Prediction;
@@ -84,6 +84,20 @@ pub(super) fn planned(
         param_count: terms.param_count,
         prediction,
     }
+}
+
+/// The chain with the names of the model's stages.
+pub(in super::super) fn named(
+    mut chain: Chain,
+    marks: &[Option<usize>],
+    names: &[String],
+) -> Chain {
+    for (stage, mark) in chain.stages.iter_mut().zip(marks) {
+        if let Some(name) = mark.and_then(|mark| names.get(mark)) {
+            stage.name.clone_from(name);
+        }
+    }
+    chain
 }
 
 /// The place and the parts of the highest moment, the update included.

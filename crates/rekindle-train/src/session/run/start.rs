@@ -33,10 +33,10 @@ impl<'a> Session<'a> {
         let ranks = &job.ranks;
         let mut times = StepTimes::new();
         let exchange_times = (!ranks.is_alone()).then(StepTimes::new);
-        let opened = ranks.check(job).map_err(RunError::from);
+        let opened = ranks.check(settings).map_err(RunError::from);
         let opened = opened.and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
         let (files, snapshot) = ranks.settled(opened)?;
-        ranks.settled(ranks.agree(job, &fingerprint))?;
+        ranks.settled(job.agree(&fingerprint))?;
         let mut snapshot = ranks.settled(ranks.snapshot(snapshot))?;
         let progress = snapshot
             .as_ref()

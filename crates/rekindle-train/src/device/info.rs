@@ -1,0 +1,137 @@
+//! What a device answers, or why it cannot be used.
+
+use rekindle_plan::Bytes;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
+use thiserror::Error;
+
+use super::DeviceId;
+
+/// A device that answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct DeviceInfo {
+    /// As `--device` takes it.
+    #[schemars(with = "String")]
+    pub device: DeviceId,
+    /// What it calls itself.
+    pub name: String,
+    /// All its memory; `null` where it does not say.
+    pub total_bytes: Option<Bytes>,
+    /// What nobody uses; of a GPU what this process can have, its context included; `null` where it does not say.
+    pub free_bytes: Option<Bytes>,
+    /// The most that one buffer may take, where the device limits that.
+    #[serde(skip)]
+    pub largest_buffer_bytes: Option<Bytes>,
+    /// Compute capability and address, kind of adapter, or number of cores.
+    pub detail: String,
+    /// What its kernels are compiled for and by: compute capability, versions of driver and compiler.
+    #[serde(skip)]
+    pub toolchain: String,
+    /// Why it cannot be used; `null` where it can.
+    #[schemars(with = "Option<String>")]
+    pub problem: Option<Unavailable>,
+}
+
+impl DeviceInfo {
+    /// What one of so many processes of this machine can have of it: a share of the processor's memory, and a GPU whole.
+    #[must_use]
+    pub fn shared_by(self, processes: usize) -> Self {
+        let share = |bytes: Option<Bytes>| match self.device {
+            DeviceId::Cpu => bytes.map(|bytes| Bytes(bytes.0 / processes as u64)),
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => bytes,
+        };
+        Self {
+            total_bytes: share(self.total_bytes),
+            free_bytes: share(self.free_bytes),
+            ..self
+        }
+    }
+
+    /// What this process can have, in bytes: on a GPU what nobody else holds, which no other program gives back; on the
+    /// processor all.
+    #[must_use]
+    pub fn available_bytes(&self) -> Option<Bytes> {
+        match self.device {
+            DeviceId::Cuda(_) => self.free_bytes,
+            DeviceId::Cpu | DeviceId::Wgpu(_) => self.total_bytes,
+        }
+    }
+}
+
+/// As people read it.
+impl Serialize for Unavailable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Why a device cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unavailable {
+    /// Its backend is not part of this build.
+    #[error("not built in: build with `--features {feature}`")]
+    NotBuiltIn {
+        /// The cargo feature.
+        feature: &'static str,
+    },
+    /// CUDA lacks something.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] rekindle_cuda::CudaError),
+    /// NVIDIA's management library does not answer.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Nvml(#[from] super::NvmlError),
+    /// There is no adapter.
+    #[error("wgpu finds no adapter: install a Vulkan driver (Mesa's software Vulkan will do)")]
+    NoAdapter,
+    /// There are fewer devices of the kind.
+    #[error("{}", no_such_number(*.device, *.count))]
+    NoSuchNumber {
+        /// The device asked for.
+        device: DeviceId,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+/// What stands in the way of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// There is no such device here, and none was expected.
+    Absence,
+    /// Something that a user can mend.
+    Setup,
+    /// Its memory is taken.
+    Memory,
+    /// The device or its driver fails.
+    Fault,
+}
+
+impl Unavailable {
+    /// What kind of obstacle it is.
+    #[must_use]
+    pub fn obstacle(&self) -> Obstacle {
+        match self {
+            Self::NotBuiltIn { .. } => Obstacle::Absence,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(error) => match error {
+                error if error.is_absence() => Obstacle::Absence,
+                rekindle_cuda::CudaError::NoMemory { .. } => Obstacle::Memory,
+                rekindle_cuda::CudaError::Driver { .. } => Obstacle::Fault,
+                _ => Obstacle::Setup,
+            },
+            #[cfg(feature = "cuda")]
+            Self::Nvml(_) => Obstacle::Setup,
+            Self::NoAdapter | Self::NoSuchNumber { .. } => Obstacle::Setup,
+        }
+    }
+}
+
+fn no_such_number(device: DeviceId, count: usize) -> String {
+    let hidden = match (device, std::env::var("CUDA_VISIBLE_DEVICES")) {
+        (DeviceId::Cuda(_), Ok(value)) => format!(" (CUDA_VISIBLE_DEVICES is `{value}`)"),
+        _ => String::new(),
+    };
+    format!("there is no {device}: this machine has {count} of that kind{hidden}, numbered from 0")
+}

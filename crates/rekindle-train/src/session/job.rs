@@ -1,0 +1,161 @@
+//! What is to be trained.
+
+use std::{ops::Range, path::PathBuf};
+
+use rekindle::{meter::Count, record::PlanElsewhere};
+use rekindle_plan::Bytes;
+
+use super::{RunError, ScheduleRequest};
+use crate::{
+    data::Dataset,
+    device::DeviceInfo,
+    model::spec::ModelSpec,
+    ranks::Ranks,
+    record::PlainRun,
+    run_dir::{RunDir, SnapshotEvery},
+    settings::TrainSettings,
+    update::{UpdateChoice, Updates},
+};
+
+/// [`Job::keep_snapshots`], where nothing else is asked for.
+pub const KEEP_SNAPSHOTS: usize = 2;
+
+/// What is to be trained, on what, and how.
+pub struct Job<'a> {
+    /// What the run is called in its record, such as the path of its config.
+    pub name: &'a str,
+    /// The model.
+    pub model: &'a ModelSpec,
+    /// Samples to train on.
+    pub train: &'a dyn Dataset,
+    /// Samples to evaluate on.
+    pub eval: Option<&'a dyn Dataset>,
+    /// Steps, batch, optimizer and so on.
+    pub settings: &'a TrainSettings,
+    /// Where the schedule comes from.
+    pub schedule: ScheduleRequest,
+    /// Whether a few plain steps are run and measured after the training, for comparison.
+    pub compare: bool,
+    /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
+    /// runs that are long enough compare themselves without being asked.
+    pub plain_elsewhere: Option<&'a dyn Fn() -> Option<PlainRun>>,
+    /// What the device is called.
+    pub hardware: &'a str,
+    /// Find plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
+    /// the budget bounds. `None`, or an answer of `None`, plans here.
+    pub planner: Option<PlanElsewhere>,
+    /// Which bytes the budget bounds.
+    pub count: Count,
+    /// Whether the first steps are [tracked](crate::tracker): the observer gets what came and what went.
+    pub track: bool,
+    /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
+    pub free: Option<Bytes>,
+    /// The most bytes of the host's memory in which a plan's tensors may wait: `None` keeps them on the device. For GPUs.
+    pub host: Option<Bytes>,
+    /// All bytes of the device, where that is known.
+    pub total: Option<Bytes>,
+    /// The most that one buffer of the device may take, where that is limited: a model with a larger tensor is not run.
+    pub largest_buffer: Option<Bytes>,
+    /// Where the run leaves its record, its history and its snapshots, if anywhere.
+    pub run_dir: Option<RunDir>,
+    /// When it takes snapshots.
+    pub snapshot_every: SnapshotEvery,
+    /// How many of the newest snapshots are kept, at least one. That of the best evaluation is kept besides.
+    pub keep_snapshots: usize,
+    /// Weights that a new run starts from, as safetensors, instead of random ones.
+    pub weights: Option<PathBuf>,
+    /// The ranks that share the job; `settings.batch` is what all of them take. Budget and memory are this rank's own, and
+    /// so are folder and weights, which only rank 0 has.
+    pub ranks: Ranks,
+}
+
+impl<'a> Job<'a> {
+    /// A job with nothing beyond the training itself: no evaluation, no comparison, no files.
+    #[must_use]
+    pub fn new(
+        model: &'a ModelSpec,
+        train: &'a dyn Dataset,
+        settings: &'a TrainSettings,
+        schedule: ScheduleRequest,
+    ) -> Self {
+        Self {
+            name: "",
+            model,
+            train,
+            eval: None,
+            settings,
+            schedule,
+            compare: false,
+            plain_elsewhere: None,
+            hardware: "",
+            planner: None,
+            count: Count::default(),
+            track: false,
+            free: None,
+            host: None,
+            total: None,
+            largest_buffer: None,
+            run_dir: None,
+            snapshot_every: SnapshotEvery::default(),
+            keep_snapshots: KEEP_SNAPSHOTS,
+            weights: None,
+            ranks: Ranks::default(),
+        }
+    }
+
+    /// The job on a device that was probed.
+    #[must_use]
+    pub fn on(self, device: &'a DeviceInfo) -> Self {
+        Self {
+            hardware: &device.name,
+            free: device.free_bytes,
+            total: device.total_bytes,
+            largest_buffer: device.largest_buffer_bytes,
+            ..self
+        }
+    }
+
+    /// The budget, if there is one.
+    #[must_use]
+    pub fn budget(&self) -> Option<Bytes> {
+        self.schedule.budget()
+    }
+
+    /// This rank's places among the samples of a step.
+    #[must_use]
+    pub fn part(&self) -> Range<usize> {
+        self.ranks.part(self.settings.batch)
+    }
+
+    /// Samples that this rank runs at once.
+    #[must_use]
+    pub fn micro_batch(&self) -> usize {
+        self.part().len() / self.settings.accumulate.max(1)
+    }
+
+    /// Which updates its plans may have, where the optimizer's state is whole.
+    #[must_use]
+    pub fn updates(&self) -> Updates {
+        match (&self.schedule, self.settings.update) {
+            (ScheduleRequest::Given { update, .. }, UpdateChoice::Auto) => Updates::One(*update),
+            _ => Updates::of(self.settings, self.budget().is_some()),
+        }
+    }
+
+    /// Fails, on all ranks alike, unless all train the same: `fingerprint` tells model, data and most settings.
+    pub(super) fn agree(&self, fingerprint: &str) -> Result<(), RunError> {
+        if self.ranks.is_alone() {
+            return Ok(());
+        }
+        let settings = serde_json::to_string(self.settings).unwrap_or_default();
+        let options = format!("{settings}{fingerprint}{}", self.snapshot_every);
+        let eval = self.eval.map(|data| (data.identity(), data.len()));
+        let data = (self.train.identity(), self.train.len(), eval);
+        let data = serde_json::to_string(&data).unwrap_or_default();
+        self.ranks.agree(&[
+            ("the versions of rekindle", env!("CARGO_PKG_VERSION")),
+            ("the data", &data),
+            ("the config and its options", &options),
+        ])
+    }
+}
