@@ -17,7 +17,7 @@ use rekindle_plan::Bytes;
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
-const TEXT: &[u8] = b"The step is recorded once. The plan says which operations run again.";
+const TEXT: &[u8] = b"The step is recorded once. The plan says which operations recomputed.";
 const BATCH: usize = 16;
 const LENGTH: usize = 32;
 const WIDTH: usize = 48;

@@ -18,6 +18,9 @@
 //! 32 MiB. Otherwise it hands memory back and asks for it again, page by page, several times in a training step whose
 //! budget is tight.
 //!
+//! Files: `census.rs` counts blocks by size, `reserve.rs` keeps memory for an allocation that fails, `keep.rs` sets glibc's
+//! allocator up, `gather.rs` has threads share one arena.
+//!
 //! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
 
 #![deny(missing_docs)]

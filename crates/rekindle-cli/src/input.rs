@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::failure::Failure;
+use crate::{exit, failure::Failure};
 
 /// The whole text of a file. One that is not UTF-8 was read and is wrong: that is bad usage, not the system's refusal.
 pub fn text(path: &Path) -> Result<String, Failure> {
@@ -26,11 +26,17 @@ pub fn document<T: DeserializeOwned>(path: &Path, format: &str) -> Result<T, Fai
     }
     let text = text(path)?;
     let wrong = |error: serde_json::Error| Failure::usage(format!("{}: {error}", path.display()));
-    let found: Tag = serde_json::from_str(&text).map_err(wrong)?;
+    let found: Tag = serde_json::from_str(&text).map_err(|error| {
+        Failure::with_help(
+            exit::USAGE,
+            format!("{}: no `{format}` file: {error}", path.display()),
+            "such files are written by rekindle itself (`-o`), as JSON",
+        )
+    })?;
     match found.format == format {
         true => serde_json::from_str(&text).map_err(wrong),
         false => Err(Failure::usage(format!(
-            "{}: the format is `{}`, but this version reads `{format}`",
+            "{} is a `{}` file; expected `{format}`",
             path.display(),
             found.format
         ))),

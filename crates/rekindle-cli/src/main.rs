@@ -2,19 +2,19 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`args`] | the command line as typed |
+//! | [`args`] | command-line flags and their help |
 //! | [`config`] | the config file: from text to checked settings |
 //! | [`device`], [`size`] | devices and sizes as people write them |
 //! | [`cache`], [`compiling`] | what is kept between commands; kernels while they are compiled |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
-//! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
+//! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees: notices during a run, and its result |
 //! | [`input`] | text files that a user names |
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
-//! | [`plot`], [`report`] | pictures; runs as one page |
+//! | [`plot`], [`report`] | pictures (timeline, comparison, frontier) as SVG; runs as one HTML page |
 //! | [`started`], [`resumed`], [`shell`] | the command line of a run, kept in its folder; what `--resume` makes of it; how it is quoted |
 //! | [`child`] | this program, run again in a process of its own that ends with this one |
 //! | [`stop`] | signals that stop a command |

@@ -223,7 +223,7 @@ impl Observer for Progress {
         let scale = step.loss_scale.map(|scale| format!(" scale {scale}"));
         let scale = scale.unwrap_or_default();
         let message = format!(
-            "loss {:.4}{accuracy}{scale} {:.0}/s mem {} peak {}",
+            "loss {:.4}{accuracy}{scale} {:.0} samples/s mem {} peak {}",
             step.loss,
             self.batch as f64 / step.step_s.0.max(1e-9),
             memory.counted,

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    exit,
     failure::{Failure, Outcome},
     input, output,
     shell::line,
@@ -70,10 +71,15 @@ impl Started {
     pub fn read(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(FILE);
         if folder.is_dir() && !path.exists() {
-            return Err(Failure::usage(format!(
-                "{}: does not say what its run was started with: name the CONFIG as well",
-                folder.display()
-            )));
+            return Err(Failure::with_help(
+                exit::USAGE,
+                format!("{}: there is no `{FILE}` in this folder", folder.display()),
+                "it holds no run, or one of an older version: `rekindle train CONFIG --resume RUN_DIR` continues that",
+            ));
+        }
+        if !folder.exists() {
+            let message = format!("{}: no such folder", folder.display());
+            return Err(Failure::coded(exit::FILE_REFUSED, message));
         }
         input::document(&path, COMMAND_FORMAT)
     }

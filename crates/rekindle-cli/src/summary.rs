@@ -17,7 +17,7 @@ use rekindle_train::{
 };
 
 use crate::{
-    table::{self, Cell, Table, several},
+    table::{self, Cell, Table, several, thousands},
     terminal,
 };
 
@@ -34,7 +34,11 @@ pub fn plan_line(planned: &Planned) -> String {
         }
         (Some(_), _) => "nothing is recomputed".into(),
         (None, Some((again, operations))) => {
-            format!("{again} of {operations} operations run again")
+            format!(
+                "{} of {} operations recomputed",
+                thousands(again as u64),
+                thousands(operations as u64)
+            )
         }
         (None, None) => format!("nested recomputes of {}", several(stages, "stage")),
     };
@@ -125,7 +129,7 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
             planned.plain_peak
         )),
         Some(budget) if !recomputes && planned.plain_peak <= budget => warnings.push(
-            "the plain run fits this budget: nothing is recomputed, and a smaller budget would show what can be saved"
+            "the plain run fits this budget, so nothing is recomputed; a smaller budget would save memory"
                 .into(),
         ),
         _ => {}
@@ -290,10 +294,11 @@ pub fn saved(record: &RunRecord) -> String {
     };
     let saving = saving(peak, plain.peak_bytes);
     if !record.recomputes && saving.is_none() {
-        return format!(
+        let text = format!(
             "Nothing was recomputed: this is the plain run. Peak {}; `--segments K` or `--budget SIZE` lowers it.",
             record.measured_peak_bytes
         );
+        return terminal::wrapped(&text, "");
     }
     let told = match saving {
         None => format!(

@@ -21,7 +21,7 @@ pub struct LookArgs {
     /// Print no progress and no notes: results and errors only
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Print more: `train` ends with the phases of the first steps as well
+    /// Print more details (`train`: memory by phase of the first steps)
     #[arg(short, long, global = true)]
     pub verbose: bool,
     /// When to use colour: auto, always or never

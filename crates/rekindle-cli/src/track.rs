@@ -75,7 +75,9 @@ impl TrackFiles {
             return Err(failure);
         }
         let [lines, text] = self.files.each_ref().map(|(path, _)| path.display());
-        note!("allocations and frees of the first steps: {lines}, and as text {text}");
+        note!(
+            "wrote {lines} (allocations and frees of the first steps) and {text} (the same as text)"
+        );
         Ok(())
     }
 

@@ -15,7 +15,10 @@
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
 //! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
 //! | [`record`] | what a run leaves behind: the JSON document of a run |
-//! | [`run_dir`], [`replace`] | a run's folder: lock, history, snapshots, weights |
+//! | `trainer`, `engine` | the training loop, and the recorded step that it runs |
+//! | [`run_dir`], [`replace`] | a run's folder, and notices about its files |
+//! | `snapshot`, `snapshots` | a snapshot's file (written by `snapshot/writer.rs`), and those of a folder |
+//! | `history`, `weights`, `fingerprint`, `lock` | the other files of a run |
 //! | [`shortage`] | steps that ran out of memory, and what is done about it |
 //! | [`timeline`], [`tracker`] | when memory was held, and by what |
 //! | [`chunks`] | whether the loss can run in chunks |

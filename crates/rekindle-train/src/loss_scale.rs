@@ -53,7 +53,7 @@ impl FromStr for LossScale {
             ("none", _) => Ok(Self::None),
             (_, Ok(scale)) if scale > 0.0 && (scale as f32).is_normal() => Ok(Self::Fixed(scale)),
             _ => Err(format!(
-                "unknown loss scale {text:?}; expected dynamic, none, auto or a number above 0"
+                "unknown loss scale `{text}`: expected dynamic, none, auto or a number above 0"
             )),
         }
     }

@@ -125,7 +125,7 @@ pub enum RunDirError {
     },
     /// A resumed run that would not be the recorded one.
     #[error(
-        "{}: `{field}` is {recorded} in the snapshot, but {wanted} now: a resumed run must keep it, or start a new run",
+        "{}: `{field}` is {recorded} in the snapshot, but {wanted} now: keep it, or start a new run",
         path.display()
     )]
     Mismatch {

@@ -1,6 +1,16 @@
 //! A whole run: build, measure, plan, train, evaluate, record.
 //!
 //! This is where a device is opened.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `job.rs`, `order.rs` | what is to be trained, and where its schedule comes from |
+//! | `prepare.rs`, `recorded.rs` | the model as it is built; its step, recorded and measured |
+//! | `recorded/plans.rs`, `planned.rs` | plans of that step |
+//! | `subject.rs`, `measured_step.rs` | what is planned: a step that was measured, here or elsewhere |
+//! | `run.rs`, `run/` | a run: start, steps, snapshots, other plans when memory is short, its record |
+//! | `observer.rs` | who is told of what happens |
+//! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
 
 mod job;
 mod measured_step;

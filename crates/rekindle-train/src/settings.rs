@@ -213,7 +213,7 @@ impl FromStr for LossChunks {
             ("auto", _) => Ok(Self::Auto),
             (_, Ok(count)) if count > 0 => Ok(Self::Count(count)),
             _ => Err(format!(
-                "unknown number of chunks {text:?}; expected whole, auto or a number of at least 1"
+                "unknown number of chunks `{text}`: expected whole, auto or a number of at least 1"
             )),
         }
     }

@@ -15,7 +15,7 @@ use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 pub enum TrainError {
     /// No loss takes such an output.
     #[error(
-        "one sample of the model's output has the shape {got}, but the loss wants one row of numbers: end with a flatten and a linear layer"
+        "one sample of the model's output has the shape {got}, but the loss needs one row of numbers: end with a flatten and a linear layer"
     )]
     Output {
         /// What it is.

@@ -133,8 +133,8 @@ pub enum UpdateRefused {
     },
     /// All gradients are clipped together.
     #[error(
-        "`update = \"in-backward\"` frees each gradient at once, but `clip` by `global_norm` needs all of them: `norm` and \
-         `value` clip each by itself"
+        "`update = \"in-backward\"` frees each gradient at once, but `clip` by `global_norm` needs all of them: use `norm` or \
+         `value`, which clip each by itself, or `update = \"after\"`"
     )]
     GlobalNorm,
     /// A step that is not finite is left out.

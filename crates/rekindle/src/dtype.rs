@@ -107,7 +107,7 @@ impl fmt::Display for Dtype {
 
 /// A text that names no type.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{text}` is no dtype: write f32, f16 or bf16")]
+#[error("unknown dtype `{text}`: expected f32, f16 or bf16")]
 pub struct DtypeParseError {
     text: String,
 }

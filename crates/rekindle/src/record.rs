@@ -83,9 +83,20 @@
 //! | `host.rs` | tensors that wait in the host's memory, and [`measured_link`] |
 //! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
 //! | `staged.rs` | the plan in terms of the model's stages |
-//! | `step.rs`, `step/` | [`Step`]: runs its program, reads memory and time, keeps plans and notices a changed step |
+//! | `recorded.rs`, `options.rs`, `wanted.rs` | [`Recorded`]: options of a recorded step, and which plan is wanted |
+//! | `planning.rs` | from a budget to a plan |
+//! | `measured.rs`, `planned.rs` | a recording that is measured, and one that is ready to run |
+//! | `step.rs` | [`Step`]: one training step |
+//! | `step/interpret.rs` | runs a program: an operation that is listed twice is recomputed here |
+//! | `step/` (others) | plans that are kept, readings of memory and time, changed steps |
+//! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
+//! | `room.rs` | keeps what a GPU's pools reserve within the budget |
+//! | `finite.rs`, `refusal.rs` | values that are not finite; operations that a device refused |
+//! | `error.rs` | [`RecordError`]: the error texts |
 //! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes |
-//! | `lent.rs`, `leaf.rs` | parameters updated in the backward pass, by a step that the model lends them to |
+//! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/interpret.rs`) |
+//! | `optimizer.rs` | [`Optimizer`], and what its update takes, measured |
+//! | `rank.rs` | tensors whose number of dimensions is known when the program runs |
 //! | `ranks.rs`, `agreement.rs` | the [ranks](crate::reduce) that share a step, and what they agree on before its first run |
 //! | `buckets.rs` | which gradients are summed together |
 //! | `exchange.rs`, `exchange/` | gradients summed over ranks while the backward pass runs |

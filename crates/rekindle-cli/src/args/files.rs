@@ -33,9 +33,9 @@ pub struct DevicesArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  rekindle init\n  rekindle init text -o my.toml")]
 pub struct InitArgs {
-    /// What the config trains: synthetic (runs at once), text, mnist or cifar10
+    /// Data to train on: synthetic (needs no files), text, mnist or cifar10
     #[arg(
-        value_name = "STORY",
+        value_name = "DATA",
         default_value = "synthetic",
         hide_possible_values = true
     )]

@@ -39,8 +39,8 @@ pub const CHILD: &str = "child";
     name = "rekindle",
     version,
     max_term_width = 100,
-    after_help = "Examples:\n  rekindle init\n  rekindle train rekindle.toml\n  rekindle train configs/deep-linear.toml --budget 40MiB -o runs/first\n  rekindle report runs/first\n\nExit codes: 0 done; 1 other; 2 bad usage, config or input file; \
-3 no plan fits the budget; 4 out of memory; 5 the system refused a file; 6 a loss or \
+    after_help = "Examples:\n  rekindle init\n  rekindle train rekindle.toml\n  rekindle train configs/deep-linear.toml --budget 40MiB -o runs/first\n  rekindle report runs/first\n\nExit codes: 0 done; 1 any other error; 2 bad usage, config or input file; \
+3 no plan fits the budget; 4 out of memory; 5 a file cannot be read or written; 6 a loss or \
 gradient is not finite; 130 interrupted."
 )]
 pub struct Cli {

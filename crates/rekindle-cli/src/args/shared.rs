@@ -81,7 +81,8 @@ pub struct ScheduleArgs {
     /// Use the fastest schedule with a peak memory of at most SIZE (512MiB, 2GB, 80%)
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
-    /// Planner: auto (the default), none, uniform, sqrt, segments, revolve or optimal
+    /// Planner: auto (the default: schedules single operations, shown as `graph`), none, uniform, sqrt, segments, revolve or
+    /// optimal
     #[arg(long, value_name = "NAME")]
     pub planner: Option<PlannerKind>,
 }
@@ -89,8 +90,8 @@ pub struct ScheduleArgs {
 /// The link that steps of several ranks are predicted on.
 #[derive(Debug, Args)]
 pub struct LinkArgs {
-    /// The link from each rank to its neighbour in a ring: bytes or bits a second, and the latency of a message (12GB/s,5us or
-    /// 25Gb/s). `plan` measures it under `mpirun`; `sweep` predicts rows of several ranks on it instead of training
+    /// Predict the step of several ranks on this link from each to its neighbour in a ring: bytes or bits a second, and the
+    /// latency of a message (12GB/s,5us or 25Gb/s). Without it `plan` measures the link under `mpirun`, and `sweep` trains
     #[arg(
         long,
         value_name = "RATE[,LATENCY]",
@@ -135,7 +136,7 @@ pub struct MeasureArgs {
         value_parser = word::<OffloadChoice>()
     )]
     pub offload: Option<OffloadChoice>,
-    /// Maximum host memory for such tensors (by default the free memory less an eighth, and less 1 GiB at least)
+    /// Maximum host memory for these tensors (the default: the free memory minus one eighth, or minus 1 GiB if that is more)
     #[arg(long, value_name = "SIZE", help_heading = "Schedule")]
     pub host_budget: Option<Size>,
 }

@@ -12,7 +12,7 @@ use crate::{failure::Failure, shell, started::Started};
 
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[command(
-    after_help = "Examples:\n  rekindle train configs/deep-linear.toml\n  rekindle train configs/deep-linear.toml --budget 60MiB -o runs/first\n  rekindle train configs/deep-linear.toml --segments 8 --compare\n  rekindle train --resume runs/first --steps 600"
+    after_help = "Examples:\n  rekindle train configs/deep-linear.toml\n  rekindle train configs/deep-linear.toml --budget 60MiB -o runs/first\n  rekindle train configs/deep-linear.toml --segments 8 --compare\n  rekindle train --resume runs/first --budget 80MiB"
 )]
 #[command(group = ArgGroup::new("given").args(["segments", "budget", "plan"]))]
 pub struct TrainArgs {
@@ -68,8 +68,8 @@ pub struct TrainArgs {
     /// Write the run's record, history, snapshots and weights to this new folder
     #[arg(short, long, value_name = "RUN_DIR", help_heading = "Run folder")]
     pub output: Option<PathBuf>,
-    /// Resume the run in this folder from its newest intact snapshot. The schedule, the device and the number of steps may
-    /// differ
+    /// Resume the run in this folder from its newest intact snapshot. The schedule and the device may differ, and the number
+    /// of steps if the learning rate does not depend on it
     #[arg(
         long,
         value_name = "RUN_DIR",

@@ -41,7 +41,12 @@ pub fn run(args: &InitArgs) -> Outcome {
     file.write_all(args.story.config().as_bytes())
         .map_err(|error| Failure::file(path, &error))?;
     let path = path.display();
-    note!("wrote {path}; `rekindle train {path}` trains it");
+    let first = match args.story {
+        Story::Synthetic => "",
+        Story::Text => " Put a text into `input.txt` first.",
+        Story::Mnist | Story::Cifar10 => " Get the data set first: the config says where.",
+    };
+    note!("wrote {path}; to train, run `rekindle train {path}`.{first}");
     Ok(())
 }
 

@@ -160,7 +160,10 @@ pub fn run(args: &MaxArgs) -> Outcome {
     match record.lever {
         Difference::NothingFits => Err(Failure {
             code: exit::NO_PLAN,
-            report: miette::miette!("not even {} 1 fits {budget}", args.vary.name()),
+            report: miette::miette!(
+                "{} 1 does not fit in {budget} under any plan",
+                args.vary.name()
+            ),
         }),
         _ => Ok(()),
     }
@@ -274,7 +277,7 @@ impl Search<'_> {
         record: &MaxRecord,
     ) -> Result<Option<String>, Failure> {
         if args.counted {
-            return Ok(Some("`--counted` asks for that".into()));
+            return Ok(Some("`--counted` was given".into()));
         }
         let Some(answer) = record.largest.iter().max_by_key(|largest| largest.size) else {
             return Ok(None);
@@ -286,7 +289,8 @@ impl Search<'_> {
         })?;
         if plain.peak > MEASURED_BYTES {
             return Ok(Some(format!(
-                "its plain step takes {}, more than {MEASURED_BYTES}; `--confirm` runs it within the budget",
+                "the plain step of the largest model takes {}, and steps of more than {MEASURED_BYTES} are not run; `--confirm` \
+                 trains it within the budget",
                 plain.peak
             )));
         }

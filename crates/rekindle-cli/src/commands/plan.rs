@@ -20,7 +20,7 @@ use crate::{
     input, network, output,
     plan_file::PlanFile,
     ranks, summary,
-    table::{self, several},
+    table::{self, several, thousands},
     terminal,
 };
 
@@ -262,7 +262,9 @@ fn shape(plan: &Planned) -> String {
             }
         },
         (None, Some((repeated, operations))) => format!(
-            "{repeated} of {operations} operations run again, in {again} of {stages} stages"
+            "{} of {} operations recomputed, in {again} of {stages} stages",
+            thousands(repeated as u64),
+            thousands(operations as u64)
         ),
         (None, None) => {
             format!("nested: {again} of {stages} stages run again, up to {most} times")
@@ -305,7 +307,7 @@ fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)
             format!("{:.2}x", plan.step.0 / plain_step.0),
             match (&plan.segments, plan.operations) {
                 (Some(segments), _) => several(segments.len(), "segment"),
-                (None, Some((again, _))) => format!("{again} operations again"),
+                (None, Some((again, _))) => format!("{} recomputed", several(again, "operation")),
                 (None, None) => "nested".into(),
             },
         ]);

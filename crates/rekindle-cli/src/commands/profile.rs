@@ -13,7 +13,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     progress::Progress,
-    summary, table,
+    summary, table, terminal,
 };
 
 /// Measures, and writes the chain.
@@ -138,9 +138,9 @@ fn table(chain: &Chain) -> String {
     }
     let saved: Bytes = chain.stages.iter().map(|stage| stage.saved_bytes).sum();
     let gradients = chain.grad_bytes();
-    format!(
-        "{table}\n\nA plain step keeps {saved} for its backward, in {}; gradients {gradients}; fixed {}; input {};\n\
-         optimizer state {}, its step {}; loss {} + {}.\n",
+    let text = format!(
+        "A plain step keeps {saved} for its backward pass, in {}; gradients {gradients}; fixed {}; input {}; optimizer state {}, \
+         its step {}; loss {} + {}.",
         table::several(chain.stages.len(), "stage"),
         chain.fixed_bytes,
         chain.input_bytes,
@@ -148,5 +148,6 @@ fn table(chain: &Chain) -> String {
         chain.optimizer.step_s,
         chain.loss.forward_s,
         chain.loss.backward_s,
-    )
+    );
+    format!("{table}\n\n{}\n", terminal::wrapped(&text, ""))
 }

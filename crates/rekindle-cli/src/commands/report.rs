@@ -44,7 +44,7 @@ pub fn run(args: &ReportArgs) -> Outcome {
         folders => match folders.iter().find(|folder| is_sweep(folder)) {
             Some(sweep) => {
                 return Err(Failure::usage(format!(
-                    "{}: holds a sweep, which has a page of its own: name it alone",
+                    "{} is a sweep: report it separately",
                     sweep.display()
                 )));
             }
@@ -74,7 +74,7 @@ fn check_name(path: &Path) -> Outcome {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("html" | "htm" | "svg" | "json") => Ok(()),
         _ => Err(Failure::usage(format!(
-            "{}: a page ends in .html, a picture in .svg, a trace in .json: name such a file",
+            "{}: unknown file type; use .html (page), .svg (picture) or .json (trace)",
             path.display()
         ))),
     }

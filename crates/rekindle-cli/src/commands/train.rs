@@ -12,6 +12,7 @@ use rekindle_train::{
     record::{PlainRun, RunRecord},
     run_dir::RunDir,
     session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
+    settings::LearningRate,
 };
 
 use super::{plan_elsewhere::plan_elsewhere, supervise};
@@ -173,8 +174,14 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         Infeasible::report(error)?;
     }
     if let Err(RunError::RunDir(RunDirError::Finished { path, steps })) = &result {
+        let more = match config.training.learning_rate {
+            LearningRate::Constant { .. } => "; `--steps N` trains further",
+            LearningRate::WarmupCosine { .. } => {
+                ". Its learning rate depends on the number of steps, so it cannot be extended"
+            }
+        };
         note!(
-            "{}: all {steps} steps are done, nothing is left to do: `--steps N` asks for more",
+            "{}: all {steps} steps are done, so nothing is left to do{more}",
             path.display()
         );
         return Ok(());

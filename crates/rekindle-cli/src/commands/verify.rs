@@ -16,7 +16,8 @@ use crate::{
     config::{self, Config, Overrides, RunKeys},
     exit,
     failure::{Failure, Outcome},
-    output, table,
+    output,
+    table::{self, several},
 };
 
 /// Format tag of [`VerifyRecord`].
@@ -69,8 +70,8 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     }
     .on(&device);
     note!(
-        "comparing {} steps with the plain run on {} ({})",
-        args.steps,
+        "comparing {} with the plain run on {} ({})",
+        several(args.steps, "step"),
         device.device,
         device.name
     );

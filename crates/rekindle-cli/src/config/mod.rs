@@ -325,20 +325,20 @@ fn check_output(
         TargetKind::Classes(classes) => (
             matches!(output.dims[..], [width] if width >= classes),
             format!(
-                "cross_entropy wants one number for each of the data's {classes} classes: [{classes}]"
+                "cross_entropy needs one number for each of the data's {classes} classes: [{classes}]"
             ),
         ),
         TargetKind::TokenClasses(classes) => (
             matches!(output.dims[..], [length, width] if length == tokens && width >= classes),
             format!(
-                "cross_entropy wants one number for each of the data's {classes} classes, of each of a sample's {tokens} token ids: \
+                "cross_entropy needs one number for each of the data's {classes} classes, of each of a sample's {tokens} token ids: \
                  [{tokens}, {classes}]"
             ),
         ),
         TargetKind::Values(values) => (
             output.dims == [values],
             format!(
-                "mean_squared_error wants as many numbers as the data's targets have: [{values}]"
+                "mean_squared_error needs as many numbers as the data's targets have: [{values}]"
             ),
         ),
     };

@@ -67,7 +67,11 @@ pub struct ConfigError {
 pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .map(|candidate| {
+            let turned = strsim::osa_distance(word, candidate) == 1;
+            let likeness = strsim::jaro_winkler(word, candidate);
+            (if turned { 1.0 } else { likeness }, candidate)
+        })
         .filter(|(likeness, _)| *likeness > 0.8)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, candidate)| candidate)

@@ -16,7 +16,7 @@ const HEAD: &str = "\
 # Config
 
 A config is a TOML file: the model, its data, how it is trained and how it is run. `rekindle init` writes one to start from;
-[`configs/`](../configs) has one for each story. Arguments replace what a config says.
+[`configs/`](../configs) has examples. Arguments replace what a config says.
 
 [`schema/config.json`](schema/config.json) is its JSON Schema. Editors that complete TOML from a schema (Taplo, Even Better TOML)
 read its address in the file's first line:

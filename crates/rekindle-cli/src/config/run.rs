@@ -91,7 +91,7 @@ impl RunKeys {
     pub fn budget_out_of_force(&self, now: &Self) -> Option<String> {
         let budget = self.budget.filter(|_| now.budget.is_none())?;
         Some(format!(
-            "the config's budget of {budget} is ignored: the command line asks for another schedule"
+            "the config's budget of {budget} is ignored: an option replaces it"
         ))
     }
 }

@@ -239,8 +239,8 @@ end | [run]\nbudget = 512 | `budget` must be a size such as "2GiB" | 512
 train | batch = 4\naccumulate = 3 | `accumulate` is 3, which does not divide the batch of 4 | 3
 train | learning_rate = { type = 'warmup_cosine', rate = 1e-3, final_rate = 1e-2 } | `final_rate` must be at least 0 and at most `rate` | 1e-2
 layer | { type = 'embedding', dim = 3 }, | layer `embedding` has no `vocab`, and the data has no token ids to count | { type = 'embedding', dim = 3 }
-layers | 'flatten', { type = 'linear', out = 2 } | the model gives [2], but cross_entropy wants one number for each of the data's 3 classes: [3] | { type = 'linear', out = 2 } | end with { type = "linear", out = 3 }
-layers | 'relu' | the model gives [1, 8, 8], but cross_entropy wants one number for each of the data's 3 classes: [3] | 'relu' | end with { type = "flatten" }, { type = "linear", out = 3 }
+layers | 'flatten', { type = 'linear', out = 2 } | the model gives [2], but cross_entropy needs one number for each of the data's 3 classes: [3] | { type = 'linear', out = 2 } | end with { type = "linear", out = 3 }
+layers | 'relu' | the model gives [1, 8, 8], but cross_entropy needs one number for each of the data's 3 classes: [3] | 'relu' | end with { type = "flatten" }, { type = "linear", out = 3 }
 train | loss = 'mean_squared_error' | `loss` must be cross_entropy: the data's targets are classes | 'mean_squared_error'
 model | [model]\ninput = [1, 4, 4] | `input` must be [1, 8, 8], the shape of the data's samples | [1, 4, 4]
 end | [run]\nsegments = 2\nbudget = '1GiB' | [run] has both `segments` and `budget` | '1GiB'

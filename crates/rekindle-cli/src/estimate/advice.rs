@@ -168,41 +168,41 @@ impl fmt::Display for Advice {
         };
         writeln!(
             f,
-            "needs {} ({}), and a reserve of 1%; {has} ({})",
+            "The plain run needs {} ({}), and a reserve of 1%; {has} ({}).",
             self.needs_bytes,
             self.needs_bytes.decimal(),
             limit.bytes.decimal()
         )?;
         if self.fits_plain {
-            return f.write_str("fits without checkpointing");
+            return f.write_str("The model fits without checkpointing.");
         }
         match (self.segments, self.optimal) {
             (Some(equal), Some(best)) if equal.step_ratio - best.step_ratio < 0.05 => {
-                write!(f, "fits with {}", equal.in_words())
+                write!(f, "The model fits with {}.", equal.in_words())
             }
             (Some(equal), Some(best)) => write!(
                 f,
-                "fits with {}, and with the optimal plan at about {:.1}x",
+                "The model fits with {}, and with a plan of single operations at about {:.1}x.",
                 equal.in_words(),
                 best.step_ratio
             ),
-            (Some(only), None) => write!(f, "fits with {}", only.in_words()),
+            (Some(only), None) => write!(f, "The model fits with {}.", only.in_words()),
             (None, Some(only)) => write!(
                 f,
-                "fits with the optimal plan at about {:.1}x time; no number of equal segments fits",
+                "The model fits with a plan of single operations at about {:.1}x the step time; no number of equal segments fits.",
                 only.step_ratio
             ),
             (None, None) => {
                 let least = self.smallest_budget_bytes.unwrap_or_default();
                 writeln!(
                     f,
-                    "nothing fits: the smallest workable budget is {least}, the reserve included"
+                    "Nothing fits: the smallest workable budget is {least}, the reserve included."
                 )?;
                 match self.fitting_batch {
-                    Some(batch) => write!(f, "`--batch {batch}` would fit"),
+                    Some(batch) => write!(f, "`--batch {batch}` would fit."),
                     None => write!(
                         f,
-                        "no smaller batch would fit: the optimizer's step alone takes {}",
+                        "No smaller batch would fit: the optimizer's step alone takes {}.",
                         self.floor_bytes
                     ),
                 }
@@ -214,8 +214,14 @@ impl fmt::Display for Advice {
 impl Fit {
     fn in_words(self) -> String {
         match self.segments {
-            Some(segments) => format!("{segments} segments at about {:.1}x time", self.step_ratio),
-            None => format!("a nested plan at about {:.1}x time", self.step_ratio),
+            Some(segments) => format!(
+                "{segments} segments at about {:.1}x the step time",
+                self.step_ratio
+            ),
+            None => format!(
+                "a nested plan at about {:.1}x the step time",
+                self.step_ratio
+            ),
         }
     }
 }

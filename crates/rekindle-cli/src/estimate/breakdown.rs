@@ -61,7 +61,7 @@ impl Breakdown {
             ("activations", self.activations_bytes),
             ("temporaries", self.temporaries_bytes),
             ("data", self.data_bytes),
-            ("x other", self.other_bytes),
+            ("other", self.other_bytes),
         ]
     }
 }

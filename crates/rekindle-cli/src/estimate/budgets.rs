@@ -61,7 +61,7 @@ impl Budgets {
                 budget_bytes,
                 work_ratio,
             } = one;
-            format!("Within {budget_bytes} a step does {work_ratio:.2}x the work. ")
+            format!("Within {budget_bytes}, a step takes {work_ratio:.2}x the operations of the plain step. ")
         });
         let text = format!(
             "{}The smallest workable budget is {}.",

@@ -54,8 +54,8 @@ pub fn text(estimate: &Estimate, levels: usize) -> String {
         String::new(),
     ]);
     let parameters = format!(
-        "{} trainable parameters, {} frozen numbers (running statistics). A row `N x` has the totals of all N, rows \
-         below it those of one.",
+        "{} trainable parameters, {} frozen numbers (running statistics). In a row `N x` the figures are totals of \
+         N repeats; indented rows show one repeat.",
         thousands(estimate.param_count),
         thousands(estimate.frozen_count),
     );

@@ -258,7 +258,7 @@ pub fn text(all: &[RanksEstimate]) -> String {
     table::dense(&mut table, 0..header.len());
     let table = table::shown(&table, &[8]);
     match all.iter().any(|one| one.optimizer_state.is_some()) {
-        true => format!("{table}\n* who would keep the optimizer's state"),
+        true => format!("{table}\n* the option that is chosen for the optimizer's state"),
         false => table,
     }
 }

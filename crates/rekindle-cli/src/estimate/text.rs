@@ -90,7 +90,7 @@ const BESIDE_BAR: usize = 20;
 /// Background colours of the parts, as SGR numbers.
 const COLOURS: [u8; 7] = [44, 45, 46, 42, 43, 47, 100];
 
-/// A bar for each column, on one scale; the letters are those that the rows begin with.
+/// A bar for each column, on one scale, and what its letters mean.
 fn bars(estimate: &Estimate, width: usize, colours: bool) -> String {
     let mut text = String::new();
     let cells = width.saturating_sub(BESIDE_BAR).clamp(1, BAR) as u128;
@@ -109,7 +109,7 @@ fn bars(estimate: &Estimate, width: usize, colours: bool) -> String {
             let end = (u128::from(sum) * cells + u128::from(scale) / 2) / u128::from(scale);
             let cells = (end as usize).saturating_sub(drawn);
             drawn = end as usize;
-            let letters = part[..1].repeat(cells);
+            let letters = letter(part).repeat(cells);
             if colours && cells > 0 {
                 let _ = write!(text, "\x1b[30;{colour}m{letters}\x1b[0m");
             } else {
@@ -118,7 +118,18 @@ fn bars(estimate: &Estimate, width: usize, colours: bool) -> String {
         }
         let _ = writeln!(text, " {}", peak.total_bytes);
     }
+    let parts = estimate.plain.peak.parts().map(|(part, _)| part);
+    let legend = parts.map(|part| format!("{} {part}", letter(part)));
+    let _ = writeln!(text, " {}", legend.join(", "));
     text
+}
+
+/// The letter of a part in a bar.
+fn letter(part: &str) -> &str {
+    match part {
+        "other" => "x",
+        part => &part[..1],
+    }
 }
 
 /// When the peaks come, and what the words mean.

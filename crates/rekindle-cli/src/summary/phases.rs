@@ -121,7 +121,7 @@ fn peak_phase(record: &RunRecord) -> Option<String> {
             reading.phase.name()
         ),
         Phase::Backward if recomputes => format!(
-            "Step {number} peaks at {peak} in the backward pass: recomputed activations are held beside kept ones."
+            "Step {number} peaks at {peak} in the backward pass: recomputed activations are held in addition to kept ones."
         ),
         Phase::Backward => format!(
             "Step {number} peaks at {peak} in the backward pass: a layer's gradients are allocated before its activations are freed."
@@ -177,7 +177,7 @@ fn after_backward(record: &RunRecord) -> Option<String> {
         state => format!(", {state} of the optimizer's state"),
     };
     Some(format!(
-        "After the backward pass of step {} {in_use} are in use: {parameters} of parameters, {said}{state}, and {rest} of data, statistics, kernels' buffers and the program's own memory.",
+        "After the backward pass of step {}, {in_use} are in use: {parameters} of parameters, {said}{state}, and {rest} of data, statistics, kernels' buffers and the program's own memory.",
         step.step
     ))
 }

@@ -16,7 +16,7 @@ const HEADER: [&str; 9] = [
     "activations\nonly",
     "step\npredicted",
     "step\ntime",
-    "over\nplain",
+    "time\nadded",
     "samples\nper s",
     "\nfits",
 ];
@@ -27,6 +27,14 @@ const SPARED: [usize; 4] = [1, 7, 3, 6];
 /// What the table says below itself.
 pub const MARKS: &str =
     "* no other run takes less memory without taking more time; > the config's own schedule.";
+
+/// A share with its sign, and none where it rounds to 0.
+fn percent(share: f64) -> String {
+    match (100.0 * share).round() {
+        0.0 => "0%".into(),
+        percent => format!("{percent:+}%"),
+    }
+}
 
 impl SweepRow {
     /// The row's name for people.
@@ -64,7 +72,7 @@ impl SweepRow {
             Cell::bytes(self.activation_bytes),
             Cell::seconds(predicted),
             Cell::seconds(measured),
-            Cell::text(overhead.map(|share| format!("{:+.0}%", 100.0 * share))),
+            Cell::text(overhead.map(percent)),
             Cell::text(self.samples_per_s.map(rate)),
             format!("{:<4}{marks}", self.verdict()).trim_end().into(),
         ]

@@ -11,7 +11,7 @@ use crate::simulator::Violation;
 pub enum PlanError {
     /// No schedule of the planner fits the budget.
     #[error(
-        "{} {} bytes ({budget}): the smallest workable budget is {} bytes ({smallest})",
+        "{} {budget} ({} bytes): the smallest workable budget is {smallest} ({} bytes)",
         no_fit(*planner), budget.0, smallest.0
     )]
     Infeasible {

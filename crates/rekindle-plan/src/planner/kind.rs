@@ -62,7 +62,7 @@ impl fmt::Display for PlannerKind {
 /// A name that no planner has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} is not a planner: expected none, uniform, sqrt, segments, revolve, optimal or auto"
+    "unknown planner `{name}`: expected none, uniform, sqrt, segments, revolve, optimal or auto"
 )]
 pub struct PlannerParseError {
     /// The name as it was given.

@@ -1,4 +1,14 @@
 //! The devices that a run can be on.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `probe.rs`, `info.rs` | asks a device; what it answers, or why it cannot be used |
+//! | `open.rs` | burn's device and its meter |
+//! | `nvidia.rs`, `nvml.rs`, `process.rs` | NVIDIA's GPUs by driver and NVML: memory, and which processes hold it |
+//! | `control_group.rs` | limits of this process's memory |
+//! | `kernels.rs` | compiled kernels and autotune's choices, kept between runs |
+//! | `fault.rs` | what a device's error messages mean |
+//! | `staging.rs` | parameters on their way to a GPU |
 
 mod control_group;
 mod fault;

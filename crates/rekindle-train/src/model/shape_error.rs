@@ -51,7 +51,7 @@ impl ShapeError {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ShapeProblem {
     /// The input has too few or too many dimensions.
-    #[error("it wants {wants}; {advice}")]
+    #[error("it needs {wants}; {advice}")]
     WrongRank {
         /// The dimensions in words, such as `[channels, height, width]`.
         wants: &'static str,
@@ -59,10 +59,10 @@ pub enum ShapeProblem {
         advice: &'static str,
     },
     /// Token ids reach a layer that computes with numbers.
-    #[error("it wants numbers, not token ids; put an embedding before it")]
+    #[error("it needs numbers, not token ids; put an embedding before it")]
     WantsNumbers,
     /// Numbers reach an embedding.
-    #[error("it wants token ids, not numbers; an embedding comes first, on an input of token ids")]
+    #[error("it needs token ids, not numbers; an embedding comes first, on an input of token ids")]
     WantsTokens,
     /// A size is 0.
     #[error("`{what}` is 0; it must be at least 1")]
@@ -93,7 +93,7 @@ pub enum ShapeProblem {
     },
     /// `same` padding cannot be centred on an even kernel.
     #[error(
-        "`same` padding wants an odd kernel, not {kernel:?}; use an odd kernel or give the padding in numbers"
+        "`same` padding needs an odd kernel, not {kernel:?}; use an odd kernel or give the padding in numbers"
     )]
     EvenKernelForSame {
         /// Height and width of the kernel.
@@ -142,7 +142,7 @@ pub enum ShapeProblem {
         dim: usize,
     },
     /// The inner layers of a residual change the shape.
-    #[error("its layers turn this into {output}; `x + f(x)` wants both alike")]
+    #[error("its layers turn this into {output}; `x + f(x)` needs equal shapes")]
     ResidualChangesShape {
         /// What comes out of the inner layers.
         output: SampleShape,

@@ -56,7 +56,7 @@ impl FromStr for UpdateChoice {
         match text {
             "auto" => Ok(Self::Auto),
             _ => text.parse().map(Update::into).map_err(|_| {
-                format!("unknown update {text:?}; expected auto, after or in-backward")
+                format!("unknown update `{text}`: expected auto, after or in-backward")
             }),
         }
     }

@@ -27,6 +27,16 @@
 //! It has no notion of segments (that is the schedule's), it does not update parameters, and it does not look inside
 //! layers: a layer that gives another output when it runs again (unseeded random numbers, state of its own) breaks
 //! the promise.
+//!
+//! # Map
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `program.rs` | a schedule made ready to run |
+//! | `machine.rs` | runs it: a stage is recomputed, and its backward runs, here |
+//! | `copies.rs` | detached copies of layers, and which of them runs |
+//! | `shapes.rs`, `watch.rs` | checks of shapes; readings between actions |
+//! | `output.rs`, `error.rs` | what a step gives; the error texts |
 
 pub(crate) mod copies;
 mod error;

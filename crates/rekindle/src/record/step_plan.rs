@@ -128,7 +128,7 @@ impl fmt::Display for StepPlan {
         }
         write!(
             f,
-            "predicted peak {} instead of {}, {:.2}x the plain time; {} of {} operations run again",
+            "predicted peak {} instead of {}, {:.2}x the plain time; {} of {} operations recomputed",
             self.predicted_peak,
             self.plain_peak,
             self.predicted_time.0 / self.plain_time.0,

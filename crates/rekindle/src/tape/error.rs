@@ -17,12 +17,12 @@ pub enum TapeError {
     },
     /// Nothing that wants a gradient led to the loss.
     #[error(
-        "the loss does not depend on anything that wants a gradient: is it detached, or is every parameter frozen?"
+        "the loss does not depend on anything that requires a gradient: is it detached, or is every parameter frozen?"
     )]
     LossUntracked,
     /// A checkpoint runs on more than its input and its module.
     #[error(
-        "checkpoint {checkpoint} uses a value that wants a gradient and is neither its input nor a parameter of its \
+        "checkpoint {checkpoint} uses a value that requires a gradient and is neither its input nor a parameter of its \
          module: pass the value in as part of the input (a tuple will do)"
     )]
     Captured {
