@@ -19,7 +19,8 @@
 //! budget is tight.
 //!
 //! Files: `census.rs` counts blocks by size, `reserve.rs` keeps memory for an allocation that fails, `keep.rs` sets glibc's
-//! allocator up, `gather.rs` has threads share one arena.
+//! allocator up, `gather.rs` has threads hold at once what they hold
+//! at once at worst.
 //!
 //! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
 

@@ -68,7 +68,7 @@ pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> O
     known
         .into_iter()
         .map(|candidate| {
-            let turned = strsim::osa_distance(word, candidate) == 1;
+            let turned = word.len() > 2 && strsim::osa_distance(word, candidate) == 1;
             let likeness = strsim::jaro_winkler(word, candidate);
             (if turned { 1.0 } else { likeness }, candidate)
         })

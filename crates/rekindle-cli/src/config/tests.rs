@@ -330,7 +330,7 @@ fn shapes_are_checked_through_groups_and_residuals() {
         "'flatten', { repeat = 2, layers = ['relu', { type = 'max_pool2d', kernel = 2 }] },",
     ));
     assert!(
-        message.starts_with("layer 2 (max_pool2d) got [64]: it wants"),
+        message.starts_with("layer 2 (max_pool2d) got [64]: it needs"),
         "{message}"
     );
     assert_eq!(marked, "{ type = 'max_pool2d', kernel = 2 }");

@@ -163,12 +163,12 @@ impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, .. } = self;
         let has = match limit.of.as_str() {
-            Limit::BUDGET => format!("the budget is {}", limit.bytes),
-            device => format!("{device} has {}", limit.bytes),
+            Limit::BUDGET => format!("The budget is {}", limit.bytes),
+            device => format!("The device {device} has {}", limit.bytes),
         };
         writeln!(
             f,
-            "The plain run needs {} ({}), and a reserve of 1%; {has} ({}).",
+            "The plain run needs {} ({}), and a reserve of 1%.\n{has} ({}).",
             self.needs_bytes,
             self.needs_bytes.decimal(),
             limit.bytes.decimal()
@@ -182,14 +182,14 @@ impl fmt::Display for Advice {
             }
             (Some(equal), Some(best)) => write!(
                 f,
-                "The model fits with {}, and with a plan of single operations at about {:.1}x.",
+                "The model fits with {},\nand with a plan of single operations at about {:.1}x.",
                 equal.in_words(),
                 best.step_ratio
             ),
             (Some(only), None) => write!(f, "The model fits with {}.", only.in_words()),
             (None, Some(only)) => write!(
                 f,
-                "The model fits with a plan of single operations at about {:.1}x the step time; no number of equal segments fits.",
+                "The model fits with a plan of single operations at about {:.1}x the step time.\nNo number of equal segments fits.",
                 only.step_ratio
             ),
             (None, None) => {

@@ -118,9 +118,7 @@ fn bars(estimate: &Estimate, width: usize, colours: bool) -> String {
         }
         let _ = writeln!(text, " {}", peak.total_bytes);
     }
-    let parts = estimate.plain.peak.parts().map(|(part, _)| part);
-    let legend = parts.map(|part| format!("{} {part}", letter(part)));
-    let _ = writeln!(text, " {}", legend.join(", "));
+    text.push_str(" Letters are the first of each row's name; x is other.\n");
     text
 }
 

@@ -222,7 +222,7 @@ fn an_error_inside_residuals_carries_the_whole_path() {
     assert_eq!(error.path, LayerPath(vec![1, 0, 1]));
     assert_eq!(
         error.to_string(),
-        "layer 1.0.1 (conv2d) got [4]: it wants [channels, height, width]; \
+        "layer 1.0.1 (conv2d) got [4]: it needs [channels, height, width]; \
          put a reshape before it, or take out the flatten"
     );
 }
