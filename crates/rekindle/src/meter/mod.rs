@@ -1,9 +1,9 @@
-//! Memory truth: what is in use, what is reserved, and their peaks.
+//! Measures memory: bytes in use, bytes reserved, and their peaks.
 //!
 //! | meter | in use | peak in use | reserved |
 //! |---|---|---|---|
-//! | [`HostMeter`] | the process's allocator, exact | exact | not a notion of its own |
-//! | [`PoolMeter`] | live buffers of cubecl's pools | highest of the samples taken between actions | bytes the pools took from the device; where buffers are served by exact sizes, they only shrink in a clean-up, so its peak is exact |
+//! | [`HostMeter`] | the process's allocator, exact | exact | not measured separately |
+//! | [`PoolMeter`] | live buffers of cubecl's pools | highest of the samples taken between actions | bytes that the pools have taken from the device; if buffers are served by exact sizes, these shrink only in a clean-up, so the peak is exact |
 
 mod census;
 mod halves;
