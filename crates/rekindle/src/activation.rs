@@ -1,10 +1,10 @@
 //! Values that flow between stages.
 //!
 //! An [`Activation`] is anything made of tensors: a tensor of any rank, tuples, options, vectors and arrays of
-//! activations, and structs of them by [`impl_activation!`](crate::impl_activation). The executor never looks inside one; it asks it to [`visit`](Activation::visit) or
-//! [`map`](Activation::map) its tensors in a fixed order, and that is enough to detach an activation, to make it a
-//! fresh leaf, to read its gradient and to seed a backward with one. Integer and boolean tensors pass through
-//! without a gradient.
+//! activations, and structs of them with [`impl_activation!`](crate::impl_activation). The executor only
+//! [visits](Activation::visit) or [maps](Activation::map) its tensors in a fixed order. That is enough to detach an
+//! activation, to turn it into a fresh leaf, to read its gradient, and to seed a backward pass with a gradient. Integer
+//! and boolean tensors pass through without a gradient.
 
 use burn::{
     module::Module,
@@ -13,18 +13,17 @@ use burn::{
 
 /// A value that flows between stages, made of tensors.
 ///
-/// Implementations must hand over the same tensors in the same order in [`visit`](Self::visit) and
-/// [`map`](Self::map).
+/// Implementations must pass the same tensors in the same order in [`visit`](Self::visit) and [`map`](Self::map).
 pub trait Activation: Clone + Send + 'static {
-    /// Shows every tensor to the visitor, in order.
+    /// Passes every tensor to the visitor, in order.
     fn visit<V: ActivationVisitor>(&self, visitor: &mut V);
 
-    /// Replaces every tensor by what the mapper makes of it, in order.
+    /// Replaces every tensor by the mapper's result, in order.
     #[must_use]
     fn map<M: ActivationMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// Sees the tensors of an activation.
+/// Visits the tensors of an activation.
 pub trait ActivationVisitor {
     /// A float tensor.
     fn float<const D: usize>(&mut self, tensor: &Tensor<D>);
@@ -48,7 +47,7 @@ macro_rules! visit_alike {
 }
 pub(crate) use visit_alike;
 
-/// Replaces the tensors of an activation; integer and boolean ones stay unless it says otherwise.
+/// Replaces the tensors of an activation. By default, integer and boolean tensors are unchanged.
 pub trait ActivationMapper {
     /// A float tensor.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
@@ -130,9 +129,8 @@ impl<A: Activation, const N: usize> Activation for [A; N] {
 
 /// Makes a struct an [`Activation`], so that it can flow between stages.
 ///
-/// The struct has no generic parameters and is `Clone`. Name all its fields: those that are
-/// activations, then, after a semicolon, any that are to be carried along as they are. A field left out does not
-/// compile.
+/// The struct must be `Clone` and have no generic parameters. Name all its fields: first the activations, then, after a
+/// semicolon, the fields that pass through unchanged. A missing field is a compile error.
 ///
 /// ```
 /// use burn::prelude::*;
@@ -201,7 +199,7 @@ impl Activation for () {
     fn map<M: ActivationMapper>(self, _mapper: &mut M) -> Self {}
 }
 
-/// The device that a layer runs on: its input's, or else that of its parameters.
+/// The device that a layer runs on: the device of its input, else of its parameters.
 pub(crate) fn device_of<A: Activation, L: Module>(input: &A, layer: &L) -> Option<Device> {
     struct Find(Option<Device>);
     visit_alike!(Find, |self, tensor| {

@@ -1,13 +1,13 @@
 //! A second way to record a stage: burn's balanced strategy, operation by operation.
 //!
-//! It keeps the results of matrix products and convolutions and computes element-wise operations again in the
-//! backward pass, in place of keeping their inputs. It saves in stages of several element-wise operations
-//! (normalisations, GELU, residual sums) and nothing in a linear layer alone. Schedules call it alternative 1 of a
-//! stage; output and gradients are the same bit for bit.
+//! It keeps the results of matrix products and convolutions and recomputes element-wise operations in the backward pass
+//! instead of keeping their inputs. It saves memory in stages with several element-wise operations (normalisations,
+//! GELU, residual sums), and none in a linear layer alone. Schedules call it alternative 1 of a stage. Output and
+//! gradients are bit for bit the same.
 //!
-//! In burn the strategy is a property of each tensor, and operands of one operation must agree on it. So a layer runs
-//! this way as a copy whose parameters are the same leaves with another strategy, and its output gets the strategy of
-//! the model back.
+//! In burn the strategy is a property of each tensor, and operands of one operation must agree on it. So the executor
+//! runs a copy of the layer whose parameters are the same leaves with the balanced strategy, and then restores the
+//! model's strategy on the output.
 
 use burn::{
     module::{ModuleMapper, Param},
@@ -19,29 +19,29 @@ use crate::{
     layer::Layer,
 };
 
-/// What burn's panic says where tensors of two strategies meet in one operation.
+/// Part of burn's panic message when tensors of two strategies meet in one operation.
 pub(crate) const MISMATCH: &str = "strategy mismatch";
 
-/// Runs `layer` on `input`, recorded by the balanced strategy. Gradients arrive at the layer's own leaves, and
-/// statistics move in the layer.
+/// Runs `layer` on `input`, recorded by the balanced strategy. Gradients arrive at the layer's own leaves, and the
+/// layer's own statistics are updated.
 pub(crate) fn run<L: Layer>(layer: &L, input: L::Input) -> L::Output {
     let mut balanced = SetStrategy::new(Strategy::Balanced);
     let copy = layer.clone().map(&mut balanced);
     let output = copy.forward(input.map(&mut balanced));
     let before = balanced.found.unwrap_or_default();
     if balanced.statistics {
-        // Clones share statistics, and an update that this thread made waits for the next look at them.
+        // Clones share statistics. An update from this thread is pending until the statistics are next read.
         drop(copy.valid());
         drop(copy.map(&mut SetStrategy::new(before)));
     }
     output.map(&mut SetStrategy::new(before))
 }
 
-/// Gives tensors a strategy and notes which they had.
+/// Sets the strategy of tensors and records the previous one.
 pub(crate) struct SetStrategy {
     strategy: Strategy,
     found: Option<Strategy>,
-    /// Whether there was a tensor that wants no gradient, as running statistics do.
+    /// Whether any tensor requires no gradient, as running statistics do.
     statistics: bool,
 }
 

@@ -1,21 +1,23 @@
 //! Cross entropy of a projection onto a large vocabulary, without the logits: [`ChunkedCrossEntropy`].
 //!
-//! With tokens `n`, hidden values `h` of shape `[N, d]`, a weight `W` `[d, V]`, a bias `b` `[V]`, targets `t` and logits
-//! `z = h W + b`, the loss is `1/N sum_n ( log sum_v exp z_nv - z_nt )`. Its gradient by `z_n` is
-//! `(softmax z_n - onehot t_n) / N`, which needs nothing of the other tokens. So tokens are taken in chunks of `c`, and
-//! each chunk's gradients by `h`, `W` and `b` are computed as soon as its logits are there, in the forward pass: one
-//! chunk's logits are freed before the next one's are made, and none is computed twice (as Liger Kernel does, Hsu et al.
-//! 2024, arXiv 2410.10989). A backward multiplies the gradients by the one that arrives.
+//! With tokens `n`, hidden values `h` of shape `[N, d]`, a weight `W` `[d, V]`, a bias `b` `[V]`, targets `t` and
+//! logits `z = h W + b`, the loss is `1/N sum_n ( log sum_v exp z_nv - z_nt )`. Its gradient with respect to `z_n` is
+//! `(softmax z_n - onehot t_n) / N`, which does not depend on the other tokens. So tokens are processed in chunks of
+//! `c`, and each chunk's gradients with respect to `h`, `W` and `b` are computed in the forward pass, as soon as its
+//! logits exist. One chunk's logits are freed before the next chunk's are computed, and no logits are computed twice
+//! (as in Liger Kernel, Hsu et al. 2024, arXiv 2410.10989). The backward pass multiplies these gradients by the
+//! incoming one.
 //!
-//! | holds | whole | in chunks |
+//! | memory | whole | in chunks |
 //! |---|---|---|
-//! | logits and what is made of them | `2 N V` or more | `c V` where the backend works in place |
+//! | logits and values computed from them | `2 N V` or more | `c V` where the backend works in place |
 //! | gradients | of `h`, `W`, `b`, in the backward pass | the same, from the forward pass on; one more of `W` while chunks are added up |
 //!
-//! The work is the same, and `N/c` additions of a gradient of `W`.
+//! The work is the same plus `N/c` additions of a gradient of `W`.
 //!
-//! The gradients of `W` and `b` are sums over chunks of sums over tokens, and the loss a sum over chunks: they differ
-//! from the whole loss's by rounding. Recorded steps run the same operations as a plain loop: there, bit for bit.
+//! The gradients of `W` and `b` are sums over chunks of sums over tokens, and the loss is a sum over chunks, so they
+//! differ from the unchunked loss by rounding. A recorded step runs the same operations as a plain loop with this loss,
+//! and matches it bit for bit.
 
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, module::linear};
 
@@ -47,22 +49,22 @@ pub struct ChunkedCrossEntropy {
 }
 
 impl ChunkedCrossEntropy {
-    /// With as many chunks as make one chunk's logits no larger than the weight: one for every `d` tokens, rounded up.
-    /// Their memory is then that of the weight's gradient, which is needed anyway, and adding up that gradient takes
-    /// little time beside making it.
+    /// Uses one chunk for every `d` tokens, rounded up, so that one chunk's logits are no larger than the weight. They
+    /// then take as much memory as the weight's gradient, which is needed anyway, and accumulating that gradient takes
+    /// little time compared with computing it.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With so many chunks, at least 1; at most one for each token.
+    /// Uses this many chunks: at least 1, at most one for each token.
     #[must_use]
     pub fn with_chunks(self, chunks: usize) -> Self {
         let chunks = Some(chunks.max(1));
         Self { chunks }
     }
 
-    /// Tokens of one chunk, of `tokens` in all with `width` hidden values each; the last chunk may have fewer.
+    /// Tokens per chunk, for `tokens` tokens with `width` hidden values each; the last chunk may have fewer.
     #[must_use]
     pub fn chunk_tokens(self, tokens: usize, width: usize) -> usize {
         let tokens_each = self.chunks.map_or(width, |chunks| tokens.div_ceil(chunks));
@@ -75,7 +77,7 @@ impl ChunkedCrossEntropy {
     ///
     /// # Panics
     ///
-    /// As burn's operations: where shapes do not fit together, or tensors are on several devices.
+    /// Panics like burn's operations: if shapes do not match, or tensors are on different devices.
     pub fn forward(
         self,
         hidden: Tensor<2>,
@@ -86,7 +88,8 @@ impl ChunkedCrossEntropy {
         self.run(hidden, weight, bias, targets, false).0
     }
 
-    /// The same, and how many tokens have the largest logit at their target, shape `[1]`.
+    /// Like [`forward`](Self::forward); also returns the number of tokens whose largest logit is at their target, shape
+    /// `[1]`.
     ///
     /// # Panics
     ///
@@ -149,17 +152,17 @@ impl ChunkedCrossEntropy {
     }
 }
 
-/// What all chunks share; no tensor has a graph.
+/// Values that all chunks share; no tensor has a graph.
 struct Chunks {
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
     /// Whether gradients of hidden values, weight and bias are wanted.
     wanted: [bool; 3],
-    /// Whether right guesses are counted.
+    /// Whether correct predictions are counted.
     count: bool,
 }
 
-/// What the chunks so far come to.
+/// Sums over the chunks so far.
 #[derive(Default)]
 struct Sums {
     loss: Option<Tensor<1>>,
@@ -211,7 +214,7 @@ impl Chunks {
     }
 }
 
-/// Adds a part to a sum that may not have begun.
+/// Adds a part to a sum that may still be empty.
 fn accumulate<T>(sum: &mut Option<T>, part: T, plus: impl FnOnce(T, T) -> T) {
     *sum = Some(match sum.take() {
         Some(sum) => plus(sum, part),

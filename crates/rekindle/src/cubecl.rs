@@ -1,8 +1,8 @@
-//! cubecl's settings, as this process has them.
+//! cubecl's settings in this process.
 //!
-//! cubecl reads them once, when the first device of a process is touched. Some are set here, where the user did not set
-//! them (in `cubecl.toml`, `burn.toml` or the environment): how pools serve buffers, how much autotune measures, and where
-//! compiled kernels and autotune's choices are [kept](keep_kernels_in), which is nowhere unless somebody says so.
+//! cubecl reads them once, when the first device of a process is touched. This module sets those that the user did not
+//! set (in `cubecl.toml`, `burn.toml` or the environment): how pools serve buffers, how much autotune measures, and
+//! where compiled kernels and autotune's choices are [kept](keep_kernels_in). Without that call they are not kept.
 
 use std::{
     collections::HashSet,
@@ -22,19 +22,19 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 /// The name of the database of kernels, inside the folder where they are kept.
 pub const DATABASE: &str = "kernels";
 
-/// The file that says for which blocks of operations kernels are chosen, beside the database.
+/// The file beside the database that lists the blocks of operations whose kernels autotune has chosen.
 const CHOSEN: &str = "chosen";
 
 static KEPT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Keeps compiled kernels and autotune's choices in a folder, from the first use of a GPU in this process on. To be called
-/// before that, once: the first call counts. Where `cubecl.toml`, `burn.toml` or the environment name a place, that is where
-/// they are kept.
+/// Keeps compiled kernels and autotune's choices in a folder. Call this once, before the first use of a GPU in this
+/// process; later calls have no effect. A place named in `cubecl.toml`, `burn.toml` or the environment takes
+/// precedence.
 pub fn keep_kernels_in(folder: PathBuf) {
     let _ = KEPT.set(folder);
 }
 
-/// The file [`CHOSEN`], where autotune's choices are kept beside it.
+/// The path of the file [`CHOSEN`], if autotune's choices are kept.
 fn chosen_file() -> Option<PathBuf> {
     let config = &set_up().config;
     let folder = KEPT.get().filter(|folder| {
@@ -51,7 +51,8 @@ pub(crate) fn chosen() -> HashSet<u64> {
     hashes.filter_map(Result::ok).collect()
 }
 
-/// Notes that kernels are chosen for blocks. Where that cannot be written, the next process does not know it.
+/// Records that autotune has chosen kernels for these blocks. Write errors are ignored: the next process then tunes
+/// again.
 pub(crate) fn note_chosen(blocks: &[u64]) {
     let Some(file) = chosen_file().filter(|_| !blocks.is_empty()) else {
         return;
@@ -61,17 +62,17 @@ pub(crate) fn note_chosen(blocks: &[u64]) {
     let _ = file.and_then(|mut file| file.write_all(lines.as_bytes()));
 }
 
-/// How the pools serve buffers: each by its exact size. A freed buffer then serves only requests of its own size, and a
-/// clean-up takes the pools down to what is in use.
+/// How the pools serve buffers: by exact size. A freed buffer then serves only requests of its own size, and a clean-up
+/// shrinks the pools to what is in use.
 ///
-/// Pages, cubecl's default, are not taken down so far: one live buffer keeps its page, and pages grow with the largest
-/// buffer and never shrink. `benches/pools` compares the settings.
+/// Pages, cubecl's default, do not shrink that far: one live buffer keeps its whole page, and page sizes grow with the
+/// largest buffer and never shrink. `benches/pools` compares the settings.
 const PERSISTENT_MEMORY: PersistentMemory = PersistentMemory::Enforced;
 
-/// At every other level autotune first measures what the device can do at most, with two buffers of 1 GiB.
+/// At every other level autotune first measures the device's peak performance, with two buffers of 1 GiB.
 const AUTOTUNE_LEVEL: AutotuneLevel = AutotuneLevel::Full;
 
-/// The settings in force.
+/// The settings in effect.
 pub(crate) struct Settings {
     config: Arc<CubeClRuntimeConfig>,
 }
@@ -86,7 +87,7 @@ impl Settings {
     }
 }
 
-/// Makes the settings before a device is touched. Those that somebody made before stay.
+/// Applies the settings before a device is used. Settings that were applied earlier are kept.
 pub(crate) fn set_up() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
@@ -101,7 +102,7 @@ pub(crate) fn set_up() -> &'static Settings {
     })
 }
 
-/// `kept` is where kernels are kept, if they are.
+/// `kept` is the folder in which kernels are kept, if any.
 fn with_defaults(
     mut config: CubeClRuntimeConfig,
     written: &Written,
@@ -114,7 +115,7 @@ fn with_defaults(
         config.autotune.level = AUTOTUNE_LEVEL;
     }
     if written.compilation.logger.is_none() {
-        // A line for each kernel that is compiled, which shows that it goes on. By default nobody listens.
+        // Logs a line for each compiled kernel, to show progress. By default there is no listener.
         config.compilation.logger.level = CompilationLogLevel::Basic;
         config.compilation.logger.log = Some(LogCrateLevel::Info);
     }
@@ -125,7 +126,7 @@ fn with_defaults(
         return config;
     }
     if written.compilation.cache.is_none() {
-        // Without an id of the build, the kernels of two programs may pass for each other.
+        // Without a build id, the kernels of two programs may be mistaken for each other.
         config.compilation.cache = kept.is_some() && buildid::build_id().is_some();
     }
     match kept {
@@ -237,7 +238,7 @@ impl RuntimeConfig for Written {
 mod tests {
     use super::*;
 
-    /// What becomes of a user's file where kernels are kept in `/kept`.
+    /// The settings that result from a user's file when kernels are kept in `/kept`.
     fn configured(file: &str, kept: bool) -> CubeClRuntimeConfig {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cubecl.toml");
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(config.environment.path.root().to_str(), Some("/kept"));
         assert_eq!(config.environment.name, DATABASE);
 
-        // The user's own word, and the user's own place.
+        // The user turned caching off, or chose another place.
         let config = configured(
             "[compilation]\ncache = false\n[autotune]\ndisable_cache = true",
             true,

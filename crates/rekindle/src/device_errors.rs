@@ -1,8 +1,9 @@
-//! What wgpu refuses, and no call returns.
+//! Errors of wgpu that no call returns.
 //!
-//! A kernel that wgpu refuses, because a buffer is larger than may be bound, say, is told to an error handler. cubecl's
-//! handler panics on the device's own thread, which goes on without the kernel: what should have been computed is then read
-//! without an error. Panics of that kind are noted here, so that a step can fail in place of handing out such numbers.
+//! If wgpu rejects a kernel, for example because a buffer is larger than the binding limit, it calls an error handler.
+//! cubecl's handler panics on the device's own thread, which continues without the kernel, and reading its result gives
+//! wrong numbers without an error. This module records such panics, so that a step can fail instead of returning those
+//! numbers.
 
 use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
@@ -13,12 +14,13 @@ use rekindle_plan::Bytes;
 
 use crate::quiet;
 
-/// The first error since this was last called, of any device of the process. The caller waits for queued work before.
+/// The first error of any device in the process since the last call. The caller must wait for queued work first.
 pub(crate) fn take() -> Option<String> {
     quiet::take_refusal()
 }
 
-/// As [`take`], after queued work of a device of wgpu is done. Others return their errors where values are read.
+/// Like [`take`], but first waits for queued work if the device is a wgpu device. Other devices return their errors
+/// when values are read.
 pub(crate) fn settled(device: &Device) -> Option<String> {
     if largest_buffer(device).is_some() {
         let _ = device.sync();
@@ -26,7 +28,7 @@ pub(crate) fn settled(device: &Device) -> Option<String> {
     take()
 }
 
-/// The most bytes that wgpu binds of one buffer, which bounds cubecl's pages; `None` for devices of other backends.
+/// wgpu's limit on the bytes bound of one buffer, which bounds cubecl's pages; `None` for devices of other backends.
 pub(crate) fn largest_buffer(device: &Device) -> Option<Bytes> {
     #[cfg(feature = "wgpu")]
     if let DispatchDevice::Cube(cube) = device.clone().without_autodiff().as_dispatch()

@@ -1,17 +1,17 @@
-//! The type of the numbers that a model keeps.
+//! The number type of a model.
 //!
-//! | kept in the [`Dtype`] | always in `f32` |
+//! | in the [`Dtype`] | always in `f32` |
 //! |---|---|
 //! | parameters, running statistics | the loss, and the output that it is computed from |
-//! | activations, and what a graph saves of them | the optimizer's state, each update, and the optimizer's own copy of the parameters ([`MasterWeights`](crate::MasterWeights)) |
-//! | gradients, until the update | sums of gradients of several backwards, targets |
+//! | activations, and the tensors that a graph saves | the optimizer's state, each update, and the optimizer's own copy of the parameters ([`MasterWeights`](crate::MasterWeights)) |
+//! | gradients, until the update | sums of gradients of several backward passes, targets |
 //!
-//! An optimizer has to work in `f32`: the square of a gradient below 2e-4 is 0 in `f16`, and so is Adam's epsilon. Gradients
-//! of `f16` below 6e-8 vanish: a loss is multiplied by a scale before its backward, and gradients are divided by it (Micikevicius
-//! et al. 2018, arXiv 1710.03740). `rekindle-train` does both.
+//! An optimizer has to work in `f32`: the square of a gradient below 2e-4 is 0 in `f16`, and so is Adam's epsilon.
+//! Gradients below 6e-8 vanish in `f16`, so the loss is multiplied by a scale before its backward pass, and gradients
+//! are divided by it (Micikevicius et al. 2018, arXiv 1710.03740). `rekindle-train` does both.
 //!
-//! burn's tensors carry their type at run time, so all types share one backend, and a model is drawn in `f32` and then
-//! rounded: a seed starts the same model in each.
+//! burn's tensors carry their type at run time, so all types share one backend, and a model is initialised in `f32` and
+//! then rounded: a seed gives the same model in each type.
 
 use std::{fmt, str::FromStr};
 
@@ -37,10 +37,10 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 
-    /// Bytes of one number.
+    /// Bytes per number.
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
@@ -55,7 +55,7 @@ impl Dtype {
         self.float().finfo().epsilon
     }
 
-    /// The types that a device computes in.
+    /// The types that a device supports.
     #[must_use]
     pub fn supported(device: &Device) -> Vec<Self> {
         let mut all = Self::ALL.to_vec();
@@ -63,16 +63,16 @@ impl Dtype {
         all
     }
 
-    /// The module with all its float tensors, statistics included, rounded to this type.
+    /// Rounds all float tensors of the module, statistics included, to this type.
     ///
-    /// No clone of it may be in use: statistics are replaced in place.
+    /// No clone of the module may be in use: statistics are replaced in place.
     pub fn cast<M: Module>(self, module: M) -> M {
         struct Cast(FloatDType);
         impl ModuleMapper for Cast {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
                 let (id, tensor, mapper) = param.consume();
                 let wants_gradient = tensor.is_require_grad();
-                // Without a graph: what is rounded is a new leaf.
+                // Without a graph: the rounded tensor is a new leaf.
                 let rounded = tensor.set_require_grad(false).cast(self.0);
                 Param::from_mapped_value(id, rounded.set_require_grad(wants_gradient), mapper)
             }
@@ -80,7 +80,7 @@ impl Dtype {
         module.map(&mut Cast(self.float()))
     }
 
-    /// As burn calls it.
+    /// burn's name for this type.
     #[must_use]
     pub fn float(self) -> FloatDType {
         match self {
@@ -105,7 +105,7 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// A text that names no type.
+/// The error for a text that does not name a type.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown dtype `{text}`: expected f32, f16 or bf16")]
 pub struct DtypeParseError {

@@ -1,4 +1,4 @@
-//! Pieces of autodiff graph: where one starts, how a backward through it starts, and where its gradients go.
+//! Pieces of the autodiff graph: where one starts, how its backward pass starts, and where its gradients go.
 
 use burn::{
     backend::{DispatchTensor, TensorMetadata},
@@ -12,20 +12,21 @@ use crate::{
     graph_ops::seed_backward,
 };
 
-/// Frees the nodes of burn's graph whose results are gone. burn makes a node for every operation on a device with autodiff,
-/// recorded or not, and looks for dead ones only when some backward is over: after forwards without one, call this.
+/// Frees the nodes of burn's graph whose results no longer exist. burn creates a node for every operation on a device
+/// with autodiff, recorded or not, and looks for dead nodes only at the end of a backward pass. Call this after forward
+/// passes without a backward pass.
 pub fn free_dead_nodes(device: &Device) {
     drop(lone_leaf(device).backward());
 }
 
-/// A graph of one node, through which a backward costs nothing.
+/// A graph with one node, whose backward pass costs nothing.
 pub(crate) fn lone_leaf(device: &Device) -> Tensor<1> {
     Tensor::zeros([1], &device.clone().autodiff()).require_grad()
 }
 
-/// Frees what a step that ended early has left in burn's graph: nodes, and all that they keep for a backward. They hang on
-/// the model's parameters, and burn looks for nodes whose results are gone where a backward has passed. Takes as much
-/// memory as the largest gradient.
+/// Frees what a step that ended early has left in burn's graph: nodes, and all that they keep for a backward pass.
+/// These nodes are connected to the model's parameters, and burn finds dead nodes only where a backward pass has run,
+/// so this runs one through the parameters. Takes as much memory as the largest gradient.
 pub(crate) fn clear<M: Module>(model: &M, device: &Device) {
     struct Pass;
     impl ModuleVisitor for Pass {
@@ -81,12 +82,12 @@ pub(crate) fn leaf<A: Activation>(activation: A) -> A {
     activation.map(&mut Leaf)
 }
 
-/// The gradient of an activation: one entry for each of its float tensors, in visiting order, `None` where nothing
-/// that was computed from the tensor reached the loss.
+/// The gradient of an activation: one entry for each of its float tensors, in visiting order, `None` where the loss
+/// does not depend on the tensor.
 pub(crate) struct Upstream(pub(crate) Vec<Option<DispatchTensor>>);
 
 impl Upstream {
-    /// Takes the gradient of a leaf activation out of what a backward gave.
+    /// Removes the gradient of a leaf activation from the result of a backward pass.
     pub(crate) fn take<A: Activation>(leaf: &A, grads: &mut Gradients) -> Self {
         struct Take<'a> {
             grads: &'a mut Gradients,
@@ -106,7 +107,7 @@ impl Upstream {
         Self(take.taken)
     }
 
-    /// A gradient of ones, of an activation's shape.
+    /// A gradient of ones with the activation's shape.
     pub(crate) fn ones<A: Activation>(activation: &A) -> Self {
         struct Ones(Vec<Option<DispatchTensor>>);
         impl ActivationVisitor for Ones {
@@ -129,7 +130,7 @@ impl Upstream {
             .sum()
     }
 
-    /// A scalar whose backward gives `output` this gradient; `None` where no gradient can flow.
+    /// A scalar whose backward pass gives `output` this gradient; `None` if no gradient can flow.
     pub(crate) fn seed<A: Activation>(self, output: A) -> Option<Tensor<1>> {
         struct Seed {
             upstream: std::vec::IntoIter<Option<DispatchTensor>>,
@@ -153,14 +154,14 @@ impl Upstream {
             upstream: self.0.into_iter(),
             root: None,
         };
-        // The output's own buffer is free to go from here on, unless the graph kept it.
+        // From here on the output's own buffer can be freed, unless the graph kept it.
         drop(output.map(&mut seed));
         seed.root
     }
 }
 
-/// Moves the gradients of a module's parameters out of what a backward gave, adding to those already collected: a
-/// parameter that several pieces use gets the sum.
+/// Moves the gradients of a module's parameters out of the result of a backward pass and adds them to those already
+/// collected: a parameter that several pieces use gets the sum.
 pub(crate) fn collect<M: Module>(
     module: &M,
     grads: &mut Gradients,

@@ -1,17 +1,17 @@
-//! Operations of our own in burn's autodiff graph, for modules that run as they are. This file and `known_gradient.rs`
-//! alone use burn-autodiff's extension interface.
+//! Custom operations in burn's autodiff graph, for modules that run unrecorded. Only this file and `known_gradient.rs`
+//! use burn-autodiff's extension interface.
 //!
 //! | operation | forward | backward |
 //! |---|---|---|
-//! | [`seed_backward`] | a scalar that nobody reads | gives its input a gradient that was computed before |
-//! | [`border`] | the input | passes the gradient on and makes a call |
-//! | [`link`] | one number that nobody reads | gives its input the gradient in a [`Cell`] |
-//! | [`gate`] | a value computed outside the graph | puts its gradient into a [`Cell`] |
+//! | [`seed_backward`] | an unused scalar | gives its input a gradient that was computed before |
+//! | [`border`] | the input | passes the gradient on and calls a function |
+//! | [`link`] | one unused number | gives its input the gradient in a [`Cell`] |
+//! | [`gate`] | a value computed outside the graph | stores its gradient in a [`Cell`] |
 //!
-//! A segment's backward must start from the gradient of the segment's output, which the later segments have already
-//! produced. burn starts every backward from a scalar with gradient one; [`seed_backward`] bridges the two. [`link`]
-//! and [`gate`] are the two ends of a part of the model that is left out of the graph (see [`tape`](crate::tape)).
-//! None of them adds arithmetic, so gradients equal the plain run's bit for bit.
+//! A segment's backward pass must start from the gradient of the segment's output, which the later segments have
+//! already produced. burn starts every backward pass from a scalar with gradient one; [`seed_backward`] bridges the
+//! two. [`link`] and [`gate`] are the two ends of a part of the model that is left out of the graph (see
+//! [`tape`](crate::tape)). None of them adds arithmetic, so gradients equal the plain run's bit for bit.
 
 use std::{
     fmt,
@@ -41,19 +41,19 @@ use burn_autodiff::{
 
 use crate::tape::dead_ends::DeadEnds;
 
-/// A scalar whose backward gives `output` the gradient `upstream`, which has `output`'s shape and no graph.
+/// A scalar whose backward pass gives `output` the gradient `upstream`, which has `output`'s shape and no graph.
 pub(crate) fn seed_backward(output: DispatchTensor, upstream: DispatchTensor) -> Tensor<1> {
     Tensor::from_dispatch(<Dispatch as GraphOps>::seed_backward(output, upstream))
 }
 
-/// The same tensor with a border in the graph behind it: a backward that passes it makes the call.
+/// The same tensor with a border in its graph: a backward pass through the border runs the call.
 pub(crate) fn border<const D: usize>(tensor: Tensor<D>, call: BorderCall) -> Tensor<D> {
     let tensor = tensor.into_dispatch();
     Tensor::from_dispatch(<Dispatch as GraphOps>::border(tensor, call))
 }
 
-/// One number made from `previous` and `input`: a backward that comes to it gives `input` the gradient in `cell`. If
-/// there is none, `input` gets zeros, as burn wants some gradient there, and `dead_ends` is told.
+/// One number with the parents `previous` and `input`: a backward pass through it gives `input` the gradient in `cell`.
+/// If the cell is empty, `input` gets zeros, because burn requires a gradient there, and `dead_ends` records it.
 pub(crate) fn link<const D: usize>(
     previous: Tensor<1>,
     input: Tensor<D>,
@@ -66,10 +66,10 @@ pub(crate) fn link<const D: usize>(
     ))
 }
 
-/// `value`, which has no graph, as if it was made from `anchor`: a backward that comes to it puts its gradient into
-/// `cell` and then comes to `anchor`, a tracked tensor of one number.
+/// `value`, which has no graph, with `anchor` as its parent: a backward pass stores the gradient in `cell` and
+/// continues to `anchor`, a tracked tensor of one number.
 ///
-/// A gradient that comes over `dead_ends` alone is none.
+/// A gradient that arrives through `dead_ends` alone counts as no gradient.
 pub(crate) fn gate<const D: usize>(
     anchor: Tensor<1>,
     value: Tensor<D>,
@@ -80,7 +80,7 @@ pub(crate) fn gate<const D: usize>(
     Tensor::from_dispatch(<Dispatch as GraphOps>::gate(anchor, value, cell, dead_ends))
 }
 
-/// The number of the tensor's node in burn's graph, if it can have one.
+/// The id of the tensor's node in burn's graph, if it can have one.
 pub(crate) fn node_number<const D: usize>(tensor: &Tensor<D>) -> Option<u64> {
     let DispatchTensorKind::Autodiff(tensor) = tensor.clone().into_dispatch().kind else {
         return None;
@@ -94,14 +94,14 @@ pub(crate) fn node_number<const D: usize>(tensor: &Tensor<D>) -> Option<u64> {
     }
 }
 
-/// A number that grows by one with every graph node that the process makes, and with every call.
+/// A counter that increases by one with every graph node that the process creates, and with every call.
 pub(crate) fn node_counter() -> u64 {
     NodeId::new().value
 }
 
-/// What to do when a backward passes a border.
+/// The function to call when a backward pass reaches a border.
 ///
-/// burn holds a lock on the graph meanwhile: an operation on a tensor of that graph would wait forever.
+/// burn holds a lock on the graph during the call: an operation on a tensor of that graph would deadlock.
 #[derive(Clone)]
 pub(crate) struct BorderCall(Arc<dyn Fn() + Send + Sync>);
 
@@ -117,7 +117,7 @@ impl fmt::Debug for BorderCall {
     }
 }
 
-/// A place for one gradient, without a graph. Clones are the same place.
+/// Storage for one gradient, without a graph. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell(Arc<Mutex<Option<DispatchTensor>>>);
 
@@ -131,7 +131,7 @@ impl Cell {
     }
 }
 
-/// The operations of this file for each backend. Without autodiff there is no graph to put them into.
+/// The operations of this file for each backend. Without autodiff there is no graph to add them to.
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cubecl"), Autodiff)]
 pub(crate) trait GraphOps: Backend {
     fn seed_backward(output: FloatTensor<Self>, upstream: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -270,7 +270,7 @@ fn one_number<I: Backend>(like: &FloatTensor<I>) -> FloatTensor<I> {
     I::float_zeros(Shape::new([1]), &like.device(), like.dtype().into())
 }
 
-/// Gives its parent the gradient it was made with, whatever gradient reaches itself.
+/// Gives its parent the gradient stored at creation, and ignores the incoming one.
 #[derive(Debug)]
 struct SeedBackward;
 
@@ -291,7 +291,7 @@ impl<I: Backend> Backward<I, 1> for SeedBackward {
     }
 }
 
-/// Passes the gradient on as it is, and makes a call.
+/// Passes the gradient on unchanged and runs the call.
 #[derive(Debug)]
 struct Border;
 
@@ -321,7 +321,7 @@ struct LinkState {
     dtype: burn::tensor::FloatDType,
 }
 
-/// Passes the gradient on to the link before, and gives its input the one in the cell.
+/// Passes the gradient on to the previous link, and gives its input the one in the cell.
 #[derive(Debug)]
 struct Link;
 
@@ -362,7 +362,7 @@ where
     }
 }
 
-/// Puts the gradient into its cell, and gives the anchor a gradient that means nothing.
+/// Stores the gradient in its cell, and gives the anchor an arbitrary gradient.
 #[derive(Debug)]
 struct Gate;
 

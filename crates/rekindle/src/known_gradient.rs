@@ -1,9 +1,9 @@
-//! A scalar whose gradient was computed together with it: an operation of our own in burn's autodiff graph, for real
-//! devices and for the recording one.
+//! A scalar whose gradient is computed together with it: a custom operation in burn's autodiff graph, for real devices
+//! and for the recording device.
 //!
-//! [`with_gradient`] is the identity on the scalar. Its backward multiplies the gradient that was given by the one that
-//! arrives, and passes the latter on to the scalar: so `f(x, y)` with known `df/dx` and `df/dy` is
-//! `with_gradient(with_gradient(f, x, df_dx), y, df_dy)`. The gradients are kept until then.
+//! [`with_gradient`] is the identity on the scalar. Its backward pass multiplies the given gradient by the incoming one
+//! for the input, and passes the incoming one on to the scalar. So `f(x, y)` with known `df/dx` and `df/dy` is
+//! `with_gradient(with_gradient(f, x, df_dx), y, df_dy)`. The gradients are kept until the backward pass.
 
 #[cfg(feature = "cubecl")]
 use burn::backend::Cube;
@@ -25,7 +25,8 @@ use burn_autodiff::{
     ops::{Backward, Ops, OpsKind},
 };
 
-/// `scalar`, with `gradient` as its derivative by `input`; `gradient` has `input`'s shape and type, and no graph.
+/// `scalar`, with `gradient` as its derivative with respect to `input`; `gradient` has `input`'s shape and type, and no
+/// graph.
 pub(crate) fn with_gradient<const D: usize>(
     scalar: Tensor<1>,
     input: Tensor<D>,
@@ -38,8 +39,8 @@ pub(crate) fn with_gradient<const D: usize>(
     ))
 }
 
-/// The tensor without its graph, as [`Tensor::inner`], which burn refuses for recorded tensors; and whether a backward
-/// comes to it.
+/// The tensor without its graph, like [`Tensor::inner`], which burn does not support for recorded tensors; and whether
+/// a backward pass reaches it.
 pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> (Tensor<D>, bool) {
     /// The parts of a tracked float tensor of one backend.
     macro_rules! parts {
@@ -71,7 +72,7 @@ pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> (Tensor<D>, bo
     }
 }
 
-/// The operation for each backend. Without autodiff there is no graph to put it into.
+/// The operation for each backend. Without autodiff there is no graph to add it to.
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cubecl"), Capture, Autodiff)]
 pub(crate) trait KnownGradient: Backend {
     fn with_gradient(
@@ -125,7 +126,7 @@ where
     }
 }
 
-/// Passes the gradient on to the scalar, and gives the input the known one times it.
+/// Passes the gradient on to the scalar, and gives the input the known gradient times the incoming one.
 #[derive(Debug)]
 struct Scaled;
 

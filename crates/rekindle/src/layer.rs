@@ -11,12 +11,12 @@ use crate::activation::Activation;
 /// # Recomputing
 ///
 /// `forward` may run several times in one training step, always on the same input, with and without a graph. It must
-/// then give the same output. Random numbers are taken care of (see [`draws_random`](Self::draws_random)); so are
-/// burn's running statistics, which move once a step however often the stage runs.
+/// then give the same output. The executor handles random numbers (see [`draws_random`](Self::draws_random)) and burn's
+/// running statistics, which are updated once per step however often the stage runs.
 pub trait Layer: Module {
-    /// What the layer takes.
+    /// The layer's input.
     type Input: Activation;
-    /// What the layer gives.
+    /// The layer's output.
     type Output: Activation;
 
     /// Runs the layer.
@@ -24,17 +24,17 @@ pub trait Layer: Module {
 
     /// Whether `forward` draws from the device's random number generator while training.
     ///
-    /// Where it does, the executor seeds the generator before every run of the layer, so that a recompute draws the
-    /// same numbers. A seed call costs a drain of the queue on GPU backends, so layers that never draw should say
-    /// `false`. The default is the safe one.
+    /// If so, the executor seeds the generator before every run of the layer, so that a recompute draws the same
+    /// numbers. On GPU backends, seeding waits for the queue to drain, so layers that never draw should return `false`.
+    /// The default, `true`, is the safe choice.
     fn draws_random(&self) -> bool {
         true
     }
 
-    /// Whether the layer may be recorded by burn's balanced strategy as well, which keeps fewer bytes and takes longer
-    /// (alternative 1 of its stage). Planners choose it where it pays.
+    /// Whether the layer may also be recorded by burn's balanced strategy, which keeps fewer bytes and takes longer
+    /// (alternative 1 of its stage). Planners choose it where it is worth the time.
     ///
-    /// Say `false` where `forward` combines its input with autodiff tensors that are neither parameters nor part of the
+    /// Return `false` if `forward` combines its input with autodiff tensors that are neither parameters nor part of the
     /// input: burn panics when operands of one operation have different strategies. Tensors of a device without
     /// autodiff are fine.
     fn has_balanced(&self) -> bool {

@@ -32,7 +32,7 @@
 //!
 //! The step is recorded and planned at the learner's first batch, by each thread that trains. Metrics, snapshots,
 //! learning rates, accumulation and validation stay burn-train's own. Its metrics run on another thread and may hold
-//! the items of some steps: they count in the budget, where one is near.
+//! the items of several steps, which count towards the budget.
 
 use burn::{
     module::Module,
@@ -49,14 +49,14 @@ use crate::{
     step_result::StepResult,
 };
 
-/// What a train step returns: taken apart where the step is recorded, and put together of what a run hands out.
+/// The return value of a train step: split when the step is recorded, and rebuilt from the output of a run.
 pub trait Item: StepResult {
-    /// The item of these tensors.
+    /// Builds the item from these tensors.
     fn join(loss: Tensor<1>, auxiliary: Self::Auxiliary) -> Self;
 }
 
-/// Runs `step` as a recorded step that is planned by `plan` at its first call: see
-/// [`run_recorded`](crate::record::run_recorded), also for what `step` may be.
+/// Runs `step` as a recorded step that `plan` plans at the first call. See
+/// [`run_recorded`](crate::record::run_recorded), also for the requirements on `step`.
 ///
 /// # Panics
 ///
@@ -82,7 +82,7 @@ where
     }
 }
 
-/// `loss` and the fields of an item that are handed out beside it.
+/// `loss` and the other fields of an item that are returned with it.
 macro_rules! item {
     ($item:ident { $($field:ident: $type:ty),* }) => {
         impl StepResult for $item {

@@ -1,30 +1,30 @@
-//! Gradient checkpointing for burn: train sequential models in less memory, with the plain run's gradients.
+//! Gradient checkpointing for burn: train models in less memory, with the same gradients as the plain run.
 //!
 //! # Map
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`record`](mod@record) | any training step: recorded, planned, run inside a budget |
+//! | [`record`](mod@record) | any training step: recorded, planned, run within a budget |
 //! | [`reduce`] | sums over ranks: one training step on many devices |
-//! | `mpi` | ranks that `mpirun` starts, with the feature of that name |
-//! | `learner` | recorded steps in burn-train's learner, with the feature of that name |
-//! | [`activation`], [`layer`], [`sequential`] | what a chain is made of: values, stages, the whole |
+//! | `mpi` | ranks started by `mpirun` (feature `mpi`) |
+//! | `learner` | recorded steps in burn-train's learner (feature `learner`) |
+//! | [`activation`], [`layer`], [`sequential`] | parts of a chain: values, stages, the whole chain |
 //! | [`executor`] | runs one training step under any schedule |
-//! | [`tape`] | checkpointed parts of a model that is no chain |
+//! | [`tape`] | checkpointed parts of a model that is not a chain |
 //! | [`seed`] | the same random numbers in every recompute |
-//! | [`statistics`] | what a forward changes of a model, and how it is put back |
-//! | [`synchronised_batch_norm`] | batch normalisation by the samples of all ranks |
+//! | [`statistics`] | the running statistics that a forward pass changes, and how to restore them |
+//! | [`synchronised_batch_norm`] | batch normalisation over the samples of all ranks |
 //! | [`tied`] | layers that share their parameters |
 //! | [`cross_entropy`] | the loss over a large vocabulary, without the logits |
 //! | [`meter`] | memory in use and reserved, by phase |
 //! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`dtype`] | f32, f16 and bf16 |
-//! | [`master_weights`] | optimizers of half types that keep parameters in f32 |
-//! | [`Sharded`] | optimizers whose state ranks share out |
+//! | [`master_weights`] | optimizers for f16 and bf16 models that keep parameters in f32 |
+//! | [`Sharded`] | optimizers whose state is divided among ranks |
 //! | [`size`] | sizes as people write them |
-//! | `cubecl` | settings of GPU backends, with their features |
+//! | `cubecl` | settings of GPU backends (with their features) |
 //!
-//! Schedules, and the planners that find them, live in [`rekindle_plan`]; models, data and runs from a description in
+//! Schedules and planners are in [`rekindle_plan`]; models, data and runs that are described by a config are in
 //! `rekindle-train`.
 
 #![forbid(unsafe_code)]

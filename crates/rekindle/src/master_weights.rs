@@ -1,12 +1,12 @@
 //! Mixed-precision training's `f32` copy of the parameters: [`MasterWeights`].
 //!
-//! A parameter of `bf16` has 8 significant bits, one of `f16` 11: an update below half a unit in its last place, that is
-//! below `2^-9` or `2^-12` of its value, is lost, however many such updates come. So the optimizer keeps each parameter in
-//! `f32`, updates that copy, and gives the model its rounded value (Micikevicius et al. 2018, arXiv 1710.03740, section
-//! 3.1).
+//! A parameter of `bf16` has 8 significant bits, one of `f16` 11: an update below half a unit in its last place, that
+//! is below `2^-9` or `2^-12` of its value, is lost, even if it repeats many times. So the optimizer keeps each
+//! parameter in `f32`, updates that copy, and gives the model its rounded value (Micikevicius et al. 2018, arXiv
+//! 1710.03740, section 3.1).
 //!
-//! The copy is part of the optimizer's state: records hold it, and whatever measures the state counts it, 4 bytes for each
-//! number of a half type. Parameters of `f32` are their own copy.
+//! The copy is part of the optimizer's state: it is saved in records and counted in the state's size, 4 bytes for each
+//! number of a half type. `f32` parameters need no copy.
 
 use burn::{
     optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource, join_path},
@@ -35,13 +35,13 @@ const INNER: &str = "inner";
 /// # assert_eq!(model.weight.val().dtype(), DType::BF16);
 /// ```
 ///
-/// A parameter whose value was changed by anything else (loaded, say) needs an optimizer without state: the copy holds the
-/// value from before.
+/// If anything else changes a parameter's value (for example, loading weights), start with an optimizer without state:
+/// the copy still holds the old value.
 #[derive(Debug, Clone)]
 pub struct MasterWeights<O>(O);
 
 impl<O: Optimizer> MasterWeights<O> {
-    /// Updates as `optimizer` does, in `f32`.
+    /// Wraps `optimizer`, which then computes in `f32`.
     #[must_use]
     pub fn new(optimizer: O) -> Self {
         Self(optimizer)
@@ -51,7 +51,7 @@ impl<O: Optimizer> MasterWeights<O> {
 /// The state of [`MasterWeights`] for a parameter of rank `D`: the wrapped optimizer's, and the copy.
 #[derive(Debug, Clone)]
 pub struct MasterState<S, const D: usize> {
-    /// The parameter in `f32`; `None` where it is no half type.
+    /// The parameter in `f32`; `None` if its type is not a half type.
     master: Option<Tensor<D>>,
     inner: Option<S>,
 }
@@ -81,7 +81,7 @@ impl<O: Optimizer> Optimizer for MasterWeights<O> {
         }
         let master = match master {
             Some(master) => {
-                // The old value goes before the new one comes.
+                // Free the old value before the new one is computed.
                 drop(parameter);
                 master
             }

@@ -1,12 +1,12 @@
-//! Ranks that `mpirun` starts, one process for each: MPI carries what they exchange. With the feature `mpi`, which builds
-//! against the MPI of the system.
+//! Ranks that `mpirun` starts, one process each, which exchange values by MPI. Requires the feature `mpi`, which builds
+//! against the system's MPI.
 //!
-//! One thread of ours initialises MPI, makes every call of it, and finalises it: `MPI_THREAD_FUNNELED` is enough. Operations
-//! are handed to that thread and block it, not the training. Values pass through host memory. MPI makes progress all along, as that
-//! thread stays inside its call; on processors that takes a core, which the training then lacks.
+//! One dedicated thread initialises MPI, makes every MPI call, and finalises it, so `MPI_THREAD_FUNNELED` is enough.
+//! Operations are sent to that thread and block it, not the training. Values pass through host memory. MPI makes
+//! continuous progress, because that thread stays inside its call; when training on the CPU, this occupies a core.
 //!
-//! A rank that ends early, by an error, a panic or a signal, has not finalised MPI, or ends with an exit status that is
-//! not 0; `mpirun` then ends all others.
+//! A rank that ends early, by an error, a panic or a signal, has either not finalised MPI or exits with a non-zero
+//! status; `mpirun` then ends all others.
 //!
 //! ```no_run
 //! use rekindle::reduce::Reducer;
@@ -37,11 +37,11 @@ use ::mpi::{
 
 use crate::reduce::{Collective, ReduceError, Reducer, TIME_LIMIT};
 
-/// Elements that one call sends at most: MPI counts in 32 bits.
+/// Maximum number of elements per call: MPI counts in 32 bits.
 const AT_ONCE: usize = 1 << 28;
 
-/// This process among those that `mpirun` has started. Clones are the same rank; MPI is finalised when the last is
-/// dropped.
+/// This process's rank among the processes that `mpirun` started. Clones are the same rank; MPI is finalised when the
+/// last is dropped.
 #[derive(Debug, Clone)]
 pub struct Mpi {
     own: Arc<Own>,
@@ -52,17 +52,18 @@ pub struct Mpi {
 struct Own {
     rank: usize,
     ranks: usize,
-    /// Operations that were begun and are not done.
+    /// Operations that have started and not finished.
     under_way: Arc<AtomicUsize>,
     jobs: Option<Sender<Collective>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// All ranks that `mpirun` has started; a process that was started without it is the only one. Once in a process.
+/// Initialises MPI for all ranks that `mpirun` started; a process started without `mpirun` is the only rank. Can be
+/// called once per process.
 ///
 /// # Errors
 ///
-/// If MPI was initialised before, or the system gives no thread.
+/// If MPI was initialised before, or no thread can be started.
 pub fn world() -> Result<Mpi, ReduceError> {
     let (jobs, asked) = channel();
     let (ready, started) = channel();
@@ -95,7 +96,7 @@ pub fn world() -> Result<Mpi, ReduceError> {
 }
 
 impl Mpi {
-    /// Waits at most so long for other ranks.
+    /// Sets the longest time to wait for other ranks.
     #[must_use]
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -118,7 +119,7 @@ impl Reducer for Mpi {
 
     fn begin(&self, operation: Collective) {
         self.own.under_way.fetch_add(1, Ordering::SeqCst);
-        // A thread that is gone drops the answer, which `wait` reports.
+        // If the thread has ended, the answer's sender is dropped, which `wait` reports.
         let jobs = self.own.jobs.as_ref();
         let _ = jobs.map(|jobs| jobs.send(operation));
     }
@@ -127,8 +128,8 @@ impl Reducer for Mpi {
 impl Drop for Own {
     fn drop(&mut self) {
         drop(self.jobs.take());
-        // Nobody can finalise beside an operation that other ranks do not come to: the process ends without, and `mpirun`
-        // ends the others.
+        // MPI cannot be finalised while an operation waits for ranks that never join it: the process ends without
+        // finalising, and `mpirun` ends the other ranks.
         let stuck = self.under_way.load(Ordering::SeqCst) > 0 || thread::panicking();
         if let Some(thread) = self.thread.take().filter(|_| !stuck) {
             let _ = thread.join();
@@ -136,7 +137,7 @@ impl Drop for Own {
     }
 }
 
-/// Answers until nobody asks any more.
+/// Serves requests until all senders are dropped.
 fn serve(world: &SimpleCommunicator, asked: &Receiver<Collective>, under_way: &AtomicUsize) {
     let done = || under_way.fetch_sub(1, Ordering::SeqCst);
     for job in asked {
@@ -169,7 +170,7 @@ fn reduce(world: &SimpleCommunicator, values: &[f32]) -> Vec<f32> {
     sums
 }
 
-/// What is gathered is short: all of it fits one call.
+/// Gathered values are short: they fit into one call.
 fn gather(world: &SimpleCommunicator, bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut counts: Vec<Count> = vec![0; world.size() as usize];
     world.all_gather_into(&(bytes.len() as Count), &mut counts);

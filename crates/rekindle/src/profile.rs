@@ -2,16 +2,16 @@
 //!
 //! Every figure is a difference of meter readings around one operation, in the terms of [`Chain`]. Only one stage's
 //! graph exists at any moment, and nothing is copied, so a model whose training step does not fit in memory can still
-//! be measured: the profile takes what the leanest schedule takes for the largest stage.
+//! be measured: the profile needs as much memory as the smallest schedule needs for the largest stage.
 //!
 //! | figure | between which readings |
 //! |---|---|
 //! | `output_bytes` | before an untracked forward, and after it with its output held |
 //! | `forward_temp_bytes` | the forward's peak above both |
-//! | `saved_bytes`, `tracked_temp_bytes` | the same of a tracked forward |
+//! | `saved_bytes`, `tracked_temp_bytes` | the same for a tracked forward |
 //! | `backward_temp_bytes` | the backward's peak above what it started from, its input's gradient and its parameters' gradients |
-//! | an alternative's | the same with the graph recorded by burn's balanced strategy; offered where it keeps less |
-//! | times | medians, queued work included; without what measuring takes, nor what a backward call takes by itself |
+//! | of an alternative | the same with the graph recorded by burn's balanced strategy; used where it keeps less |
+//! | times | medians, queued work included, without the overhead of measuring and of an empty backward call |
 //!
 //! Layers run as copies that share the parameters and have statistics of their own, and the optimizer's step has a rate
 //! of zero, so measuring changes nothing. On GPU backends the first run
@@ -41,21 +41,21 @@ use crate::{
 use operations::Subject;
 use tensors::value_bytes;
 
-/// What the executor's own tables take, besides a place for the activation of each stage: in all, and for each stage
-/// (counts, and the shapes that recomputed outputs are compared with).
+/// Memory of the executor's own tables, in all and per stage (counts, and the shapes that recomputed outputs are
+/// compared with), without the slots for activations.
 const EXECUTOR_BYTES: u64 = 4096;
 const EXECUTOR_BYTES_PER_STAGE: u64 = 256;
 
-/// The executor's tables for this many stages, the places of activations not counted.
+/// Memory of the executor's tables for this many stages, without the slots for activations.
 fn executor_bytes(stages: usize) -> Bytes {
     Bytes(EXECUTOR_BYTES + stages as u64 * EXECUTOR_BYTES_PER_STAGE)
 }
 
 impl<O: Optimizer> Profiler<'_, O> {
-    /// Measures a stack that a program trains within a budget: every stage by itself on `input`, the loss on its output, and
-    /// the optimizer's step on every stage. The model comes back with the values it had. Fixed bytes are all that the meter
-    /// counts now, besides `input`. What the program will hold later and does not hold yet (another batch, say) is to
-    /// be added to `measured.chain.fixed_bytes`; the optimizer's state is in already.
+    /// Measures a stack of layers: every stage by itself on `input`, the loss on its output, and the optimizer's step
+    /// on every stage. The returned model has its original values. Fixed bytes are all bytes that the meter counts at
+    /// the call, except `input`. Add to `measured.chain.fixed_bytes` what the program will allocate later (for example,
+    /// another batch); the optimizer's state is already included.
     ///
     /// ```ignore
     /// let (measured, model) = profiler.measure(model, &input, |output| loss.forward(output, targets.clone()));
@@ -82,7 +82,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         let mut layers = Vec::with_capacity(count);
         let mut optimizer = OptimizerCost::default();
         let mut activation = detached(input.clone());
-        // No gradient is wanted below the first stage that trains.
+        // No gradient is needed below the first stage that trains.
         let frozen = model
             .layers()
             .iter()

@@ -1,8 +1,8 @@
-//! Calls whose panic is an answer.
+//! Calls whose panic is handled as a result.
 //!
-//! burn reports some conditions by a panic alone, and leaves everything as it was. Such a panic is caught, and its message
-//! is kept from standard error: on the first call a panic hook is put before the process's own, which stays in force
-//! for every other panic.
+//! burn reports some conditions only by a panic, without changing any state. This module catches such a panic and keeps
+//! its message off standard error. The first call installs a panic hook in front of the process's own, which still
+//! handles every other panic.
 
 use std::{
     any::Any,
@@ -16,16 +16,16 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How cubecl's handler begins (cubecl-wgpu 0.11.3, `PoisonWatch::watch`).
+/// Start of the panic message of cubecl's handler (cubecl-wgpu 0.11.3, `PoisonWatch::watch`).
 const REFUSED: &str = "wgpu error";
 
-/// The first refusal that nobody has asked for.
+/// The first wgpu error that has not been taken yet.
 static FIRST: Mutex<Option<String>> = Mutex::new(None);
 
-/// Puts the hook before the process's own, on the first call.
+/// Installs the hook in front of the process's own, on the first call.
 fn look_at_panics() {
     static HOOK: Once = Once::new();
-    // A thread that unwinds may not change the hook; what it drops may come here.
+    // A thread that unwinds must not change the hook, and destructors may call this function.
     if !thread::panicking() {
         HOOK.call_once(|| {
             let before = take_hook();
@@ -39,7 +39,7 @@ fn look_at_panics() {
     }
 }
 
-/// Runs `call`; the message of a panic on this thread is returned, and not printed.
+/// Runs `call`. If it panics on this thread, returns the message and prints nothing.
 pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     look_at_panics();
     let outside = QUIET.replace(true);
@@ -48,7 +48,7 @@ pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|panic| text_of(&*panic))
 }
 
-/// As [`catch`], for the one panic whose message contains `expected`; any other goes on.
+/// Like [`catch`], but only for a panic whose message contains `expected`; any other panic propagates.
 pub fn catch_only<T>(expected: &str, call: impl FnOnce() -> T) -> Option<T> {
     match catch(call) {
         Ok(value) => Some(value),
@@ -63,13 +63,13 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("a panic without a message").to_owned()
 }
 
-/// What wgpu has said of a kernel that it refused, on a thread of its own, since this was last called.
+/// Takes the first wgpu error about a rejected kernel, reported on wgpu's own thread, since the last call.
 pub(crate) fn take_refusal() -> Option<String> {
     look_at_panics();
     FIRST.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Notes a panic's message if it is wgpu's.
+/// Stores a panic's message if it comes from wgpu.
 fn note(message: &str) {
     if message.starts_with(REFUSED) {
         let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Any model, nothing listed: a training step is recorded once, planned, and run inside a memory budget.
+//! Records any model's training step once, without a list of layers, plans it, and runs it within a memory budget.
 //!
 //! ```
 //! use burn::{
@@ -46,42 +46,42 @@
 //!
 //! # How it works
 //!
-//! burn's recording device, under burn's own autodiff, takes down the whole step as a list of operations with shapes:
-//! forward, loss and burn's own backward. Nothing is computed and nothing allocated. A program is a list of those
-//! operations, each as often as it runs, and **recomputing is the same operation twice in the list**. burn's
-//! interpreter runs it on the model's device; a tensor is freed at its last use, and memory is taken over in place
-//! where that is its last.
+//! burn's recording device, under burn's own autodiff, records the whole step as a list of operations with shapes:
+//! forward pass, loss and burn's own backward pass. Nothing is computed and nothing is allocated. A program is a list
+//! of those operations, each listed once per run: **a recompute is an operation that is listed again**. burn's
+//! interpreter runs the program on the model's device. A tensor is freed at its last use, and an operation that is the
+//! last use of its input can work in place.
 //!
-//! # What is promised
+//! # Guarantees
 //!
 //! - Loss, auxiliary output, gradients and running statistics are those of the plain burn loop; on the CPU backend bit
 //!   for bit. Random numbers are drawn once, in the plain loop's order, and kept as long as they are needed: the same
-//!   [`Device::seed`](burn::tensor::Device::seed) gives the same numbers.
-//!   (burn draws parameters at their first use: a seed set before that is spent on them.)
-//! - [`Step::run`] stays within the budget, all that the process holds counted; see [`Recorded::within`].
-//! - Rust numbers are part of a recording. So a step is compared with its recording from time to time, and a batch of
-//!   other shapes gets a recording and a plan of its own.
+//!   [`Device::seed`](burn::tensor::Device::seed) gives the same numbers. (burn initialises parameters at their first
+//!   use: if the seed is set before that, the parameters consume its first numbers.)
+//! - [`Step::run`] stays within the budget, which counts all memory of the process; see [`Recorded::within`].
+//! - Rust numbers are recorded as constants. So a step is compared with its recording from time to time, and a batch
+//!   with other shapes gets its own recording and plan.
 //!
-//! # What it cannot do
+//! # Limitations
 //!
 //! Nothing is computed while a step is recorded: a step that reads a tensor's value, takes tensors from outside, seeds
-//! the generator, or uses quantized tensors or custom operations is an error that says what to change. Models that
-//! must read values are what [`Sequential`](crate::Sequential) and [`Tape`](crate::Tape) are for.
+//! the generator, or uses quantized tensors or custom operations fails with an error that says what to change. For
+//! models that must read values, use [`Sequential`](crate::Sequential) or [`Tape`](crate::Tape).
 //!
 //! # Map
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `bridge.rs`, `bridge/` | all that leans on burn's conversions: recording, and burn's interpreter |
+//! | `bridge.rs`, `bridge/` | all code that depends on burn's conversions: recording, and burn's interpreter |
 //! | `recording.rs` | `Recording`: the step as a list of operations |
-//! | `operations.rs`, `tensors.rs` | its operations and tensors, packed: what equal ones have in common is stored once |
-//! | `operation.rs` | names, work from shapes, what draws |
-//! | `measure.rs`, `measure/` | what each operation costs |
-//! | `layout.rs` | which operations cost the same |
-//! | `profile.rs` | [`StepProfile`]: a measured step without its recording, to be planned elsewhere |
+//! | `operations.rs`, `tensors.rs` | its operations and tensors, packed: common parts of equal ones are stored once |
+//! | `operation.rs` | names, work from shapes, which operations draw random numbers |
+//! | `measure.rs`, `measure/` | the cost of each operation |
+//! | `layout.rs` | which operations have the same cost |
+//! | `profile.rs` | [`StepProfile`]: a measured step without its recording, for planning elsewhere |
 //! | `program.rs` | a program, ready to run |
-//! | `host.rs` | tensors that wait in the host's memory, and [`measured_link`] |
-//! | `given.rs`, `output.rs` | what is there before the step, and what it hands out |
+//! | `host.rs` | tensors offloaded to host memory, and [`measured_link`] |
+//! | `given.rs`, `output.rs` | the step's inputs and outputs |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `recorded.rs`, `options.rs`, `wanted.rs` | [`Recorded`]: options of a recorded step, and which plan is wanted |
 //! | `planning.rs` | from a budget to a plan |
@@ -100,11 +100,11 @@
 //! | `ranks.rs`, `agreement.rs` | the [ranks](crate::reduce) that share a step, and what they agree on before its first run |
 //! | `buckets.rs` | which gradients are summed together |
 //! | `exchange.rs`, `exchange/` | gradients summed over ranks while the backward pass runs |
-//! | `exchange_cost.rs` | what that takes, measured before the first step |
+//! | `exchange_cost.rs` | the cost of the exchange, measured before the first step |
 //! | `step_plan.rs` | a plan in numbers |
-//! | `kept.rs` | [`run_recorded`]: records itself at its first run |
-//! | `estimate.rs` | [`estimate`]: the same without a device |
-//! | `kernels.rs` | what kernels take besides tensors, by operation |
+//! | `kept.rs` | [`run_recorded`]: records the step at its first run |
+//! | `estimate.rs` | [`estimate`]: plans a step without a device |
+//! | `kernels.rs` | memory that kernels take besides tensors, by operation |
 
 mod agreement;
 mod bridge;

@@ -1,15 +1,15 @@
-//! Sums over ranks: what data parallel training needs of a network.
+//! Sums over ranks: the communication that data parallel training needs.
 //!
-//! Each *rank* is a process (or, in [`in_process`], a thread) with a device of its own, a copy of the model and a part of
-//! each batch. With w_r = the samples of rank r over those of all ranks, and a loss that is a mean over samples, loss and
-//! gradient of the whole batch are
+//! Each *rank* is a process (or, in [`in_process`], a thread) with its own device, a copy of the model and a part of
+//! each batch. Let w_r be the samples of rank r divided by the samples of all ranks. If the loss is a mean over
+//! samples, loss and gradient of the whole batch are
 //!
 //! ```text
 //! L = sum_r w_r L_r        dL/dp = sum_r w_r dL_r/dp
 //! ```
 //!
-//! so that one element-wise sum over the ranks is all there is to exchange. A step that was recorded
-//! [with a reducer](crate::record::Recorded::with_reducer) does it while its backward pass runs.
+//! so the ranks only exchange one element-wise sum. A step that was recorded [with a
+//! reducer](crate::record::Recorded::with_reducer) does this while its backward pass runs.
 //!
 //! ```
 //! use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, prelude::*};
@@ -39,8 +39,8 @@
 //! assert_eq!(losses[0], losses[1]);
 //! ```
 //!
-//! All ranks call the same functions in the same order, as in MPI. A step is planned for more ranks than there are with a
-//! [`Rehearsal`]. Nothing here depends on burn but [`broadcast_parameters`] and [`Shards`].
+//! All ranks call the same functions in the same order, as in MPI. To plan a step for more ranks than exist, use a
+//! [`Rehearsal`]. Only [`broadcast_parameters`] and [`Shards`] depend on burn.
 
 mod clock;
 mod in_process;

@@ -1,12 +1,12 @@
 //! Seeds for layers that draw random numbers.
 //!
 //! burn's generators can be seeded but not read or restored, and one generator serves a whole process. So each stage
-//! that draws gets a seed of its own in every step, set before every run of that stage: its recomputes draw what its
-//! first forward drew, in whatever order stages run. The plain run draws the same if it sets the same seeds.
+//! that draws has its own seed in every step, set before every run of that stage: a recompute draws the same numbers as
+//! the first forward, in whatever order stages run. The plain run draws the same if it sets the same seeds.
 //!
-//! Steps may run in several threads at once: from its seed on until it is done, a stage that draws has the generator
-//! to itself. Code that draws in another thread outside of stages and checkpoints does not wait for it, and must
-//! not run meanwhile.
+//! Steps may run in several threads at once: a stage that draws has exclusive use of the generator from its seed until
+//! it is done. Code that draws in another thread outside of stages and checkpoints does not wait for the stage, and
+//! must not run at the same time.
 
 use std::{
     cell::Cell,
@@ -16,18 +16,18 @@ use std::{
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle_plan::StageId;
 
-/// The root of one training step's random numbers.
+/// The root seed of one training step's random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StepSeed(u64);
 
 impl StepSeed {
-    /// The root for step number `step` of the run with seed `run`.
+    /// The root seed for step number `step` of the run with seed `run`.
     #[must_use]
     pub fn new(run: u64, step: u64) -> Self {
         Self(mix(mix(run) ^ step))
     }
 
-    /// The root of one of the ranks that share a step: rank 0 draws what a process alone draws.
+    /// The root seed for one of the ranks that share a step. Rank 0 draws the same numbers as a single process.
     #[must_use]
     pub fn of_rank(self, rank: usize) -> Self {
         match rank {
@@ -36,7 +36,7 @@ impl StepSeed {
         }
     }
 
-    /// A root drawn from the device's own generator, so that [`Device::seed`] decides it.
+    /// A root seed drawn from the device's own generator, so that [`Device::seed`] determines it.
     pub fn draw(device: &Device) -> Self {
         let range = Distribution::Uniform(0.0, f64::from(1 << 24));
         let draws: Tensor<1, Int> = Tensor::random([4], range, device);
@@ -47,26 +47,26 @@ impl StepSeed {
         Self(root)
     }
 
-    /// What the generator is seeded with before stage `stage` runs.
+    /// The generator's seed before stage `stage` runs.
     #[must_use]
     pub fn stage(self, stage: StageId) -> u64 {
         mix(self.0 ^ mix(stage.0 as u64 + 1))
     }
 
-    /// What the generator is seeded with before a step that runs as one, like a recorded step.
+    /// The generator's seed before a step that runs as a whole, such as a recorded step.
     #[must_use]
     pub fn before(self) -> u64 {
         mix(self.0 ^ u64::MAX)
     }
 
-    /// What the generator is seeded with when the step is over, so that later draws do not depend on the schedule.
+    /// The generator's seed after the step, so that later draws do not depend on the schedule.
     #[must_use]
     pub fn after(self) -> u64 {
         mix(self.0)
     }
 }
 
-/// A stage that draws is running: no stage of another thread seeds the generator or draws while this lives.
+/// Guard for a running stage that draws: while it exists, no stage of another thread seeds the generator or draws.
 pub(crate) struct Drawing {
     _alone: MutexGuard<'static, ()>,
 }
@@ -74,13 +74,13 @@ pub(crate) struct Drawing {
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// Whether this thread has the generator.
+    /// Whether this thread holds the generator.
     static DRAWS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a step here would draw in the middle of another step's stage: rayon gives a thread that waits for a kernel
-/// another task to run meanwhile, and a step may be that task. A layer that runs a chain of its own in a rayon task
-/// looks the same.
+/// Whether a step on this thread would draw in the middle of another step's stage: while a thread waits for a kernel,
+/// rayon may run another task on it, and that task may be a step. A layer that runs its own chain in a rayon task
+/// cannot be told apart from this.
 pub(crate) fn would_interrupt() -> bool {
     #[cfg(feature = "flex")]
     let in_a_task = rayon::current_thread_index().is_some();
@@ -90,7 +90,7 @@ pub(crate) fn would_interrupt() -> bool {
 }
 
 impl Drawing {
-    /// Waits for the generator and seeds it. `None` where this thread has it: inside another stage.
+    /// Waits for the generator and seeds it. `None` if this thread already holds it, inside another stage.
     pub(crate) fn seeded(device: &Device, seed: u64) -> Option<Self> {
         let drawing = (!DRAWS.get()).then(|| {
             let alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);

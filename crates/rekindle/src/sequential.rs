@@ -9,9 +9,9 @@ use burn::{
 
 use crate::{activation::Activation, layer::Layer, record::marking};
 
-/// Layers that run one after the other; the stages of the chain.
+/// Layers that run one after another: the stages of the chain.
 ///
-/// As a module it is exactly a `Vec` of its layers: replacing a field `layers: Vec<L>` by `layers: Sequential<L>`
+/// As a module it is the same as a `Vec` of its layers: replacing a field `layers: Vec<L>` by `layers: Sequential<L>`
 /// changes no parameter's path or id in a record.
 #[derive(Debug, Clone)]
 pub struct Sequential<L> {
@@ -31,12 +31,12 @@ impl<L> Sequential<L> {
         &self.layers
     }
 
-    /// The layers in order, for changing them.
+    /// The layers in order, mutable.
     pub fn layers_mut(&mut self) -> &mut [L] {
         &mut self.layers
     }
 
-    /// The layers in order, on their own.
+    /// Returns the layers in order.
     #[must_use]
     pub fn into_layers(self) -> Vec<L> {
         self.layers
@@ -54,7 +54,7 @@ impl<L> Sequential<L> {
         self.layers.is_empty()
     }
 
-    /// Runs all layers as ordinary burn code: for inference, and the plain run that checkpointing is compared with.
+    /// Runs all layers as ordinary burn code, for inference and for the plain run that checkpointing is compared with.
     pub fn forward<A>(&self, input: A) -> A
     where
         A: Activation,

@@ -1,4 +1,4 @@
-//! An optimizer whose state ranks share out: [`Sharded`].
+//! An optimizer whose state is divided among ranks: [`Sharded`].
 
 use burn::{module::Module, optim::GradientsParams};
 
@@ -7,12 +7,13 @@ use crate::{
     reduce::{ReduceError, Reducer, Shards},
 };
 
-/// An optimizer of which each rank keeps a part of the state: of n ranks about one n-th, in [whole parameters](Shards) (ZeRO
-/// stage 1, Rajbhandari et al. 2020, arXiv 1910.02054). Parameters and their bits are those of an optimizer that every rank has whole.
+/// An optimizer of which each of n ranks keeps about 1/n of the state, in [whole parameters](Shards) (ZeRO stage 1,
+/// Rajbhandari et al. 2020, arXiv 1910.02054). The resulting parameters are bit for bit those of an optimizer whose
+/// whole state is on every rank.
 ///
-/// In place of an optimizer `o`, `Sharded::new(o, &model, world)` is given to
-/// [`with_optimizer`](crate::record::Recorded::with_optimizer) and updates the model; plans count its part of the state. A
-/// step sends the bytes of each trained parameter once, to all ranks, after gradients were summed as ever.
+/// Instead of an optimizer `o`, pass `Sharded::new(o, &model, world)` to
+/// [`with_optimizer`](crate::record::Recorded::with_optimizer) and update the model with it; plans count this rank's
+/// part of the state. After the usual sum of the gradients, a step sends each trained parameter once to all ranks.
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, optim::AdamConfig, prelude::*};
@@ -41,14 +42,15 @@ use crate::{
 /// assert_eq!(sums[0], sums[1]);
 /// ```
 ///
-/// Whatever needs the whole state, such as a snapshot, gets it from all ranks: [`inner`](Self::inner) has this rank's.
+/// The whole state, for example for a snapshot, must be collected from all ranks: [`inner`](Self::inner) has only this
+/// rank's part.
 pub struct Sharded<O> {
     inner: O,
     shards: Shards,
 }
 
 impl<O: Optimizer> Sharded<O> {
-    /// Shares out what `optimizer` keeps of the parameters of `model` that train. It has no state yet.
+    /// Divides the trained parameters of `model` among the ranks. `optimizer` must have no state yet.
     pub fn new<M: Module>(optimizer: O, model: &M, reducer: impl Reducer + 'static) -> Self {
         Self {
             inner: optimizer,
@@ -56,13 +58,13 @@ impl<O: Optimizer> Sharded<O> {
         }
     }
 
-    /// Updates the parameters of `module` that have a gradient, each on its rank, which sends it to all others. All ranks call
-    /// it together, with the whole model.
+    /// Updates the parameters of `module` that have a gradient, each on its own rank, which sends the result to all
+    /// others. All ranks must call it together, with the whole model.
     ///
     /// # Errors
     ///
-    /// If ranks do not answer, or one cannot read what it has updated: the model is lost, and training goes on from a
-    /// snapshot.
+    /// If ranks do not answer, or a rank cannot read its updated parameters. The model is then lost; resume training
+    /// from a snapshot.
     pub fn step<M: Module>(
         &mut self,
         rate: f64,
@@ -74,14 +76,14 @@ impl<O: Optimizer> Sharded<O> {
         shared.map(|_| module)
     }
 
-    /// What holds this rank's part of the state.
+    /// The wrapped optimizer, with this rank's part of the state.
     #[must_use]
     pub fn inner(&self) -> &O {
         &self.inner
     }
 }
 
-/// Updates this rank's parameters alone: [`Step::run_updating`](crate::record::Step::run_updating) has ranks share them.
+/// Updates only this rank's parameters; [`Step::run_updating`](crate::record::Step::run_updating) then exchanges them.
 impl<O: Optimizer> Optimizer for Sharded<O> {
     fn for_trial(&self) -> Self {
         Self {

@@ -5,19 +5,19 @@ use std::{fmt, str::FromStr};
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// A size: so many bytes, or a share of a whole.
+/// A size: a number of bytes, or a percentage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Size {
     /// Bytes.
     Bytes(Bytes),
-    /// Percent of a device's memory, or of what the plain step takes: whoever reads it says which.
+    /// Percent of a device's memory, or of the plain step's peak, depending on the setting.
     Percent(f64),
 }
 
-/// A text that is no size.
+/// The errors of a text that is not a valid size.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SizeError {
-    /// Nothing says what is counted.
+    /// The unit is missing.
     #[error(
         "`{text}` has no unit: write `{text}MiB` (2^20 bytes), `{text}MB` (10^6), `{text}GiB`, `{text}B` or `{text}%`"
     )]
@@ -25,22 +25,22 @@ pub enum SizeError {
         /// What was written.
         text: String,
     },
-    /// Neither a number of bytes nor a share.
+    /// Neither a number of bytes nor a percentage.
     #[error("`{text}` is not a size: write for example 512MiB, 2GiB, 1.5GB, 300000B or 80%")]
     NotASize {
         /// What was written.
         text: String,
     },
-    /// Nothing fits into nothing.
+    /// The size is zero.
     #[error("a size of 0 leaves no room for anything")]
     Zero,
-    /// More than there is.
+    /// The percentage is above 100.
     #[error("{percent}% is more than the whole: a share is above 0% and at most 100%")]
     Share {
         /// What was written.
         percent: f64,
     },
-    /// A share needs a device whose size is known.
+    /// A percentage needs a device whose memory size is known.
     #[error(
         "a share such as {percent}% needs a device whose memory is known; write a size such as 2GiB"
     )]
@@ -68,7 +68,7 @@ impl FromStr for Size {
         if text.parse::<f64>().is_ok_and(f64::is_finite) {
             return Err(SizeError::NoUnit { text: text.into() });
         }
-        // `512M` is ambiguous between 10^6 and 2^20, so only full units are taken.
+        // `512M` is ambiguous between 10^6 and 2^20, so only full units are accepted.
         if !text.ends_with(['b', 'B']) {
             return Err(not_a_size());
         }
@@ -95,11 +95,11 @@ impl TryFrom<&str> for Size {
 }
 
 impl Size {
-    /// The bytes, given what the device has in all.
+    /// The size in bytes, given the device's total memory.
     ///
     /// # Errors
     ///
-    /// For a share of a device whose memory is not known.
+    /// For a percentage when the device's memory is not known.
     pub fn of(self, device: Option<Bytes>) -> Result<Bytes, SizeError> {
         match (self, device) {
             (Self::Bytes(bytes), _) => Ok(bytes),
@@ -110,7 +110,7 @@ impl Size {
         }
     }
 
-    /// The same size as it is typed: in the largest unit of which it is a whole number.
+    /// The size as a user would type it, in the largest unit that gives a whole number.
     #[must_use]
     pub fn typed(self) -> String {
         const UNITS: [(&str, u64); 6] = [
@@ -131,7 +131,7 @@ impl Size {
     }
 }
 
-/// As it is [typed](Size::typed).
+/// Serializes as [typed](Size::typed).
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.typed())

@@ -1,7 +1,7 @@
-//! Running statistics as they were before a step, so that a step can be abandoned: a forward moves them, and nothing else
-//! of a model before the update.
+//! Running statistics from before a step, so that a step can be abandoned. Before the update, a forward pass changes
+//! nothing else in a model.
 //!
-//! Memory: while a step runs they are there twice.
+//! Memory: while a step runs, statistics are held twice.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,10 +13,10 @@ use rekindle_plan::Bytes;
 
 use crate::record::Put;
 
-/// What a held tensor takes beside its numbers. Seen on the CPU backend.
+/// Overhead of a held tensor, measured on the CPU backend.
 const HELD_BYTES: u64 = 256;
 
-/// Which tensors of a model are running statistics: those that want no gradient.
+/// The running statistics of a model: its tensors that require no gradient.
 #[derive(Default)]
 pub struct Statistics {
     ids: HashSet<ParamId>,
@@ -27,7 +27,7 @@ pub struct Statistics {
 pub struct Before(HashMap<ParamId, DispatchTensor>);
 
 impl Statistics {
-    /// Those of a model with autodiff.
+    /// Finds the statistics of a model with autodiff.
     #[must_use]
     pub fn of(model: &impl Module) -> Self {
         let mut found = Self::default();
@@ -35,13 +35,13 @@ impl Statistics {
         found
     }
 
-    /// What their values take while they are held.
+    /// Memory of the values while they are held.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         Bytes(self.bytes)
     }
 
-    /// Their values now. Updates that wait are merged first, as the next forward would.
+    /// Their current values. Pending updates are merged first, as the next forward pass would do.
     #[must_use]
     pub fn before(&self, model: &impl Module) -> Before {
         struct Collect<'a>(&'a HashSet<ParamId>, HashMap<ParamId, DispatchTensor>);
@@ -71,11 +71,11 @@ impl ModuleVisitor for Statistics {
 }
 
 impl Before {
-    /// The model with these values. Its leaves are new: burn keeps what is left of a step's graph as long as a leaf of
-    /// that graph is there.
+    /// Restores these values in the model. The returned model has new leaves: burn keeps the rest of a step's graph as
+    /// long as a leaf of it exists.
     #[must_use]
     pub fn put_back<M: Module>(self, model: M) -> M {
-        // Statistics of its own: an update that waits in the old ones would come on top.
+        // Use new statistics: a pending update in the old ones would be applied on top.
         let own = model.valid().train();
         drop(model);
         own.map(&mut Put(self.0))

@@ -1,20 +1,20 @@
-//! What a training step, or the loss at its end, may return.
+//! The return value of a training step, or of its loss function.
 
 use burn::tensor::Tensor;
 
 use crate::activation::Activation;
 
-/// A loss of one element, alone or with anything else that is wanted from the model's output.
+/// A loss of one element, alone or with auxiliary output from the model.
 ///
 /// ```text
 /// |output| cross_entropy.forward(output, targets)                        // the loss
 /// |output| (cross_entropy.forward(output.clone(), targets), output)      // and the logits, for accuracy
 /// ```
 pub trait StepResult {
-    /// What comes with the loss.
+    /// The auxiliary output.
     type Auxiliary: Activation;
 
-    /// The loss, a tensor of one element, and the rest.
+    /// Splits into the loss, a tensor of one element, and the auxiliary output.
     fn split(self) -> (Tensor<1>, Self::Auxiliary);
 }
 

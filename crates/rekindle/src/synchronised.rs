@@ -1,17 +1,18 @@
 //! Batch normalisation by the statistics of the whole batch, where [ranks](crate::reduce) share it.
 //!
-//! Of rank r, with the share w_r of the samples and the values x over samples and places,
+//! For ranks r with the share w_r of the samples and values x over samples and positions,
 //!
 //! ```text
 //! m = sum_r w_r mean_r(x)      v = sum_r w_r mean_r((x - m)^2)      y = gamma (x - m) / sqrt(v + epsilon) + beta
 //! ```
 //!
-//! Each sum is one operation of a recorded step, the *mean over ranks* A(z) = sum_r w_r z_r. A rank's backward pass has the
-//! derivatives of its own loss, which the whole loss weighs by w_r. So with d_r the derivative by A's result, that by z_r is
-//! sum_q w_q d_q, again without the rank's own weight: A(d). Forward and backward take two sums of C values each.
+//! Each sum is one operation of a recorded step, the *mean over ranks* A(z) = sum_r w_r z_r. A rank's backward pass
+//! computes the derivatives of its own loss, which the whole loss weighs by w_r. So if d_r is the derivative with
+//! respect to A's result, the derivative with respect to z_r is sum_q w_q d_q, again without the rank's own weight:
+//! A(d). Forward and backward pass each need two sums of C values, C being the number of channels.
 //!
-//! A runs once, in recorded order, in any plan: what it gave is kept for recomputing. Outside of a recorded step that ranks
-//! share it is the identity, and the statistics are those of the process.
+//! A runs once, in recorded order, in any plan; its result is kept for recomputes. Outside of a recorded step shared by
+//! ranks, A is the identity, and the statistics are those of the process.
 
 #[cfg(feature = "cubecl")]
 use burn::backend::Cube;
@@ -33,17 +34,18 @@ use burn_autodiff::{
 use burn_backend::{Scalar, ops::FloatTensorOps};
 use burn_ir::{NumericOperationIr, OperationIr, ScalarIr};
 
-/// As [`BatchNorm::forward`]; in a recorded step that several ranks share, by mean and variance of the samples of all, which
-/// its running statistics take in: forward and gradients are those of one device with the whole batch.
+/// Like [`BatchNorm::forward`], but in a recorded step shared by several ranks it uses mean and variance over the
+/// samples of all ranks, also for its running statistics. Forward and gradients are those of one device with the whole
+/// batch.
 ///
-/// The input is `[samples, channels, ..]`, and so is the output. Ranks whose shares are not equal say so by
-/// [`Step::set_share`](crate::record::Step::set_share). It is made of more operations than burn's, so it holds more memory.
-/// Forward and backward pass each wait twice for all ranks, which sum as many values as there are channels; gradients are
+/// Input and output have the shape `[samples, channels, ..]`. If the ranks' shares are not equal, set them with
+/// [`Step::set_share`](crate::record::Step::set_share). It consists of more operations than burn's, so it holds more
+/// memory. Forward and backward pass each wait twice for all ranks, for a sum of one value per channel; gradients are
 /// summed after the last of these sums.
 ///
 /// # Panics
 ///
-/// As [`BatchNorm::forward`].
+/// Panics like [`BatchNorm::forward`].
 pub fn synchronised_batch_norm<const D: usize>(norm: &BatchNorm, input: Tensor<D>) -> Tensor<D> {
     let device = input.device();
     if !(device.is_autodiff() && norm.training.is_enabled()) {
@@ -72,15 +74,15 @@ pub fn synchronised_batch_norm<const D: usize>(norm: &BatchNorm, input: Tensor<D
     normalised * norm.gamma.val().reshape(per_channel) + norm.beta.val().reshape(per_channel)
 }
 
-/// A of the [module](self).
+/// The operation A of the [module documentation](self).
 fn mean_over_ranks<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as MeanOverRanks>::mean_over_ranks(
         tensor.into_dispatch(),
     ))
 }
 
-/// Whether a recorded operation is a mean over ranks. burn has no operation for it: a clamp between the infinities, which
-/// changes nothing, stands for it.
+/// Whether a recorded operation is a mean over ranks. burn has no operation for it: it is recorded as a clamp between
+/// minus and plus infinity, which changes nothing.
 pub(crate) fn is_mean_over_ranks(operation: &OperationIr) -> bool {
     let infinite = |bound: &ScalarIr, value: f64| *bound == ScalarIr::Float(value);
     matches!(
@@ -95,7 +97,7 @@ pub(crate) trait MeanOverRanks: Backend {
     fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// Where nothing is recorded, a rank alone.
+/// Without a recording, the rank is alone.
 macro_rules! alone {
     ($backend:ty) => {
         impl MeanOverRanks for $backend {

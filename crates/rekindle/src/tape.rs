@@ -1,8 +1,8 @@
-//! Checkpointed parts of a model that is no chain.
+//! Checkpointed parts of a model that is not a chain.
 //!
-//! A [`Tape`] serves models with ordinary burn code before, between and after the parts that are worth a checkpoint.
-//! [`Tape::checkpoint`] runs a layer without a graph and keeps its input alone; [`Tape::backward`] gives the
-//! gradients of everything, running those layers again on the way.
+//! A [`Tape`] is for models with ordinary burn code before, between and after the parts that are worth a checkpoint.
+//! [`Tape::checkpoint`] runs a layer without a graph and keeps only its input; [`Tape::backward`] computes all
+//! gradients and recomputes those layers when needed.
 //!
 //! ```
 //! use burn::{module::Module, nn::{Linear, LinearConfig}, prelude::*};
@@ -39,39 +39,41 @@
 //! # How it works
 //!
 //! In burn's graph a checkpoint is a row of operations without the layer's own: a link for each input, a border, and a
-//! gate for each output. burn's backward comes to the gates, which keep the gradients of the outputs; then to
-//! the border, where the layer runs again, tracked, from fresh leaves, and a backward of that graph alone gives the
-//! gradients of its parameters and inputs; then to the links, which hand the inputs' gradients on. So there is one
-//! backward, and skips, shared values and any other code around checkpoints are burn's business.
+//! gate for each output. burn's backward pass reaches the gates first, which store the gradients of the outputs. At the
+//! border, the layer runs again, tracked, from fresh leaves, and a backward pass of that graph alone gives the
+//! gradients of its parameters and inputs. The links then pass the inputs' gradients on. So there is one outer backward
+//! pass, and burn handles skips, shared values and any other code around checkpoints.
 //!
-//! burn runs a backward inside a backward where the inner graph has leaves of its own, and waits forever where it
-//! touches the outer graph. So the layer that runs again is a copy with fresh leaves, and a checkpoint that uses a
-//! tracked tensor from outside is an error before any backward starts.
+//! burn can run a backward pass inside another if the inner graph has its own leaves, and deadlocks if it touches the
+//! outer graph. So the recomputed layer is a copy with fresh leaves, and a checkpoint that uses a tracked tensor from
+//! outside is an error before any backward pass starts.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! Gradients, loss, running statistics and random numbers are those of the plain run that calls [`Device::seed`]
-//! before each checkpoint that draws, with [`StepSeed::stage`] of its number, counted from 0; on the CPU backend bit
-//! for bit. Only where three or more uses of one value add up can they add up in another order.
+//! Gradients, loss, running statistics and random numbers are those of the plain run that calls [`Device::seed`] before
+//! each checkpoint that draws, with [`StepSeed::stage`] of its number, counted from 0; on the CPU backend bit for bit,
+//! except that the gradients of three or more uses of one value may be summed in another order.
 //!
-//! # What it cannot do
+//! # Limitations
 //!
-//! - A checkpoint must be given all it uses: its input, and the parameters of its module. Captured tensors that want
-//!   a gradient are an error.
-//! - One backward for one forward, from one scalar. `backward` takes the tape, so a second is a compile error.
-//! - Gradients come for parameters, not for tensors of your own that require a gradient.
-//! - An ordinary `loss.backward()` that comes to a checkpoint's output panics, as the gradients of the checkpoint's
+//! - Everything that a checkpoint uses must be its input or a parameter of its module. Captured tensors that require a
+//!   gradient are an error.
+//! - One backward pass per forward pass, from one scalar. `backward` consumes the tape, so a second call is a compile
+//!   error.
+//! - Gradients are returned for parameters only, not for other tensors that require a gradient.
+//! - An ordinary `loss.backward()` that reaches a checkpoint's output panics, as the gradients of the checkpoint's
 //!   parameters would be lost.
-//! - It plans nothing: every checkpoint keeps its input and runs twice. Chains do better with an
+//! - There is no planning: every checkpoint keeps its input and runs twice. For chains, use an
 //!   [`Executor`](crate::Executor) and a planned schedule.
 //!
-//! Each checkpoint costs a backward of its own and a copy of its module's handles.
+//! Each checkpoint costs its own backward pass and a copy of its module's handles.
 //!
 //! # Steps that fail
 //!
-//! A tape that is dropped without a backward, as in an early return, frees what its step left in burn's graph, as far as no
-//! tensor of the step is still held: let the tape be declared first. Where the backward fails, [`Tape::backward`] does so.
-//! Before the first checkpoint a step is burn's alone, whose graph keeps what was dropped until the next backward.
+//! A tape that is dropped without a backward pass, for example by an early return, frees what its step left in burn's
+//! graph, except for tensors that are still held: so declare the tape first. If the backward pass fails,
+//! [`Tape::backward`] does the same. Before the first checkpoint the tape has no part in the graph, and burn keeps
+//! dropped nodes until the next backward pass.
 
 pub(crate) mod dead_ends;
 mod error;
@@ -107,9 +109,9 @@ pub struct Tape {
     checkpoints: usize,
     step: Arc<Step>,
     dead_ends: DeadEnds,
-    /// Where each checkpoint's part of burn's graph starts. Gone when a backward has passed, which frees the graph.
+    /// The start of each checkpoint's part of burn's graph. Empty after a backward pass, which frees the graph.
     leaves: Vec<Tensor<1>>,
-    /// Where random numbers were drawn.
+    /// The device on which random numbers were drawn.
     seeded: Option<Device>,
     fault: Option<TapeError>,
 }
@@ -129,9 +131,9 @@ impl Tape {
         }
     }
 
-    /// Runs a layer now, keeping its input and nothing inside, and again in the backward.
+    /// Runs a layer now, keeping only its input, and again in the backward pass.
     ///
-    /// The layer is copied by its handles: its parameters must not change before the backward.
+    /// Only handles of the layer's tensors are copied: its parameters must not change before the backward pass.
     pub fn checkpoint<L>(&mut self, layer: &L, input: L::Input) -> L::Output
     where
         L: Layer + 'static,
@@ -139,10 +141,10 @@ impl Tape {
         self.run(layer, input, layer.draws_random(), L::forward)
     }
 
-    /// The same for any module and a function that runs it, which need not be a [`Layer`].
+    /// Like [`checkpoint`](Self::checkpoint), for any module (it need not be a [`Layer`]) and a function that runs it.
     ///
-    /// The function must give the same output whenever it runs (random numbers are taken care of), and must use no
-    /// tensors that want a gradient but its input's and the module's.
+    /// The function must give the same output whenever it runs (the tape handles random numbers), and may use no
+    /// tensors that require a gradient except its input and the module's parameters.
     pub fn checkpoint_with<M, I, O, F>(&mut self, module: &M, input: I, forward: F) -> O
     where
         M: Module + 'static,
@@ -182,7 +184,8 @@ impl Tape {
             self.seeded = Some(device.clone());
             Drawing::seeded(device, *seed)
         });
-        // Looking at a module initialises its parameters. A copy without gradients that came first would leave them so.
+        // Visiting a module initialises its parameters. If the first visit were of the copy without gradients, they
+        // would stay without gradients.
         let trains = Tensors::of(module).trains;
         let kept = detached(input.clone());
         let output = forward(&copies::untracked(module, false), kept.clone());
@@ -240,11 +243,11 @@ impl Tape {
         gated(output, anchor, gates, self.dead_ends.clone())
     }
 
-    /// The gradients of all parameters that want one: those of `model`, and those of the modules that ran in
+    /// The gradients of all parameters that require one: those of `model`, and those of the modules that ran in
     /// checkpoints.
     ///
-    /// `model` is everything whose parameters the step used outside checkpoints; a tuple of modules will do. Where there is
-    /// an error, what the step left in burn's graph is freed.
+    /// `model` contains all parameters that the step used outside checkpoints; it may be a tuple of modules. If there
+    /// is an error, what the step left in burn's graph is freed.
     ///
     /// ```compile_fail
     /// # use burn::{nn::Linear, prelude::*};
@@ -269,7 +272,7 @@ impl Tape {
             Some(panic) if gradients.is_ok() => Err(TapeError::Burn { panic }),
             _ => gradients,
         };
-        // The graph is freed by the backward that has passed, or else by what follows here.
+        // A successful backward pass has freed the graph; otherwise the code below frees it.
         self.leaves.clear();
         if gradients.is_err() {
             self.step = Arc::default();
@@ -327,11 +330,11 @@ impl Tape {
 }
 
 impl Drop for Tape {
-    /// Without a backward, burn's graph would keep what the step left in it until a later backward. A backward through
-    /// the leaf of any checkpoint frees all of its graph that nobody holds.
+    /// Without a backward pass, burn's graph would keep what the step left in it until a later one. A backward pass
+    /// through the leaf of any checkpoint frees every unreferenced part of its graph.
     fn drop(&mut self) {
         let step = std::mem::take(&mut self.step);
-        // A leaf that is used up has no backward, and burn would keep an entry of the one that was tried.
+        // A consumed leaf has no backward pass, and burn would keep an entry for the attempt.
         if step.is_used_up() {
             return;
         }
@@ -343,7 +346,8 @@ impl Drop for Tape {
     }
 }
 
-/// What burn 0.22.1 says of a graph that an earlier backward has used (burn-autodiff, `runtime/server.rs`).
+/// Part of burn 0.22.1's panic message for a graph that an earlier backward pass has consumed (burn-autodiff,
+/// `runtime/server.rs`).
 const CONSUMED: &str = "already been consumed";
 
 /// Whether each float tensor, in visiting order, is part of a graph.
@@ -359,7 +363,7 @@ fn tracked_floats<A: Activation>(activation: &A) -> Vec<bool> {
     look.0
 }
 
-/// The same values, the chosen float tensors as the start of a graph.
+/// The same values, with the chosen float tensors as the start of a graph.
 fn leaves<A: Activation>(activation: A, chosen: Vec<bool>) -> A {
     struct Leaves(std::vec::IntoIter<bool>);
     impl ActivationMapper for Leaves {
@@ -373,7 +377,7 @@ fn leaves<A: Activation>(activation: A, chosen: Vec<bool>) -> A {
     activation.map(&mut Leaves(chosen.into_iter()))
 }
 
-/// Takes out the gradients of a module's parameters that nothing but dead ends led to.
+/// Removes the gradients of a module's parameters that were reached only through dead ends.
 fn forget<M: Module>(module: &M, grads: &mut Gradients, dead_ends: &DeadEnds) {
     struct Forget<'a> {
         grads: &'a mut Gradients,
@@ -390,7 +394,7 @@ fn forget<M: Module>(module: &M, grads: &mut Gradients, dead_ends: &DeadEnds) {
     module.visit(&mut Forget { grads, dead_ends });
 }
 
-/// `anchor`, made from the float tensors that have a cell.
+/// `anchor` with the float tensors that have a cell as its parents.
 fn linked<A: Activation>(
     input: A,
     anchor: Tensor<1>,
@@ -419,7 +423,7 @@ fn linked<A: Activation>(
     chain.anchor
 }
 
-/// The float tensors of `output`, made from `anchor`.
+/// The float tensors of `output` with `anchor` as their parent.
 fn gated<A: Activation>(output: A, anchor: Tensor<1>, cells: Vec<Cell>, dead_ends: DeadEnds) -> A {
     struct Gate {
         anchor: Tensor<1>,

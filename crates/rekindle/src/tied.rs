@@ -1,9 +1,9 @@
 //! Layers that share their parameters, across optimizer steps.
 //!
-//! A layer that a chain uses twice is there as two clones. burn's clones share their tensors, so gradients of all uses
-//! add up; but its optimizers update each clone by itself, and find the gradient only at the first: afterwards the
-//! clones are two tensors under one id, of which one was trained. This holds in a plain burn loop just as well.
-//! [`retie`] makes them one again:
+//! A chain that uses a layer twice contains two clones of it. burn's clones share their tensors, so gradients of all
+//! uses add up. But burn's optimizers update each clone separately and find the gradient only for the first, so
+//! afterwards the clones are two tensors with one id, and only one of them was updated. The same happens in a plain
+//! burn loop. [`retie`] makes them one tensor again:
 //!
 //! ```ignore
 //! model = rekindle::retie(optimizer.step(rate, model, output.gradients));
@@ -16,10 +16,10 @@ use burn::{
     tensor::Tensor,
 };
 
-/// Gives float parameters of one id the tensor of the first of them, in visiting order.
+/// Gives all float parameters with the same id the tensor of the first one in visiting order.
 ///
-/// To be called after every optimizer step of a model with tied layers, whether it is checkpointed or not. Running
-/// statistics of tied layers become those of the first, too.
+/// Call this after every optimizer step of a model with tied layers, whether it is checkpointed or not. Running
+/// statistics of tied layers also become those of the first.
 #[must_use]
 pub fn retie<M: Module>(module: M) -> M {
     struct Retie(HashMap<ParamId, Box<dyn Any>>);
@@ -29,7 +29,7 @@ pub fn retie<M: Module>(module: M) -> M {
             let first = self.0.entry(id).or_insert_with(|| Box::new(tensor.clone()));
             let tensor = match first.downcast_ref::<Tensor<D>>() {
                 Some(first) => first.clone(),
-                // Parameters of one id and of several ranks are not tied.
+                // Parameters with the same id but different numbers of dimensions are not tied.
                 None => tensor,
             };
             Param::from_mapped_value(id, tensor, mapper)

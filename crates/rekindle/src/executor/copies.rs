@@ -3,14 +3,14 @@
 //! burn's layers carry two kinds of state: parameters, whose autodiff leaves live in the module, and running
 //! statistics, which clones share. Four rules follow.
 //!
-//! - An untracked run uses a copy without gradients. It stays on the device with autodiff: dropout and batch
-//!   normalisation behave as in training only there, and some operations are computed in another way, and so rounded
-//!   in another way, elsewhere.
-//! - The first run of a stage in a step, tracked or not, uses the layer's own statistics and so moves them; every
-//!   later run uses a copy with statistics of its own, which are dropped with it.
-//! - A tracked run uses the layer itself, whose leaves are there already. Only where a later run of a layer with
-//!   statistics is tracked does it need fresh leaves.
-//! - A run inside another graph's backward always needs fresh leaves.
+//! - An untracked run uses a copy without gradients. It stays on the device with autodiff: only there do dropout and
+//!   batch normalisation behave as in training, and on other devices some operations are computed and rounded
+//!   differently.
+//! - The first run of a stage in a step, tracked or not, uses the layer's own statistics and so updates them. Every
+//!   later run uses a copy with separate statistics, which are dropped with the copy.
+//! - A tracked run uses the layer itself, which already has leaves. Only a tracked later run of a layer with statistics
+//!   needs fresh leaves.
+//! - A run inside another graph's backward pass always needs fresh leaves.
 
 use std::borrow::Cow;
 
@@ -21,18 +21,19 @@ use burn::{
 
 use crate::balanced::SetStrategy;
 
-/// What a module's float tensors say of it.
+/// Properties of a module that follow from its float tensors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tensors {
-    /// One wants a gradient: the module has something to train.
+    /// A tensor requires a gradient: the module has something to train.
     pub(crate) trains: bool,
-    /// One wants none, so that it may be a statistic which a forward moves. Frozen parameters look the same; for them a
-    /// copy of its own is merely not needed.
+    /// A tensor requires no gradient, so it may be a statistic that a forward pass updates. Frozen parameters look the
+    /// same; for them a separate copy is unnecessary but harmless.
     pub(crate) may_hold_statistics: bool,
 }
 
 impl Tensors {
-    /// Looks at every tensor. That also initialises lazy parameters, whose memory would else come in the first forward.
+    /// Visits every tensor. This also initialises lazy parameters, which would otherwise be allocated in the first
+    /// forward pass.
     pub(crate) fn of<M: Module>(module: &M) -> Self {
         let mut tensors = Self::default();
         module.visit(&mut tensors);
@@ -66,7 +67,7 @@ pub(crate) fn tracked<L: Module>(layer: &L, detach: bool) -> Cow<'_, L> {
     }
 }
 
-/// A copy with the same values and ids, leaves of its own and statistics of its own.
+/// A copy with the same values and ids, but separate leaves and statistics.
 pub(crate) fn fresh<M: Module>(module: &M) -> M {
     struct Find(Option<Strategy>);
     impl ModuleVisitor for Find {
@@ -78,7 +79,7 @@ pub(crate) fn fresh<M: Module>(module: &M) -> M {
     module.visit(&mut find);
     let fresh = module.valid().train();
     match find.0 {
-        // What `train` gives.
+        // The strategy that `train` sets.
         None | Some(Strategy::Disabled) => fresh,
         Some(strategy) => fresh.map(&mut SetStrategy::new(strategy)),
     }

@@ -1,14 +1,14 @@
-//! Why a step could not run.
+//! Errors of a step.
 
 use thiserror::Error;
 
 use crate::meter::FailedAllocation;
 
-/// A step that could not run, or whose result cannot be trusted: there are no gradients. Running statistics may have
-/// moved where the error came after a forward.
+/// A step could not run, or its result cannot be trusted: there are no gradients. Running statistics may have changed
+/// if the error came after a forward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StepError {
-    /// A stage gave tensors of other shapes when it was computed again.
+    /// A stage's recompute returned tensors of other shapes than its first run.
     #[error(
         "stage {stage} gave tensors of shapes {again:?} when it was computed again, but {first:?} at first: its layer \
          has state that a forward changes"
@@ -18,13 +18,13 @@ pub enum StepError {
         stage: usize,
         /// Shapes of its first output's tensors.
         first: Vec<Vec<usize>>,
-        /// Shapes when it was computed again.
+        /// Shapes of the recomputed output's tensors.
         again: Vec<Vec<usize>>,
     },
-    /// The device refused a kernel of this step, or of what ran before it: numbers were not computed.
+    /// The device rejected a kernel of this step, or of earlier work: its results were not computed.
     #[error("the device refused a kernel: {refusal}")]
     Refused {
-        /// What it said.
+        /// The device's error message.
         refusal: String,
     },
     /// An allocation of the process failed, and the step was abandoned.
@@ -52,10 +52,10 @@ pub enum StepError {
     LargerInput {
         /// Shapes of the planned input's tensors.
         planned: Vec<Vec<usize>>,
-        /// Shapes of this one's.
+        /// Shapes of this input's tensors.
         got: Vec<Vec<usize>>,
     },
-    /// The loss has several values.
+    /// The loss has more than one value.
     #[error(
         "the loss must be one number (shape [1]), but has shape [{elements}]: take its mean or sum"
     )]
@@ -63,7 +63,7 @@ pub enum StepError {
         /// Number of values.
         elements: usize,
     },
-    /// The schedule asks for an alternative way to track a stage that the layers do not have.
+    /// The schedule uses an alternative that the stage's layer does not have.
     #[error(
         "the schedule tracks stage {stage} by alternative {alternative}, but its layer has {}",
         if *.has_balanced { "only the default and alternative 1" } else { "only the default" }
@@ -71,7 +71,7 @@ pub enum StepError {
     Alternative {
         /// The stage.
         stage: usize,
-        /// The alternative asked for.
+        /// The alternative in the schedule.
         alternative: usize,
         /// Whether the layer has a balanced form.
         has_balanced: bool,

@@ -27,12 +27,12 @@ use crate::{
     step_result::StepResult,
 };
 
-/// Dead nodes that untracked forwards may leave behind before they are freed, and what one takes. Each time costs a
-/// backward, and a walk over all live graphs.
+/// Number of dead nodes that untracked forwards may leave before they are freed, and bytes per node. Freeing them costs
+/// a backward pass and a walk over all live graphs.
 const DEAD_NODES: u64 = 128;
 const DEAD_NODE_BYTES: u64 = 1024;
 
-/// What untracked forwards leave behind at most, where each stage of a chain leaves so much.
+/// Upper bound on the bytes of dead nodes, given the bytes that one untracked forward of each stage leaves.
 pub(crate) fn dead_node_bytes(of_stages: impl Iterator<Item = Bytes>) -> Bytes {
     let (sum, most) = of_stages.fold((0, 0), |(sum, most), Bytes(stage)| {
         (sum + stage, stage.max(most))
@@ -40,29 +40,29 @@ pub(crate) fn dead_node_bytes(of_stages: impl Iterator<Item = Bytes>) -> Bytes {
     Bytes(sum.min(DEAD_NODES * DEAD_NODE_BYTES + most))
 }
 
-/// Stages that were run as one graph and wait for their backward.
+/// Stages that were run as one graph and whose backward pass is still to come.
 struct Piece<'a, A, L: Clone> {
     stages: RangeInclusive<usize>,
     /// The fresh leaf that the graph starts from.
     input: A,
-    /// The graph's end. Gone once the loss has been computed on it.
+    /// The graph's end. `None` once the loss has been computed on it.
     output: Option<A>,
-    /// The layers whose leaves the graph ends in.
+    /// The layers whose parameters are the graph's leaves.
     layers: Vec<Cow<'a, L>>,
 }
 
 impl<A, L: Clone> Piece<'_, A, L> {
-    /// Whether its output is the input of `stage`.
+    /// Whether the piece's output is the input of `stage`.
     fn ends_at(&self, stage: usize) -> bool {
         *self.stages.end() + 1 == stage
     }
 }
 
-/// The layers of a chain, and what is known of them before they run.
+/// The layers of a chain, and their properties that are known before they run.
 pub(super) struct Layers<'a, L> {
     pub(super) all: &'a [L],
     pub(super) tensors: Vec<Tensors>,
-    /// How many of the first layers have nothing to train.
+    /// Number of leading layers that have nothing to train.
     pub(super) frozen: usize,
 }
 
@@ -70,18 +70,18 @@ pub(super) struct Machine<'a, L: Clone, A> {
     layers: Layers<'a, L>,
     seed: StepSeed,
     phases: PhaseRecorder<'a>,
-    /// `activations[i]` is the input of stage i where it is held on its own; the last one is the chain's output.
+    /// `activations[i]` is the input of stage i if it is held separately; the last one is the chain's output.
     activations: Vec<Option<A>>,
-    /// Pieces that wait for their sweep, in the order in which they were run. Mostly the last is swept first, but a
-    /// schedule may record stages in any order.
+    /// Pieces without a backward pass yet, in the order in which they were run. Usually the last one is first to run
+    /// backward, but a schedule may record stages in any order.
     pieces: Vec<Piece<'a, A, L>>,
-    /// The gradient of the activation that the next sweep starts from.
+    /// The gradient of the activation at which the next backward pass starts.
     upstream: Option<Upstream>,
-    /// The loss on the last piece's graph, until that piece is swept.
+    /// The loss on the last piece's graph, until that piece's backward pass.
     loss_root: Option<Tensor<1>>,
     gradients: GradientsParams,
     forward_counts: Vec<usize>,
-    /// The number of the last node that was made when dead nodes were last freed.
+    /// The value of the node counter when dead nodes were last freed.
     freed_at: u64,
     watch: Option<Watch>,
     shapes: FirstShapes,
@@ -189,7 +189,8 @@ where
         Ok(())
     }
 
-    /// Fails where an allocation failed: what runs on takes still more. A backward runs to its end.
+    /// Fails if an allocation has failed, because running on would allocate still more. A backward pass is not
+    /// interrupted.
     fn check_memory(&self) -> Result<(), StepError> {
         match self.meter.and_then(Meter::failure) {
             Some(failure) => Err(StepError::OutOfMemory(failure)),
@@ -207,7 +208,7 @@ where
     fn track(&mut self, stages: RangeInclusive<usize>, balanced: bool) -> Result<(), StepError> {
         let first = *stages.start();
         let input = self.read(first);
-        // Nothing below wants a gradient of the first input that trains, so none is computed for it.
+        // No stage below needs the gradient of the input of the first stage that trains, so it is not computed.
         let input = if first <= self.layers.frozen {
             input
         } else {
@@ -244,7 +245,7 @@ where
         Ok(())
     }
 
-    /// Computes the loss, detached, and remembers where the first backward starts.
+    /// Computes the loss, detached, and remembers where the first backward pass starts.
     fn loss<R, F>(
         &mut self,
         joins_piece: bool,
@@ -291,7 +292,8 @@ where
         Ok((detached_value, extra))
     }
 
-    /// One backward through the piece of these stages: from the upstream gradient to its input's.
+    /// Runs one backward pass through the piece of these stages, from the upstream gradient to the gradient of its
+    /// input.
     fn sweep(&mut self, stages: &RangeInclusive<usize>) {
         let place = self
             .pieces
@@ -302,7 +304,7 @@ where
         };
         let piece = self.pieces.remove(place);
         let (first, last) = (*stages.start(), *stages.end());
-        // Inside the piece only the graph is read from here on.
+        // From here on, activations inside the piece are read only from the graph.
         self.activations[first + 1..=last].fill_with(|| None);
         let upstream = self.upstream.take();
         let from_loss = self.loss_root.is_some();
@@ -329,14 +331,14 @@ where
         self.done(Action::Backward(StageId(first)));
     }
 
-    /// A backward, after which burn has freed its dead nodes.
+    /// A backward pass, after which burn has freed its dead nodes.
     fn backward(&mut self, root: &Tensor<1>) -> Gradients {
         let grads = root.backward();
         self.freed_at = node_counter();
         grads
     }
 
-    /// Frees the dead nodes that untracked forwards have left, if they are many.
+    /// Frees the dead nodes of untracked forwards if there are more than [`DEAD_NODES`].
     fn free_dead_nodes(&mut self, stage: usize, output: &A) {
         if node_counter() - self.freed_at > DEAD_NODES
             && let Some(device) = device_of(output, &self.layers.all[stage])
@@ -345,14 +347,14 @@ where
         }
     }
 
-    /// Collects what a loss has to say of any parameter of the model: it may hold a penalty on them.
+    /// Collects the loss's gradients of all parameters of the model: the loss may contain a penalty on them.
     fn collect_all(&mut self, grads: &mut Gradients) {
         for layer in self.layers.all {
             graph::collect(layer, grads, &mut self.gradients);
         }
     }
 
-    /// The input of a stage, without a graph; the place it is held in keeps it.
+    /// The input of a stage, without a graph; its slot keeps it.
     fn read(&self, stage: usize) -> A {
         if let Some(activation) = &self.activations[stage] {
             return activation.clone();
@@ -369,8 +371,8 @@ where
         }
     }
 
-    /// Before a stage runs: seeds the generator if the stage draws, and keeps it for as long as what is returned lives;
-    /// and says whether the run must leave the layer's own statistics alone.
+    /// Prepares a run of a stage: seeds the generator if the stage draws, and returns whether the run must leave the
+    /// layer's own statistics unchanged. The generator is reserved while the returned guard exists.
     fn enter_stage(&mut self, stage: usize, input: &A) -> (bool, Option<Drawing>) {
         let layer = &self.layers.all[stage];
         let device = layer.draws_random().then(|| device_of(input, layer));

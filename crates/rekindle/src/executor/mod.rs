@@ -1,28 +1,28 @@
 //! Runs a schedule: the only place that calls `backward`.
 //!
-//! One training step is the schedule's actions in order. Untracked forwards keep nothing but the activations that the
-//! schedule keeps; tracked forwards record burn's graph; backwards start from the gradient of a piece's output and
-//! give the gradient of its input, the upstream gradient of the piece before. Pieces are driven from outside, the last
-//! one first: a backward inside another needs fresh leaves, which cost more.
+//! One training step is the schedule's actions in order. Untracked forwards keep only the activations that the schedule
+//! keeps. Tracked forwards record burn's graph. A backward pass starts from the gradient of a piece's output and gives
+//! the gradient of its input, which is the upstream gradient of the previous piece. The executor runs the pieces one by
+//! one, the last one first: a backward pass nested inside another would need fresh leaves, which cost more.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! Loss, gradients and running statistics are those of the plain run under the same [`StepSeed`], whatever the
-//! schedule; on the CPU backend bit for bit. The only arithmetic added is the sum where one parameter is used in two
-//! pieces.
+//! Loss, gradients and running statistics are those of the plain run under the same [`StepSeed`], under any schedule;
+//! on the CPU backend bit for bit. The only additional arithmetic is the sum of gradients of a parameter that is used
+//! in two pieces.
 //!
 //! # Frozen stages
 //!
-//! Where the first stages have nothing to train, no gradient is wanted there: backwards of theirs, and whatever only
+//! If the first stages have nothing to train, they need no gradients: their backward passes, and all work that only
 //! these need, are left out of the step ([`Schedule::without_frozen`]). A frozen stage above one that trains passes
-//! gradients on, and is run as the schedule says.
+//! gradients on, and runs as scheduled.
 //!
 //! # Threads
 //!
-//! Several threads may run steps at once, each of a model of its own: a stage that draws waits while one of another
-//! thread draws ([`seed`](crate::seed)). In between no thread may draw otherwise.
+//! Several threads may run steps at once, each with its own model: a stage that draws waits while a stage of another
+//! thread draws ([`seed`](crate::seed)). During these steps, no thread may draw outside of stages.
 //!
-//! # What it does not do
+//! # Limitations
 //!
 //! It has no notion of segments (that is the schedule's), it does not update parameters, and it does not look inside
 //! layers: a layer that gives another output when it runs again (unseeded random numbers, state of its own) breaks
@@ -76,7 +76,7 @@ pub use watch::TraceEntry;
 /// Runs training steps of one chain under one schedule.
 pub struct Executor {
     schedule: Schedule,
-    /// What the last step did, or the next would with everything to train.
+    /// The script of the last step; at first, the one for a model without frozen stages.
     script: Mutex<Arc<Script>>,
     meter: Option<Arc<dyn Meter>>,
     traced: bool,
@@ -84,7 +84,7 @@ pub struct Executor {
     planned: Option<Shapes>,
 }
 
-/// A schedule's actions, but what only frozen stages would need, and the program that does them.
+/// A schedule's actions, without those that only frozen stages need, and the program that runs them.
 struct Script {
     frozen: usize,
     actions: Arc<[Action]>,
@@ -116,8 +116,9 @@ impl Executor {
         }
     }
 
-    /// Refuses inputs that are larger in any dimension than this one, which the schedule was planned for: they might take
-    /// more than was planned, and a budget is never passed silently. Smaller ones, like an epoch's last batch, run.
+    /// Rejects inputs that are larger in any dimension than `input`, for which the schedule was planned: they might
+    /// need more memory than planned, and a budget is never exceeded silently. Smaller inputs, such as an epoch's last
+    /// batch, are accepted.
     #[must_use]
     pub fn planned_for<A: Activation>(mut self, input: &A) -> Self {
         self.planned = Some(shapes::<A>(input));
@@ -131,9 +132,9 @@ impl Executor {
         self
     }
 
-    /// Records memory after every action of the schedule that is done. `optimize` is the caller's, and what only frozen
-    /// stages would need is not done.
-    /// Takes a reading for each, so steps take longer. Without a meter it does nothing.
+    /// Records memory after every action of the schedule that runs: not `optimize`, which is the caller's, nor actions
+    /// that only frozen stages need. Each action takes a reading, so steps take longer. Without a meter this has no
+    /// effect.
     #[must_use]
     pub fn traced(mut self) -> Self {
         self.traced = true;
@@ -148,13 +149,13 @@ impl Executor {
 
     /// Runs one training step: forward, loss, backward.
     ///
-    /// `loss` gets the chain's output and returns the loss of shape `[1]`, alone or in a pair with anything else
-    /// that is wanted from the output (see [`StepResult`]). It may use the model's parameters, as a penalty on them does;
-    /// of anything else that wants a gradient it gives none. It must not draw random numbers.
+    /// `loss` receives the chain's output and returns the loss of shape `[1]`, alone or in a pair with auxiliary output
+    /// (see [`StepResult`]). It may use the model's parameters, for example for a penalty on them. Other tensors that
+    /// require a gradient get none. It must not draw random numbers.
     ///
     /// # Errors
     ///
-    /// A [`StepError`] if the schedule does not fit the model, before anything runs, or if the loss is no scalar.
+    /// A [`StepError`] if the schedule does not fit the model, before anything runs, or if the loss is not a scalar.
     pub fn step<L, A, R, F>(
         &self,
         model: &Sequential<L>,
@@ -200,7 +201,7 @@ impl Executor {
         if !matches!(done, Ok(Ok(_)))
             && let Some(device) = &device
         {
-            // What the step kept for its backward is free for the next. A device that failed may fail in this, too.
+            // Free what the step kept for its backward pass. A device that failed may also fail here.
             let _ = quiet::catch(|| graph::clear(model, device));
         }
         let done = done.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -210,7 +211,7 @@ impl Executor {
         }
     }
 
-    /// What a step of a model does whose first `frozen` stages have nothing to train: mostly what the last one did.
+    /// The script of a step whose first `frozen` stages have nothing to train; usually the last step's.
     fn script(&self, frozen: usize) -> Arc<Script> {
         let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
         if script.frozen != frozen {
@@ -258,16 +259,16 @@ impl Executor {
     }
 }
 
-/// Forward, loss and backward with `segments` checkpointed segments: the form that PyTorch's
-/// `checkpoint_sequential(functions, segments, input)` suggests.
+/// Forward, loss and backward pass with `segments` checkpointed segments, modelled on PyTorch's
+/// `checkpoint_sequential(functions, segments, input)`.
 ///
-/// PyTorch returns the output and recomputes when the caller runs `backward`. Here the loss comes as a closure and the
-/// gradients come back with it. Random layers draw from the generator that
+/// PyTorch returns the output and recomputes when the caller runs `backward`. Here the loss is passed as a closure, and
+/// the gradients are returned with it. Random layers draw from the generator that
 /// [`Device::seed`](burn::tensor::Device::seed) seeds.
 ///
 /// # Errors
 ///
-/// When `segments` is 0 or larger than the number of layers, or when the loss is no scalar.
+/// If `segments` is 0 or larger than the number of layers, or if the loss is not a scalar.
 pub fn checkpoint_sequential<L, A, R, F>(
     model: &Sequential<L>,
     segments: usize,

@@ -10,13 +10,13 @@ use crate::meter::PhaseReading;
 pub struct StepOutput<T> {
     /// The loss, shape `[1]`.
     pub loss: Tensor<1>,
-    /// Whatever else the loss closure returned, detached.
+    /// The auxiliary output of the loss closure, detached.
     pub extra: T,
-    /// The gradient of every parameter that wants one, for any burn optimizer.
+    /// The gradient of every parameter that requires one, for any burn optimizer.
     pub gradients: GradientsParams,
     /// Forward, loss and backward, if the executor has a meter.
     pub phases: Vec<PhaseReading>,
-    /// Times each stage ran forward in this step.
+    /// How often each stage ran forward in this step.
     pub forward_counts: Vec<usize>,
     /// Memory after each action, if the executor [traces](super::Executor::traced).
     pub trace: Vec<TraceEntry>,

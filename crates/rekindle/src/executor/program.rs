@@ -1,17 +1,16 @@
-//! A schedule made ready to run: which tracked stages form one graph, and which backward runs through it.
+//! A schedule compiled for the executor: which tracked stages form one graph, and which backward pass runs through it.
 //!
-//! burn pays for every `backward` call (it walks all live graphs), so consecutive tracked stages are recorded as one
-//! graph, a *piece*, and swept by one backward. A piece ends where something must get in between: where the next
-//! stage is not tracked right after, where its backward does not come right before, or where another action reads
-//! the activation on that border. A stage that is tracked by an alternative is a piece of its own: inside a larger
-//! one, burn's balanced strategy would compute results of its neighbours again, which no measurement of a single
-//! stage foresees.
+//! Every `backward` call in burn has a cost (it walks all live graphs), so consecutive tracked stages are recorded as
+//! one graph, a *piece*, with one backward pass. A piece ends where the next stage is not tracked directly after, where
+//! the next stage's backward pass does not come directly before, or where another action reads the activation between
+//! the two. A stage that is tracked by an alternative is always a separate piece: inside a larger one, burn's balanced
+//! strategy would also recompute results of neighbouring stages, which measurements of single stages do not cover.
 
 use std::ops::RangeInclusive;
 
 use rekindle_plan::{Action, Schedule, StageId};
 
-/// What the executor does, one instruction for one or more actions of the schedule.
+/// An instruction of the executor, for one or more actions of the schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Instruction {
     /// Run one stage without a graph; the input is dropped unless `keep_input`.
@@ -21,13 +20,13 @@ pub(super) enum Instruction {
         stages: RangeInclusive<usize>,
         balanced: bool,
     },
-    /// Compute the loss, on the graph of the last piece or on a graph of its own.
+    /// Compute the loss, on the graph of the last piece or on a separate graph.
     Loss { joins_piece: bool },
-    /// One backward through the piece of these stages.
+    /// Run one backward pass through the piece of these stages.
     Sweep { stages: RangeInclusive<usize> },
 }
 
-/// The instructions of one step. What `optimize` does is the caller's.
+/// The instructions of one step. The update (`optimize`) is left to the caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     pub(super) instructions: Vec<Instruction>,
@@ -99,7 +98,7 @@ impl Program {
         Self { instructions }
     }
 
-    /// How many backward calls it takes.
+    /// Number of backward calls.
     pub(crate) fn backward_calls(&self) -> usize {
         let calls = |instruction: &&Instruction| {
             matches!(
@@ -110,7 +109,7 @@ impl Program {
         self.instructions.iter().filter(calls).count()
     }
 
-    /// The outputs of tracked stages that the machine lets go of early.
+    /// The outputs of tracked stages that the machine drops early.
     pub(crate) fn output_borders(&self) -> Vec<OutputBorder> {
         let mut borders = Vec::new();
         for (index, instruction) in self.instructions.iter().enumerate() {
@@ -132,14 +131,14 @@ impl Program {
     }
 }
 
-/// An output that the machine itself does not hold until the stage's backward is over.
+/// An output that the machine itself does not hold until the end of the stage's backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutputBorder {
     pub(crate) stage: usize,
-    /// The way in which the stage is recorded.
+    /// The alternative by which the stage is recorded.
     pub(crate) alternative: usize,
-    /// Whether the output lies inside a piece of graph, where only graphs hold it; else it ends a piece whose
-    /// backward follows at once, and goes when that starts.
+    /// Whether the output is inside a piece, where only graphs hold it. Otherwise it is the end of a piece whose
+    /// backward pass follows at once, and it is dropped when that starts.
     pub(crate) inside: bool,
 }
 
@@ -160,8 +159,8 @@ fn end_of_piece(actions: &[Action], start: usize, first: usize) -> usize {
     }
 }
 
-/// Whether stage `upper`, tracked at action `at`, and the stage below it have adjacent backwards, with no other
-/// reader of the activation between them meanwhile.
+/// Whether the backward passes of stage `upper`, tracked at action `at`, and of the stage below it are adjacent, with
+/// no other reader of the activation between the two stages before that.
 fn swept_together(actions: &[Action], at: usize, upper: usize) -> bool {
     let after = &actions[at + 1..];
     let Some(sweep) = after
@@ -178,7 +177,8 @@ fn swept_together(actions: &[Action], at: usize, upper: usize) -> bool {
     adjacent && !read_between
 }
 
-/// Whether the loss at action `at` extends the graph of the last stage, whose backward must then come next.
+/// Whether the loss at action `at` extends the graph of the last stage. The last stage's backward pass must then come
+/// next.
 fn loss_joins(actions: &[Action], at: usize, last_stage: usize) -> bool {
     matches!(actions.get(at + 1), Some(Action::Backward(stage)) if stage.0 == last_stage)
         && actions[..at]
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_piece_ends_where_its_output_is_read_again() {
-        // Stage 1 runs untracked from the a_1 inside X_1, and is tracked only after stage 2's backward.
+        // Stage 1 runs untracked from the a_1 inside X_1, and is tracked only after stage 2's backward pass.
         assert_eq!(
             program(
                 3,

@@ -1,8 +1,7 @@
-//! The shapes of what a stage gives: the same when it is computed again as at first.
+//! Compares the output shapes of a stage's recompute with those of its first run.
 //!
-//! A layer that gives another output the second time (random numbers that no seed reaches, state that a forward
-//! changes) makes gradients that belong to no run at all. As PyTorch's checkpointing does, shapes are compared; values are
-//! not.
+//! A layer whose recompute gives another output (unseeded random numbers, state that a forward pass changes) leads to
+//! wrong gradients. As in PyTorch's checkpointing, shapes are compared and values are not.
 
 use burn::tensor::{Bool, Int, Tensor};
 
@@ -20,7 +19,7 @@ impl FirstShapes {
         Self(vec![None; stages])
     }
 
-    /// A stage has run, for the first time or again.
+    /// Records the output shapes of a stage's first run; fails if a recompute's shapes differ.
     pub(super) fn ran<A: Activation>(&mut self, stage: usize, output: &A) -> Result<(), StepError> {
         let shapes = shapes::<A>(output);
         match &self.0[stage] {

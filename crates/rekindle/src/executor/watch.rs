@@ -1,7 +1,7 @@
-//! Watches a step action by action, and notes what it held.
+//! Records memory in use after each action of a step.
 //!
-//! A piece of graph runs many actions in one backward. So that each is still seen by itself, borders are set into the
-//! graph between its stages: they pass gradients on as they are, and tell the watch on the way.
+//! One backward pass through a piece covers many actions. To record each action separately, borders are inserted into
+//! the graph between its stages: they pass gradients on unchanged and notify the watch.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,35 +17,35 @@ use crate::{
     meter::Meter,
 };
 
-/// Memory after an action of a schedule, everything that the meter counts included.
+/// Memory after an action of a schedule, including everything that the meter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceEntry {
     /// The action.
     pub action: Action,
     /// Bytes in live buffers after it.
     pub in_use_bytes: Bytes,
-    /// The most since the entry before.
+    /// The peak since the previous entry.
     pub peak_bytes: Bytes,
-    /// Bytes that the pools have reserved after it, where there are pools.
+    /// Bytes that the pools have reserved after it, if the device has pools.
     pub reserved_bytes: Option<Bytes>,
-    /// When it was done, from the start of the step on.
+    /// When it was done, counted from the start of the step.
     pub done_at: Duration,
 }
 
-/// Is told of every action that is done. Clones are the same watch.
+/// Records every completed action. Clones share the entries.
 #[derive(Clone)]
 pub(super) struct Watch {
     actions: Arc<[Action]>,
     meter: Arc<dyn Meter>,
     started: Instant,
-    /// One for each action that is done.
+    /// One entry for each completed action.
     entries: Arc<Mutex<Vec<TraceEntry>>>,
 }
 
 impl Watch {
-    /// A watch over a step of these actions.
+    /// Starts a watch for a step with these actions.
     pub(super) fn start(actions: Arc<[Action]>, meter: Arc<dyn Meter>) -> Self {
-        // At once, so that no growing list doubles while the step is measured.
+        // Allocated in full, so that the list does not grow while the step is measured.
         let entries = Arc::new(Mutex::new(Vec::with_capacity(actions.len())));
         meter.read();
         meter.start_interval();
@@ -57,9 +57,10 @@ impl Watch {
         }
     }
 
-    /// An action is done, and with it all before it that nobody told of: where no gradient flows, no border is passed.
-    /// A value of several tensors passes a border once for each: the last action's entry is corrected then. A tensor that
-    /// stages hand on as it is comes to its borders when later actions are done, and says nothing new.
+    /// Records that an action is done, together with all earlier actions that were not recorded: where no gradient
+    /// flows, no border is reached. A value of several tensors reaches a border once for each tensor, and then the last
+    /// action's entry is corrected. A tensor that stages pass on unchanged reaches its borders after later actions are
+    /// done; such calls are ignored.
     pub(super) fn done(&self, action: Action) {
         let mut entries = self.entries();
         let first = entries.len();
@@ -96,7 +97,7 @@ impl Watch {
         self.meter.start_interval();
     }
 
-    /// The value with a border behind it: a backward that comes back to it has finished `stage`.
+    /// Adds a border behind the value: when a backward pass reaches it, `stage` is done.
     pub(super) fn border<A: Activation>(&self, value: A, stage: usize) -> A {
         struct Border(BorderCall);
         impl ActivationMapper for Border {
@@ -109,7 +110,7 @@ impl Watch {
         value.map(&mut Border(call))
     }
 
-    /// The entries.
+    /// Returns the entries.
     pub(super) fn finish(&self) -> Vec<TraceEntry> {
         std::mem::take(&mut self.entries())
     }
@@ -119,7 +120,8 @@ impl Watch {
     }
 }
 
-/// Whether the machine means this action of the schedule: it does not tell the two untracked forwards apart.
+/// Whether an action reported by the machine is this action of the schedule. The machine does not distinguish the two
+/// kinds of untracked forward.
 fn same(scheduled: Action, done: Action) -> bool {
     match (scheduled, done) {
         (
@@ -154,7 +156,7 @@ mod tests {
         let backward = |stage| Action::Backward(StageId(stage));
         let actions = [3, 2, 1, 0].map(backward);
         let watch = Watch::start(actions.into(), Arc::new(Blind));
-        // The second tensor of the value comes to the border of stage 3 when stage 2 is done.
+        // The second tensor of the value reaches the border of stage 3 after stage 2 is done.
         for (stage, expected) in [(3, 1), (2, 2), (3, 2), (1, 3), (2, 3), (1, 3), (0, 4)] {
             watch.done(backward(stage));
             let told: Vec<Action> = watch.entries().iter().map(|entry| entry.action).collect();

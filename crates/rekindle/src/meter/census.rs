@@ -1,17 +1,17 @@
-//! Which blocks of memory came and went in an interval.
+//! The blocks of memory allocated and freed in an interval.
 
 use rekindle_alloc::SizeCount;
 use rekindle_plan::Bytes;
 
-/// Blocks, as far as a meter tells them apart.
+/// Counts of blocks, in as much detail as the meter has.
 ///
-/// Made once and filled again and again, so that taking a census of the process's own allocator allocates nothing.
+/// Created once and refilled, so that taking a census of the process's own allocator allocates nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Census {
-    /// What came and went since the interval's start, by size. Small blocks may be left out. Empty where sizes are not
-    /// told.
+    /// Blocks allocated and freed since the interval's start, by size. Small blocks may be left out. Empty if sizes are
+    /// unknown.
     pub(super) sizes: Vec<SizeCount>,
-    /// The number of all blocks and their bytes, where sizes are not told: a GPU's pools.
+    /// The number of all blocks and their bytes, if sizes are unknown (a GPU's pools).
     pub(super) all: Option<(u64, Bytes)>,
 }
 
@@ -24,21 +24,22 @@ impl Default for Census {
     }
 }
 
-/// Blocks that came or went: of one size, or, where sizes are not told, the balance of all.
+/// Blocks that were allocated or freed: of one size, or, if sizes are unknown, the net change of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// Whether there is more now.
+    /// Whether the bytes increased.
     pub came: bool,
-    /// How many blocks; `None` where as many came as went, of other sizes, or more came and yet fewer bytes are held.
+    /// Number of blocks. `None` if equally many blocks of other sizes were allocated and freed, or if the number of
+    /// blocks and their bytes changed in opposite directions.
     pub count: Option<u64>,
-    /// The size of each, where it is known.
+    /// The size of each block, if known.
     pub block_bytes: Option<Bytes>,
-    /// The bytes of all of them.
+    /// The bytes of all these blocks.
     pub bytes: Bytes,
 }
 
 impl Census {
-    /// What came and went since `before`, which was taken at the interval's start; the largest first.
+    /// The changes since `before`, which was taken at the interval's start; the largest first.
     #[must_use]
     pub fn since(&self, before: &Self) -> Vec<Change> {
         if let (Some((blocks_before, bytes_before)), Some((blocks, bytes))) = (before.all, self.all)

@@ -1,7 +1,7 @@
 //! Two readers of one meter.
 //!
-//! A meter has one interval for its peaks. A step that is watched phase by phase and action by action needs two that
-//! overlap: whoever starts an interval anew hands the peaks so far to the other.
+//! A meter has one interval for its peaks. A step that is recorded by phase and by action needs two that overlap: a
+//! reader that starts a new interval passes the peaks so far to the other reader.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,15 +9,15 @@ use rekindle_plan::Bytes;
 
 use super::{FailedAllocation, MemoryReading, Meter, PeakMemory, Phase};
 
-/// One of two readers, with an interval of its own.
+/// One of two readers, each with its own interval.
 pub(crate) struct Half {
     meter: Arc<dyn Meter>,
-    /// What each reader's interval has seen before the meter's own began.
+    /// The peaks of each reader's interval from before the meter's own interval began.
     seen: Arc<Mutex<[MemoryReading; 2]>>,
     own: usize,
 }
 
-/// Two readers of `meter`, which nobody else may start intervals of while they are used.
+/// Two readers of `meter`. Nothing else may start intervals of the meter while they are used.
 pub(crate) fn halves(meter: &Arc<dyn Meter>) -> [Half; 2] {
     let seen = Arc::default();
     [0, 1].map(|own| Half {

@@ -7,21 +7,22 @@ use super::{
     reader::{FailedAllocation, MemoryReading, Meter, NotInstalled, PeakMemory},
 };
 
-/// Bytes of the smallest block that is told apart by its size: below are headers, names and lists.
+/// Bytes of the smallest block that is counted by size; smaller ones are headers, names and lists.
 const COUNTED: usize = 256;
 
 /// Exact bytes of the whole process, from its counting allocator.
 ///
-/// Whatever the process allocates is counted, not only tensors: data sets, progress bars, and tests that run beside.
+/// All allocations of the process are counted, not only tensors: data sets, progress bars, and tests that run at the
+/// same time.
 #[derive(Debug, Clone, Copy)]
 pub struct HostMeter(());
 
 impl HostMeter {
-    /// A meter, if [`rekindle_alloc::CountingAllocator`] is the process's allocator.
+    /// Returns a meter if [`rekindle_alloc::CountingAllocator`] is the process's allocator.
     ///
     /// # Errors
     ///
-    /// [`NotInstalled`] otherwise: there would be nothing but zeros to read.
+    /// [`NotInstalled`] otherwise: all readings would be zero.
     pub fn new() -> Result<Self, NotInstalled> {
         if rekindle_alloc::installed() {
             Ok(Self(()))
@@ -54,7 +55,7 @@ impl Meter for HostMeter {
     }
 
     fn keep_reserve(&self, reserve: Bytes) {
-        // Without one a failed allocation ends the process, as it always did.
+        // If the reserve cannot be kept, a failed allocation ends the process, as it does without Rekindle.
         rekindle_alloc::keep_reserve(usize::try_from(reserve.0).unwrap_or(usize::MAX));
     }
 

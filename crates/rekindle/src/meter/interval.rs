@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use super::reader::{MemoryReading, Meter};
 
-/// Share by which temporary bytes are rounded up: threads do not all come to their highest point at once.
+/// Margin added to temporary bytes: threads do not all reach their highest point at the same time.
 const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
 
-/// What one operation took.
+/// Memory and time of one operation.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Interval {
     pub(crate) before: MemoryReading,
@@ -16,7 +16,7 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    /// Runs an operation, which is to wait for what it queues.
+    /// Runs an operation, which must wait for the work that it queues.
     pub(crate) fn of<T>(meter: &dyn Meter, operation: impl FnOnce() -> T) -> (T, Self) {
         wake_threads();
         meter.start_interval();
@@ -33,31 +33,31 @@ impl Interval {
         (result, interval)
     }
 
-    /// What more is in use afterwards.
+    /// Bytes by which memory in use has increased afterwards.
     pub(crate) fn kept(&self) -> u64 {
         let after = self.after.in_use_bytes.0;
         after.saturating_sub(self.before.in_use_bytes.0)
     }
 
-    /// How far this peak is above what was in use before and after.
+    /// How far this peak is above the bytes in use before and after.
     pub(crate) fn above(&self, peak: u64) -> u64 {
         peak.saturating_sub(self.after.in_use_bytes.max(self.before.in_use_bytes).0)
     }
 }
 
-/// Wakes the threads that CPU kernels run on. In a training step they are always awake and work side by side, each with
-/// scratch of its own; an operation that comes after a pause may be over before the others join in.
+/// Wakes the threads that CPU kernels run on. In a training step they are always awake and work in parallel, each with
+/// its own scratch memory; an operation after a pause may finish before other threads join in.
 fn wake_threads() {
     #[cfg(feature = "flex")]
     rayon::broadcast(|_| {});
 }
 
-/// Temporary bytes, and what threads may take more.
+/// Temporary bytes plus the margin for threads.
 pub(crate) fn with_margin(temp: u64) -> u64 {
     temp + (temp as f64 * SCRATCH_MARGIN).ceil() as u64
 }
 
-/// 0 of none.
+/// The median; 0 if there are no values.
 pub(crate) fn median(seconds: impl Iterator<Item = f64>) -> f64 {
     let mut seconds: Vec<f64> = seconds.collect();
     seconds.sort_by(f64::total_cmp);

@@ -1,12 +1,12 @@
-//! What each phase of a step leaves behind: where memory grows from step to step.
+//! Finds the phases of a step that leave memory behind, so that memory grows from step to step.
 //!
-//! Bytes in use do not tell where memory is lost: what one phase keeps by mistake raises them in every later phase, too. So
-//! for a few steps the allocator remembers in which phase each block was allocated. Activations and gradients are gone
-//! when their step ends, parameters, optimizer state and statistics when the next step has replaced them. A block that is
-//! still there one step later was left behind by the phase that allocated it. What only one of two steps leaves, such as
-//! a table that grew, is not counted.
+//! Bytes in use do not show where memory is leaked: memory kept by one phase also raises them in every later phase. So
+//! for a few steps the allocator records in which phase each block was allocated. Activations and gradients are freed
+//! when their step ends; parameters, optimizer state and statistics are freed when the next step has replaced them. A
+//! block that still exists one step later was left behind by the phase that allocated it. Blocks that only one of two
+//! steps leaves, such as a table that grew, are not counted.
 //!
-//! It is the process's own memory that is looked at. Buffers of a GPU's pools are not told apart: there are only
+//! This covers only the process's own memory. Buffers of a GPU's pools cannot be identified; for them there are only
 //! [`PhaseChanges`].
 
 use std::{
@@ -22,20 +22,20 @@ use super::{
     reader::NotInstalled,
 };
 
-/// Steps of one look: two that leave something, and one in which they may replace it.
+/// Number of steps observed: two whose blocks are counted, and one in which they may be replaced.
 const STEPS: usize = 3;
 
-/// Whether a look goes on. A tracker counts blocks as well, from one action to the next.
+/// Whether an observation is active. A tracker also counts blocks, from one action to the next.
 static LOOKING: AtomicBool = AtomicBool::new(false);
 
-/// A phase of the process's steps is over.
+/// Records the end of a phase of the process's steps.
 pub(super) fn end_phase(phase: Option<Phase>) {
     if LOOKING.load(Relaxed) {
         rekindle_alloc::end_interval(kind(phase));
     }
 }
 
-/// What the allocator calls a phase.
+/// The allocator's number for a phase.
 fn kind(phase: Option<Phase>) -> u8 {
     phase::kind(phase) as u8
 }
@@ -51,11 +51,11 @@ pub struct Leftover {
     pub step_bytes: Bytes,
 }
 
-/// A look at what the steps of a training loop leave behind.
+/// Finds memory that every step of a training loop leaves behind.
 ///
-/// One at a time in a process, and not while [blocks are counted](super::Meter::count_blocks) for something else. Phases are
-/// those that an executor or a recorded step with a [`HostMeter`](super::HostMeter) goes through, and those of the program's own
-/// [`PhaseRecorder`](super::PhaseRecorder).
+/// There can be only one at a time in a process, and none while [blocks are counted](super::Meter::count_blocks) for
+/// another purpose. Phases are those of an executor or a recorded step with a [`HostMeter`](super::HostMeter), and
+/// those of the program's own [`PhaseRecorder`](super::PhaseRecorder).
 ///
 /// ```
 /// # use rekindle::meter::{HostMeter, Leftovers, Phase, PhaseRecorder};
@@ -78,30 +78,31 @@ pub struct Leftover {
 /// ```
 #[derive(Debug)]
 pub struct Leftovers {
-    /// Where steps begin and end, in intervals.
+    /// The intervals at which steps begin and end.
     borders: Vec<u32>,
 }
 
 impl Leftovers {
-    /// Starts to look, between two steps. Until it is dropped every allocation takes some tens of nanoseconds more.
+    /// Starts the observation; call it between two steps. Until the returned value is dropped, every allocation takes
+    /// some tens of nanoseconds longer.
     ///
     /// # Errors
     ///
-    /// If the process's allocator does not count.
+    /// If the counting allocator is not installed.
     pub fn start() -> Result<Self, NotInstalled> {
         if !rekindle_alloc::installed() {
             return Err(NotInstalled);
         }
         let mut borders = Vec::with_capacity(STEPS + 1);
-        // Down to the nodes of a graph.
+        // Count blocks of every size, down to the nodes of a graph.
         rekindle_alloc::start_census(1);
         borders.push(rekindle_alloc::interval());
         LOOKING.store(true, Relaxed);
         Ok(Self { borders })
     }
 
-    /// A step is over, its update included: after the third, what every step leaves behind, the most first. Nothing of
-    /// steps whose batches come in more than 900 parts.
+    /// Call this at the end of a step, after its update. After the third step it returns what every step leaves behind,
+    /// largest first. Steps whose batches consist of more than 900 parts are not analysed.
     pub fn stepped(&mut self) -> Option<Vec<Leftover>> {
         rekindle_alloc::end_interval(kind(None));
         self.borders.push(rekindle_alloc::interval());

@@ -1,4 +1,4 @@
-//! Memory truth: what is in use, what is reserved, and their peaks.
+//! Measures memory: bytes in use, bytes reserved, and their peaks.
 //!
 //! | meter | in use | peak in use | reserved |
 //! |---|---|---|---|

@@ -1,4 +1,4 @@
-//! The phases of a training step, and what each changes.
+//! The phases of a training step, and how each changes the bytes in use.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -35,12 +35,12 @@ impl Phase {
     }
 }
 
-/// By how many bytes each phase changed what is in use, and what ran outside of phases.
+/// By how many bytes each phase, and work outside of phases, changed the bytes in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PhaseChanges([i64; PhaseChanges::KINDS.len()]);
 
 impl PhaseChanges {
-    /// All that an interval can be; `None` is outside of phases.
+    /// All kinds of interval; `None` is outside of phases.
     pub const KINDS: [Option<Phase>; 6] = [
         None,
         Some(Phase::ZeroGrad),
@@ -56,30 +56,30 @@ impl PhaseChanges {
         self.0[kind(phase)]
     }
 
-    /// Counts bytes that a phase added.
+    /// Adds bytes to a phase's change.
     pub fn add(&mut self, phase: Option<Phase>, bytes: i64) {
         self.0[kind(phase)] += bytes;
     }
 }
 
-/// The place of a phase among [`PhaseChanges::KINDS`].
+/// The index of a phase in [`PhaseChanges::KINDS`].
 pub(super) fn kind(phase: Option<Phase>) -> usize {
     phase.map_or(0, |phase| phase as usize + 1)
 }
 
-/// Adds up what phases change, from what is in use at their ends.
+/// Sums the changes of phases, from the bytes in use at their ends.
 #[derive(Debug, Default)]
 pub(super) struct ChangeCounter(Mutex<(u64, PhaseChanges)>);
 
 impl ChangeCounter {
-    /// A phase ended with so many bytes in use.
+    /// Records that a phase ended with `in_use` bytes in use.
     pub(super) fn end(&self, phase: Option<Phase>, in_use: u64) {
         let (before, changes) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(before, in_use);
         changes.add(phase, in_use as i64 - before as i64);
     }
 
-    /// The changes so far. What comes counts anew.
+    /// Returns the changes so far and resets them.
     pub(super) fn take(&self) -> PhaseChanges {
         let (_, changes) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(changes)

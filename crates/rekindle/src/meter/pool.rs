@@ -10,8 +10,8 @@ use crate::device_errors;
 
 /// In use and reserved bytes of a device's pools, over all its streams.
 ///
-/// Every reading makes the operations that fusion holds back run, also one [between actions](Meter::sample): what they
-/// will allocate is not in the pools before.
+/// Every reading, also one [between actions](Meter::sample), first runs the operations that fusion has deferred,
+/// because their buffers are not allocated before.
 pub struct PoolMeter {
     device: Device,
     exact_sizes: bool,
@@ -24,8 +24,8 @@ pub struct PoolMeter {
 }
 
 impl PoolMeter {
-    /// A meter for `device`, which must have pools, and answer: touching another may panic. Makes the pools' settings first,
-    /// where nothing has touched them yet.
+    /// A meter for `device`, which must be usable and have pools; other devices may panic. Applies the pools' settings
+    /// first if no device has been used yet.
     #[must_use]
     pub fn new(device: Device) -> Self {
         #[cfg(feature = "cubecl")]
@@ -52,18 +52,18 @@ impl PoolMeter {
         Some(meter)
     }
 
-    /// Counts what the driver's context took as well.
+    /// Also counts the memory of the driver's context.
     #[must_use]
     pub fn with_context(self, context: Bytes) -> Self {
         Self { context, ..self }
     }
 
-    /// What the pools hold; `None` from a device that failed: the operation that failed reports it.
+    /// The pools' usage; `None` if the device has failed: the failed operation reports the error.
     fn now(&self) -> Option<MemoryPoolUsage> {
         let usage = self.device.memory_pool_usage()?;
         #[cfg(feature = "cubecl")]
         if cubecl_runtime::dry_run::dry_run() {
-            // Of buffers that no kernel runs on, the device gives nothing.
+            // In a dry run no kernel runs on the buffers, so they take no device memory and do not count towards peaks.
             return Some(usage);
         }
         self.peak_in_use.fetch_max(usage.bytes_in_use, Relaxed);
@@ -74,7 +74,7 @@ impl PoolMeter {
         Some(usage)
     }
 
-    /// Waits for queued work. A failure is the operation's to report.
+    /// Waits for queued work. Errors are ignored here: the failed operation reports them.
     fn wait(&self) {
         let _ = self.device.sync();
     }
@@ -107,10 +107,11 @@ impl Meter for PoolMeter {
     }
 
     fn trim(&self) {
-        // What was reserved until now counts, and what fusion holds back must run: it holds buffers.
+        // Take a reading before the clean-up, for the peak of the reserved bytes, and to run the operations that fusion
+        // has deferred: they hold buffers.
         self.now();
         self.device.memory_cleanup();
-        // The pools have given up their free buffers; the device has them when its work is done.
+        // The pools have released their free buffers, but the device frees them only when its queued work is done.
         self.wait();
         self.now();
     }

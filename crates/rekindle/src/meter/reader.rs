@@ -1,4 +1,4 @@
-//! What reads memory, and what is read.
+//! The meter trait and its readings.
 
 use std::fmt;
 
@@ -24,59 +24,61 @@ pub trait Meter: Send + Sync {
     /// The highest peaks of all intervals since the meter was made (for a host meter: since the process started).
     fn lifetime_peak(&self) -> PeakMemory;
 
-    /// Gives memory that the pools hold but nobody uses back to the device. Waits for queued work.
+    /// Returns unused memory of the pools to the device. Waits for queued work.
     fn trim(&self) {}
 
-    /// What the driver's context took of the device when it was made.
+    /// Device memory that the driver's context took when it was created.
     fn context_bytes(&self) -> Bytes {
         Bytes(0)
     }
 
-    /// The most bytes that one buffer may have, where the device bounds that apart from its memory.
+    /// The largest allowed buffer in bytes, if the device limits it separately from its memory.
     fn largest_buffer(&self) -> Option<Bytes> {
         None
     }
 
-    /// Whether pools serve every buffer by its exact size, so that what they take at most while an operation runs is
-    /// what that operation needs at most.
+    /// Whether pools serve every buffer by its exact size, so that their peak while an operation runs is what the
+    /// operation needs.
     fn exact_sizes(&self) -> bool {
         false
     }
 
-    /// Has threads that share a piece of work hold at the same time what they need for their parts, or no more: then the
-    /// most that the work can take is seen. It takes longer. Nothing where no threads of the process do the work.
+    /// Turns gathering of threads on or off. While on, threads that share a piece of work all hold the memory for their
+    /// parts at the same time, so that the largest possible peak is measured. This takes longer. No effect where the
+    /// work does not run on threads of the process.
     fn gather_threads(&self, _on: bool) {}
 
-    /// Starts (or stops) telling blocks apart by size, where that is possible and costs something.
+    /// Starts (or stops) counting blocks by size, where this is possible and has a cost.
     fn count_blocks(&self, _on: bool) {}
 
     /// Starts an interval for [`census`](Self::census).
     fn start_census(&self) {}
 
-    /// Writes down the blocks that came and went in the interval, queued work done. Nothing where nothing is known of
-    /// blocks.
+    /// Waits for queued work and records the blocks allocated and freed in the interval. No effect if the meter does
+    /// not count blocks.
     fn census(&self, _into: &mut Census) {}
 
-    /// A phase of a step is over; `None`: what ran since the last phase is no phase's. A [`PhaseRecorder`](super::PhaseRecorder) says so, for
-    /// [`Leftovers`](super::Leftovers) and [`take_changes`](Self::take_changes).
+    /// Records the end of a phase; `None` means that the work since the last phase belongs to no phase. A
+    /// [`PhaseRecorder`](super::PhaseRecorder) calls this, for [`Leftovers`](super::Leftovers) and
+    /// [`take_changes`](Self::take_changes).
     fn end_phase(&self, _phase: Option<Phase>) {}
 
-    /// What phases have changed since this was last asked; `None` where [`Leftovers`](super::Leftovers) tell more.
+    /// The changes by phase since the last call; `None` where [`Leftovers`](super::Leftovers) give more detail.
     fn take_changes(&self) -> Option<PhaseChanges> {
         None
     }
 
-    /// Keeps address space for an allocation that fails, where the process's allocator can: the allocation then succeeds,
-    /// and [`failure`](Self::failure) tells of it. What had failed is forgotten.
+    /// Reserves address space for a failing allocation, if the process's allocator supports it: the allocation then
+    /// succeeds, and [`failure`](Self::failure) reports it. Resets an earlier failure.
     fn keep_reserve(&self, _bytes: Bytes) {}
 
-    /// The first allocation that failed since the reserve was kept.
+    /// The first allocation that failed since the last [`keep_reserve`](Self::keep_reserve).
     fn failure(&self) -> Option<FailedAllocation> {
         None
     }
 
-    /// Notes the bytes in use now, where a peak can only be sampled, and tells what the pools have reserved. Does not wait
-    /// for the device: it runs after every action.
+    /// Samples the bytes in use, for meters whose peak can only be sampled, and returns the bytes that the pools have
+    /// reserved. Does not wait for the device, because it runs after every action.
     fn sample(&self) -> Bytes {
         Bytes::ZERO
     }
@@ -85,9 +87,9 @@ pub trait Meter: Send + Sync {
 /// An allocation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailedAllocation {
-    /// Bytes that it asked for.
+    /// Requested bytes.
     pub asked: Bytes,
-    /// Bytes in use then.
+    /// Bytes in use at that time.
     pub in_use: Bytes,
 }
 
@@ -124,8 +126,7 @@ pub struct PeakMemory {
 }
 
 impl PeakMemory {
-    /// What the device lost at the peak: reserved bytes and the driver's context where there are pools, else bytes in
-    /// use.
+    /// Device memory taken at the peak: reserved bytes plus the driver's context if there are pools, else bytes in use.
     #[must_use]
     pub fn device_bytes(&self) -> Bytes {
         match self.reserved_bytes {
@@ -134,7 +135,7 @@ impl PeakMemory {
         }
     }
 
-    /// What counts.
+    /// The peak by this way of counting.
     #[must_use]
     pub fn counted(&self, count: Count) -> Bytes {
         match count {
@@ -156,7 +157,7 @@ pub enum Count {
     InUse,
 }
 
-/// The process's allocator does not count.
+/// The error if the counting allocator is not installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "host memory cannot be measured: the counting allocator is not installed \

@@ -22,7 +22,7 @@ pub struct PhaseReading {
     pub memory: MemoryReading,
 }
 
-/// Takes a reading at the end of each phase. Without a meter it takes none.
+/// Takes a reading at the end of each phase; without a meter, none.
 pub struct PhaseRecorder<'a> {
     meter: Option<&'a dyn Meter>,
     started: Instant,
@@ -59,7 +59,7 @@ impl<'a> PhaseRecorder<'a> {
         }
     }
 
-    /// Notes the bytes in use within a phase.
+    /// Samples the bytes in use within a phase.
     pub fn sample(&self) {
         if let Some(meter) = self.meter {
             meter.sample();

@@ -1,4 +1,4 @@
-//! What was measured, the chain as one schedule meets it, and plans that hold when they run.
+//! A measured chain, its costs under a given schedule, and plans whose real peak stays within the budget.
 
 use rekindle_plan::{
     Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, Seconds, Stage, Violation,
@@ -7,42 +7,43 @@ use rekindle_plan::{
 
 use crate::executor::{OutputBorder, Program};
 
-/// Share of a budget that planners do not get: what a step takes varies a little from run to run, by the scratch of
-/// kernels whose threads happen to be busy together, and the budget must hold all the same. Seen: up to 1.2%.
+/// Share of a budget that is withheld from planners: a step's peak varies a little from run to run, with the scratch
+/// memory of kernel threads that happen to be busy at the same time, and must still stay within the budget. Observed
+/// variation: up to 1.2%.
 const RESERVE: f64 = 0.03;
 
-/// A measured chain, and what the chain's terms cannot say.
+/// A measured chain, and measurements that the chain cannot express.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// The chain. Its `saved_bytes` count every stage's output from its forward to the end of its backward.
+    /// The chain. Its `saved_bytes` count every stage's output from its forward to the end of its backward pass.
     pub chain: Chain,
-    /// For every stage, what its graph holds.
+    /// What each stage's graph holds.
     pub holds: Vec<Holds>,
-    /// What each backward call takes beyond its operations. No stage's time has it: stages that run as one piece of
-    /// graph share one call.
+    /// Time of each backward call beyond its operations. It is not part of any stage's time, because stages that run as
+    /// one piece share one call.
     pub backward_call_s: Seconds,
 }
 
-/// What a stage's graph holds besides what only it needs.
+/// Whether a stage's graph holds the stage's input and output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holds {
-    /// Whether it holds the stage's input.
+    /// Whether the graph holds the stage's input.
     pub input: bool,
-    /// What becomes of the stage's output, for each way to record the stage, the default first.
+    /// How the stage's output is held, for each alternative of the stage, the default first.
     pub outputs: Vec<OutputHold>,
 }
 
-/// What becomes of a stage's output once the stage has run.
+/// How a stage's output is held after the stage has run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputHold {
-    /// Whether the stage's own graph holds it until the backward is over.
+    /// Whether the stage's own graph holds it until the end of the backward pass.
     pub by_own_graph: bool,
-    /// The backward's temporary bytes above what is there once everybody else has let go of the output.
+    /// The backward pass's temporary bytes above the bytes in use after all other owners have dropped the output.
     pub released_backward_temp_bytes: Bytes,
 }
 
 impl Measured {
-    /// The same without what measuring took of every time, and without the backward call of every stage.
+    /// Subtracts the overhead of measuring from every time, and the backward call from every stage's time.
     pub(super) fn without_overhead(mut self, idle_s: f64) -> Self {
         let backward_call_s = self.backward_call_s.0;
         let less = |time: &mut Seconds, overhead: f64| time.0 = (time.0 - overhead).max(0.0);
@@ -66,13 +67,13 @@ impl Measured {
         self
     }
 
-    /// The chain as one schedule meets it: outputs that nobody holds are counted only while they are there. Two kinds
-    /// go early:
+    /// The chain's costs under one schedule: outputs that nothing holds are counted only while they exist. Two kinds
+    /// are freed early:
     ///
     /// - inside a piece of graph, where neither the stage's own graph nor the next stage's holds the output (a linear
-    ///   layer before a batch normalisation): it goes as soon as the next stage has run;
-    /// - at the end of a piece whose backward follows at once, where the stage's own graph does not hold it: a
-    ///   backward lets go of the output that it starts from.
+    ///   layer before a batch normalisation): it is freed as soon as the next stage has run;
+    /// - at the end of a piece whose backward pass follows at once, where the stage's own graph does not hold it: a
+    ///   backward pass drops the output that it starts from.
     ///
     /// The peak under this schedule is at most that of the plain [`chain`](Self::chain), and closer to the truth.
     #[must_use]
@@ -89,7 +90,7 @@ impl Measured {
                 inside,
             } = border;
             let held_by_next = inside && self.holds.get(stage + 1).is_none_or(|next| next.input);
-            // A schedule of another chain has stages that this one lacks; who simulates it is told.
+            // A schedule of another chain may have stages that this one lacks; the simulation then reports it.
             let held = self.holds.get(stage);
             let Some(output) = held.and_then(|held| held.outputs.get(alternative)) else {
                 continue;
@@ -107,7 +108,7 @@ impl Measured {
         chain
     }
 
-    /// The plan with its peak and time as it will run.
+    /// The plan with the peak and time of its actual run.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl Measured {
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan()).
+    /// See [`plan`](Self::plan()).
     pub fn plain(&self) -> Result<Plan, PlanError> {
         let request = PlanRequest {
             planner: PlannerKind::None,
@@ -136,14 +137,14 @@ impl Measured {
         Ok(self.costed(plan(&self.chain, &request)?)?)
     }
 
-    /// Plans so that the run's real peak stays within the request's budget, of which a reserve of 3% is held back.
+    /// Plans so that the run's real peak stays within the request's budget, with a reserve of 3%.
     ///
-    /// Planners see the chain, in which every stage's output counts to the end. What they find is costed as it will
-    /// run, and a plan that they found for a larger budget is taken where it fits that way and is faster.
+    /// Planners work on the chain, in which every stage's output counts until the end. The resulting plans are then
+    /// costed as they will run, and a plan found for a larger budget is used if it then fits and is faster.
     ///
     /// # Errors
     ///
-    /// As [`plan`](rekindle_plan::plan()); the budgets named in an error are those of costed plans, reserve included.
+    /// See [`plan`](rekindle_plan::plan()); the budgets in an error are those of costed plans, reserve included.
     pub fn plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
         let Some(budget) = request.budget else {
             return Ok(self.costed(plan(&self.chain, request)?)?);
@@ -192,11 +193,11 @@ impl Measured {
         })
     }
 
-    /// The useful plans of a planner, costed: from the smallest peak to the largest, each larger one faster.
+    /// The memory/time frontier of a planner, costed: from the smallest peak to the largest, each larger plan faster.
     ///
     /// # Errors
     ///
-    /// As [`frontier`](rekindle_plan::frontier()).
+    /// See [`frontier`](rekindle_plan::frontier()).
     pub fn frontier(&self, planner: PlannerKind, slots: usize) -> Result<Vec<Plan>, PlanError> {
         let mut plans = frontier(&self.chain, planner, slots)?
             .into_iter()
@@ -207,7 +208,7 @@ impl Measured {
     }
 }
 
-/// Moves a stage's output from what its graph keeps to what its own forward and backward take for a while.
+/// Moves a stage's output from the saved bytes to the temporary bytes of its forward and backward pass.
 fn release_output(stage: &mut Stage, alternative: usize, backward_temp: Bytes) {
     let output = stage.output_bytes;
     let (saved, tracked_temp, temp) = match alternative.checked_sub(1) {
@@ -234,7 +235,7 @@ fn without_reserve(budget: Bytes) -> Bytes {
     Bytes((budget.0 as f64 * (1.0 - RESERVE)) as u64)
 }
 
-/// The smallest budget that leaves `bytes` without its reserve.
+/// The smallest budget that leaves `bytes` after the reserve is subtracted.
 #[must_use]
 pub fn with_reserve(bytes: Bytes) -> Bytes {
     Bytes((bytes.0 as f64 / (1.0 - RESERVE)).ceil() as u64 + 1)

@@ -1,26 +1,26 @@
-//! What the runs of one operation cost.
+//! Measures the runs of one operation.
 
 use std::time::Instant;
 
 use super::profiler::Profiler;
 use crate::meter::{Interval, median, with_margin};
 
-/// Fewest and most runs of each operation; the first [`GATHERED`] are not timed.
+/// Minimum and maximum number of runs of each operation; the first [`GATHERED`] are not timed.
 pub(super) const RUNS: (usize, usize) = (5, 24);
 
-/// The first runs of each operation, in which [threads are gathered](Meter::gather_threads): kernels hold scratch for
-/// each thread that takes part, and on a busy machine it takes luck to see all of them at once.
+/// Number of first runs of each operation in which [threads are gathered](Meter::gather_threads): kernels hold scratch
+/// memory for each thread that takes part, and on a busy machine all threads rarely hold it at the same time otherwise.
 ///
-/// The first of all is a warm-up, of which nothing counts: threads allocate what they keep for good.
+/// The very first run is a warm-up and is not counted: in it, threads allocate memory that they keep permanently.
 pub(super) const GATHERED: usize = 2;
 
-/// An operation runs again until so many runs in a row have not peaked higher.
+/// An operation is repeated until this many runs in a row have not raised the peak.
 const RUNS_WITHOUT_A_HIGHER_PEAK: usize = 3;
 
 /// Time for more runs of an operation that has settled.
 const SECONDS_FOR_RUNS: f64 = 0.3;
 
-/// Bytes that an operation left behind, its peak above them, the peak itself, and the time.
+/// Bytes that an operation left allocated, its peak above them, the peak itself, and the time.
 #[derive(Default)]
 pub(super) struct Cost {
     pub(super) kept: u64,
@@ -32,15 +32,15 @@ pub(super) struct Cost {
 impl<O> Profiler<'_, O> {
     /// Runs an operation for the `run`th time, from 0, and measures it.
     ///
-    /// Pools are trimmed first: where they serve each buffer by its exact size, all that they take during the operation
-    /// is then its own, temporary buffers that no reading in between would show included.
+    /// Pools are trimmed first: if they serve each buffer by its exact size, everything that they then reserve during
+    /// the operation belongs to it, including temporary buffers that no reading in between would show.
     pub(super) fn cost_of<T>(&self, run: usize, operation: impl FnOnce() -> T) -> (T, Cost) {
         let meter = self.meter;
         meter.trim();
         meter.gather_threads(run < GATHERED);
         let (result, interval) = Interval::of(meter, || {
             let result = operation();
-            // A failure shows where values are read.
+            // A failure is reported when values are read.
             let _ = self.device.sync();
             result
         });
@@ -62,14 +62,14 @@ impl<O> Profiler<'_, O> {
         (result, cost)
     }
 
-    /// What measuring itself takes: the median time of measuring nothing.
+    /// The overhead of measuring: the median time of an empty operation.
     pub(super) fn idle_seconds(&self) -> f64 {
         let runs: Vec<Cost> = (0..RUNS.1).map(|run| self.cost_of(run, || ()).1).collect();
         summary(&runs).seconds
     }
 }
 
-/// Whether an operation whose runs so far are these runs once more.
+/// Whether an operation needs another run after these runs.
 pub(super) fn wants_another_run(runs: &[Cost], started: Instant) -> bool {
     let counted = runs.get(1..).unwrap_or_default();
     let highest = counted.iter().map(|cost| cost.temp).max().unwrap_or(0);
@@ -84,8 +84,8 @@ pub(super) fn wants_another_run(runs: &[Cost], started: Instant) -> bool {
 
 /// Kept and temporary bytes, and the median time of the runs that were timed.
 ///
-/// What is kept does not vary; a run that seems to keep more is one in which a thread allocated scratch for good, so
-/// the least counts. Of temporary bytes the most counts.
+/// Kept bytes do not vary: if a run seems to keep more, a thread has allocated permanent scratch memory in it. So the
+/// minimum of the kept bytes counts, and the maximum of the temporary bytes.
 pub(super) fn summary(runs: &[Cost]) -> Cost {
     let counted = runs.get(1..).unwrap_or_default();
     let timed = runs.get(GATHERED..).unwrap_or_default();

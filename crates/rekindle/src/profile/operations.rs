@@ -1,4 +1,4 @@
-//! What one stage, the loss and the optimizer cost.
+//! Measures the costs of one stage, the loss and the optimizer.
 
 use std::time::Instant;
 
@@ -23,21 +23,21 @@ use crate::{
     step_result::StepResult,
 };
 
-/// What a backward's own tables take for each graph node of its piece, until it is over.
+/// Bytes per graph node of a piece in the tables of its backward pass, until it is over.
 ///
-/// A stage's own backward shows only its own share; those of the other stages in one piece add up. Seen on the CPU:
-/// 150 to 250 bytes.
+/// Measuring one stage's backward pass shows only that stage's share; in a piece of several stages the shares add up.
+/// Observed on the CPU: 150 to 250 bytes.
 const TABLE_BYTES_PER_NODE: u64 = 256;
 
-/// What an output takes that stands alone, besides its values.
+/// Overhead of an output outside of a graph, besides its values.
 const OUTPUT_TABLE_BYTES: u64 = 512;
 
-/// What burn's optimizers keep of each parameter, and of each moment, besides the numbers. An optimizer of one stage
-/// alone takes more: the first entries of its tables.
+/// Overhead of burn's optimizer state per parameter and per moment, besides the numbers. An optimizer of a single stage
+/// takes more, for the first entries of its tables.
 const STATE_BYTES_PER_PARAMETER: u64 = 384;
 const STATE_BYTES_PER_MOMENT: u64 = 256;
 
-/// Share of the saved bytes that an alternative must at least save to be worth offering.
+/// Minimum share of the saved bytes that an alternative must save to be offered.
 const WORTHWHILE: f64 = 0.01;
 
 /// How a stage's graph is recorded.
@@ -47,13 +47,13 @@ pub(super) enum Strategy {
     Balanced,
 }
 
-/// A stage to be measured.
+/// A stage to measure.
 pub(super) struct Subject<'a, L> {
-    /// Makes a copy with the stage's parameters and statistics of its own.
+    /// Makes a copy that shares the stage's parameters and has separate statistics.
     pub(super) copy: &'a dyn Fn() -> L,
     /// Seeds the generator as for this stage.
     pub(super) reseed: &'a dyn Fn(),
-    /// Whether the backward computes the gradient of the stage's input.
+    /// Whether the backward pass computes the gradient of the stage's input.
     pub(super) wants_input_gradient: bool,
 }
 
@@ -61,15 +61,15 @@ pub(super) struct Subject<'a, L> {
 struct TrackedRuns {
     forward: Vec<Cost>,
     backward: Vec<Cost>,
-    /// The same backwards, their temporary bytes above what is there once the output has been let go of.
+    /// The same backward passes, with temporary bytes above the bytes in use after the output was dropped.
     released: Vec<Cost>,
     /// Whether the graph itself holds the stage's output.
     holds_output: bool,
 }
 
 impl<O: Optimizer> Profiler<'_, O> {
-    /// What one stage costs, what becomes of its output in each way to record it, and what an untracked forward leaves
-    /// behind besides the output: nodes of no graph, until a backward is over.
+    /// The costs of one stage, how its output is held in each alternative, and the bytes that an untracked forward
+    /// leaves besides the output: dead nodes, which are freed at the end of a backward pass.
     pub(super) fn stage<L, A>(
         &self,
         subject: &Subject<'_, L>,
@@ -86,7 +86,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         } = Parameters::of(&(subject.copy)());
         let (untracked, value_bytes) = self.untracked(subject, input);
         let default = self.tracked(subject, input, grad_bytes, Strategy::Default);
-        // A layer that says it can and cannot makes burn panic: then it has no alternative.
+        // If a layer claims a balanced form and does not support it, burn panics: then it has no alternative.
         let balanced = (subject.copy)().has_balanced();
         let balanced = balanced
             .then(|| {
@@ -103,7 +103,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         let (forward, backward) = (summary(&default.forward), summary(&default.backward));
         let alone = untracked.kept.min(value_bytes + OUTPUT_TABLE_BYTES);
         let left_bytes = Bytes(untracked.kept - alone);
-        // A graph shares the tables of an output that stands alone.
+        // The graph contains the output's tables, so measure the output by itself.
         let output_bytes = Bytes(alone.min(forward.kept));
         let saved = |forward: &Cost| Bytes(forward.kept).max(output_bytes);
 
@@ -211,7 +211,7 @@ impl<O: Optimizer> Profiler<'_, O> {
             let mut freed = 0;
             let (input_gradient, mut cost) = self.cost_of(run, || {
                 let root = upstream.seed(output);
-                // The seed has let go of the output; whoever still holds it is the graph.
+                // The seed has dropped the output; if it is still held, the graph holds it.
                 freed = before.saturating_sub(meter.read().in_use_bytes.0);
                 root.map(|root| {
                     let mut grads = root.backward();
@@ -219,7 +219,8 @@ impl<O: Optimizer> Profiler<'_, O> {
                     Upstream::take(&start, &mut grads)
                 })
             });
-            // The simulator itself adds what a backward leaves: the gradients of the input and of the parameters.
+            // The simulator itself adds the results of a backward pass: the gradients of the input and of the
+            // parameters.
             let leaves = input_gradient.as_ref().map_or(0, Upstream::bytes) + grad_bytes;
             holds_output = freed < output_bytes / 2;
             released.push(Cost {
@@ -237,7 +238,8 @@ impl<O: Optimizer> Profiler<'_, O> {
         }
     }
 
-    /// Whether a stage's graph holds its input. Nothing else may hold it: letting go of it must show.
+    /// Whether a stage's graph holds its input. Nothing else may hold the input, so that dropping it is visible to the
+    /// meter.
     pub(super) fn holds_input<L, A>(&self, subject: &Subject<'_, L>, input: A) -> bool
     where
         A: Activation,
@@ -251,14 +253,14 @@ impl<O: Optimizer> Profiler<'_, O> {
         let before = self.meter.read().in_use_bytes.0;
         drop(own);
         let freed = before.saturating_sub(self.meter.read().in_use_bytes.0);
-        // A graph is only let go by a backward through it.
+        // A graph is only freed by a backward pass through it.
         if let Some(root) = Upstream::ones(&output).seed(output) {
             drop(root.backward());
         }
         freed < bytes / 2
     }
 
-    /// What one backward call takes beyond its operations: the time of one through a graph of a single node.
+    /// Time of a backward call beyond its operations, measured on a graph with a single node.
     pub(super) fn backward_call_seconds<A: Activation>(&self, value: &A) -> f64 {
         let runs: Vec<Cost> = (0..RUNS.1)
             .map(|run| {
@@ -271,7 +273,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         summary(&runs).seconds
     }
 
-    /// The loss keeps nothing in the chain's terms, so whatever its graph holds counts as temporary.
+    /// A chain has no saved bytes for the loss, so all that its graph holds counts as temporary.
     pub(super) fn loss<A, R, F>(&self, output: &A, loss: &F) -> LossCost
     where
         A: Activation,
@@ -304,7 +306,8 @@ impl<O: Optimizer> Profiler<'_, O> {
         }
     }
 
-    /// One stage's share of the optimizer's step, at a rate of zero: the layer comes back with the values it had.
+    /// One stage's share of the optimizer's step, at a learning rate of zero: the returned layer has its original
+    /// values.
     ///
     /// The layer itself is updated, as in training: a copy of a large layer might not fit beside the model.
     pub(super) fn optimizer_step<L: Module>(&self, mut layer: L) -> (L, OptimizerCost) {
@@ -324,7 +327,7 @@ impl<O: Optimizer> Profiler<'_, O> {
             cost.temp = cost.peak.saturating_sub(before);
             let after = meter.read().in_use_bytes.0;
             if run == 0 {
-                // State came, gradients went, parameters were replaced.
+                // State was added, gradients were freed, parameters were replaced.
                 let came = (after + grad_bytes).saturating_sub(before);
                 let moments = came / grad_bytes;
                 let tables = parameters.tensors

@@ -1,4 +1,4 @@
-//! What a chain is measured with.
+//! The device, meter and optimizer with which a chain is measured.
 
 use burn::tensor::Device;
 
@@ -6,10 +6,10 @@ use crate::meter::Meter;
 
 /// How to measure.
 pub struct Profiler<'a, O> {
-    /// Where the model is.
+    /// The device of the model.
     pub device: &'a Device,
-    /// Reads its memory.
+    /// Reads the device's memory.
     pub meter: &'a dyn Meter,
-    /// The optimizer whose step is measured; it stays as it is.
+    /// The optimizer whose step is measured; it is not changed.
     pub optimizer: &'a O,
 }

@@ -12,7 +12,7 @@ use crate::activation::{Activation, ActivationVisitor};
 #[derive(Default)]
 pub(super) struct Parameters {
     pub(super) bytes: u64,
-    /// Bytes of the values that want a gradient.
+    /// Bytes of the values that require a gradient.
     pub(super) trainable_bytes: u64,
     pub(super) tensors: u64,
 }
@@ -57,7 +57,7 @@ pub(super) fn value_bytes<A: Activation>(activation: &A) -> u64 {
     count.0
 }
 
-/// A gradient of ones for every parameter that wants one.
+/// A gradient of ones for every parameter that requires one.
 pub(super) fn unit_gradients<M: Module>(module: &M) -> GradientsParams {
     struct Fill(GradientsParams);
     impl ModuleVisitor for Fill {

@@ -1,21 +1,21 @@
-//! The time that the operations of a network go by.
+//! The clock by which network operations are timed.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-/// A clock: the machine's, or that of a rank whose network is simulated. Clones are the same clock.
+/// A clock: the machine's, or a simulated one for a rank with a simulated network. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Clock(Option<Arc<Mutex<Instant>>>);
 
 impl Clock {
-    /// A simulated one, which stands at this moment.
+    /// A simulated clock that shows this moment.
     pub(super) fn simulated(at: Instant) -> Self {
         Self(Some(Arc::new(Mutex::new(at))))
     }
 
-    /// What it shows.
+    /// The current time of the clock.
     #[must_use]
     pub fn now(&self) -> Instant {
         match &self.0 {
@@ -24,12 +24,12 @@ impl Clock {
         }
     }
 
-    /// Lets so much time pass on a simulated clock.
+    /// Advances a simulated clock.
     pub fn advance(&self, by: Duration) {
         self.reach(self.now() + by);
     }
 
-    /// Whoever waits until this moment sees a simulated clock show it.
+    /// Advances a simulated clock to this moment, if it is earlier: the caller has waited until then.
     pub(super) fn reach(&self, moment: Instant) {
         if let Some(at) = &self.0 {
             let mut at = at.lock().unwrap_or_else(PoisonError::into_inner);

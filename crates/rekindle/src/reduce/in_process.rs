@@ -1,9 +1,9 @@
-//! Ranks that are threads of one process, for tests: sums are taken in order of rank, so they are the same every time.
+//! Ranks that are threads of one process, for tests: sums are taken in order of rank, so they are reproducible.
 //!
-//! One thread, the *hub*, stands for the network: it takes the next operation of every rank, and answers all when it has
-//! them. Operations follow one another. With a link, sums and broadcasts take as long as a [`Ring`] of such links does, by a
-//! simulated [`Clock`] for each rank: time passes where a rank waits for an operation, and as far as a test
-//! [advances](Clock::advance) it.
+//! One thread, the *hub*, acts as the network: it receives the next operation of every rank, and sends the results when
+//! it has all of them. Operations run one after another. With a link, sums and broadcasts take as long as on a [`Ring`]
+//! of such links, by a simulated [`Clock`] for each rank: its time passes while a rank waits for an operation, and when
+//! a test [advances](Clock::advance) it.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,7 @@ use rekindle_plan::{
 
 use super::{Answer, Clock, Collective, ReduceError, Reducer, TIME_LIMIT};
 
-/// One rank of several in a process; made by [`in_process`].
+/// One of several ranks in a process; created by [`in_process`].
 #[derive(Debug, Clone)]
 pub struct InProcess {
     own: Arc<Own>,
@@ -34,13 +34,13 @@ struct Own {
     rank: usize,
     ranks: usize,
     clock: Clock,
-    /// Operations of ranks, with when they begin; `None` from one that has ended.
+    /// Operations of ranks, with their start times; `None` from a rank that has ended.
     hub: Sender<(usize, Option<Asked>)>,
 }
 
 type Asked = (Instant, Collective);
 
-/// `ranks` ranks, each to be moved to a thread. Without a link, operations take no time but the sum's.
+/// Creates `ranks` ranks; move each to its own thread. Without a link, operations take only the time of the sum.
 #[must_use]
 pub fn in_process(ranks: usize, link: Option<Rate>) -> Vec<InProcess> {
     let (hub, asked) = channel();
@@ -62,7 +62,7 @@ pub fn in_process(ranks: usize, link: Option<Rate>) -> Vec<InProcess> {
 }
 
 impl InProcess {
-    /// Waits at most so long for other ranks.
+    /// Sets the longest time to wait for other ranks.
     #[must_use]
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -89,7 +89,7 @@ impl Reducer for InProcess {
 
     fn begin(&self, operation: Collective) {
         let asked = (self.own.clock.now(), operation);
-        // A hub that is gone drops the answer, which `wait` reports.
+        // If the hub has ended, the answer's sender is dropped, which `wait` reports.
         let _ = self.own.hub.send((self.own.rank, Some(asked)));
     }
 }
@@ -101,7 +101,7 @@ impl Drop for Own {
 }
 
 impl Collective {
-    /// Operations of equal kinds go together.
+    /// Operations of all ranks must have equal kinds.
     fn kind(&self) -> (u8, usize) {
         match self {
             Self::AllReduce(values, _) => (0, values.len()),
@@ -120,12 +120,12 @@ impl Collective {
 }
 
 struct Hub {
-    /// What each rank has asked for and was not answered.
+    /// The unanswered operations of each rank.
     waiting: Vec<VecDeque<Asked>>,
-    /// Those that have ended, the first one first.
+    /// The ranks that have ended, in that order.
     gone: Vec<usize>,
     ring: Option<Ring>,
-    /// When the last operation was done, by the simulated clocks.
+    /// When the last operation ended, by the simulated clocks.
     free: Instant,
 }
 
@@ -153,8 +153,8 @@ impl Hub {
                 let round = round.collect();
                 self.answer(round);
             }
-            // Who has ended and left nothing behind will never complete an operation. The first of them is the cause: the
-            // others may have ended because they were refused.
+            // A rank that has ended with no operation waiting will never complete one. The first such rank is the
+            // cause: others may have ended because of its error.
             let ended = self.gone.iter().find(|&&one| self.waiting[one].is_empty());
             if let Some(&rank) = ended {
                 for ask in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
@@ -261,7 +261,7 @@ mod tests {
         for ranks in 1..5 {
             let sums = each(in_process(ranks, None), |rank| {
                 let own = rank.rank() as f32;
-                // Begun together, they come in order.
+                // Operations begun together finish in order.
                 let first = rank.all_reduce(vec![own, 1.0]);
                 let second = rank.all_reduce(vec![own * own]);
                 let gathered = rank

@@ -1,4 +1,4 @@
-//! All ranks begin with rank 0's model.
+//! Copies rank 0's model to all ranks.
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
@@ -8,11 +8,11 @@ use burn::{
 use super::{ReduceError, Reducer, agree};
 use crate::record::Leaf;
 
-/// Replaces what a module holds, parameters and running statistics, by what rank 0's holds. Ids stay each rank's own.
+/// Replaces a module's parameters and running statistics by those of rank 0. Each rank keeps its own parameter ids.
 ///
 /// # Errors
 ///
-/// If the modules of the ranks are not made alike, or ranks do not answer.
+/// If the modules of the ranks differ in structure, or ranks do not answer.
 pub fn broadcast_parameters<M: Module>(reducer: &dyn Reducer, model: M) -> Result<M, ReduceError> {
     let mut shapes = Shapes::default();
     model.visit(&mut shapes);
@@ -23,7 +23,7 @@ pub fn broadcast_parameters<M: Module>(reducer: &dyn Reducer, model: M) -> Resul
     received.failed.map(|()| model)
 }
 
-/// Writes down each tensor's path, shape and type.
+/// Collects each tensor's path, shape and type.
 #[derive(Default)]
 struct Shapes(String);
 
@@ -52,14 +52,14 @@ impl ModuleVisitor for Shapes {
     }
 }
 
-/// Takes one tensor after the other from rank 0.
+/// Receives one tensor after another from rank 0.
 struct Received<'a> {
     reducer: &'a dyn Reducer,
     failed: Result<(), ReduceError>,
 }
 
 impl Received<'_> {
-    /// Rank 0's value in the place of `own`: `None` on rank 0, and after a failure.
+    /// Rank 0's value, which replaces `own`; `None` on rank 0 and after a failure.
     fn value<const D: usize, K: Basic>(&mut self, own: &Tensor<D, K>) -> Option<Tensor<D, K>> {
         self.failed.as_ref().ok()?;
         let (root, device) = (self.reducer.rank() == 0, own.device());

@@ -14,32 +14,32 @@ use thiserror::Error;
 
 use super::clock::Clock;
 
-/// How long ranks wait for each other unless told otherwise: some plan, measure or compile kernels longer than others.
+/// Default time that ranks wait for each other: planning, measuring and compiling kernels take longer on some ranks.
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// One rank among several. All ranks begin the same collective operations in the same order.
+/// One of several ranks. All ranks must begin the same collective operations in the same order.
 pub trait Reducer: Send + Sync {
-    /// This rank's number, from 0 on.
+    /// This rank's number, from 0.
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// The number of ranks.
     fn ranks(&self) -> usize;
 
     /// How long this rank waits for the others.
     fn time_limit(&self) -> Duration;
 
-    /// The clock that its operations go by.
+    /// The clock by which its operations are timed.
     fn clock(&self) -> Clock {
         Clock::default()
     }
 
-    /// The link between neighbouring ranks of a [ring](rekindle_plan::graph::Ring), where it is given; else steps measure
-    /// it.
+    /// The link between neighbouring ranks of a [ring](rekindle_plan::graph::Ring), if it is given; otherwise steps
+    /// measure it.
     fn link(&self) -> Option<Rate> {
         None
     }
 
-    /// Begins an operation and returns at once. Where it cannot be begun, it is dropped, and with it its answer.
+    /// Begins an operation and returns at once. If it cannot begin, it is dropped together with its answer.
     fn begin(&self, operation: Collective);
 
     /// Begins an [`AllReduce`](Collective::AllReduce).
@@ -90,18 +90,20 @@ impl<R: Reducer + ?Sized> Reducer for Arc<R> {
     }
 }
 
-/// An operation of all ranks: what this one gives, and where the result goes.
+/// An operation of all ranks: this rank's input, and the receiver of the result.
 #[derive(Debug)]
 pub enum Collective {
-    /// The element-wise sum of the values of all ranks, which give equally many: the same bits on every rank.
+    /// The element-wise sum of the values of all ranks, which must have equal lengths; bit for bit the same on every
+    /// rank.
     AllReduce(Vec<f32>, Answer<Vec<f32>>),
-    /// What each rank gives, by rank, of any lengths.
+    /// The input of each rank, by rank; lengths may differ.
     AllGather(Vec<u8>, Answer<Vec<Vec<u8>>>),
-    /// What the rank of this number gives; what others give is dropped.
+    /// The input of the rank with this number; the input of other ranks is ignored.
     Broadcast(usize, Vec<u8>, Answer<Vec<u8>>),
 }
 
-/// The result of a collective operation that is under way. Dropped, the operation goes on and its result is dropped.
+/// The result of a collective operation that is in progress. If this is dropped, the operation continues and its result
+/// is dropped.
 #[derive(Debug)]
 #[must_use = "the result comes by `wait`"]
 pub struct Pending<T> {
@@ -110,24 +112,24 @@ pub struct Pending<T> {
     clock: Clock,
 }
 
-/// Where the result of a collective operation goes. Whoever does not wait for it wants none.
+/// The sender for the result of a collective operation. The result is ignored if nobody waits for it.
 #[derive(Debug)]
 pub struct Answer<T>(SyncSender<(Result<T, ReduceError>, Instant)>);
 
 impl<T> Answer<T> {
-    /// The operation is done.
+    /// Sends the result of an operation that is done now.
     pub fn send(self, result: Result<T, ReduceError>) {
         self.send_at(result, Instant::now());
     }
 
-    /// The operation is done at this moment of the clock that it goes by.
+    /// Sends the result of an operation that was done at this moment of the rank's clock.
     pub fn send_at(self, result: Result<T, ReduceError>, done: Instant) {
         let _ = self.0.send((result, done));
     }
 }
 
 impl<T> Pending<T> {
-    /// A result that is to come within `limit`, and where it goes.
+    /// Creates the two ends of a result that must arrive within `limit`.
     fn new(limit: Duration, clock: Clock) -> (Answer<T>, Self) {
         let (sender, answer) = sync_channel(1);
         let pending = Self {
@@ -142,16 +144,16 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     ///
-    /// If another rank has gone, has begun another operation, or does not answer in time.
+    /// If another rank has ended, has begun another operation, or does not answer in time.
     pub fn wait(self) -> Result<T, ReduceError> {
         self.wait_timed().map(|(result, _)| result)
     }
 
-    /// As [`wait`](Self::wait), with when the operation was done.
+    /// Like [`wait`](Self::wait); also returns when the operation was done.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// See [`wait`](Self::wait).
     pub fn wait_timed(self) -> Result<(T, Instant), ReduceError> {
         match self.answer.recv_timeout(self.limit) {
             Ok((answer, done)) => {
@@ -168,31 +170,31 @@ impl<T> Pending<T> {
     }
 }
 
-/// Why ranks cannot go on together.
+/// Errors of collective operations.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ReduceError {
-    /// Some rank takes too long, or hangs.
+    /// A rank takes too long, or hangs.
     #[error(
         "the other ranks have not answered for {seconds} s: one of them hangs, or is so much slower that the time \
          limit must be longer"
     )]
     TimedOut {
-        /// How long this rank has waited.
+        /// Seconds that this rank has waited.
         seconds: f64,
     },
     /// A rank has ended.
     #[error("rank {rank} has ended")]
     Gone {
-        /// The first of those that have, as far as that is known.
+        /// The first rank that has ended, as far as known.
         rank: usize,
     },
-    /// Ranks do different things.
+    /// Ranks differ in their settings or operations.
     #[error("{what} of {} differ from rank 0's: start all ranks with the same program and the same input", named(.ranks))]
     Differ {
         /// What differs, in the plural.
         what: String,
-        /// Those that are unlike rank 0.
+        /// The ranks that differ from rank 0.
         ranks: Vec<usize>,
     },
     /// The network failed.
@@ -213,8 +215,8 @@ pub fn named(ranks: &[usize]) -> String {
     }
 }
 
-/// A rank's part of `samples`: contiguous, and the sizes of the parts differ by at most one. Parts are in order of rank
-/// and leave nothing out.
+/// A rank's part of `samples`. Parts are contiguous, in order of rank, cover all samples, and differ in size by at most
+/// one.
 ///
 /// ```
 /// use rekindle::reduce::part;
@@ -227,11 +229,12 @@ pub fn part(samples: usize, rank: usize, ranks: usize) -> Range<usize> {
     start(rank)..start(rank + 1)
 }
 
-/// Compares what ranks go by. `what` names it in the plural; `own` is this rank's, and short: a hash will do.
+/// Checks that all ranks have the same value. `what` names it in the plural; `own` is this rank's value and should be
+/// short, for example a hash.
 ///
 /// # Errors
 ///
-/// [`ReduceError::Differ`], on every rank alike, where any is unlike rank 0's.
+/// [`ReduceError::Differ`] on every rank if any value differs from rank 0's.
 pub fn agree(reducer: &dyn Reducer, what: &str, own: &[u8]) -> Result<(), ReduceError> {
     let all = reducer.all_gather(own.to_vec()).wait()?;
     let others = (0..all.len()).filter(|&rank| all[rank] != all[0]);

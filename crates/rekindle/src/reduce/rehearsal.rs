@@ -1,4 +1,4 @@
-//! One rank that stands for several equal ones: for plans of more ranks than there are.
+//! One rank that simulates several equal ones, to plan for more ranks than exist.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rekindle_plan::graph::Rate;
 
 use super::{Clock, Collective, Reducer, TIME_LIMIT};
 
-/// Rank 0 of several, alone: every operation is answered at once, as if the others gave the same.
+/// Rank 0 of several, without the others: every operation finishes at once, as if the other ranks had the same input.
 #[derive(Debug, Clone)]
 pub struct Rehearsal {
     ranks: usize,
@@ -15,7 +15,7 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Of so many ranks, which are joined in a ring by links such as this.
+    /// Simulates `ranks` ranks in a ring of such links.
     #[must_use]
     pub fn new(ranks: usize, link: Rate) -> Self {
         Self {
@@ -25,7 +25,7 @@ impl Rehearsal {
         }
     }
 
-    /// One rank.
+    /// A single rank.
     pub(crate) fn alone(clock: Clock) -> Self {
         Self {
             ranks: 1,

@@ -1,11 +1,12 @@
-//! Updates that ranks share out: each keeps the optimizer's state of some parameters.
+//! Updates divided among ranks: each keeps the optimizer's state of some parameters.
 //!
-//! ZeRO stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054, section 5.1). All ranks have all gradients; each updates its
-//! own parameters and sends their values to the others. Parameters stay whole: the largest is given first, to the rank
-//! that has the fewest numbers so far. The fullest rank has at most 4/3 - 1/(3 n) times what the best assignment to n
-//! ranks would leave there (Graham 1969, "Bounds on multiprocessing timing anomalies", theorem 2).
+//! ZeRO stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054, section 5.1). All ranks have all gradients; each updates
+//! its own parameters and sends their values to the others. Parameters are not split: they are assigned in order of
+//! size, largest first, each to the rank that has the fewest numbers so far. The fullest of n ranks has at most 4/3 -
+//! 1/(3 n) times the load of the fullest rank in the best assignment (Graham 1969, "Bounds on multiprocessing timing
+//! anomalies", theorem 2).
 //!
-//! A step sends the bytes of all trained parameters once, from their ranks to all others, through host memory.
+//! A step sends all trained parameters once, from their ranks to all others, through host memory.
 
 use std::{
     cmp::Reverse,
@@ -24,8 +25,9 @@ use rekindle_plan::Bytes;
 use super::{ReduceError, Reducer};
 use crate::record::Leaf;
 
-/// Which rank keeps the optimizer's state of which parameter: the same on all ranks of models made alike. The largest
-/// parameter is given first, to the rank that has the fewest numbers so far.
+/// Which rank keeps the optimizer's state of which parameter. The assignment is the same on all ranks if their models
+/// have the same structure. Parameters are assigned in order of size, largest first, each to the rank that has the
+/// fewest numbers so far.
 #[derive(Clone)]
 pub struct Shards {
     reducer: Arc<dyn Reducer>,
@@ -35,12 +37,12 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Shares out the parameters of `model` that train.
+    /// Assigns the trained parameters of `model` to ranks.
     pub fn of<M: Module>(model: &M, reducer: impl Reducer + 'static) -> Self {
         struct Sizes(Vec<(ParamId, usize)>);
         impl ModuleVisitor for Sizes {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                // Parameters of one identity are one parameter.
+                // Parameters with the same id are one parameter.
                 if param.is_require_grad() && self.0.iter().all(|(id, _)| *id != param.id) {
                     self.0.push((param.id, param.shape().num_elements()));
                 }
@@ -59,13 +61,13 @@ impl Shards {
         }
     }
 
-    /// Whether this rank updates a parameter, and keeps its state.
+    /// Whether this rank updates the parameter and keeps its state.
     #[must_use]
     pub fn keeps(&self, id: ParamId) -> bool {
         self.own.contains(&id)
     }
 
-    /// The parameters that are shared out, in the model's order, and whose they are.
+    /// The assigned parameters, in the model's order, and their ranks.
     #[must_use]
     pub fn owners(&self) -> &[(ParamId, usize)] {
         &self.owners
@@ -90,8 +92,8 @@ impl Shards {
         &*self.reducer
     }
 
-    /// The model with every parameter as its rank has updated it; of parameters with one identity the first. With an error it
-    /// is a model between two steps.
+    /// Returns the model with every parameter's updated value from its rank; for parameters with the same id, the first
+    /// one counts. After an error, the model is only partly updated.
     pub fn share<M: Module>(&self, model: M) -> (M, Result<SharedReading, ReduceError>) {
         struct Share<'a>(Sharing<'a>);
         impl ModuleMapper for Share<'_> {
@@ -110,7 +112,7 @@ impl Shards {
         (model, share.0.done())
     }
 
-    /// Begins to share parameters one by one, in the model's order, on all ranks.
+    /// Begins to exchange parameters one by one, in the model's order, on all ranks.
     pub(crate) fn sharing(&self) -> Sharing<'_> {
         Sharing {
             shards: self,
@@ -123,19 +125,19 @@ impl Shards {
     }
 }
 
-/// What it took ranks to send each other what they had updated.
+/// The cost of exchanging updated parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedReading {
     /// Bytes of all parameters.
     pub bytes: Bytes,
-    /// How long that took, copies included.
+    /// Time taken, copies included.
     pub took: Duration,
 }
 
-/// Parameters on their way from those that have updated them.
+/// An exchange of updated parameters in progress.
 pub(crate) struct Sharing<'a> {
     shards: &'a Shards,
-    /// Those that were not shared yet.
+    /// Parameters not yet exchanged, with their ranks.
     due: HashMap<ParamId, usize>,
     failed: Option<ReduceError>,
     disconnected: bool,
@@ -144,13 +146,13 @@ pub(crate) struct Sharing<'a> {
 }
 
 impl Sharing<'_> {
-    /// Whether a parameter is shared out, and was not shared before.
+    /// Whether a parameter is assigned to a rank and has not been exchanged yet.
     pub(crate) fn is_due(&self, id: ParamId) -> bool {
         self.due.contains_key(&id)
     }
 
-    /// The updated value of a parameter; `own` has no graph. A rank that cannot read its own value sends nothing, so that all
-    /// fail alike.
+    /// The updated value of a parameter; `own` has no graph. A rank that cannot read its own value sends nothing, so
+    /// that all ranks fail.
     pub(crate) fn value<const D: usize>(&mut self, id: ParamId, own: Tensor<D>) -> Tensor<D> {
         let (device, shape, dtype) = (own.device(), own.shape(), own.dtype());
         let bytes = shape.num_elements() * dtype.size();
@@ -165,7 +167,7 @@ impl Sharing<'_> {
         match self.sent(id, read, bytes) {
             None => own,
             Some(sent) => {
-                // Freed before its successor comes.
+                // Free the old value before the new one is allocated.
                 drop(own);
                 let data = TensorData::from_bytes_vec(sent, shape, dtype);
                 Tensor::from_data(data, (&device, dtype))
@@ -173,12 +175,12 @@ impl Sharing<'_> {
         }
     }
 
-    /// In the place of [`value`](Self::value), where this rank has none.
+    /// Called instead of [`value`](Self::value) if this rank has lost the value.
     pub(crate) fn lost(&mut self, id: ParamId) {
         drop(self.sent(id, Vec::new(), 0));
     }
 
-    /// What another rank sends of a parameter: so many bytes.
+    /// The `bytes` bytes of a parameter that another rank sends.
     fn sent(&mut self, id: ParamId, own: Vec<u8>, bytes: usize) -> Option<Vec<u8>> {
         let owner = self.due.remove(&id).filter(|_| !self.disconnected)?;
         match self.shards.reducer.broadcast(owner, own).wait() {
@@ -197,7 +199,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Ends it.
+    /// Ends the exchange.
     pub(crate) fn done(self) -> Result<SharedReading, ReduceError> {
         let done = SharedReading {
             bytes: self.bytes,
@@ -207,7 +209,7 @@ impl Sharing<'_> {
     }
 }
 
-/// What the fullest of so many ranks has, where they share out parameters of these sizes.
+/// The load of the fullest rank when parameters of these sizes are assigned to `ranks` ranks.
 pub(crate) fn fullest_share(sizes: &[usize], ranks: usize) -> usize {
     let mut loads = vec![0; ranks];
     for (size, owner) in sizes.iter().zip(shared_out(sizes, ranks)) {
@@ -216,8 +218,8 @@ pub(crate) fn fullest_share(sizes: &[usize], ranks: usize) -> usize {
     loads.into_iter().max().unwrap_or_default()
 }
 
-/// The rank that each of some sizes is given to: see the [module](self). Of equal sizes the first is given first, and of
-/// equally full ranks the first one gets it.
+/// The rank that each size is assigned to: see the [module documentation](self). Of equal sizes the first is assigned
+/// first, and of equally full ranks the first one is chosen.
 fn shared_out(sizes: &[usize], ranks: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|&place| Reverse(sizes[place]));

@@ -1,12 +1,12 @@
-//! What a backward reaches only through inputs that had no gradient.
+//! Finds the nodes that a backward pass reaches only through inputs without a gradient.
 //!
-//! An input of a checkpoint on which no output depends that the loss uses has no gradient. burn's backward comes to it all the
-//! same, since a checkpoint's outputs all look as if made from all its inputs, and wants a gradient there: zeros. So
-//! parameters before it get zeros where the plain run has nothing at all, which is not the same to an optimizer with
-//! momentum or weight decay. To tell them apart one must know what was made from what. burn 0.22.1 shows that to nobody
-//! but `Debug` (the node tree of its `Checkpointer`), so it is read from there, number by number, and only where such an
-//! input was met. The crate pins burn's version, and a text that is not understood is an error
-//! ([`TapeError::Unreadable`](super::TapeError)).
+//! A checkpoint's input has no gradient if the loss does not depend on it. burn's backward pass reaches it all the
+//! same, because in burn's graph all outputs of a checkpoint have all its inputs as parents, and it requires a gradient
+//! there: zeros. So parameters before that input get zeros where the plain run gives no gradient, which makes a
+//! difference to an optimizer with momentum or weight decay. To detect these parameters, the graph's edges must be
+//! known. burn 0.22.1 shows them only in `Debug` output (the node tree of its `Checkpointer`), so they are parsed from
+//! there, and only if such an input was found. The crate pins burn's version, and text that cannot be parsed is an
+//! error ([`TapeError::Unreadable`](super::TapeError)).
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,32 +16,32 @@ use std::{
 
 use burn_autodiff::checkpoint::base::Checkpointer;
 
-/// Nodes of the graph by number, each with those that it was made from.
+/// Nodes of the graph by id, each with its parents.
 type Tree = HashMap<u64, Vec<u64>>;
 
-/// Inputs without a gradient that one backward has met, and what it reaches by other ways. Clones are the same.
+/// Inputs without a gradient in one backward pass, and the nodes reached by other paths. Clones share the data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeadEnds(Arc<Mutex<Met>>);
 
 #[derive(Debug, Default)]
 struct Met {
-    /// The node that the backward starts from.
+    /// The node at which the backward pass starts.
     root: u64,
-    /// The link's node and the input's.
+    /// The node of the link and the node of the input.
     edges: HashSet<(u64, u64)>,
-    /// `None`: not read, or not understood.
+    /// `None` if it was not read, or could not be parsed.
     tree: Option<Tree>,
-    /// All nodes that the backward reaches by other ways, as far as it has come. `None`: not found yet.
+    /// All nodes that the backward pass has reached so far by other paths. `None` if not computed yet.
     live: Option<HashSet<u64>>,
 }
 
 impl DeadEnds {
-    /// A backward starts from this node.
+    /// Records that a backward pass starts at this node.
     pub(super) fn start(&self, root: u64) {
         self.lock().root = root;
     }
 
-    /// The backward has come to an input without a gradient.
+    /// Records that the backward pass has reached an input without a gradient.
     pub(crate) fn note(&self, link: u64, input: u64, checkpointer: &Checkpointer) {
         let mut met = self.lock();
         if met.edges.is_empty() {
@@ -51,8 +51,8 @@ impl DeadEnds {
         met.live = None;
     }
 
-    /// Whether the backward has come to this node in a way that carries a gradient. All that was made from the node must
-    /// be behind it.
+    /// Whether the backward pass has reached this node by a path that carries a gradient. It must have passed all nodes
+    /// that depend on this one.
     pub(crate) fn is_live(&self, node: u64) -> bool {
         let mut met = self.lock();
         let met = &mut *met;
@@ -65,7 +65,7 @@ impl DeadEnds {
         live.contains(&node)
     }
 
-    /// Whether burn's text was not understood where it was needed.
+    /// Whether burn's text was needed and could not be parsed.
     pub(super) fn unreadable(&self) -> bool {
         let met = self.lock();
         met.tree.is_none() && !met.edges.is_empty()
@@ -76,7 +76,7 @@ impl DeadEnds {
     }
 }
 
-/// The nodes that `root` was made from, but for ways over `edges`, and itself.
+/// `root` and its ancestors, without paths over `edges`.
 fn reached(tree: &Tree, root: u64, edges: &HashSet<(u64, u64)>) -> HashSet<u64> {
     let mut reached = HashSet::from([root]);
     let mut open = vec![root];
@@ -90,10 +90,10 @@ fn reached(tree: &Tree, root: u64, edges: &HashSet<(u64, u64)>) -> HashSet<u64> 
     reached
 }
 
-/// What comes before the tree, which is the last field.
+/// The text before the tree, which is the last field.
 const MARK: &[u8] = b"node_tree: NodeTree { map: {";
 
-/// Reads the tree from what `Debug` writes: `NodeId { value: 7 }: [NodeId { value: 3 }, NodeId { value: 5 }], ..`.
+/// Parses the tree from the `Debug` output: `NodeId { value: 7 }: [NodeId { value: 3 }, NodeId { value: 5 }], ..`.
 fn read(value: &impl fmt::Debug) -> Option<Tree> {
     let mut reader = Reader::default();
     write!(reader, "{value:?}").ok()?;
@@ -103,7 +103,7 @@ fn read(value: &impl fmt::Debug) -> Option<Tree> {
 
 #[derive(Default)]
 struct Reader {
-    /// Bytes of the mark that the text's end so far matches.
+    /// Number of bytes of the mark that match the end of the text so far.
     marked: usize,
     number: Option<u64>,
     node: Option<u64>,
@@ -114,7 +114,8 @@ struct Reader {
 impl Reader {
     fn byte(&mut self, byte: u8) -> fmt::Result {
         if self.marked < MARK.len() {
-            // The mark's first letter, n, comes again only after "node_tree: ", so a failed match starts anew.
+            // The mark's first letter, n, occurs again only after "node_tree: ", so a failed match restarts from the
+            // beginning.
             self.marked = if byte == MARK[self.marked] {
                 self.marked + 1
             } else {
@@ -159,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// Written as burn's types of these names are.
+    /// `Debug` writes these as it writes burn's types of the same names.
     #[derive(Debug)]
     #[expect(dead_code, reason = "only `Debug` reads the fields")]
     struct Checkpointer {

@@ -1,13 +1,13 @@
-//! Why a tape refuses to give gradients.
+//! Errors of a tape.
 
 use thiserror::Error;
 
-/// A backward that would have given wrong gradients. None are given.
+/// The backward pass would give wrong gradients, so it gives none.
 ///
-/// Checkpoints are counted from 0. Statistics have moved as in any forward; parameters are as they were.
+/// Checkpoints are counted from 0. Statistics have been updated as by any forward pass; parameters are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TapeError {
-    /// The loss has several values.
+    /// The loss has more than one value.
     #[error(
         "the loss must be one number (shape [1]), but has shape [{elements}]: take its mean or sum"
     )]
@@ -15,12 +15,12 @@ pub enum TapeError {
         /// Number of values.
         elements: usize,
     },
-    /// Nothing that wants a gradient led to the loss.
+    /// The loss does not depend on anything that requires a gradient.
     #[error(
         "the loss does not depend on anything that requires a gradient: is it detached, or is every parameter frozen?"
     )]
     LossUntracked,
-    /// A checkpoint runs on more than its input and its module.
+    /// A checkpoint uses a tracked value besides its input and its module.
     #[error(
         "checkpoint {checkpoint} uses a value that requires a gradient and is neither its input nor a parameter of its \
          module: pass the value in as part of the input (a tuple will do)"
@@ -35,27 +35,28 @@ pub enum TapeError {
          own, not in rayon tasks"
     )]
     Interrupts,
-    /// The graph behind a value is gone.
+    /// The graph of a value was already consumed.
     #[error(
         "the loss was made from a value whose graph another backward has used: compute the value again, or detach it"
     )]
     Consumed,
-    /// A value came from another tape's checkpoint.
+    /// A value is the output of another tape's checkpoint.
     #[error(
         "the loss was made from the output of another tape's checkpoint: use one tape for the whole step, or detach \
          that output"
     )]
     OtherTape,
-    /// An input of a checkpoint had no gradient, and burn's graph, which tells what follows from that, could not be read.
+    /// An input of a checkpoint had no gradient, and burn's graph, which is needed to find the affected parameters,
+    /// could not be read.
     #[error(
         "a checkpoint's input has no gradient, and what that means for values before it cannot be told: rekindle needs \
          burn-autodiff 0.22.1"
     )]
     Unreadable,
-    /// burn's backward, or a layer that ran again in it, panicked, or the device refused a kernel.
+    /// burn's backward pass or a recomputed layer panicked, or the device rejected a kernel.
     #[error("the backward pass failed: {panic}")]
     Burn {
-        /// What the panic said.
+        /// The panic's message.
         panic: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What the checkpoints of one step share with the borders that they leave in burn's graph.
+//! Data that the checkpoints of one step share with their borders in burn's graph.
 
 use std::{
     cell::Cell,
@@ -12,36 +12,37 @@ use burn::optim::GradientsParams;
 
 use crate::quiet;
 
-/// Runs a checkpoint again and adds the gradients of its parameters.
+/// Recomputes a checkpoint and adds the gradients of its parameters.
 pub(super) type Recompute = Box<dyn FnOnce(&mut GradientsParams) + Send>;
 
-/// The checkpoints of one step, and the gradients of their parameters. The tape owns it, so that what checkpoints keep
-/// goes with the tape, whatever lives on in burn's graph.
+/// The checkpoints of one step, and the gradients of their parameters. The tape owns it, so that the data of
+/// checkpoints is freed with the tape even if parts of burn's graph remain.
 #[derive(Default)]
 pub(super) struct Step {
     checkpoints: Mutex<Vec<Option<Recompute>>>,
     gradients: Mutex<GradientsParams>,
-    /// What the first checkpoint said that could not run again.
+    /// The panic message of the first checkpoint whose recompute failed.
     failure: Mutex<Option<String>>,
-    /// Whether a backward that was not the step's own has passed one of its borders, and used up what is before it.
+    /// Whether a backward pass other than the step's own has reached one of its borders and consumed the graph before
+    /// it.
     used_up: AtomicBool,
 }
 
 thread_local! {
-    /// The address of the step whose backward this thread runs.
+    /// The address of the step whose backward pass runs on this thread.
     static RUNNING: Cell<Option<usize>> = const { Cell::new(None) };
     static MET_ANOTHER: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Step {
-    /// Keeps a checkpoint and returns its place.
+    /// Stores a checkpoint and returns its index.
     pub(super) fn add(&self, recompute: Recompute) -> usize {
         let mut checkpoints = lock(&self.checkpoints);
         checkpoints.push(Some(recompute));
         checkpoints.len() - 1
     }
 
-    /// The step's own backward, as long as the result lives.
+    /// Marks the step's own backward pass as running while the returned guard exists.
     pub(super) fn start(&self) -> Running {
         MET_ANOTHER.set(false);
         Running {
@@ -53,12 +54,12 @@ impl Step {
         std::mem::take(&mut *lock(&self.gradients))
     }
 
-    /// What the first checkpoint said that could not run again.
+    /// The panic message of the first checkpoint whose recompute failed.
     pub(super) fn failure(&self) -> Option<String> {
         lock(&self.failure).take()
     }
 
-    /// Whether another backward has used up some of the step's graph.
+    /// Whether another backward pass has consumed a part of the step's graph.
     pub(super) fn is_used_up(&self) -> bool {
         self.used_up.load(Relaxed)
     }
@@ -67,8 +68,9 @@ impl Step {
         std::ptr::from_ref(self).addr()
     }
 
-    /// A backward passes the border of a checkpoint. It must be its own tape's: burn's backward returns no errors, so
-    /// without a tape it panics, and another tape is told.
+    /// Called when a backward pass reaches the border of a checkpoint. It must be the backward pass of the checkpoint's
+    /// own tape. burn's backward pass cannot return errors, so without a tape this panics; another tape is notified
+    /// instead.
     #[expect(
         clippy::panic,
         reason = "burn's backward returns no errors, and its gradients would be wrong"
@@ -81,7 +83,7 @@ impl Step {
                 let failed = lock(&step.failure).is_some();
                 if let Some(recompute) = recompute.filter(|_| !failed) {
                     let mut gradients = step.take_gradients();
-                    // A panic in the midst of burn's backward would leave entries of nodes behind that nothing frees.
+                    // A panic inside burn's backward pass would leave entries of nodes that are never freed.
                     match quiet::catch(|| recompute(&mut gradients)) {
                         Ok(()) => *lock(&step.gradients) = gradients,
                         Err(panic) => *lock(&step.failure) = Some(panic),
@@ -109,7 +111,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Whether the backward has passed a border of another tape.
+    /// Whether the backward pass has reached a border of another tape.
     pub(super) fn met_another_tape(&self) -> bool {
         MET_ANOTHER.get()
     }
