@@ -12,7 +12,7 @@ use super::{
 };
 use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{Device, Tensor};
-use largest::Largest;
+use largest::LargestNeeds;
 use rekindle::{
     record::{Output, RecordError, Step, Update, action},
     seed::StepSeed,
@@ -33,7 +33,7 @@ type LossOfPart = Box<dyn Fn(&Sequential<Stage>, StepBatch) -> (Tensor<1>, Corre
 pub(super) type RecordedStep = Step<Sequential<Stage>, StepBatch, (Tensor<1>, Correct), LossOfPart>;
 
 /// What a part of a batch gives. Its loss is scaled, as its gradients are.
-pub(super) type Part = Output<Correct, StepBatch>;
+pub(super) type PartOutput = Output<Correct, StepBatch>;
 
 /// Forward and loss of one of `parts` equal parts of a batch.
 pub(super) fn loss_of_part(parts: usize) -> LossOfPart {
@@ -64,7 +64,7 @@ pub(super) fn loss(
 /// What runs the steps, with its plan.
 pub(super) struct Engine {
     step: Rc<RefCell<RecordedStep>>,
-    largest: Largest,
+    largest: LargestNeeds,
     /// Whether the next step is traced.
     traced: bool,
     tracker: Option<Arc<Tracker>>,
@@ -73,7 +73,7 @@ pub(super) struct Engine {
 impl Engine {
     /// Runs a step whose stages cost what `chain` says.
     pub(super) fn new(step: Rc<RefCell<RecordedStep>>, chain: &Chain) -> Self {
-        let largest = Largest::of(chain, &step.borrow().optimizer_cost());
+        let largest = LargestNeeds::of(chain, &step.borrow().optimizer_cost());
         Self {
             step,
             largest,
@@ -94,7 +94,7 @@ impl Engine {
         batch: StepBatch,
         seed: StepSeed,
         device: &Device,
-    ) -> Result<Part, TrainError> {
+    ) -> Result<PartOutput, TrainError> {
         self.seeded(seed, device, |step, watch| match watch {
             Some(watch) => step.run_watched(model, batch, watch),
             None => step.run(model, batch),
@@ -109,7 +109,7 @@ impl Engine {
         seed: StepSeed,
         (rate, optimizer): (f64, &mut AnyOptimizer),
         device: &Device,
-    ) -> Result<Part, TrainError> {
+    ) -> Result<PartOutput, TrainError> {
         self.seeded(seed, device, |step, watch| match watch {
             Some(watch) => step.run_updating_watched(model, batch, rate, optimizer, watch),
             None => step.run_updating(model, batch, rate, optimizer),
@@ -121,8 +121,11 @@ impl Engine {
         &self,
         seed: StepSeed,
         device: &Device,
-        run: impl FnOnce(&RecordedStep, Option<&mut dyn FnMut(&Span)>) -> Result<Part, RecordError>,
-    ) -> Result<Part, TrainError> {
+        run: impl FnOnce(
+            &RecordedStep,
+            Option<&mut dyn FnMut(&Span)>,
+        ) -> Result<PartOutput, RecordError>,
+    ) -> Result<PartOutput, TrainError> {
         let mut watch = |span: &Span| {
             if let Some(tracker) = &self.tracker {
                 tracker.done(action(span));

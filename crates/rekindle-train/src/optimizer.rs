@@ -29,7 +29,7 @@ use super::{
     loss_scale::LossScaler,
     run_dir_error::RunDirError,
     settings::{Clip, TrainSettings},
-    sharded_state::Part,
+    sharded_state::StatePart,
     snapshot::{Snapshot, SnapshotWriter},
 };
 use rekindle::{
@@ -256,8 +256,8 @@ impl AnyOptimizer {
     }
 
     /// This rank's part of the state, where ranks share it out.
-    fn part(&self) -> Option<Part<'_>> {
-        Some(Part {
+    fn part(&self) -> Option<StatePart<'_>> {
+        Some(StatePart {
             shards: self.shards.as_ref()?,
             optimizer: &*self.optimizer,
             states: &self.states,

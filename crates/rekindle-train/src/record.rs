@@ -289,7 +289,7 @@ pub struct RunRecord {
 
 /// Why a text is no record that this version reads.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub enum RunRecordError {
     /// It is not JSON, or something is missing from it.
     #[error("not a run's record: {0}")]
     Malformed(#[from] serde_json::Error),
@@ -307,7 +307,7 @@ impl RunRecord {
     /// # Errors
     ///
     /// If it is of another format, or not whole.
-    pub fn from_json(text: &[u8]) -> Result<Self, RecordError> {
+    pub fn from_json(text: &[u8]) -> Result<Self, RunRecordError> {
         #[derive(Deserialize)]
         struct Tag {
             format: String,
@@ -315,7 +315,7 @@ impl RunRecord {
         // Before all else: what is missing from a record of another version is not the mistake to tell.
         let tag: Tag = serde_json::from_slice(text)?;
         if tag.format != RUN_FORMAT {
-            return Err(RecordError::Format { found: tag.format });
+            return Err(RunRecordError::Format { found: tag.format });
         }
         Ok(serde_json::from_slice(text)?)
     }

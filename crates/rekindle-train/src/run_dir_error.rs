@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::record::RecordError;
+use super::record::RunRecordError;
 use crate::data::error::Blame;
 
 /// Why a run folder cannot be used.
@@ -73,7 +73,7 @@ pub enum RunDirError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: RecordError,
+        source: RunRecordError,
     },
     /// A file that is no snapshot, or one of another version.
     #[error("{}: is not a snapshot that this version reads: it does not start with `{expected}`", path.display())]

@@ -18,7 +18,7 @@ use rekindle::{
 use super::snapshot::{SnapshotWriter, flattened};
 
 /// A rank's part of an optimizer's state.
-pub(super) struct Part<'a> {
+pub(super) struct StatePart<'a> {
     pub(super) shards: &'a Shards,
     pub(super) optimizer: &'a dyn DynOptimizer,
     pub(super) states: &'a HashMap<ParamId, DynState>,
@@ -27,7 +27,7 @@ pub(super) struct Part<'a> {
 /// In the place of a parameter's number: which of them have a state?
 const WHICH: u64 = u64::MAX;
 
-impl Part<'_> {
+impl StatePart<'_> {
     /// On rank 0: writes the state of all ranks, which [answer](Self::answer).
     pub(super) fn write(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
         self.ask(Some(WHICH)).map_err(io::Error::other)?;

@@ -30,7 +30,7 @@ pub use profiler::Profiler;
 
 use crate::{
     activation::Activation,
-    executor::{Tensors, copies::fresh, machine::dead_node_bytes},
+    executor::{ModuleTensors, copies::fresh, machine::dead_node_bytes},
     graph::detached,
     layer::Layer,
     record::Optimizer,
@@ -38,7 +38,7 @@ use crate::{
     sequential::Sequential,
     step_result::StepResult,
 };
-use operations::Subject;
+use operations::ProfiledStage;
 use tensors::value_bytes;
 
 /// Memory of the executor's own tables, in all and per stage (counts, and the shapes that recomputed outputs are
@@ -86,7 +86,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         let frozen = model
             .layers()
             .iter()
-            .take_while(|layer| !Tensors::of(*layer).trains);
+            .take_while(|layer| !ModuleTensors::of(*layer).trains);
         let frozen = frozen.count();
         for (index, layer) in model.into_layers().into_iter().enumerate() {
             let draws_random = layer.draws_random();
@@ -95,7 +95,7 @@ impl<O: Optimizer> Profiler<'_, O> {
                     self.device.seed(seed.stage(StageId(index)));
                 }
             };
-            let subject = Subject {
+            let subject = ProfiledStage {
                 copy: &|| fresh(&layer),
                 reseed: &reseed,
                 wants_input_gradient: index > frozen,

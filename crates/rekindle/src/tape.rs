@@ -91,7 +91,7 @@ use rekindle_plan::StageId;
 use crate::{
     activation::{Activation, ActivationMapper, ActivationVisitor, device_of},
     device_errors,
-    executor::copies::{self, Tensors},
+    executor::copies::{self, ModuleTensors},
     graph::{Upstream, clear, collect, detached, lone_leaf},
     graph_ops::{BorderCall, Cell, border, gate, link, node_number},
     layer::Layer,
@@ -99,7 +99,7 @@ use crate::{
     seed::{Drawing, StepSeed, would_interrupt},
 };
 use dead_ends::DeadEnds;
-use step::Step;
+use step::TapeStep;
 
 pub use error::TapeError;
 
@@ -107,7 +107,7 @@ pub use error::TapeError;
 pub struct Tape {
     seed: StepSeed,
     checkpoints: usize,
-    step: Arc<Step>,
+    step: Arc<TapeStep>,
     dead_ends: DeadEnds,
     /// The start of each checkpoint's part of burn's graph. Empty after a backward pass, which frees the graph.
     leaves: Vec<Tensor<1>>,
@@ -186,7 +186,7 @@ impl Tape {
         });
         // Visiting a module initialises its parameters. If the first visit were of the copy without gradients, they
         // would stay without gradients.
-        let trains = Tensors::of(module).trains;
+        let trains = ModuleTensors::of(module).trains;
         let kept = detached(input.clone());
         let output = forward(&copies::untracked(module, false), kept.clone());
         drop(drawing);
@@ -235,7 +235,7 @@ impl Tape {
         });
         let index = self.step.add(recompute);
         let step = Arc::downgrade(&self.step);
-        let call = BorderCall::new(move || Step::passed(&step, index));
+        let call = BorderCall::new(move || TapeStep::passed(&step, index));
         let leaf = lone_leaf(&device);
         self.leaves.push(leaf.clone());
         let linked = linked(input, leaf, ends, self.dead_ends.clone());

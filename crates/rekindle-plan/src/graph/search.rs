@@ -20,7 +20,7 @@ use super::exact::Problem;
 use super::found::{Found, keep_better};
 use super::index::Index;
 use super::updates::settled;
-use super::walk::{Scoring, Task};
+use super::walk::{Scoring, WalkTask};
 use super::{Graph, OperationId, Program};
 use crate::bytes::Bytes;
 
@@ -196,7 +196,7 @@ impl<'a> Search<'a> {
             return None;
         }
         let room = budget.checked_sub(self.graph.fixed_bytes)?.0;
-        let task = Task {
+        let task = WalkTask {
             graph: self.graph,
             index: self.index,
             room,

@@ -34,9 +34,9 @@ mod state;
 use super::{OperationId, TensorId};
 use score::Want;
 use state::{END, GIVEN, NONE, Walk};
-pub(crate) use state::{Scoring, Task};
+pub(crate) use state::{Scoring, WalkTask};
 
-impl Task<'_> {
+impl WalkTask<'_> {
     /// The operations to run, or `None` where the walk finds no way within the room; and the work
     /// done: operations run and looked at.
     pub(crate) fn walk(&self, outline: &[OperationId]) -> (Option<Vec<OperationId>>, usize) {

@@ -22,7 +22,7 @@ mod table;
 
 use grid::Grid;
 use rayon::prelude::*;
-use table::{Step, Table};
+use table::{Stair, Table};
 
 use super::PlanError;
 use super::kind::PlannerKind;
@@ -135,7 +135,7 @@ impl<'a> Optimal<'a> {
         Table::solve(&self.terms, &self.peaks.windows, self.grid.width, memory)
     }
 
-    fn plan(&self, table: &Table<'_>, step: Step) -> Result<Plan, PlanError> {
+    fn plan(&self, table: &Table<'_>, step: Stair) -> Result<Plan, PlanError> {
         let source = PlanSource::Slots(Slots {
             count: (step.need / self.grid.width) as usize + 1,
             bytes: Bytes(self.grid.width),

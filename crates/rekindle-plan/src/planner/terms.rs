@@ -14,7 +14,7 @@ use crate::chain::Chain;
 
 /// One way to record a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Way {
+pub(crate) struct TrackedForward {
     /// X.
     pub(crate) saved: u64,
     /// F.
@@ -37,7 +37,7 @@ pub(crate) struct Node {
     /// Time of an untracked forward.
     pub(crate) forward: f64,
     /// At least one; the first is the default.
-    pub(crate) ways: Vec<Way>,
+    pub(crate) ways: Vec<TrackedForward>,
 }
 
 impl Node {
@@ -73,7 +73,7 @@ impl Terms {
                 forward: stage.forward_s.0,
                 ways: stage
                     .ways()
-                    .map(|way| Way {
+                    .map(|way| TrackedForward {
                         saved: way.saved_bytes.0,
                         tracked_temp: way.tracked_temp_bytes.0,
                         backward_temp: way.backward_temp_bytes.0,
@@ -87,7 +87,7 @@ impl Terms {
             forward_temp: chain.loss.forward_temp_bytes.0,
             grad: 0,
             forward: chain.loss.forward_s.0,
-            ways: vec![Way {
+            ways: vec![TrackedForward {
                 saved: 0,
                 tracked_temp: chain.loss.forward_temp_bytes.0,
                 backward_temp: chain.loss.backward_temp_bytes.0,
@@ -122,7 +122,7 @@ impl Terms {
     }
 
     /// all(s,t) - G(t), with stage s recorded in the given way.
-    pub(crate) fn all(&self, s: usize, t: usize, way: &Way) -> u64 {
+    pub(crate) fn all(&self, s: usize, t: usize, way: &TrackedForward) -> u64 {
         let forward = self.y[t + 1] + way.saved + way.tracked_temp;
         let grads = self.later_grads[s] - self.later_grads[t] + self.nodes[s].grad;
         let backward = grads + self.y[s] + self.y[s + 1] + way.saved + way.backward_temp;

@@ -3,7 +3,7 @@
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Stage};
 
 /// The most that any stage of a recording takes. Its stages need not be those of the model.
-pub(super) struct Largest {
+pub(super) struct LargestNeeds {
     /// Of a forward.
     pub(super) forward: Bytes,
     /// Of an update of a stage's parameters, one after the other.
@@ -14,7 +14,7 @@ pub(super) struct Largest {
     pub(super) any: Bytes,
 }
 
-impl Largest {
+impl LargestNeeds {
     pub(super) fn of(chain: &Chain, optimizer: &OptimizerCost) -> Self {
         let most = |needed: &dyn Fn(usize, &Stage) -> Bytes| {
             let stages = chain.stages.iter().enumerate();

@@ -20,7 +20,7 @@ use super::{
     shape::LayerShape,
     shape_error::ShapeError,
     spec::{LayerSpec, ModelSpec},
-    stage::{Instruction, Op, Stage},
+    stage::{Op, Stage, StageOp},
     stages::ModelStages,
 };
 use crate::device::staging::Staging;
@@ -161,7 +161,7 @@ fn unit_rows(dim: usize) -> Initializer {
 
 struct StageBuilder<'a> {
     ops: Vec<Op>,
-    program: Vec<Instruction>,
+    program: Vec<StageOp>,
     /// Whether a projection shares the embedding.
     shares: bool,
     /// The model's first, which others may share.
@@ -231,7 +231,7 @@ impl StageBuilder<'_> {
             LayerSpec::Unembedding { .. } => {
                 let shared = self.embedding.clone();
                 let shared = shared.unwrap_or_else(|| unreachable!("the shapes were inferred"));
-                self.program.push(Instruction::Apply(self.ops.len()));
+                self.program.push(StageOp::Apply(self.ops.len()));
                 self.ops.push(Op::Unembedding(shared));
                 return;
             }
@@ -243,36 +243,36 @@ impl StageBuilder<'_> {
                 let config = MultiHeadAttentionConfig::new(last, *heads).with_dropout(0.0);
                 let op = Op::Attention(config.init(self.device));
                 self.drawn(op);
-                Instruction::Attend {
+                StageOp::Attend {
                     op: self.ops.len() - 1,
                     causal: *causal,
                 }
             }
             LayerSpec::Residual { layers } => {
-                self.program.push(Instruction::PushSkip);
+                self.program.push(StageOp::PushSkip);
                 for (index, shape) in shape.inner.iter().enumerate() {
                     self.layer(layers, index, shape);
                 }
-                Instruction::AddSkip
+                StageOp::AddSkip
             }
-            LayerSpec::MaxPool2d(pool) => Instruction::MaxPool(*pool),
-            LayerSpec::AvgPool2d(pool) => Instruction::AvgPool(*pool),
+            LayerSpec::MaxPool2d(pool) => StageOp::MaxPool(*pool),
+            LayerSpec::AvgPool2d(pool) => StageOp::AvgPool(*pool),
             LayerSpec::Flatten | LayerSpec::Reshape { .. } => {
-                Instruction::Reshape(shape.output.dims.clone())
+                StageOp::Reshape(shape.output.dims.clone())
             }
-            LayerSpec::Relu => Instruction::Relu,
-            LayerSpec::Gelu => Instruction::Gelu,
-            LayerSpec::Tanh => Instruction::Tanh,
-            LayerSpec::Sigmoid => Instruction::Sigmoid,
-            LayerSpec::Softmax => Instruction::Softmax,
-            LayerSpec::Dropout { p } => Instruction::Dropout(*p),
-            LayerSpec::ZeroPad { padding } => Instruction::ZeroPad(*padding),
+            LayerSpec::Relu => StageOp::Relu,
+            LayerSpec::Gelu => StageOp::Gelu,
+            LayerSpec::Tanh => StageOp::Tanh,
+            LayerSpec::Sigmoid => StageOp::Sigmoid,
+            LayerSpec::Softmax => StageOp::Softmax,
+            LayerSpec::Dropout { p } => StageOp::Dropout(*p),
+            LayerSpec::ZeroPad { padding } => StageOp::ZeroPad(*padding),
         };
         self.program.push(instruction);
     }
 
     fn op(&mut self, op: Op) {
-        self.program.push(Instruction::Apply(self.ops.len()));
+        self.program.push(StageOp::Apply(self.ops.len()));
         self.drawn(op);
     }
 

@@ -55,7 +55,7 @@ pub enum Op {
 
 /// One step of a stage's program.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Instruction {
+pub(super) enum StageOp {
     /// Runs the module of this index.
     Apply(usize),
     /// Runs the batch normalisation of this index by the samples of all ranks.
@@ -93,13 +93,13 @@ pub(super) enum Instruction {
 pub struct Stage {
     ops: Vec<Op>,
     #[module(skip)]
-    program: Vec<Instruction>,
+    program: Vec<StageOp>,
     #[module(skip)]
     input: SampleShape,
 }
 
 impl Stage {
-    pub(super) fn new(ops: Vec<Op>, program: Vec<Instruction>, input: SampleShape) -> Self {
+    pub(super) fn new(ops: Vec<Op>, program: Vec<StageOp>, input: SampleShape) -> Self {
         Self {
             ops,
             program,
@@ -126,20 +126,20 @@ impl Stage {
     /// Leaves its last layer to the loss, where that is a projection.
     pub(crate) fn defer_projection(&mut self, loss: ChunkedCrossEntropy) {
         if let Some(last) = self.program.last_mut()
-            && let Instruction::Apply(op) = *last
+            && let StageOp::Apply(op) = *last
             && matches!(self.ops[op], Op::Linear(_) | Op::Unembedding(_))
         {
-            *last = Instruction::Defer { op, loss };
+            *last = StageOp::Defer { op, loss };
         }
     }
 
     /// Has its batch normalisation see the samples of all ranks.
     pub(crate) fn synchronise(&mut self) {
         for instruction in &mut self.program {
-            if let Instruction::Apply(op) = *instruction
+            if let StageOp::Apply(op) = *instruction
                 && matches!(self.ops[op], Op::BatchNorm(_))
             {
-                *instruction = Instruction::Synchronise(op);
+                *instruction = StageOp::Synchronise(op);
             }
         }
     }
@@ -150,22 +150,22 @@ impl Stage {
         let mut value = input;
         for instruction in &self.program {
             value = match instruction {
-                Instruction::Apply(index) => apply(&self.ops[*index], value)?,
-                Instruction::Synchronise(index) => value.map(&mut Synchronised(&self.ops[*index])),
-                Instruction::Attend { op, causal } => {
+                StageOp::Apply(index) => apply(&self.ops[*index], value)?,
+                StageOp::Synchronise(index) => value.map(&mut Synchronised(&self.ops[*index])),
+                StageOp::Attend { op, causal } => {
                     attend(&self.ops[*op], value.into_float3()?, *causal).into()
                 }
-                Instruction::Defer { op, loss } => defer(&self.ops[*op], value, *loss)?,
-                Instruction::PushSkip => {
+                StageOp::Defer { op, loss } => defer(&self.ops[*op], value, *loss)?,
+                StageOp::PushSkip => {
                     skips.push(value.clone());
                     value
                 }
-                Instruction::AddSkip => match skips.pop() {
+                StageOp::AddSkip => match skips.pop() {
                     Some(skip) => add(skip, value)?,
                     None => value,
                 },
-                Instruction::Reshape(shape) => value.reshape(shape)?,
-                Instruction::MaxPool(PoolSpec {
+                StageOp::Reshape(shape) => value.reshape(shape)?,
+                StageOp::MaxPool(PoolSpec {
                     kernel,
                     stride,
                     padding,
@@ -175,7 +175,7 @@ impl Stage {
                         .with_padding(*padding);
                     max_pool2d(value.into_float4()?, options).into()
                 }
-                Instruction::AvgPool(PoolSpec {
+                StageOp::AvgPool(PoolSpec {
                     kernel,
                     stride,
                     padding,
@@ -186,13 +186,13 @@ impl Stage {
                         .with_count_include_pad(false);
                     avg_pool2d(value.into_float4()?, options).into()
                 }
-                Instruction::ZeroPad(padding) => zero_pad(value.into_float4()?, *padding).into(),
-                Instruction::Relu
-                | Instruction::Gelu
-                | Instruction::Tanh
-                | Instruction::Sigmoid
-                | Instruction::Softmax
-                | Instruction::Dropout(_) => value.map(&mut Function(instruction)),
+                StageOp::ZeroPad(padding) => zero_pad(value.into_float4()?, *padding).into(),
+                StageOp::Relu
+                | StageOp::Gelu
+                | StageOp::Tanh
+                | StageOp::Sigmoid
+                | StageOp::Softmax
+                | StageOp::Dropout(_) => value.map(&mut Function(instruction)),
             };
         }
         Ok(value)
@@ -216,8 +216,8 @@ impl Layer for Stage {
     /// Where there is an operation that the balanced strategy computes again.
     fn has_balanced(&self) -> bool {
         self.program.iter().any(|instruction| match instruction {
-            Instruction::Apply(index) => matches!(self.ops[*index], Op::LayerNorm(_)),
-            Instruction::Reshape(_) | Instruction::PushSkip | Instruction::Defer { .. } => false,
+            StageOp::Apply(index) => matches!(self.ops[*index], Op::LayerNorm(_)),
+            StageOp::Reshape(_) | StageOp::PushSkip | StageOp::Defer { .. } => false,
             _ => true,
         })
     }
@@ -225,7 +225,7 @@ impl Layer for Stage {
     fn draws_random(&self) -> bool {
         self.program
             .iter()
-            .any(|instruction| matches!(instruction, Instruction::Dropout(p) if *p > 0.0))
+            .any(|instruction| matches!(instruction, StageOp::Dropout(p) if *p > 0.0))
     }
 }
 
@@ -341,17 +341,17 @@ impl ActivationMapper for Synchronised<'_> {
 }
 
 /// Functions without parameters on floats of any rank.
-struct Function<'a>(&'a Instruction);
+struct Function<'a>(&'a StageOp);
 
 impl ActivationMapper for Function<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         match self.0 {
-            Instruction::Relu => activation::relu(tensor),
-            Instruction::Gelu => activation::gelu(tensor),
-            Instruction::Tanh => tensor.tanh(),
-            Instruction::Sigmoid => activation::sigmoid(tensor),
-            Instruction::Softmax => softmax(tensor),
-            Instruction::Dropout(p) => DropoutConfig::new(*p).init().forward(tensor),
+            StageOp::Relu => activation::relu(tensor),
+            StageOp::Gelu => activation::gelu(tensor),
+            StageOp::Tanh => tensor.tanh(),
+            StageOp::Sigmoid => activation::sigmoid(tensor),
+            StageOp::Softmax => softmax(tensor),
+            StageOp::Dropout(p) => DropoutConfig::new(*p).init().forward(tensor),
             _ => tensor,
         }
     }

@@ -11,7 +11,7 @@ use super::{
     parts::{Parts, accumulate, raise},
     step_batch,
 };
-use crate::{data::batch::Batch, engine::Part, finite, train_error::TrainError};
+use crate::{data::batch::Batch, engine::PartOutput, finite, train_error::TrainError};
 
 impl Trainer {
     /// Runs all parts, with the update where it belongs to the backward.
@@ -48,7 +48,7 @@ impl Trainer {
     }
 
     /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
-    fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<Part, TrainError> {
+    fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         self.engine.make_room(batch.bytes(self.settings.dtype));
         let scaler = &self.optimizer.scaler;

@@ -23,7 +23,7 @@ use crate::balanced::SetStrategy;
 
 /// Properties of a module that follow from its float tensors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tensors {
+pub(crate) struct ModuleTensors {
     /// A tensor requires a gradient: the module has something to train.
     pub(crate) trains: bool,
     /// A tensor requires no gradient, so it may be a statistic that a forward pass updates. Frozen parameters look the
@@ -31,7 +31,7 @@ pub(crate) struct Tensors {
     pub(crate) may_hold_statistics: bool,
 }
 
-impl Tensors {
+impl ModuleTensors {
     /// Visits every tensor. This also initialises lazy parameters, which would otherwise be allocated in the first
     /// forward pass.
     pub(crate) fn of<M: Module>(module: &M) -> Self {
@@ -41,7 +41,7 @@ impl Tensors {
     }
 }
 
-impl ModuleVisitor for Tensors {
+impl ModuleVisitor for ModuleTensors {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let trains = param.val().is_require_grad();
         self.trains |= trains;

@@ -9,10 +9,10 @@ use burn::{
 use rekindle_plan::{Action, Bytes, StageId};
 
 use super::{
-    copies::{self, Tensors},
+    copies::{self, ModuleTensors},
     error::StepError,
     output::StepOutput,
-    program::{Instruction, Program},
+    program::{ModuleInstruction, ModuleProgram},
     shapes::FirstShapes,
     watch::Watch,
 };
@@ -61,7 +61,7 @@ impl<A, L: Clone> Piece<'_, A, L> {
 /// The layers of a chain, and their properties that are known before they run.
 pub(super) struct Layers<'a, L> {
     pub(super) all: &'a [L],
-    pub(super) tensors: Vec<Tensors>,
+    pub(super) tensors: Vec<ModuleTensors>,
     /// Number of leading layers that have nothing to train.
     pub(super) frozen: usize,
 }
@@ -123,7 +123,7 @@ where
 
     pub(super) fn run<R, F>(
         mut self,
-        program: &Program,
+        program: &ModuleProgram,
         loss: F,
     ) -> Result<StepOutput<R::Auxiliary>, StepError>
     where
@@ -134,14 +134,14 @@ where
         let mut result = None;
         for instruction in &program.instructions {
             match instruction {
-                Instruction::Forward { stage, keep_input } => {
+                ModuleInstruction::Forward { stage, keep_input } => {
                     self.forward(*stage, *keep_input)?;
                 }
-                Instruction::Track { stages, balanced } => {
+                ModuleInstruction::Track { stages, balanced } => {
                     self.track(stages.clone(), *balanced)?;
                 }
-                Instruction::Sweep { stages } => self.sweep(stages),
-                Instruction::Loss { joins_piece } => {
+                ModuleInstruction::Backward { stages } => self.sweep(stages),
+                ModuleInstruction::Loss { joins_piece } => {
                     self.phases.end(Phase::Forward);
                     if let Some(loss) = loss.take() {
                         result = Some(self.loss(*joins_piece, loss)?);

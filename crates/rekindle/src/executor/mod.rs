@@ -63,9 +63,9 @@ use crate::{
     sequential::Sequential,
     step_result::StepResult,
 };
-pub(crate) use copies::Tensors;
+pub(crate) use copies::ModuleTensors;
 use machine::{Layers, Machine};
-pub(crate) use program::{OutputBorder, Program};
+pub(crate) use program::{ModuleProgram, OutputBorder};
 use shapes::{FirstShapes, Shapes, shapes};
 use watch::Watch;
 
@@ -88,7 +88,7 @@ pub struct Executor {
 struct Script {
     frozen: usize,
     actions: Arc<[Action]>,
-    program: Program,
+    program: ModuleProgram,
 }
 
 impl Script {
@@ -96,7 +96,7 @@ impl Script {
         let actions = schedule.without_frozen(frozen);
         Self {
             frozen,
-            program: Program::of(&actions, schedule.stages()),
+            program: ModuleProgram::of(&actions, schedule.stages()),
             actions: actions.into(),
         }
     }
@@ -174,7 +174,8 @@ impl Executor {
         }
         self.check(model.layers())?;
         self.check_input::<A>(&input)?;
-        let tensors: Vec<Tensors> = model.layers().iter().map(Tensors::of::<L>).collect();
+        let tensors: Vec<ModuleTensors> =
+            model.layers().iter().map(ModuleTensors::of::<L>).collect();
         let frozen = tensors.iter().take_while(|tensors| !tensors.trains).count();
         let script = self.script(frozen);
         let (phases, watch) = match &self.meter {

@@ -12,7 +12,7 @@ use rekindle_plan::{Action, Schedule, StageId};
 
 /// An instruction of the executor, for one or more actions of the schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Instruction {
+pub(super) enum ModuleInstruction {
     /// Run one stage without a graph; the input is dropped unless `keep_input`.
     Forward { stage: usize, keep_input: bool },
     /// Run these stages as one graph, by burn's balanced strategy if `balanced`.
@@ -23,16 +23,16 @@ pub(super) enum Instruction {
     /// Compute the loss, on the graph of the last piece or on a separate graph.
     Loss { joins_piece: bool },
     /// Run one backward pass through the piece of these stages.
-    Sweep { stages: RangeInclusive<usize> },
+    Backward { stages: RangeInclusive<usize> },
 }
 
 /// The instructions of one step. The update (`optimize`) is left to the caller.
 #[derive(Debug, Clone)]
-pub(crate) struct Program {
-    pub(super) instructions: Vec<Instruction>,
+pub(crate) struct ModuleProgram {
+    pub(super) instructions: Vec<ModuleInstruction>,
 }
 
-impl Program {
+impl ModuleProgram {
     pub(crate) fn new(schedule: &Schedule) -> Self {
         Self::of(schedule.actions(), schedule.stages())
     }
@@ -44,14 +44,14 @@ impl Program {
         while next < actions.len() {
             let (instruction, taken) = match actions[next] {
                 Action::Forward(StageId(stage)) => (
-                    Some(Instruction::Forward {
+                    Some(ModuleInstruction::Forward {
                         stage,
                         keep_input: stage == 0,
                     }),
                     1,
                 ),
                 Action::ForwardKeep(StageId(stage)) => (
-                    Some(Instruction::Forward {
+                    Some(ModuleInstruction::Forward {
                         stage,
                         keep_input: true,
                     }),
@@ -68,7 +68,7 @@ impl Program {
                         end_of_piece(actions, next, first)
                     };
                     (
-                        Some(Instruction::Track {
+                        Some(ModuleInstruction::Track {
                             stages: first..=last,
                             balanced,
                         }),
@@ -76,7 +76,7 @@ impl Program {
                     )
                 }
                 Action::Loss => (
-                    Some(Instruction::Loss {
+                    Some(ModuleInstruction::Loss {
                         joins_piece: loss_joins(actions, next, stages - 1),
                     }),
                     1,
@@ -84,7 +84,7 @@ impl Program {
                 Action::Backward(StageId(last)) => {
                     let first = piece_that_ends_at(&instructions, last);
                     (
-                        Some(Instruction::Sweep {
+                        Some(ModuleInstruction::Backward {
                             stages: first..=last,
                         }),
                         last - first + 1,
@@ -100,10 +100,10 @@ impl Program {
 
     /// Number of backward calls.
     pub(crate) fn backward_calls(&self) -> usize {
-        let calls = |instruction: &&Instruction| {
+        let calls = |instruction: &&ModuleInstruction| {
             matches!(
                 instruction,
-                Instruction::Sweep { .. } | Instruction::Loss { joins_piece: false }
+                ModuleInstruction::Backward { .. } | ModuleInstruction::Loss { joins_piece: false }
             )
         };
         self.instructions.iter().filter(calls).count()
@@ -113,7 +113,7 @@ impl Program {
     pub(crate) fn output_borders(&self) -> Vec<OutputBorder> {
         let mut borders = Vec::new();
         for (index, instruction) in self.instructions.iter().enumerate() {
-            let Instruction::Track { stages, balanced } = instruction else {
+            let ModuleInstruction::Track { stages, balanced } = instruction else {
                 continue;
             };
             let border = |stage, inside| OutputBorder {
@@ -123,7 +123,8 @@ impl Program {
             };
             borders.extend((*stages.start()..*stages.end()).map(|stage| border(stage, true)));
             let next = self.instructions.get(index + 1);
-            if matches!(next, Some(Instruction::Sweep { stages: swept }) if swept == stages) {
+            if matches!(next, Some(ModuleInstruction::Backward { stages: swept }) if swept == stages)
+            {
                 borders.push(border(*stages.end(), false));
             }
         }
@@ -187,12 +188,14 @@ fn loss_joins(actions: &[Action], at: usize, last_stage: usize) -> bool {
 }
 
 /// The first stage of the live piece whose last stage is `last`. A schedule is valid, so there is one.
-fn piece_that_ends_at(instructions: &[Instruction], last: usize) -> usize {
+fn piece_that_ends_at(instructions: &[ModuleInstruction], last: usize) -> usize {
     instructions
         .iter()
         .rev()
         .find_map(|instruction| match instruction {
-            Instruction::Track { stages, .. } if *stages.end() == last => Some(*stages.start()),
+            ModuleInstruction::Track { stages, .. } if *stages.end() == last => {
+                Some(*stages.start())
+            }
             _ => None,
         })
         .unwrap_or(last)
@@ -202,17 +205,17 @@ fn piece_that_ends_at(instructions: &[Instruction], last: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn program(stages: usize, text: &str) -> Vec<Instruction> {
+    fn program(stages: usize, text: &str) -> Vec<ModuleInstruction> {
         let actions = text
             .split(", ")
             .map(|action| action.parse().expect("an action"))
             .collect();
         let schedule = Schedule::new(stages, actions).expect("a valid schedule");
-        Program::new(&schedule).instructions
+        ModuleProgram::new(&schedule).instructions
     }
 
-    fn tracked(stages: RangeInclusive<usize>) -> Instruction {
-        Instruction::Track {
+    fn tracked(stages: RangeInclusive<usize>) -> ModuleInstruction {
+        ModuleInstruction::Track {
             stages,
             balanced: false,
         }
@@ -228,7 +231,7 @@ mod tests {
             )[..3],
             [
                 tracked(0..=0),
-                Instruction::Track {
+                ModuleInstruction::Track {
                     stages: 1..=1,
                     balanced: true
                 },
@@ -246,15 +249,15 @@ mod tests {
                  forward_tracked 0, backward 0, optimize"
             ),
             [
-                Instruction::Forward {
+                ModuleInstruction::Forward {
                     stage: 0,
                     keep_input: true
                 },
                 tracked(1..=2),
-                Instruction::Loss { joins_piece: true },
-                Instruction::Sweep { stages: 1..=2 },
+                ModuleInstruction::Loss { joins_piece: true },
+                ModuleInstruction::Backward { stages: 1..=2 },
                 tracked(0..=0),
-                Instruction::Sweep { stages: 0..=0 },
+                ModuleInstruction::Backward { stages: 0..=0 },
             ]
         );
     }
@@ -270,16 +273,16 @@ mod tests {
             ),
             [
                 tracked(0..=0),
-                Instruction::Forward {
+                ModuleInstruction::Forward {
                     stage: 1,
                     keep_input: true
                 },
                 tracked(2..=2),
-                Instruction::Loss { joins_piece: true },
-                Instruction::Sweep { stages: 2..=2 },
+                ModuleInstruction::Loss { joins_piece: true },
+                ModuleInstruction::Backward { stages: 2..=2 },
                 tracked(1..=1),
-                Instruction::Sweep { stages: 1..=1 },
-                Instruction::Sweep { stages: 0..=0 },
+                ModuleInstruction::Backward { stages: 1..=1 },
+                ModuleInstruction::Backward { stages: 0..=0 },
             ]
         );
     }
@@ -288,7 +291,7 @@ mod tests {
     fn a_loss_before_the_last_tracked_forward_stands_alone() {
         assert_eq!(
             program(1, "forward_keep 0, loss, forward_tracked 0, backward 0")[1],
-            Instruction::Loss { joins_piece: false }
+            ModuleInstruction::Loss { joins_piece: false }
         );
     }
 }

@@ -5,7 +5,7 @@ use rekindle_plan::{
     frontier, keep_useful, plan, simulate,
 };
 
-use crate::executor::{OutputBorder, Program};
+use crate::executor::{ModuleProgram, OutputBorder};
 
 /// Share of a budget that is withheld from planners: a step's peak varies a little from run to run, with the scratch
 /// memory of kernel threads that happen to be busy at the same time, and must still stay within the budget. Observed
@@ -78,10 +78,10 @@ impl Measured {
     /// The peak under this schedule is at most that of the plain [`chain`](Self::chain), and closer to the truth.
     #[must_use]
     pub fn under(&self, schedule: &Schedule) -> Chain {
-        self.under_program(&Program::new(schedule))
+        self.under_program(&ModuleProgram::new(schedule))
     }
 
-    fn under_program(&self, program: &Program) -> Chain {
+    fn under_program(&self, program: &ModuleProgram) -> Chain {
         let mut chain = self.chain.clone();
         for border in program.output_borders() {
             let OutputBorder {
@@ -114,7 +114,7 @@ impl Measured {
     ///
     /// If its schedule was made for another chain.
     pub fn costed(&self, plan: Plan) -> Result<Plan, Violation> {
-        let program = Program::new(&plan.schedule);
+        let program = ModuleProgram::new(&plan.schedule);
         let simulation = simulate(&self.under_program(&program), &plan.schedule)?;
         let calls = program.backward_calls() as f64;
         Ok(Plan {

@@ -48,7 +48,7 @@ pub(super) enum Strategy {
 }
 
 /// A stage to measure.
-pub(super) struct Subject<'a, L> {
+pub(super) struct ProfiledStage<'a, L> {
     /// Makes a copy that shares the stage's parameters and has separate statistics.
     pub(super) copy: &'a dyn Fn() -> L,
     /// Seeds the generator as for this stage.
@@ -72,7 +72,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     /// leaves besides the output: dead nodes, which are freed at the end of a backward pass.
     pub(super) fn stage<L, A>(
         &self,
-        subject: &Subject<'_, L>,
+        subject: &ProfiledStage<'_, L>,
         input: &A,
     ) -> (Stage, Vec<OutputHold>, Bytes)
     where
@@ -142,7 +142,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     }
 
     /// The runs, and the bytes of the output's values.
-    fn untracked<L, A>(&self, subject: &Subject<'_, L>, input: &A) -> (Vec<Cost>, u64)
+    fn untracked<L, A>(&self, subject: &ProfiledStage<'_, L>, input: &A) -> (Vec<Cost>, u64)
     where
         A: Activation,
         L: Layer<Input = A, Output = A>,
@@ -173,7 +173,7 @@ impl<O: Optimizer> Profiler<'_, O> {
 
     fn tracked<L, A>(
         &self,
-        subject: &Subject<'_, L>,
+        subject: &ProfiledStage<'_, L>,
         input: &A,
         grad_bytes: u64,
         way: Strategy,
@@ -240,7 +240,7 @@ impl<O: Optimizer> Profiler<'_, O> {
 
     /// Whether a stage's graph holds its input. Nothing else may hold the input, so that dropping it is visible to the
     /// meter.
-    pub(super) fn holds_input<L, A>(&self, subject: &Subject<'_, L>, input: A) -> bool
+    pub(super) fn holds_input<L, A>(&self, subject: &ProfiledStage<'_, L>, input: A) -> bool
     where
         A: Activation,
         L: Layer<Input = A, Output = A>,

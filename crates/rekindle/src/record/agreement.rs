@@ -16,13 +16,13 @@ use burn::tensor::{DType, Device, Shape};
 pub(super) use super::buckets::{buckets, gradients, on_network, order};
 use super::{
     RecordError, exchange_cost,
-    planned::Planned,
-    ranks::{Ranks, failures},
+    planned::PlannedRecording,
+    ranks::{StepRanks, failures},
     recording::Recording,
 };
 use crate::reduce::{ReduceError, Reducer, agree};
 
-impl Ranks {
+impl StepRanks {
     /// Compares what this rank has planned with the others, takes over the order of gradients, and measures what exchanging
     /// them takes.
     ///
@@ -31,7 +31,7 @@ impl Ranks {
     /// On every rank alike: if one of them could not plan, or they train different models or run different steps.
     pub(super) fn agreed<A>(
         reducer: Arc<dyn Reducer>,
-        planned: Result<(&Planned<A>, &Device), &RecordError>,
+        planned: Result<(&PlannedRecording<A>, &Device), &RecordError>,
     ) -> Result<Self, RecordError> {
         if let (_, Some(error)) = failures(&*reducer, 0, planned.err().cloned()) {
             return Err(error);

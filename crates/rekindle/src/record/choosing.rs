@@ -32,7 +32,7 @@ use super::{
     given::started,
     measure::Costs,
     operation::{flops, may_be_view, without_values},
-    operations::Recorded,
+    operations::RecordedOperation,
     options::Planning,
     program::{Prepared, Run, Turn},
     recording::Recording,
@@ -263,7 +263,7 @@ fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs<'_>) -> Vec<
 }
 
 /// Whether kernels are tried for an operation: those that do more than a little for each number that they make.
-pub(super) fn is_tried(operation: Recorded<'_>) -> bool {
+pub(super) fn is_tried(operation: RecordedOperation<'_>) -> bool {
     let kind = operation.kind;
     let made = kind.operation.outputs();
     let made: usize = made.map(|one| one.shape.num_elements()).sum();
@@ -282,7 +282,7 @@ fn bytes(recording: &Recording, block: &[(usize, Run<'_>)]) -> Bytes {
 }
 
 /// What matrices of windows take; nothing where the operation is no convolution. Convolutions are fused with nothing.
-fn windows(operation: Recorded<'_>) -> Bytes {
+fn windows(operation: RecordedOperation<'_>) -> Bytes {
     let kind = operation.kind;
     let weight = kind.operation.inputs().nth(1);
     let Some(weight) = weight.filter(|_| kind.name.starts_with("Conv")) else {

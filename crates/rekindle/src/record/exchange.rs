@@ -30,7 +30,7 @@ use super::{
     RecordError,
     buckets::{Bucket, Parameters},
     rank::of_rank,
-    ranks::{Ranks, failures},
+    ranks::{StepRanks, failures},
     recording::Recording,
 };
 use crate::reduce::{Clock, Pending, ReduceError};
@@ -50,7 +50,7 @@ struct UnderWay {
 
 /// The exchange of one step.
 pub(super) struct Exchange<'a> {
-    ranks: &'a Ranks,
+    ranks: &'a StepRanks,
     parameters: Parameters,
     /// Complete gradients that wait for their buckets, by their parameters' places.
     pieces: HashMap<usize, (Like, Vec<f32>)>,
@@ -78,7 +78,7 @@ pub(super) struct Shared {
 
 impl<'a> Exchange<'a> {
     /// That of a step which these ranks begin now.
-    pub(super) fn new(ranks: &'a Ranks) -> Self {
+    pub(super) fn new(ranks: &'a StepRanks) -> Self {
         let clock = ranks.reducer.clock();
         Self {
             ranks,

@@ -18,7 +18,7 @@ use super::{
     buckets::{BUCKET_BYTES, VALUE},
     exchange::Exchange,
     rank::of_rank,
-    ranks::Ranks,
+    ranks::StepRanks,
     recording::Recording,
 };
 use crate::reduce::{ReduceError, Reducer, Rehearsal};
@@ -36,7 +36,7 @@ const STAGED_BYTES: usize = 64 << 20;
 
 /// Measures what exchanging a recording's gradients takes.
 pub(super) fn measured(
-    ranks: &Ranks,
+    ranks: &StepRanks,
     recording: &Recording,
     device: &Device,
 ) -> Result<ExchangeCost, RecordError> {
@@ -66,7 +66,7 @@ pub(super) fn measured(
 }
 
 /// The ring, and what a broadcast takes.
-fn measured_link(reducer: &dyn Reducer, ranks: &Ranks) -> Result<(Ring, Rate), ReduceError> {
+fn measured_link(reducer: &dyn Reducer, ranks: &StepRanks) -> Result<(Ring, Rate), ReduceError> {
     let largest = ranks.buckets.iter().map(|bucket| bucket.elements()).max();
     let large = largest.unwrap_or_default().clamp(2, BUCKET_BYTES / VALUE);
     let all_reduce = |values: usize| {
@@ -126,14 +126,18 @@ fn timed(
 }
 
 /// Seconds that the computing thread takes to copy a byte of gradients to its bucket, and back.
-fn staging(ranks: &Ranks, recording: &Recording, device: &Device) -> Result<[f64; 2], RecordError> {
+fn staging(
+    ranks: &StepRanks,
+    recording: &Recording,
+    device: &Device,
+) -> Result<[f64; 2], RecordError> {
     let mut staged = 0;
     let buckets = ranks.buckets.iter().take_while(|bucket| {
         let more = staged < STAGED_BYTES;
         staged += bucket.elements() * VALUE;
         more
     });
-    let alone = Ranks {
+    let alone = StepRanks {
         reducer: Arc::new(Rehearsal::alone(ranks.reducer.clock())),
         share: 1.0,
         buckets: buckets.cloned().collect(),

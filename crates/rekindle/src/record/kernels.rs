@@ -19,7 +19,7 @@
 
 use super::{
     operation::{exchanges_dimensions, flops},
-    operations::Recorded,
+    operations::RecordedOperation,
     recording::Recording,
 };
 
@@ -144,7 +144,7 @@ fn last_read(recording: &Recording) -> Vec<Option<usize>> {
 /// One operation, and what is known of its tensors.
 struct Sizes<'a> {
     recording: &'a Recording,
-    one: Recorded<'a>,
+    one: RecordedOperation<'a>,
     threads: u64,
     contiguous: &'a [bool],
 }

@@ -46,7 +46,7 @@ const GATHERED_PASS: usize = 1;
 const LEAST_PASSES: usize = 2;
 const MOST_PASSES: usize = 3;
 impl Costs {
-    /// Measured while `program` runs, once to warm up and then once or twice.
+    /// MeasuredRecording while `program` runs, once to warm up and then once or twice.
     pub(super) fn measured(
         recording: &Recording,
         program: &Prepared,

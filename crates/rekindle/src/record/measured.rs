@@ -18,7 +18,7 @@ use super::{
     given::started,
     measure::Costs,
     options::Planning,
-    planned::Measured,
+    planned::MeasuredRecording,
     program::Prepared,
     recording::Recording,
     wanted::PlanElsewhere,
@@ -35,7 +35,7 @@ const SCRATCH_BYTES: u64 = 2 << 20;
 const GIVEN_BYTES: u64 = 256;
 const MADE_BYTES: u64 = 96;
 
-impl<A> Measured<A> {
+impl<A> MeasuredRecording<A> {
     /// Runs the recording a few times. No random number is drawn, and parameters and statistics stay as they are.
     pub(super) fn new(
         planning: &Planning,

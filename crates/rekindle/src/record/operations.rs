@@ -8,7 +8,7 @@
 //! | tensor of an operation | its number in the recording | 4 |
 //!
 //! A tensor's place is its rank among the operation's distinct tensors in order of appearance, so `x * x` and `x * y`
-//! are of two kinds. Operations whose scalars differ are of different kinds too. [`Recorded::filled`] makes burn's
+//! are of two kinds. Operations whose scalars differ are of different kinds too. [`RecordedOperation::filled`] makes burn's
 //! description again, for the interpreter.
 
 use std::{
@@ -90,7 +90,7 @@ struct Entry {
 
 /// One operation of a recording.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Recorded<'a> {
+pub(crate) struct RecordedOperation<'a> {
     /// What it has in common with others.
     pub(crate) kind: &'a Kind,
     /// The marked stage that it belongs to, where the model has marks: of the backward pass, only of operations that make
@@ -127,13 +127,13 @@ impl Operations {
     ///
     /// # Panics
     /// If there is no such operation.
-    pub(crate) fn get(&self, number: usize) -> Recorded<'_> {
+    pub(crate) fn get(&self, number: usize) -> RecordedOperation<'_> {
         let entry = self.entries[number];
         let start = match number {
             0 => 0,
             _ => self.entries[number - 1].end,
         };
-        Recorded {
+        RecordedOperation {
             kind: &self.kinds[entry.kind as usize],
             stage: entry.stage,
             backward: entry.backward,
@@ -142,7 +142,7 @@ impl Operations {
     }
 
     /// All, in recorded order.
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Recorded<'_>> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = RecordedOperation<'_>> {
         (0..self.len()).map(|number| self.get(number))
     }
 }
@@ -160,7 +160,7 @@ impl Hash for Operations {
     }
 }
 
-impl<'a> Recorded<'a> {
+impl<'a> RecordedOperation<'a> {
     /// The numbers of its inputs, in burn's order.
     pub(crate) fn inputs(self) -> impl ExactSizeIterator<Item = usize> + use<'a> {
         self.at(&self.kind.inputs)
@@ -193,7 +193,7 @@ impl<'a> Recorded<'a> {
     /// `frees` names.
     pub(crate) fn filled(self, frees: impl Fn(usize) -> bool) -> OperationIr {
         struct Fill<'a, F> {
-            recorded: Recorded<'a>,
+            recorded: RecordedOperation<'a>,
             frees: F,
         }
         impl<F: Fn(usize) -> bool> IrVisitorMut for Fill<'_, F> {

@@ -13,7 +13,7 @@ use super::{
     RecordError,
     exchange::{ExchangeReading, Shared},
     finite,
-    planned::Measured,
+    planned::MeasuredRecording,
     rank::of_rank,
     recording::{Parameter, Recording},
 };
@@ -81,7 +81,7 @@ impl Done {
     /// Hands everything out, and moves the running statistics of `model`.
     pub(super) fn finish<M: Module, A: Activation, I: Activation>(
         mut self,
-        measured: &Measured<A>,
+        measured: &MeasuredRecording<A>,
         model: &M,
         batch: I,
         seen: Seen,

@@ -31,7 +31,7 @@ pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {
 }
 
 /// A recording that was measured.
-pub(super) struct Measured<A> {
+pub(super) struct MeasuredRecording<A> {
     pub(super) shapes: Vec<(Shape, DType)>,
     pub(super) recording: Recording,
     pub(super) auxiliary: A,
@@ -40,8 +40,8 @@ pub(super) struct Measured<A> {
 }
 
 /// A recording that is ready to run.
-pub(super) struct Planned<A> {
-    pub(super) measured: Rc<Measured<A>>,
+pub(super) struct PlannedRecording<A> {
+    pub(super) measured: Rc<MeasuredRecording<A>>,
     pub(super) prepared: Prepared,
     /// In numbers, without the exchange.
     pub(super) numbers: StepPlan,
@@ -65,7 +65,7 @@ pub(super) struct Planned<A> {
     pub(super) chosen: [Cell<bool>; 2],
 }
 
-impl<A> Planned<A> {
+impl<A> PlannedRecording<A> {
     /// Chooses the program's kernels before its first run, or the first that is watched; `given` is there before the first
     /// operation.
     pub(super) fn choose_kernels(
@@ -76,7 +76,7 @@ impl<A> Planned<A> {
     ) -> Result<(), RecordError> {
         let chosen = &self.chosen[usize::from(watched)];
         if !chosen.get() {
-            let Measured {
+            let MeasuredRecording {
                 recording, costs, ..
             } = &*self.measured;
             let program = (recording, &self.prepared);
@@ -108,7 +108,7 @@ impl<A> Planned<A> {
 
     /// The measured graph that was planned.
     pub(super) fn graph(&self) -> Graph {
-        let Measured {
+        let MeasuredRecording {
             costs, recording, ..
         } = &*self.measured;
         costs.graph(recording, self.fixed_bytes)

@@ -18,7 +18,7 @@ use super::{
     RecordError,
     buckets::{VALUE, gradients},
     options::{Planning, RESERVE, without_reserve},
-    planned::{Measured, Planned},
+    planned::{MeasuredRecording, PlannedRecording},
     program::Prepared,
     recording::Recording,
     step_plan::StepPlan,
@@ -37,8 +37,8 @@ const ROUNDS: usize = 3;
 /// If none fits: with a budget that was tried and works now.
 pub(super) fn planned<A>(
     planning: &Planning,
-    measured: Rc<Measured<A>>,
-) -> Result<Planned<A>, RecordError> {
+    measured: Rc<MeasuredRecording<A>>,
+) -> Result<PlannedRecording<A>, RecordError> {
     let refused = match planned_once(planning, measured.clone()) {
         Err(RecordError::Infeasible { budget, smallest }) => (budget, smallest),
         other => return other,
@@ -62,8 +62,8 @@ pub(super) fn planned<A>(
 
 fn planned_once<A>(
     planning: &Planning,
-    measured: Rc<Measured<A>>,
-) -> Result<Planned<A>, RecordError> {
+    measured: Rc<MeasuredRecording<A>>,
+) -> Result<PlannedRecording<A>, RecordError> {
     let asked = planning.budget.unwrap_or(Bytes::MAX);
     // All bytes below are without the reserve.
     let budget = planning
@@ -123,7 +123,7 @@ fn planned_once<A>(
             };
             (spans, timetables)
         };
-        let mut planned = Planned {
+        let mut planned = PlannedRecording {
             timetables,
             numbers,
             prepared: Prepared::new(&measured.recording, program, offloaded),

@@ -7,7 +7,7 @@ use rekindle_plan::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    RecordError, StagedPlan, StepPlan, planned::Planned, planning::chosen, wanted::Wanted,
+    RecordError, StagedPlan, StepPlan, planned::PlannedRecording, planning::chosen, wanted::Wanted,
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -29,7 +29,7 @@ pub struct StepProfile {
 }
 
 impl StepProfile {
-    pub(super) fn new<A>(planned: &Planned<A>) -> Self {
+    pub(super) fn new<A>(planned: &PlannedRecording<A>) -> Self {
         Self {
             graph: planned.graph(),
             update_bytes: planned.update_bytes,

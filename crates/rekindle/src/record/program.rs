@@ -16,7 +16,7 @@ use super::{
     RecordError,
     bridge::Interpreter,
     host::Move,
-    operations::Recorded,
+    operations::RecordedOperation,
     recording::{Parameter, Recording},
 };
 
@@ -56,7 +56,7 @@ pub(super) struct Run<'a> {
     /// Its number in the recording.
     pub(super) number: usize,
     /// The operation.
-    pub(super) recorded: Recorded<'a>,
+    pub(super) recorded: RecordedOperation<'a>,
     recording: &'a Recording,
     /// Freed by it or after it. The graph has tensors of its own behind the recording's.
     freed: &'a [TensorId],

@@ -15,7 +15,7 @@ use super::{
 use crate::reduce::Reducer;
 
 /// The ranks that share a step, as one of them sees it.
-pub(super) struct Ranks {
+pub(super) struct StepRanks {
     pub(super) reducer: Arc<dyn Reducer>,
     /// This rank's samples over those of all ranks.
     pub(super) share: f64,
@@ -26,7 +26,7 @@ pub(super) struct Ranks {
     pub(super) cost: Option<ExchangeCost>,
 }
 
-impl Ranks {
+impl StepRanks {
     /// What the exchange takes of a step, whose ranks send each other parameters of these sizes.
     pub(super) fn predicted(
         &self,

@@ -9,7 +9,7 @@ use super::{
     Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge, given,
     optimizer::{self, Trial},
     options::Planning,
-    planned::Measured,
+    planned::MeasuredRecording,
     planning::planned,
     recording::Recording,
     update_costs::{EitherUpdate, UpdateCosts},
@@ -453,7 +453,7 @@ where
         };
         let measuring = planning.with_budget(measured_within, measured_for);
         let given = given::given(&self.recorded.0, self.model, self.batch)?;
-        let measured = Measured::new(
+        let measured = MeasuredRecording::new(
             &measuring,
             given,
             self.recorded,

@@ -8,7 +8,7 @@ use rekindle_plan::{
     },
 };
 
-use super::{planned::Planned, recording::Recording};
+use super::{planned::PlannedRecording, recording::Recording};
 
 /// A plan as its stages meet it. Stages are those between the layers of a [`Sequential`](crate::Sequential), or where
 /// the recorded forward pass is narrow.
@@ -41,7 +41,7 @@ pub struct StagedPlan {
 }
 
 impl StagedPlan {
-    pub(super) fn new<A>(planned: &Planned<A>) -> Self {
+    pub(super) fn new<A>(planned: &PlannedRecording<A>) -> Self {
         let (graph, program) = (&planned.graph(), planned.prepared.program());
         let recording = &planned.measured.recording;
         let stages = stages(graph);

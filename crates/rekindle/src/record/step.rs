@@ -24,9 +24,9 @@ use super::{
     optimizer::Optimizer,
     options::Planning,
     output::{Done, Output},
-    planned::Planned,
+    planned::PlannedRecording,
     profile::StepProfile,
-    ranks::Ranks,
+    ranks::StepRanks,
     recording::{Parameter, Recording},
     room::Room,
     staged::StagedPlan,
@@ -52,7 +52,7 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    pub(super) fn new(step: F, planning: Planning, first: Planned<R::Auxiliary>) -> Self {
+    pub(super) fn new(step: F, planning: Planning, first: PlannedRecording<R::Auxiliary>) -> Self {
         Self {
             step,
             planning,
@@ -76,11 +76,11 @@ where
         let ranks = match &step {
             Ok(step) => {
                 let (state, planning) = (step.state.borrow(), &step.planning);
-                let ranks = Ranks::agreed(reducer, Ok((&*state.plans[0], &planning.device)));
+                let ranks = StepRanks::agreed(reducer, Ok((&*state.plans[0], &planning.device)));
                 planning.meter.trim();
                 ranks
             }
-            Err(error) => Ranks::agreed::<R::Auxiliary>(reducer, Err(error)),
+            Err(error) => StepRanks::agreed::<R::Auxiliary>(reducer, Err(error)),
         }?;
         Ok(Self {
             ranks: Some(ranks),

@@ -18,7 +18,7 @@ pub(super) type Recompute = Box<dyn FnOnce(&mut GradientsParams) + Send>;
 /// The checkpoints of one step, and the gradients of their parameters. The tape owns it, so that the data of
 /// checkpoints is freed with the tape even if parts of burn's graph remain.
 #[derive(Default)]
-pub(super) struct Step {
+pub(super) struct TapeStep {
     checkpoints: Mutex<Vec<Option<Recompute>>>,
     gradients: Mutex<GradientsParams>,
     /// The panic message of the first checkpoint whose recompute failed.
@@ -34,7 +34,7 @@ thread_local! {
     static MET_ANOTHER: Cell<bool> = const { Cell::new(false) };
 }
 
-impl Step {
+impl TapeStep {
     /// Stores a checkpoint and returns its index.
     pub(super) fn add(&self, recompute: Recompute) -> usize {
         let mut checkpoints = lock(&self.checkpoints);
@@ -105,7 +105,7 @@ impl Step {
     }
 }
 
-/// See [`Step::start`].
+/// See [`TapeStep::start`].
 pub(super) struct Running {
     outside: Option<usize>,
 }

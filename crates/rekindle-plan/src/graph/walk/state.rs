@@ -17,7 +17,7 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) const GIVEN: u32 = 0;
 
 /// The walk's task.
-pub(crate) struct Task<'a> {
+pub(crate) struct WalkTask<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) index: &'a Index,
     /// The most bytes above the graph's fixed ones.
@@ -30,7 +30,7 @@ pub(crate) struct Task<'a> {
 }
 
 pub(super) struct Walk<'a> {
-    pub(super) task: &'a Task<'a>,
+    pub(super) task: &'a WalkTask<'a>,
     pub(super) graph: &'a Graph,
     pub(super) index: &'a Index,
     /// The place in the outline.
@@ -56,7 +56,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(task: &'a Task<'a>, outline: &[OperationId]) -> Walk<'a> {
+    pub(super) fn new(task: &'a WalkTask<'a>, outline: &[OperationId]) -> Walk<'a> {
         let graph = task.graph;
         let places = || outline.iter().zip(0_u32..);
         let reads = places().flat_map(|(id, place)| {

@@ -35,7 +35,7 @@ use crate::schedule::Schedule;
 
 /// A step of C(s,t,.): a schedule of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Step {
+pub(super) struct Stair {
     /// Bytes that the schedule needs: above G(t), or for the whole chain above what is always resident.
     pub(super) need: u64,
     /// Its time in seconds, rounded down; without the optimizer.
@@ -43,7 +43,7 @@ pub(super) struct Step {
 }
 
 /// Nothing to run, nothing needed.
-const NOTHING: &[Step] = &[Step { need: 0, time: 0.0 }];
+const NOTHING: &[Stair] = &[Stair { need: 0, time: 0.0 }];
 
 /// C for all windows of a chain, from slot 0 to the largest.
 pub(super) struct Table<'a> {
@@ -59,7 +59,7 @@ pub(super) struct Table<'a> {
     /// `fastest[i]`: least seconds of stages 0..i run forward and backward.
     fastest: Vec<f64>,
     /// The steps by class of windows, the one of the least need first: each next one needs more and is faster.
-    rows: Vec<Vec<Step>>,
+    rows: Vec<Vec<Stair>>,
 }
 
 /// One or two rows whose steps make a step of a longer window.
@@ -70,41 +70,41 @@ struct Parts<'a> {
     /// The least need, whatever the rows need.
     least: u64,
     /// Rows, each with what is held besides.
-    right: (u64, &'a [Step]),
-    left: (u64, &'a [Step]),
+    right: (u64, &'a [Stair]),
+    left: (u64, &'a [Stair]),
 }
 
 impl Parts<'_> {
     /// The first slot in which both rows have a step.
     fn first_slot(&self, width: u64) -> Option<usize> {
-        let first = |(held, row): (u64, &[Step])| Some(held + row.first()?.need);
+        let first = |(held, row): (u64, &[Stair])| Some(held + row.first()?.need);
         let need = self.least.max(first(self.right)?).max(first(self.left)?);
         Some((need / width) as usize)
     }
 
     /// The step that these steps of the rows make.
-    fn step(&self, right: Step, left: Step) -> Step {
+    fn step(&self, right: Stair, left: Stair) -> Stair {
         let needs = (self.right.0 + right.need).max(self.left.0 + left.need);
-        Step {
+        Stair {
             need: self.least.max(needs),
             time: self.time + right.time + left.time,
         }
     }
 
     /// The steps of the rows that fit in so many bytes.
-    fn within(&self, most: u64) -> Option<(Step, Step)> {
-        let fitting = |(held, row): (u64, &[Step])| within(row, most.checked_sub(held)?);
+    fn within(&self, most: u64) -> Option<(Stair, Stair)> {
+        let fitting = |(held, row): (u64, &[Stair])| within(row, most.checked_sub(held)?);
         (self.least <= most).then_some(())?;
         Some((fitting(self.right)?, fitting(self.left)?))
     }
 
     /// Takes the steps that are faster than those of `best`, by slot, in the slots before `end`.
-    fn relax(&self, best: &mut [Step], end: usize, width: u64) {
+    fn relax(&self, best: &mut [Stair], end: usize, width: u64) {
         let Some(start) = self.first_slot(width) else {
             return;
         };
         let (mut right, mut left) = (0, 0);
-        let next = |(held, row): (u64, &[Step]), place: &mut usize, most: u64| {
+        let next = |(held, row): (u64, &[Stair]), place: &mut usize, most: u64| {
             while row
                 .get(*place + 1)
                 .is_some_and(|step| held + step.need <= most)
@@ -127,7 +127,7 @@ impl Parts<'_> {
 }
 
 /// The fastest step of a row that needs at most `most`.
-fn within(row: &[Step], most: u64) -> Option<Step> {
+fn within(row: &[Stair], most: u64) -> Option<Stair> {
     let fitting = row.partition_point(|step| step.need <= most);
     Some(row[fitting.checked_sub(1)?])
 }
@@ -169,19 +169,19 @@ impl<'a> Table<'a> {
         }
         for length in 0..windows.len() {
             let starts = windows.representatives(length).par_iter();
-            let rows: Vec<Vec<Step>> = starts.map(|&s| table.solved(s, s + length)).collect();
+            let rows: Vec<Vec<Stair>> = starts.map(|&s| table.solved(s, s + length)).collect();
             table.rows.extend(rows);
         }
         table
     }
 
     /// The steps for the whole chain, the one of the least need first: each next one needs more and is faster.
-    pub(super) fn steps(&self) -> &[Step] {
+    pub(super) fn steps(&self) -> &[Stair] {
         self.row(0, self.terms.loss())
     }
 
     /// The schedule of a step.
-    pub(super) fn schedule(&self, step: Step) -> Result<Schedule, PlanError> {
+    pub(super) fn schedule(&self, step: Stair) -> Result<Schedule, PlanError> {
         emit(self.terms.loss(), step.need, |s, t, &need| {
             self.choice(s, t, need)
         })
@@ -191,7 +191,7 @@ impl<'a> Table<'a> {
         (seconds / self.unit).floor() * self.unit
     }
 
-    fn row(&self, s: usize, t: usize) -> &[Step] {
+    fn row(&self, s: usize, t: usize) -> &[Stair] {
         &self.rows[self.windows.of(s, t)]
     }
 
@@ -225,8 +225,8 @@ impl<'a> Table<'a> {
     }
 
     /// The row of s..t, from those of shorter windows.
-    fn solved(&self, s: usize, t: usize) -> Vec<Step> {
-        let none = Step {
+    fn solved(&self, s: usize, t: usize) -> Vec<Stair> {
+        let none = Stair {
             need: 0,
             time: f64::INFINITY,
         };
@@ -246,7 +246,7 @@ impl<'a> Table<'a> {
             }
             parts.relax(&mut best, end, self.width);
         }
-        let mut row: Vec<Step> = Vec::new();
+        let mut row: Vec<Stair> = Vec::new();
         for step in best {
             if row.last().map_or(f64::INFINITY, |last| last.time) > step.time {
                 row.push(step);

@@ -9,8 +9,8 @@ use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::backends::Autodiff;
 use burn_ir::{OperationIr, TensorId};
 
-pub(super) type Tracked = Autodiff<Capture>;
-pub(super) type TrackedFloat = <Tracked as BackendTypes>::FloatTensorPrimitive;
+pub(super) type TrackedBackend = Autodiff<Capture>;
+pub(super) type TrackedFloat = <TrackedBackend as BackendTypes>::FloatTensorPrimitive;
 
 /// What one run of a step on the recording device leaves: ids are those of the recording.
 pub(in crate::record) struct Taken<A> {

@@ -11,7 +11,7 @@ use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::{BackendTensor, DispatchKindConversion};
 use burn_ir::TensorId;
 
-use super::taken::{TakenInput, TakenParameter, Tracked, TrackedFloat};
+use super::taken::{TakenInput, TakenParameter, TrackedBackend, TrackedFloat};
 use crate::{
     activation::{ActivationMapper, visit_alike},
     record::error::{FOREIGN, RecordError},
@@ -29,11 +29,11 @@ pub(super) fn capture_of<const D: usize>(
 pub(super) fn tracked_of<const D: usize>(tensor: Tensor<D>) -> Result<TrackedFloat, RecordError> {
     let untracked = tensor.clone();
     tensor
-        .try_into_primitive::<Tracked>()
+        .try_into_primitive::<TrackedBackend>()
         .or_else(|_| {
             untracked
                 .try_into_primitive::<Capture>()
-                .map(Tracked::from_inner)
+                .map(TrackedBackend::from_inner)
         })
         .map_err(|_| RecordError::LossElsewhere)
 }
@@ -62,12 +62,12 @@ impl ToRecording {
     /// The recording device with autodiff, as tensors report it.
     pub(super) fn tracked_device(&self) -> Device {
         let any = capture_of(Tensor::<1>::empty([1], &self.device));
-        Tensor::<1>::from_primitive::<Tracked>(Tracked::from_inner(any)).device()
+        Tensor::<1>::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(any)).device()
     }
 
     fn float<const D: usize>(&self, shape: Shape, dtype: DType, trains: bool) -> TrackedFloat {
         let empty = Tensor::<D>::empty(shape, (&self.device, dtype));
-        let tensor = Tracked::from_inner(capture_of(empty));
+        let tensor = TrackedBackend::from_inner(capture_of(empty));
         if trains {
             tensor.require_grad()
         } else {
@@ -111,7 +111,7 @@ impl ModuleMapper for ToRecording {
             let leaf = self.float::<D>(shape.clone(), dtype, true);
             self.note(id, leaf.primitive().id(), shape, dtype, true);
             self.leaves.push((self.parameters.len() - 1, leaf.clone()));
-            Tensor::<D>::from_primitive::<Tracked>(leaf)
+            Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
         } else {
             // Without autodiff: running statistics are moved to the input's device in `forward`, which burn refuses
             // for recorded tensors with autodiff.
@@ -155,7 +155,7 @@ fn int<const D: usize>(device: &Device, like: &Tensor<D, Int>) -> (Tensor<D, Int
         panic!("{FOREIGN}");
     };
     let id = primitive.id();
-    (Tensor::from_primitive::<Tracked>(primitive), id)
+    (Tensor::from_primitive::<TrackedBackend>(primitive), id)
 }
 
 fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, Bool>, TensorId) {
@@ -164,7 +164,7 @@ fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, B
         panic!("{FOREIGN}");
     };
     let id = primitive.id();
-    (Tensor::from_primitive::<Tracked>(primitive), id)
+    (Tensor::from_primitive::<TrackedBackend>(primitive), id)
 }
 
 /// Puts a batch on the recording device.
@@ -192,7 +192,7 @@ impl ActivationMapper for Inputs<'_> {
         let leaf = self.map.float::<D>(shape.clone(), dtype, self.trains);
         self.note(leaf.primitive().id(), shape, dtype);
         self.leaves.push(leaf.clone());
-        Tensor::from_primitive::<Tracked>(leaf)
+        Tensor::from_primitive::<TrackedBackend>(leaf)
     }
 
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
@@ -217,8 +217,9 @@ visit_alike!(Ids, |self, tensor| {
 
 /// The id of a recorded tensor, tracked or not.
 pub(super) fn id_of(tensor: DispatchTensor) -> TensorId {
-    let tracked =
-        <DispatchTensor as DispatchKindConversion<Tracked>>::try_into_backend(tensor.clone());
+    let tracked = <DispatchTensor as DispatchKindConversion<TrackedBackend>>::try_into_backend(
+        tensor.clone(),
+    );
     match tracked {
         Ok(BackendTensor::Float(tensor)) => return tensor.primitive().id(),
         Ok(BackendTensor::Int(tensor) | BackendTensor::Bool(tensor)) => return tensor.id(),
@@ -239,7 +240,9 @@ impl ModuleMapper for WithAutodiff {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
         let tensor = match tensor.clone().try_into_primitive::<Capture>() {
-            Ok(plain) => Tensor::from_primitive::<Tracked>(Tracked::from_inner(plain)),
+            Ok(plain) => {
+                Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(plain))
+            }
             Err(_) => tensor,
         };
         Param::from_mapped_value(id, tensor, mapper)

@@ -9,7 +9,7 @@ use crate::record::{
     kernels::{Kernels, Taken},
     layout::Alike,
     operation::{may_be_view, nominal_seconds},
-    operations::Recorded,
+    operations::RecordedOperation,
     recording::Recording,
     update_costs::UpdateCosts,
 };
@@ -240,7 +240,7 @@ fn rounded(bytes: u64) -> Bytes {
 }
 
 /// Bytes of the numbers of all outputs.
-pub(super) fn values(recording: &Recording, operation: Recorded) -> u64 {
+pub(super) fn values(recording: &Recording, operation: RecordedOperation) -> u64 {
     let outputs = operation.outputs();
     outputs
         .map(|output| recording.tensors.value_bytes(output))

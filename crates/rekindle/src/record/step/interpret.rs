@@ -15,7 +15,7 @@ use crate::{
         given::{given, started},
         host::Host,
         output::Done,
-        planned::Planned,
+        planned::PlannedRecording,
         program::Turn,
         recording::{Parameter, Recording},
         update::Update,
@@ -32,7 +32,7 @@ where
 {
     pub(super) fn interpret(
         &self,
-        planned: &Planned<R::Auxiliary>,
+        planned: &PlannedRecording<R::Auxiliary>,
         interpreter: &mut dyn Interpreter,
         returned: Handed,
         readings: &mut Readings<'_>,

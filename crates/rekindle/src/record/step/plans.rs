@@ -15,7 +15,7 @@ use crate::{
         RecordError, bridge,
         given::{given, shapes},
         options::Planning,
-        planned::{Measured, Planned},
+        planned::{MeasuredRecording, PlannedRecording},
         planning::planned,
         recording::Recording,
         update::Update,
@@ -106,7 +106,7 @@ where
         // The old plan takes memory, which the new one is not to count.
         state.plans.clear();
         // Nobody else holds it now.
-        let updating = |measured: &mut Rc<Measured<_>>, planning: &Planning| {
+        let updating = |measured: &mut Rc<MeasuredRecording<_>>, planning: &Planning| {
             if let Some(measured) = Rc::get_mut(measured) {
                 measured.costs.set_updates(&planning.updates);
                 if measured.recording.update != planning.update {
@@ -197,7 +197,7 @@ where
                 let started = Instant::now();
                 let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
                 let (recording, auxiliary) = Recording::new(taken, self.planning.update);
-                let same = |plan: &Rc<Planned<_>>| {
+                let same = |plan: &Rc<PlannedRecording<_>>| {
                     plan.measured.shapes == shapes && plan.measured.recording.hash == recording.hash
                 };
                 match state.plans.iter().position(same) {
@@ -218,7 +218,7 @@ where
                         let elapsed = started.elapsed();
                         state.plans.truncate(KEPT - 1);
                         let planning = planning();
-                        let measured = Measured::new(
+                        let measured = MeasuredRecording::new(
                             &planning,
                             given,
                             (recording, auxiliary),
@@ -267,7 +267,11 @@ where
     }
 
     /// When the step is to be compared with its recording next.
-    pub(super) fn schedule_comparison(&self, planned: &Planned<R::Auxiliary>, step_time: Duration) {
+    pub(super) fn schedule_comparison(
+        &self,
+        planned: &PlannedRecording<R::Auxiliary>,
+        step_time: Duration,
+    ) {
         let mut state = self.state.borrow_mut();
         let every = if state.changed > 0 || state.steps < COMPARED_AT_FIRST {
             1.0

@@ -13,7 +13,7 @@ use crate::{
     record::{
         RecordError,
         output::{Done, Seen, SpanReading},
-        planned::{Planned, phase_of},
+        planned::{PlannedRecording, phase_of},
     },
     step_result::StepResult,
 };
@@ -28,7 +28,7 @@ where
     /// Runs a plan's program, with what is seen of memory and time meanwhile.
     pub(super) fn watched(
         &self,
-        planned: &Planned<R::Auxiliary>,
+        planned: &PlannedRecording<R::Auxiliary>,
         predicted_peak: Bytes,
         watch: Option<&mut dyn FnMut(&Span)>,
         run: impl FnOnce(&mut Readings<'_>) -> Result<Done, RecordError>,

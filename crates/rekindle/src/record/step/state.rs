@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 use rekindle_plan::Bytes;
 
 use crate::{
-    record::{options::Planning, planned::Planned, ranks::Ranks},
+    record::{options::Planning, planned::PlannedRecording, ranks::StepRanks},
     step_result::StepResult,
 };
 
@@ -17,14 +17,14 @@ pub struct Step<M, I, R: StepResult, F> {
     pub(super) step: F,
     pub(super) planning: Planning,
     /// Those that share the step.
-    pub(super) ranks: Option<Ranks>,
+    pub(super) ranks: Option<StepRanks>,
     pub(super) state: RefCell<State<R::Auxiliary>>,
     pub(super) types: std::marker::PhantomData<fn(&M, I)>,
 }
 
 pub(super) struct State<A> {
     /// The most recently used first.
-    pub(super) plans: Vec<Rc<Planned<A>>>,
+    pub(super) plans: Vec<Rc<PlannedRecording<A>>>,
     pub(super) steps: u64,
     pub(super) compare_next: u64,
     /// How often a step differed from its recording though its batch's shapes were equal.
@@ -34,4 +34,4 @@ pub(super) struct State<A> {
 }
 
 /// A plan and its peak with what is in use now.
-pub(super) type Current<A> = (Rc<Planned<A>>, Bytes);
+pub(super) type Current<A> = (Rc<PlannedRecording<A>>, Bytes);
