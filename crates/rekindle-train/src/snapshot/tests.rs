@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use serde::Serialize;
 
 use super::{
+    format::TRAILER,
     mutated::{edited, edits},
     *,
 };
