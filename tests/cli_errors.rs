@@ -245,7 +245,7 @@ fn bad_arguments_exit_like_bad_usage() {
         (&["--steps", "0"], "`--steps` is 0"),
         (&["--segments", "0"], "0 segments"),
         (&["--segments", "9"], "cannot cut 3 stages into 9 segments"),
-        (&["--planner", "best"], "is not a planner"),
+        (&["--planner", "best"], "unknown planner `best`"),
         (&["--dtype", "fp16"], "write f32, f16 or bf16"),
         (&["--data", "random"], "synthetic"),
         (&["--data-dir", "x"], "synthetic data has no files"),

@@ -302,7 +302,7 @@ fn a_run_goes_on_with_what_it_was_started_with() {
     let refused = on(&["--steps", "9"]);
     assert_eq!(refused.status.code(), Some(2));
     let said = messages(&refused);
-    assert!(said.contains("name the CONFIG"), "{said}");
+    assert!(said.contains("rekindle train CONFIG --resume"), "{said}");
 }
 
 /// A planner that is typed when a run goes on searches within the budget that the run was started with.

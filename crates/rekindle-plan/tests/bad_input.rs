@@ -204,18 +204,19 @@ fn requests_that_make_no_sense() {
     // x_0 and X_1 and the loss's gradient: 3 + 11 + 5 and 1 more, less with the alternative: 3 + 7 + 5 + 1, or in the
     // backward 3 + 7 + 5 + 4.
     assert!(
-        ask(PlannerKind::Optimal, None, 10).contains("the smallest workable budget is 19 bytes")
+        ask(PlannerKind::Optimal, None, 10)
+            .contains("the smallest workable budget is 19 B (19 bytes)")
     );
     assert!(
         ask(PlannerKind::None, None, 10).starts_with("the plain run does not fit 0 bytes (0 B): ")
     );
-    assert!(ask(PlannerKind::Auto, None, 10).starts_with("no plan fits 0 bytes (0 B): "));
+    assert!(ask(PlannerKind::Auto, None, 10).starts_with("no plan fits 0 B (0 bytes): "));
     assert!(
         "fastest"
             .parse::<PlannerKind>()
             .unwrap_err()
             .to_string()
-            .contains("\"fastest\" is not a planner")
+            .contains("unknown planner `fastest`")
     );
 }
 

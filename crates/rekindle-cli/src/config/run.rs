@@ -89,7 +89,10 @@ impl RunKeys {
 
     /// What is to be said where arguments take the config's budget out of force.
     pub fn budget_out_of_force(&self, now: &Self) -> Option<String> {
-        let budget = self.budget.filter(|_| now.budget.is_none())?;
+        // A plan has the budget that it was made for.
+        let budget = self
+            .budget
+            .filter(|_| now.budget.is_none() && now.plan.is_none())?;
         Some(format!(
             "the config's budget of {budget} is ignored: an option replaces it"
         ))

@@ -144,8 +144,10 @@ impl MaxRecord {
                  gradients and the optimizer's state are there whatever is recomputed.",
                 share(plain.activation_bytes, plain.predicted_peak_bytes),
             ),
-            // The command fails with this.
-            _ => String::new(),
+            _ => format!(
+                "Not even {name} 1 fits {}, plain or under any plan.",
+                self.budget_bytes
+            ),
         }
     }
 

@@ -172,7 +172,7 @@ impl SweepRecord {
         }
         match &self.plain {
             Some(plain) if !plain.measured => notes.push(format!(
-                "The plain run was not measured: `over plain` is against the predicted {}.",
+                "The plain run was not measured: `time added` is against the predicted {}.",
                 plain.step_s
             )),
             _ => {}
