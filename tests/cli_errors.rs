@@ -246,7 +246,7 @@ fn bad_arguments_exit_like_bad_usage() {
         (&["--segments", "0"], "0 segments"),
         (&["--segments", "9"], "cannot cut 3 stages into 9 segments"),
         (&["--planner", "best"], "unknown planner `best`"),
-        (&["--dtype", "fp16"], "write f32, f16 or bf16"),
+        (&["--dtype", "fp16"], "expected f32, f16 or bf16"),
         (&["--data", "random"], "synthetic"),
         (&["--data-dir", "x"], "synthetic data has no files"),
         (&["--no-such-flag"], "unexpected argument"),

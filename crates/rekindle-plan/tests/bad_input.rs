@@ -208,7 +208,7 @@ fn requests_that_make_no_sense() {
             .contains("the smallest workable budget is 19 B (19 bytes)")
     );
     assert!(
-        ask(PlannerKind::None, None, 10).starts_with("the plain run does not fit 0 bytes (0 B): ")
+        ask(PlannerKind::None, None, 10).starts_with("the plain run does not fit 0 B (0 bytes): ")
     );
     assert!(ask(PlannerKind::Auto, None, 10).starts_with("no plan fits 0 B (0 bytes): "));
     assert!(
