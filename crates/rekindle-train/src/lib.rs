@@ -1,4 +1,4 @@
-//! Training from a description, inside a memory budget: what the program `rekindle` does, as a library.
+//! Training from a description, within a memory budget: the library behind the program `rekindle`.
 //!
 //! # Map
 //!
@@ -6,23 +6,23 @@
 //! |---|---|
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
-//! | [`device`] | where a run can be, and what it can have there |
-//! | [`Estimated`] | what a step needs, from shapes alone |
-//! | [`settings`] | what a run is told: batch, optimizer, learning rate, clipping |
+//! | [`device`] | devices, and the memory available on them |
+//! | [`Estimated`] | a step's memory and work, from shapes alone |
+//! | [`settings`] | the settings of a run: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
-//! | [`optimizer_state`] | whether ranks share out the optimizer's state |
-//! | [`loss_scale`] | gradients of `f16` that would vanish |
-//! | [`session`] | from settings to a run: a plan, its steps, what they came to |
-//! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
-//! | [`record`] | what a run leaves behind: the JSON document of a run |
+//! | [`optimizer_state`] | whether ranks divide the optimizer's state |
+//! | [`loss_scale`] | loss scaling for `f16` |
+//! | [`session`] | from settings to a run: a plan, its steps, their results |
+//! | [`ranks`] | a training shared by several processes: their samples, and joint decisions |
+//! | [`record`] | the JSON document of a run |
 //! | [`run_dir`], [`replace`] | a run's folder: lock, history, snapshots, weights |
-//! | [`shortage`] | steps that ran out of memory, and what is done about it |
-//! | [`timeline`], [`tracker`] | when memory was held, and by what |
+//! | [`shortage`] | steps that ran out of memory, and how the run continues |
+//! | [`timeline`], [`tracker`] | memory over time, and the tensors that hold it |
 //! | [`chunks`] | whether the loss can run in chunks |
 //! | [`update`] | whether parameters can be updated in the backward pass |
-//! | [`verify`](mod@verify) | a schedule's gradients against the plain run's |
+//! | [`verify`](mod@verify) | compares a schedule's gradients with the plain run's |
 //!
-//! Recorded steps and meters are those of [`rekindle`].
+//! Recorded steps and meters are in [`rekindle`].
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,12 +1,13 @@
-//! The number that a loss is multiplied by before its backward pass, so that small gradients do not vanish in `f16`.
+//! The factor by which a loss is multiplied before its backward pass, so that small gradients do not vanish in `f16`.
 //!
-//! `f16` has no number between 0 and `2^-24`, 6e-8. A loss that is `s` times as large has gradients that are `s` times as
-//! large; the optimizer divides them by `s` in `f32` (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). `s` is
-//! given with each batch: as a number in a recording it would be recorded anew at each change.
+//! `f16` has no number between 0 and `2^-24`, 6e-8. A loss that is `s` times as large has gradients that are `s` times
+//! as large; the optimizer divides them by `s` in `f32` (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). `s`
+//! is passed with each batch: if it were a constant in the recording, each change would require a new recording.
 //!
-//! A dynamic scale follows PyTorch's `GradScaler`: it begins at `2^16`, is halved where a gradient overflows, and doubled
-//! after 2,000 steps without that. The step that overflowed is skipped. Unlike `GradScaler`'s it does not fall below 1:
-//! gradients that overflow then do so without a scale, and `on_nonfinite` says what to do.
+//! A dynamic scale works like PyTorch's `GradScaler`: it starts at `2^16`, is halved when a gradient overflows, and
+//! doubled after 2,000 steps without overflow. The step that overflowed is skipped. Unlike in `GradScaler`, it does not
+//! fall below 1: gradients that still overflow then would do so without a scale, and `on_nonfinite` determines what
+//! happens.
 
 use std::{io, str::FromStr};
 
@@ -78,7 +79,7 @@ impl<'de> Deserialize<'de> for LossScale {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LossScaler {
     dynamic: bool,
-    /// `None` where the loss is not scaled.
+    /// `None` if the loss is not scaled.
     scale: Option<f64>,
     /// Steps that updated parameters since the scale changed.
     good_steps: u32,
@@ -98,18 +99,18 @@ impl LossScaler {
         }
     }
 
-    /// The scale, where the loss is scaled.
+    /// The scale, if the loss is scaled.
     pub(super) fn scale(&self) -> Option<f64> {
         self.scale
     }
 
-    /// The scale as it goes with a batch, shape `[1]`.
+    /// The scale as a tensor for a batch, shape `[1]`.
     pub(super) fn tensor(&self, device: &Device) -> Option<Tensor<1>> {
         let scale = self.scale? as f32;
         Some(Tensor::from_data([scale], device))
     }
 
-    /// The scale to continue with where gradients overflow; `None` where that is no matter of the scale.
+    /// The lower scale to use after an overflow; `None` if the scale is not the cause.
     pub(super) fn lower(&self) -> Option<f64> {
         let scale = self.scale.filter(|scale| self.dynamic && *scale > FLOOR)?;
         Some((scale * BACKOFF).max(FLOOR))
@@ -137,7 +138,7 @@ impl LossScaler {
         }
     }
 
-    /// Writes the scale, where it changes.
+    /// Writes the scale, if it is dynamic.
     pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
         match self.dynamic {
             true => to.put(&(self.scale, self.good_steps)),
@@ -145,7 +146,7 @@ impl LossScaler {
         }
     }
 
-    /// Continues with the scale that one of the same settings has written.
+    /// Reads the scale that was written with the same settings.
     pub(super) fn restored(mut self, from: &mut Snapshot) -> Result<Self, RunDirError> {
         if self.dynamic {
             (self.scale, self.good_steps) = from.take()?;

@@ -1,7 +1,7 @@
-//! What this machine can run on.
+//! Finds the devices of this machine.
 //!
-//! burn panics on the device's own thread when a driver is missing, so a device is asked here, by libraries that
-//! answer with errors, before burn touches it.
+//! burn panics on the device's own thread if a driver is missing. So devices are probed here first, with libraries that
+//! return errors.
 
 use rekindle_plan::Bytes;
 use schemars::JsonSchema;
@@ -37,7 +37,8 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// What one of so many processes of this machine can have of it: a share of the processor's memory, and a GPU whole.
+    /// The device as seen by one of `processes` processes on this machine: an equal share of the host's memory, or a
+    /// whole GPU.
     #[must_use]
     pub fn shared_by(self, processes: usize) -> Self {
         let share = |bytes: Option<Bytes>| match self.device {
@@ -51,8 +52,7 @@ impl DeviceInfo {
         }
     }
 
-    /// What this process can have, in bytes: on a GPU what nobody else holds, which no other program gives back; on the
-    /// processor all.
+    /// Bytes available to this process: on a GPU, the memory that no other process holds; on the CPU, all memory.
     #[must_use]
     pub fn available_bytes(&self) -> Option<Bytes> {
         match self.device {
@@ -62,14 +62,14 @@ impl DeviceInfo {
     }
 }
 
-/// As people read it.
+/// Serializes as the message.
 impl Serialize for Unavailable {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// Why a device cannot be used.
+/// The error of a device that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unavailable {
     /// Its backend is not part of this build.
@@ -78,7 +78,7 @@ pub enum Unavailable {
         /// The cargo feature.
         feature: &'static str,
     },
-    /// CUDA lacks something.
+    /// A component of CUDA is missing or fails.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] rekindle_cuda::CudaError),
@@ -89,22 +89,22 @@ pub enum Unavailable {
     /// There is no adapter.
     #[error("wgpu finds no adapter: install a Vulkan driver (Mesa's software Vulkan will do)")]
     NoAdapter,
-    /// There are fewer devices of the kind.
+    /// There are fewer devices of this kind.
     #[error("{}", no_such_number(*.device, *.count))]
     NoSuchNumber {
-        /// The device asked for.
+        /// The requested device.
         device: DeviceId,
-        /// How many there are.
+        /// The number of devices.
         count: usize,
     },
 }
 
-/// What stands in the way of a device.
+/// The kind of problem with a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
-    /// There is no such device here, and none was expected.
+    /// There is no such device.
     Absence,
-    /// Something that a user can mend.
+    /// A problem that a user can fix.
     Setup,
     /// Its memory is taken.
     Memory,
@@ -113,7 +113,7 @@ pub enum Obstacle {
 }
 
 impl Unavailable {
-    /// What kind of obstacle it is.
+    /// The kind of problem.
     #[must_use]
     pub fn obstacle(&self) -> Obstacle {
         match self {
@@ -140,11 +140,11 @@ fn no_such_number(device: DeviceId, count: usize) -> String {
     format!("there is no {device}: this machine has {count} of that kind{hidden}, numbered from 0")
 }
 
-/// Asks a device.
+/// Probes a device.
 ///
 /// # Errors
 ///
-/// Why it cannot be used.
+/// The reason why it cannot be used.
 pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
     if !device.built_in() {
         return Err(Unavailable::NotBuiltIn {
@@ -170,11 +170,11 @@ pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
     }
 }
 
-/// All devices of the kind of `device`, those that cannot be used with their [problem](DeviceInfo::problem).
+/// All devices of the same kind as `device`; unusable ones have a [problem](DeviceInfo::problem).
 ///
 /// # Errors
 ///
-/// Why there is none.
+/// The reason why there is none.
 pub fn probe_kind(device: DeviceId) -> Result<Vec<DeviceInfo>, Unavailable> {
     if !device.built_in() {
         return Err(Unavailable::NotBuiltIn {
@@ -215,8 +215,7 @@ fn processor() -> DeviceInfo {
     }
 }
 
-/// Memory that this process can have: all, and what is free. Limits of its control groups and of its address space count as
-/// the machine's.
+/// Total and free memory for this process, within the limits of its control groups and its address space.
 fn limited(system: &System) -> (Bytes, Bytes) {
     let machine = (system.total_memory(), system.available_memory());
     let limits = [control_group::limit(), address_space()]
@@ -228,13 +227,13 @@ fn limited(system: &System) -> (Bytes, Bytes) {
     (Bytes(total), Bytes(free))
 }
 
-/// What is left of the process's address space, where it has a limit (`ulimit -v`).
+/// The remaining address space of the process, if it is limited (`ulimit -v`).
 #[must_use]
 pub fn address_space_left() -> Option<Bytes> {
     address_space().map(|(_, left)| Bytes(left))
 }
 
-/// The limit of the process's address space and what is left of it, where there is one.
+/// The limit of the process's address space and the remaining bytes, if there is a limit.
 fn address_space() -> Option<(u64, u64)> {
     // Only Linux has these files.
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
@@ -270,7 +269,7 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
                 name: info.name,
                 total_bytes: None,
                 free_bytes: None,
-                // As cubecl bounds its pages.
+                // cubecl bounds its pages by the same value.
                 largest_buffer_bytes: Some(Bytes(largest)),
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
                 toolchain: format!("{} {}", info.driver, info.driver_info),

@@ -1,14 +1,14 @@
-//! The most that one action of a step allocates.
+//! Maximum memory that one action of a step allocates.
 
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Stage};
 
-/// The most that any stage of a recording takes. Its stages need not be those of the model.
+/// Maximum memory of any stage of a recording. Its stages may differ from those of the model.
 pub(super) struct Largest {
     /// Of a forward.
     pub(super) forward: Bytes,
     /// Of an update of a stage's parameters, one after the other.
     pub(super) update: Bytes,
-    /// The same of the first, in which the optimizer's state comes.
+    /// The same for the first update, which allocates the optimizer's state.
     pub(super) first_update: Bytes,
     /// Of any action, and the optimizer's state.
     pub(super) any: Bytes,
