@@ -1,4 +1,4 @@
-//! Who keeps the optimizer's state where several ranks train: every rank all of it, or each that of its share.
+//! How several ranks keep the optimizer's state: every rank all of it, or each rank its part.
 
 use rekindle_plan::{Bytes, Seconds};
 use schemars::JsonSchema;
@@ -61,7 +61,7 @@ pub struct ShardedBecause {
     pub smallest_bytes: Bytes,
 }
 
-/// Plans that all ranks try together: with this state, and any of these updates.
+/// A combination of optimizer state and updates for which all ranks try to plan together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) state: OptimizerState,
@@ -69,8 +69,8 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// The first of a job, and others for where that does not meet every rank's budget. Ranks that share out the updates make
-    /// them at the same time.
+    /// The first combination of a job, and the alternatives if that does not fit every rank's budget. Ranks that divide
+    /// the updates make them at the same time.
     pub(crate) fn all(job: &Job<'_>) -> (Self, Vec<Self>) {
         let updates = job.updates();
         let whole = Self {
@@ -96,7 +96,7 @@ impl Way {
         }
     }
 
-    /// Whether ranks share out the state, or would where a budget is not met otherwise.
+    /// Whether ranks divide the state, or would do so if a budget cannot be met otherwise.
     pub(crate) fn may_shard(job: &Job<'_>) -> bool {
         let stateless = || job.settings.state_bytes(1) == Bytes::ZERO;
         !job.ranks.is_alone()
@@ -107,7 +107,7 @@ impl Way {
             }
     }
 
-    /// The one that a job goes on in when it is planned again.
+    /// The combination that a job keeps when it is planned again.
     pub(crate) fn again(planned: &Planned, job: &Job<'_>) -> Self {
         let state = planned.state.map(|state| state.chosen).unwrap_or_default();
         let updates = match state {

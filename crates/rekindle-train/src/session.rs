@@ -1,6 +1,6 @@
 //! A whole run: build, measure, plan, train, evaluate, record.
 //!
-//! This is where a device is opened.
+//! The device is opened here.
 
 mod measured_step;
 mod observer;
@@ -43,12 +43,12 @@ use rekindle::{
     record::{PlanElsewhere, Update},
 };
 
-/// [`Job::keep_snapshots`], where nothing else is asked for.
+/// The default of [`Job::keep_snapshots`].
 pub const KEEP_SNAPSHOTS: usize = 2;
 
-/// What is to be trained, on what, and how.
+/// A training job: model, data and settings.
 pub struct Job<'a> {
-    /// What the run is called in its record, such as the path of its config.
+    /// The name of the run in its record, for example the path of its config.
     pub name: &'a str,
     /// The model.
     pub model: &'a ModelSpec,
@@ -60,38 +60,38 @@ pub struct Job<'a> {
     pub settings: &'a TrainSettings,
     /// Where the schedule comes from.
     pub schedule: ScheduleRequest,
-    /// Whether a few plain steps are run and measured after the training, for comparison.
+    /// Whether a few plain steps are measured after the training, for comparison.
     pub compare: bool,
-    /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
-    /// runs that are long enough compare themselves without being asked.
+    /// Runs a few plain steps in another process, if possible, because they would exceed the budget here. If this is
+    /// given, long runs make the comparison by default.
     pub plain_elsewhere: Option<&'a dyn Fn() -> Option<PlainRun>>,
-    /// What the device is called.
+    /// The name of the device.
     pub hardware: &'a str,
-    /// Find plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
-    /// the budget bounds. `None`, or an answer of `None`, plans here.
+    /// Makes plans in another process, if possible: planners take memory, which on the CPU counts towards the budget.
+    /// If this is `None` or returns `None`, this process plans.
     pub planner: Option<PlanElsewhere>,
     /// Which bytes the budget bounds.
     pub count: Count,
-    /// Whether the first steps are [tracked](crate::tracker): the observer gets what came and what went.
+    /// Whether the first steps are [tracked](crate::tracker): the observer receives the blocks allocated and freed.
     pub track: bool,
-    /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
+    /// Free bytes of the device, if known: a plan that needs more is not run.
     pub free: Option<Bytes>,
-    /// The most bytes of the host's memory in which a plan's tensors may wait: `None` keeps them on the device. For GPUs.
+    /// Maximum bytes of host memory for offloaded tensors; `None` keeps all tensors on the device. Only for GPUs.
     pub host: Option<Bytes>,
-    /// All bytes of the device, where that is known.
+    /// Total bytes of the device, if known.
     pub total: Option<Bytes>,
-    /// The most that one buffer of the device may take, where that is limited: a model with a larger tensor is not run.
+    /// The device's limit for one buffer, if any: a model with a larger tensor is not run.
     pub largest_buffer: Option<Bytes>,
-    /// Where the run leaves its record, its history and its snapshots, if anywhere.
+    /// The folder for the run's record, history and snapshots, if any.
     pub run_dir: Option<RunDir>,
     /// When it takes snapshots.
     pub snapshot_every: SnapshotEvery,
-    /// How many of the newest snapshots are kept, at least one. That of the best evaluation is kept besides.
+    /// The number of newest snapshots to keep, at least one. The snapshot of the best evaluation is also kept.
     pub keep_snapshots: usize,
-    /// Weights that a new run starts from, as safetensors, instead of random ones.
+    /// A safetensors file of initial weights for a new run, instead of random ones.
     pub weights: Option<PathBuf>,
-    /// The ranks that share the job; `settings.batch` is what all of them take. Budget and memory are this rank's own, and
-    /// so are folder and weights, which only rank 0 has.
+    /// The ranks that share the job; `settings.batch` is the batch of all ranks together. Budget and memory are those
+    /// of this rank; only rank 0 has a folder and weights.
     pub ranks: Ranks,
 }
 
@@ -129,7 +129,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The job on a device that was probed.
+    /// The job on a probed device.
     #[must_use]
     pub fn on(self, device: &'a DeviceInfo) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl<'a> Job<'a> {
         self.schedule.budget()
     }
 
-    /// This rank's places among the samples of a step.
+    /// This rank's range in the samples of a step.
     #[must_use]
     pub fn part(&self) -> Range<usize> {
         self.ranks.part(self.settings.batch)
@@ -159,7 +159,7 @@ impl<'a> Job<'a> {
         self.part().len() / self.settings.accumulate.max(1)
     }
 
-    /// Which updates its plans may have, where the optimizer's state is whole.
+    /// The updates that its plans may use, if the optimizer's state is whole.
     #[must_use]
     pub fn updates(&self) -> Updates {
         match (&self.schedule, self.settings.update) {
@@ -169,38 +169,38 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Says why a schedule does not belong to a chain, if it does not.
+/// Fails with a reason if a schedule does not belong to a chain.
 pub type ChainCheck = Box<dyn Fn(&Chain) -> Result<(), String>>;
 
-/// Where a run's schedule comes from.
+/// The source of a run's schedule.
 pub enum ScheduleRequest {
     /// A planner finds it on the measured chain.
     Plan(PlanRequest),
-    /// It was made before.
+    /// A schedule made before.
     Given {
-        /// What the step runs.
+        /// The order of the step.
         order: Order,
-        /// Who made it.
+        /// The planner that made it.
         planner: String,
         /// The budget that it was made for.
         budget: Option<Bytes>,
         /// When it updates parameters.
         update: Update,
-        /// Whether it belongs to the chain that is measured.
+        /// Checks that it belongs to the measured chain.
         check: ChainCheck,
     },
 }
 
-/// In which order a step runs what.
+/// What a step runs, in which order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
     /// Stages, by a schedule.
     Schedule(Schedule),
     /// Operations of a recorded step.
     Operations {
-        /// Their places in the recording, and behind these the transfers of `offloaded`.
+        /// Their numbers in the recording; higher numbers are the transfers of `offloaded`.
         operations: Vec<OperationId>,
-        /// The tensors that go to the host.
+        /// The offloaded tensors.
         offloaded: Vec<TensorId>,
         /// The [recording's](rekindle::record::StagedPlan::recording).
         recording: u64,
@@ -218,11 +218,12 @@ impl ScheduleRequest {
     }
 }
 
-/// Runs a job on a device that is known to answer: asking for a GPU that does not may panic below burn.
+/// Runs a job on a device that was probed before: a GPU that does not work may cause a panic below burn.
 ///
 /// # Errors
 ///
-/// A [`RunError`]. What a run cannot write of its folder once it trains is no error: see [`Notice`](crate::run_dir::Notice).
+/// A [`RunError`]. Files of the run's folder that cannot be written during training are not errors: see
+/// [`Notice`](crate::run_dir::Notice).
 pub fn run(
     job: &Job<'_>,
     device: DeviceId,
@@ -232,11 +233,11 @@ pub fn run(
     run::Session::prepare(job, device, opened, observer)?.run(observer)
 }
 
-/// What [`run`] would plan, measured. Trains nothing.
+/// Measures the step that [`run`] would plan, without training.
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// See [`run`].
 pub fn measure(
     job: &Job<'_>,
     device: DeviceId,

@@ -1,4 +1,5 @@
-//! A list of layers as a description writes it: groups repeat, and a layer that needs no other key is its name alone.
+//! The list of layers in a description: groups may repeat, and a layer without other keys may be written as its name
+//! alone.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -6,7 +7,7 @@ use serde::{Deserialize, Deserializer, de::Error};
 use super::spec::LayerSpec;
 use crate::short_form;
 
-/// Layers that a list may unfold to, those inside residuals counted: as many as planners take stages.
+/// Maximum number of layers in an unfolded list, including those inside residuals: as many as planners accept stages.
 pub const MAX_LAYERS: usize = 20_000;
 
 /// A layer: a table, its name alone, or a group of layers. A table and a group may repeat.
@@ -54,7 +55,7 @@ fn once() -> usize {
     1
 }
 
-/// The schema of a list: groups are read, and written unfolded.
+/// The schema of a list: groups are accepted when reading, and written unfolded.
 pub fn schema(generator: &mut SchemaGenerator) -> Schema {
     match generator.contract().is_serialize() {
         true => generator.subschema_for::<Vec<LayerSpec>>(),
@@ -66,7 +67,7 @@ pub fn schema(generator: &mut SchemaGenerator) -> Schema {
 ///
 /// # Errors
 ///
-/// For what is no list of layers, and for one of more than [`MAX_LAYERS`].
+/// If it is not a list of layers, or has more than [`MAX_LAYERS`].
 pub fn unfolded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LayerSpec>, D::Error> {
     let items = Vec::<LayerItem>::deserialize(deserializer)?;
     let mut layers = Vec::new();
@@ -97,7 +98,7 @@ fn unfold(items: Vec<LayerItem>, layers: &mut Vec<LayerSpec>) -> Result<(), Stri
     Ok(())
 }
 
-/// All layers, those inside residuals counted.
+/// The number of layers, including those inside residuals.
 fn count(layers: &[LayerSpec]) -> usize {
     let inside = |layer: &LayerSpec| match layer {
         LayerSpec::Residual { layers } => 1 + count(layers),

@@ -1,10 +1,10 @@
 //! Models described by plain values, and built from them.
 //!
-//! The way from a description to something that trains:
+//! The steps from a description to a trainable model:
 //!
 //! | module | from | to |
 //! |---|---|---|
-//! | [`spec`] | | a [`ModelSpec`](spec::ModelSpec): what the user wrote |
+//! | [`spec`] | | a [`ModelSpec`](spec::ModelSpec): the user's description |
 //! | [`layer_list`] | a list with groups that repeat | its layers |
 //! | [`shape`] | a spec | the shape of every activation, or a [`ShapeError`](shape_error::ShapeError) that names the layer |
 //! | [`stages`] | spec and shapes | the stages that a schedule keeps or recomputes |
@@ -12,7 +12,7 @@
 //! | [`value`] | | the activation that flows between the stages |
 //! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a device |
 //! | [`window`] | | sizes of convolution and pooling windows |
-//! | `work` | a layer and its shapes | its multiply-adds, and what it keeps untrained |
+//! | `work` | a layer and its shapes | its multiply-adds, and the number of its running statistics |
 
 pub mod build;
 mod infer;

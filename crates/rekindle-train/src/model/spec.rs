@@ -1,4 +1,4 @@
-//! What a model is made of, as plain values: no backend, no tensors.
+//! The description of a model as plain values: no backend, no tensors.
 
 use std::fmt;
 
@@ -286,7 +286,7 @@ impl SampleShape {
         }
     }
 
-    /// Number of values in one sample; `u64::MAX` where that does not fit.
+    /// Number of values in one sample; `u64::MAX` if that does not fit.
     #[must_use]
     pub fn elements(&self) -> u64 {
         self.dims
