@@ -30,7 +30,7 @@ impl fmt::Display for StageId {
     }
 }
 
-/// One action of a training step; the [module](self) says what each reads and leaves.
+/// One action of a training step; the [module documentation](self) lists what each reads and leaves.
 ///
 /// [`Display`](fmt::Display) and [`FromStr`] use the one-line text form, as does serde.
 ///
@@ -44,11 +44,11 @@ impl fmt::Display for StageId {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// "Run stage i without recording, and let its input go."
+    /// "Run stage i without recording, and drop its input."
     Forward(StageId),
     /// "Run stage i without recording, and keep its input: it is a boundary."
     ForwardKeep(StageId),
-    /// "Run stage i and record the graph that its backward needs."
+    /// "Run stage i and record the graph that its backward pass needs."
     ForwardTracked {
         /// The stage that runs.
         stage: StageId,
@@ -57,14 +57,14 @@ pub enum Action {
     },
     /// "Compute the loss and the gradient of the last output."
     Loss,
-    /// "Run the backward of stage i."
+    /// "Run the backward pass of stage i."
     Backward(StageId),
     /// "Let the optimizer use all parameter gradients and free them."
     Optimize,
 }
 
 impl Action {
-    /// A tracked forward of a stage in its default way.
+    /// A tracked forward of a stage by the default alternative.
     pub fn tracked(stage: usize) -> Action {
         Action::ForwardTracked {
             stage: StageId(stage),
@@ -72,7 +72,7 @@ impl Action {
         }
     }
 
-    /// The stage that the action is about; `None` for the loss and the optimizer.
+    /// The action's stage; `None` for the loss and the optimizer.
     pub fn stage(self) -> Option<StageId> {
         match self {
             Action::Forward(stage)

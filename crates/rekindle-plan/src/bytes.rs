@@ -51,26 +51,25 @@ impl<'de> Deserialize<'de> for Bytes {
 impl Bytes {
     /// No bytes.
     pub const ZERO: Bytes = Bytes(0);
-    /// The most that can be counted.
+    /// The largest number of bytes.
     pub const MAX: Bytes = Bytes(u64::MAX);
 
-    /// Whether there are none.
+    /// Whether this is zero.
     pub fn is_zero(&self) -> bool {
         *self == Bytes::ZERO
     }
 
-    /// The sum, or `None` where it does not fit in 64 bits.
+    /// The sum, or `None` if it does not fit in 64 bits.
     pub fn checked_add(self, other: Bytes) -> Option<Bytes> {
         self.0.checked_add(other.0).map(Bytes)
     }
 
-    /// The difference, or `None` where `other` is larger.
+    /// The difference, or `None` if `other` is larger.
     pub fn checked_sub(self, other: Bytes) -> Option<Bytes> {
         self.0.checked_sub(other.0).map(Bytes)
     }
 
-    /// The same in decimal units, for people who count so: `136.5 MB` where [`Display`](fmt::Display) prints
-    /// `130.2 MiB`.
+    /// Formats in decimal units: `136.5 MB` where [`Display`](fmt::Display) prints `130.2 MiB`.
     ///
     /// ```
     /// use rekindle_plan::Bytes;
@@ -145,7 +144,7 @@ impl fmt::Display for Bytes {
         let mut value = self.0 as f64 / 1024.0;
         for (unit, decimals) in units {
             let text = format!("{value:.decimals$}");
-            // 1023.97 KiB would print as 1024.0 KiB: the next unit says it better.
+            // 1023.97 KiB would print as 1024.0 KiB: use the next unit instead.
             if value < 1024.0 && !text.starts_with("1024") {
                 return f.pad(&format!("{text} {unit}"));
             }

@@ -1,9 +1,9 @@
-//! The chain: what each stage of a model costs, measured or estimated.
+//! The chain: the costs of each stage of a model, measured or estimated.
 //!
-//! Stages i = 0..L-1 lead from a_i to a_{i+1}; the loss counts as stage L. In the formulas of this crate x_i is the
-//! size of a_i, X_{i+1} what a tracked forward of stage i keeps (its output included, its input not), f_i and F_i the
-//! temporary bytes of an untracked and a tracked forward, b_i those of the backward, g_i the parameter gradients, and
-//! y_i the size of the gradient of a_i: y_i = x_i, but y_0 = 0 unless `input_grad`.
+//! Stage i = 0..L-1 maps a_i to a_{i+1}; the loss counts as stage L. In the formulas of this crate, x_i is the size of
+//! a_i, X_{i+1} the bytes that a tracked forward of stage i keeps (with its output, without its input), f_i and F_i the
+//! temporary bytes of an untracked and a tracked forward, b_i those of the backward pass, g_i the bytes of the
+//! parameter gradients, and y_i the size of the gradient of a_i: y_i = x_i, but y_0 = 0 unless `input_grad`.
 //!
 //! The file format is JSON, read by [`Chain::from_json`] and written by [`Chain::to_json`].
 

@@ -1,34 +1,34 @@
-//! Recomputation for any training step, given as a list of operations on tensors.
+//! Plans recomputation for any training step that is given as a list of operations on tensors.
 //!
 //! A [`Graph`] is one recorded training step: operations in the order in which they were recorded, and the size of
 //! every tensor. A [`Program`] is a list of the same operations in the order in which they run; an operation that
 //! occurs twice is recomputed. A tensor's value lives from the operation that makes it to its last use before it is
-//! made again, so the list alone says what is held at every moment, and [`simulate`] computes the exact peak and
-//! time. Nothing here assumes a chain: skips, several inputs and shared parameters are edges like others.
+//! made again, so the list alone determines what is held at every moment, and [`simulate`] computes the exact peak and
+//! time. Nothing here assumes a chain: skips, several inputs and shared parameters are ordinary edges.
 //!
 //! The formulation is that of Jain et al. 2020 (Checkmate, arXiv 1910.02653): which operations run before each
-//! operation of the step, and what is kept between. They solve it as an integer program; here it is searched, because
-//! a step of thousands of operations must be planned in seconds.
+//! operation of the step, and what is kept in between. They solve it as an integer program. This crate uses a search,
+//! because a step of thousands of operations must be planned in seconds.
 //!
 //! # Map
 //! | file | what it owns |
 //! |---|---|
-//! | `step.rs` | [`Graph`]: operations on tensors, as they were recorded |
-//! | `program.rs` | [`Program`]: a list of operations that finds all it reads; what dies at each step |
+//! | `step.rs` | [`Graph`]: recorded operations on tensors |
+//! | `program.rs` | [`Program`]: a valid list of operations, and the tensors freed at each step |
 //! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
 //! | `request.rs`, `plan.rs` | [`plan_graph`]: from a graph and a [`GraphRequest`] to a [`GraphPlan`]; [`smallest_program`] |
 //! | `borders.rs` | [`borders()`]: where a forward pass can be cut |
 //! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, and schedules of the chain as programs |
-//! | `walk.rs` | one walk under a budget: what is evicted, what is made again |
+//! | `walk.rs` | one walk under a budget: which tensors are evicted and recomputed |
 //! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
 //! | `exact.rs` | small graphs: the optimum |
-//! | `smallest.rs` | the leanest program |
-//! | `spans.rs` | a program told in terms of stages |
-//! | `updates.rs`, `levers.rs` | updates of parameters inside the backward pass: when each may run, and what that does to the peak |
-//! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks beside a program, and what that adds to its time |
-//! | `link.rs` | [`Link`]: host memory as a second place for tensors, and what it costs to use it |
-//! | `validate.rs`, `error.rs` | the rules of a graph; why there is no plan |
-//! | `index.rs`, `found.rs` | who makes and reads what; a program with its cost |
+//! | `smallest.rs` | the program with the smallest peak |
+//! | `spans.rs` | a program in terms of stages |
+//! | `updates.rs`, `levers.rs` | parameter updates inside the backward pass: when each may run, and the effect on the peak |
+//! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
+//! | `link.rs` | [`Link`]: offloading to host memory, and its cost |
+//! | `validate.rs`, `error.rs` | the rules of a graph; errors of planning |
+//! | `index.rs`, `found.rs` | makers and readers of each tensor; a program with its cost |
 //!
 //! # Example
 //! ```

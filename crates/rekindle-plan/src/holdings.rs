@@ -1,20 +1,20 @@
-//! What is held at a point of a schedule, and which actions the rules allow there.
+//! The state at a point of a schedule, and the actions that are allowed there.
 //!
-//! [`Schedule::new`](crate::Schedule::new) and [`simulate`](crate::simulate) both step this one machine, so a schedule
-//! that was accepted can be simulated. It knows no sizes.
+//! [`Schedule::new`](crate::Schedule::new) and [`simulate`](crate::simulate) both run this state machine, so an
+//! accepted schedule can be simulated. It does not know sizes.
 
 use crate::action::{Action, StageId};
 
-/// A rule of schedules, as one action broke it.
+/// The rule of schedules that an action violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rule {
     /// The stage is not part of the chain.
     #[error("the stage is not in the chain, whose last stage is {last}", last = stages.saturating_sub(1))]
     NoSuchStage {
-        /// How many stages the chain has.
+        /// The number of stages of the chain.
         stages: usize,
     },
-    /// The activation that it reads is not held.
+    /// The action reads an activation that is not held.
     #[error(
         "it reads a_{activation}, which is neither kept nor inside the graph of the stage before"
     )]
@@ -40,7 +40,7 @@ pub enum Rule {
         /// The i of X_i, the graph of stage i - 1.
         graph: usize,
     },
-    /// The stage's backward has run, so that nothing would ever use up the graph.
+    /// The stage's backward pass has already run, so nothing would consume the graph.
     #[error("it records stage {stage}, whose backward has run: nothing would use the graph")]
     BackwardDone {
         /// The stage.
@@ -52,7 +52,7 @@ pub enum Rule {
         /// The i of X_i, the graph of stage i - 1.
         graph: usize,
     },
-    /// The gradient is not there: the loss or the backward of the next stage must come first, and only once.
+    /// The gradient is not held: the loss or the backward pass of the next stage must run first, and only once.
     #[error(
         "it reads y_{gradient}, which is not held: the backward of every stage runs once, from the last to the first"
     )]
@@ -84,14 +84,14 @@ pub(crate) struct Holdings {
     optimized: bool,
 }
 
-/// What an action freed besides what it always frees.
+/// What an action freed in addition to what it always frees.
 pub(crate) struct Effect {
     /// The stand-alone input was freed.
     pub(crate) freed_input: bool,
 }
 
 impl Holdings {
-    /// The start of a step: only a_0 is there.
+    /// The start of a step: only a_0 is held.
     pub(crate) fn new(stages: usize) -> Holdings {
         let mut activation = vec![false; stages + 1];
         activation[0] = true;
@@ -105,7 +105,7 @@ impl Holdings {
         }
     }
 
-    /// The least stage whose backward has run; `None` before the loss has.
+    /// The lowest stage whose backward pass has run; `None` before the loss has run.
     pub(crate) fn backward_reached(&self) -> Option<StageId> {
         self.gradient.map(StageId)
     }
@@ -115,7 +115,7 @@ impl Holdings {
         self.activation[i] || self.graph[i]
     }
 
-    /// Performs an action, or says which rule forbids it and changes nothing.
+    /// Performs an action, or returns the rule that forbids it and changes nothing.
     pub(crate) fn apply(&mut self, action: Action) -> Result<Effect, Rule> {
         if self.optimized {
             return Err(Rule::AfterOptimize);
@@ -204,7 +204,7 @@ impl Holdings {
         }
     }
 
-    /// Frees a stand-alone a_i, and says whether there was one. a_0 is never freed.
+    /// Frees a stand-alone a_i, and returns whether there was one. a_0 is never freed.
     fn frees_activation(&mut self, i: usize) -> bool {
         i > 0 && std::mem::replace(&mut self.activation[i], false)
     }

@@ -1,20 +1,21 @@
-//! Recompute schedules for chains of stages, a simulator that referees them, and planners that fit a memory budget.
+//! Recompute schedules for chains of stages, a simulator for their exact costs, and planners that fit a memory budget.
 //!
-//! A training step of a sequential model can drop activations on the way forward and compute them again on the way
-//! back. This crate decides which. It knows no deep learning: a model is a [`Chain`] of bytes and seconds.
+//! A training step of a sequential model can drop activations in the forward pass and recompute them in the backward
+//! pass. This crate decides which ones. It is independent of any deep learning framework: a model is a [`Chain`] of
+//! bytes and seconds.
 //!
 //! # Map
 //! | module | what it owns |
 //! |---|---|
 //! | [`bytes`], [`seconds`] | the two units, [`Bytes`] and [`Seconds`] |
-//! | [`chain`] | [`Chain`]: what each stage costs; its JSON file format |
+//! | [`chain`] | [`Chain`]: the costs of each stage; its JSON file format |
 //! | [`action`] | [`Action`]: one step of a schedule, and its one-line text form |
-//! | [`schedule`] | [`Schedule`]: a list of actions that breaks no rule |
+//! | [`schedule`] | [`Schedule`]: a valid list of actions |
 //! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes |
 //! | [`planner`] | the planners, one file each |
 //! | [`plan`](mod@plan) | [`PlanRequest`], [`Plan`] |
-//! | `planning` | [`plan()`]: from a chain and a request to a plan; [`frontier()`]: which budgets buy which times |
-//! | [`graph`] | the same questions for any training step, given as operations on tensors |
+//! | `planning` | [`plan()`]: from a chain and a request to a plan; [`frontier()`]: the memory/time frontier |
+//! | [`graph`] | planning for any training step, given as operations on tensors |
 //!
 //! # Example
 //! ```

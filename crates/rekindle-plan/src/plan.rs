@@ -1,4 +1,4 @@
-//! What is asked of the planners, and what they answer.
+//! Requests to the planners, and their results.
 
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,7 @@ impl Default for PlanRequest {
 /// A schedule with its predicted cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The planner that was asked; of `auto`, the one that answered.
+    /// The requested planner; for `auto`, the planner that was chosen.
     pub planner: PlannerKind,
     /// The schedule.
     pub schedule: Schedule,
@@ -60,7 +60,7 @@ pub struct Plan {
     pub peak: Bytes,
     /// Its simulated time, the optimizer's included.
     pub step: Seconds,
-    /// Which method the schedule came from.
+    /// The method that found the schedule.
     pub source: PlanSource,
 }
 
@@ -82,7 +82,7 @@ impl Plan {
         })
     }
 
-    /// The faster of two; of equally fast ones the smaller; of equals the first.
+    /// The faster of two plans; of equally fast ones the one with the smaller peak; of equals the first.
     pub(crate) fn or_faster(self, other: Plan) -> Plan {
         let order = other.step.0.total_cmp(&self.step.0);
         match order.then(other.peak.cmp(&self.peak)).is_lt() {
@@ -92,8 +92,8 @@ impl Plan {
     }
 }
 
-/// Keeps the plans that no other one equals or beats in both peak and time: from the smallest peak to the largest, each
-/// faster than the one before it.
+/// Keeps the plans on the memory/time frontier, those that no other plan equals or beats in both peak and time, from
+/// the smallest peak to the largest; each is faster than the previous one.
 pub fn keep_useful<P>(plans: &mut Vec<P>, cost: impl Fn(&P) -> (Bytes, Seconds)) {
     plans.sort_by(|a, b| {
         let ((a_peak, a_step), (b_peak, b_step)) = (cost(a), cost(b));

@@ -1,6 +1,6 @@
 //! The planners: from a chain and a budget to a schedule.
 //!
-//! [`plan`](crate::plan()) is the door to all of them; the functions here are the algorithms alone.
+//! [`plan`](crate::plan()) is the entry point for all of them; the functions here are only the algorithms.
 //!
 //! | planner | what | file |
 //! |---|---|---|
@@ -11,14 +11,15 @@
 //! | `revolve` | binomial schedules for equal stages | `revolve.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
-//! `family.rs` compares the schedules of the planners that try one number after the other. `cuts.rs` finds the best
-//! single-level cut within a budget, `single_levels.rs` those of all budgets. `terms.rs` holds the symbols that the
-//! recurrences share, `windows.rs` finds what is equal among them; `single_level.rs` and `persistent.rs` turn cuts and
-//! trees into actions; `smallest_peak.rs` is the bound.
+//! `family.rs` compares the schedules of planners that try several numbers (of segments or snapshots). `cuts.rs` finds
+//! the best single-level cut within a budget, `single_levels.rs` those for all budgets. `terms.rs` has the symbols that
+//! the recurrences share, `windows.rs` finds equal windows; `single_level.rs` and `persistent.rs` turn cuts and trees
+//! into actions; `smallest_peak.rs` is the lower bound.
 //!
 //! # Long chains
-//! `optimal` and [`smallest_peak()`] look at all windows of stages and take up to 2,000 stages; `auto` then answers with
-//! `segments`. The others take 20,000, but `none` and `uniform` with a number of segments, which take any number.
+//! `optimal` and [`smallest_peak()`] examine all windows of stages and accept up to 2,000 stages; for longer chains,
+//! `auto` uses `segments`. The others accept up to 20,000 stages; `none`, and `uniform` with a number of segments,
+//! accept any number.
 
 mod cuts;
 mod error;

@@ -1,5 +1,5 @@
-//! The door to the planners: [`plan`] takes a chain and a request, and returns a schedule with its predicted cost;
-//! [`frontier`] says which budgets buy which times.
+//! Entry points of the planners: [`plan`] takes a chain and a request, and returns a schedule with its predicted cost;
+//! [`frontier`] returns the memory/time frontier.
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
@@ -11,15 +11,15 @@ use crate::planner::{
 
 /// Makes a plan.
 ///
-/// Every planner returns its fastest schedule that fits; `sqrt` without a budget returns its smallest. `auto` is as fast
-/// as `optimal`, and prefers the plain run where that is as fast; in chains too long for `optimal` it returns the plan
-/// of `segments` where the plain run does not fit.
+/// Every planner returns its fastest schedule that fits; `sqrt` without a budget returns the one with the smallest
+/// peak. `auto` is as fast as `optimal`, and prefers the plain run if that is as fast; for chains too long for
+/// `optimal` it returns the plan of `segments` if the plain run does not fit.
 ///
 /// A larger budget never makes the plan of a planner slower.
 ///
 /// # Errors
-/// [`PlanError::Infeasible`] with the smallest budget that the planner can meet, exactly, and other errors for a chain
-/// or a request that makes no sense.
+/// [`PlanError::Infeasible`] with the smallest budget that the planner can meet, exactly, and other errors for an
+/// invalid chain or request.
 ///
 /// ```
 /// use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, PlanRequest, Seconds, Stage, plan};
@@ -79,7 +79,7 @@ pub fn plan(chain: &Chain, request: &PlanRequest) -> Result<Plan, PlanError> {
     }
 }
 
-/// What `auto` does where something is recomputed.
+/// The planner that `auto` uses if something must be recomputed.
 fn best_planner(chain: &Chain) -> PlannerKind {
     if chain.stages.len() <= MOST_STAGES_OF_WINDOWS {
         PlannerKind::Optimal
@@ -139,7 +139,7 @@ fn planned(
     })
 }
 
-/// The smallest budget of any planner here that takes so long a chain.
+/// The smallest budget of any planner here that accepts a chain of this length.
 fn smallest_of_all(chain: &Chain, smallest: Bytes) -> Result<Bytes, PlanError> {
     let stages = chain.stages.len();
     if stages <= MOST_STAGES_OF_WINDOWS {
@@ -151,15 +151,16 @@ fn smallest_of_all(chain: &Chain, smallest: Bytes) -> Result<Bytes, PlanError> {
     }
 }
 
-/// The useful plans of a planner, from the smallest peak to the largest: each larger one is strictly faster.
+/// The memory/time frontier of a planner, from the smallest peak to the largest: each larger plan is strictly faster.
 ///
-/// Of `optimal` and `auto`, for every budget the fastest of these plans that fits is exactly as fast as what
-/// [`plan`](crate::plan()) returns with the same slots. So it is of `segments` up to 300 stages and of `none`, `uniform`,
-/// `sqrt` and `revolve` as long as all schedules together fit in memory; longer chains are sampled: `segments` at
-/// 500 budgets, the others at as many plans as fit. Costs little more than the plan for the largest budget.
+/// For `optimal` and `auto`, the fastest of these plans that fits a budget is exactly as fast as the result of
+/// [`plan`](crate::plan()) with the same slots. The same holds for `segments` up to 300 stages, and for `none`,
+/// `uniform`, `sqrt` and `revolve` as long as all schedules together fit in memory. Longer chains are sampled:
+/// `segments` at 500 budgets, the others at as many plans as fit. The cost is little more than that of the plan for the
+/// largest budget.
 ///
 /// # Errors
-/// As [`plan`](crate::plan()); a budget is not among them.
+/// See [`plan`](crate::plan()), except errors about a budget.
 pub fn frontier(chain: &Chain, kind: PlannerKind, slots: usize) -> Result<Vec<Plan>, PlanError> {
     chain.validate()?;
     if slots == 0 || slots > PlanRequest::MOST_SLOTS {

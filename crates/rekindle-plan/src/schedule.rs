@@ -1,4 +1,4 @@
-//! Schedules: lists of actions that break no rule.
+//! Schedules: valid lists of actions.
 
 mod frozen;
 
@@ -25,13 +25,13 @@ pub struct Schedule {
     actions: Vec<Action>,
 }
 
-/// Why a list of actions is not a schedule.
+/// The error of a list of actions that is not a valid schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// A chain has at least one stage.
     #[error("a schedule needs at least one stage")]
     NoStages,
-    /// An action broke a rule.
+    /// An action violates a rule.
     #[error("action {index} (`{action}`): {rule}")]
     Broken {
         /// The place of the action in the list, from 0.
@@ -44,15 +44,15 @@ pub enum ScheduleError {
     /// The list ends before the loss.
     #[error("the schedule ends after {actions} actions without the loss")]
     NoLoss {
-        /// How many actions there are.
+        /// The number of actions.
         actions: usize,
     },
-    /// The list ends before the last backward.
+    /// The list ends before the last backward pass.
     #[error("the schedule ends after {actions} actions without the backward of stages 0 to {last}")]
     MissingBackward {
-        /// How many actions there are.
+        /// The number of actions.
         actions: usize,
-        /// The last stage whose backward is missing.
+        /// The last stage whose backward pass is missing.
         last: StageId,
     },
 }
@@ -60,7 +60,7 @@ pub enum ScheduleError {
 /// How often the actions run each of `stages` stages forward, tracked or not.
 ///
 /// # Panics
-/// If an action is of another stage than these.
+/// If an action's stage is not one of these.
 pub fn forward_counts(stages: usize, actions: &[Action]) -> Vec<usize> {
     let mut counts = vec![0; stages];
     for action in actions {
@@ -78,7 +78,7 @@ impl Schedule {
     /// Checks the actions against the rules of a chain of `stages` stages.
     ///
     /// # Errors
-    /// The first action that breaks a rule, with its place and the rule; or what is missing at the end.
+    /// The first action that violates a rule, with its index and the rule; or the actions missing at the end.
     pub fn new(stages: usize, actions: Vec<Action>) -> Result<Schedule, ScheduleError> {
         if stages == 0 {
             return Err(ScheduleError::NoStages);
@@ -105,7 +105,7 @@ impl Schedule {
         }
     }
 
-    /// The number of stages of the chain, the loss not counted.
+    /// The number of stages of the chain, without the loss.
     pub fn stages(&self) -> usize {
         self.stages
     }

@@ -58,7 +58,7 @@ impl Sum for Seconds {
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = self.0.abs();
-        // The borders are where the smaller unit would round up to 1000.
+        // The limits are where the smaller unit would round up to 1000.
         let text = if size == 0.0 || size >= 0.99995 || !size.is_finite() {
             format!("{:.2} s", self.0)
         } else if size >= 0.999_5e-3 {

@@ -1,9 +1,9 @@
-//! The referee: what a schedule costs on a chain, action by action, in exact bytes.
+//! Computes the costs of a schedule on a chain, action by action, in exact bytes.
 //!
-//! The peak of an action is what was resident before it, plus its outputs, plus its temporary bytes; what it frees is
-//! freed after it. Resident at every moment are the chain's fixed bytes, the optimizer's state and a_0. `loss` has two
-//! halves: its forward holds only its own temporary bytes, its backward y_L and its own temporary bytes. At `optimize`
-//! a_0 (and y_0, where the chain has `input_grad`) is still there, all other activations are gone.
+//! The peak of an action is the bytes held before it, plus its outputs, plus its temporary bytes; memory that it frees
+//! is freed after it. The chain's fixed bytes, the optimizer's state and a_0 are held at every moment. `loss` has two
+//! halves: its forward holds only its own temporary bytes, its backward pass y_L and its own temporary bytes. At
+//! `optimize`, a_0 (and y_0, if the chain has `input_grad`) is still held; all other activations are freed.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,17 +14,17 @@ use crate::holdings::Holdings;
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
 
-/// What a schedule costs on a chain.
+/// The costs of a schedule on a chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulation {
     /// The most bytes held at any moment, everything included.
     pub peak: Bytes,
-    /// The place of the first action that reaches the peak.
+    /// The index of the first action that reaches the peak.
     pub peak_action: usize,
-    /// What the peak is made of.
+    /// The peak by parts.
     pub at_peak: Parts,
-    /// The time of all actions, one after the other. It is summed stage by stage, so that schedules which differ only in
-    /// recomputing stages that take no time are equally fast to the last bit.
+    /// The time of all actions, one after another. It is summed by stage, so that schedules that differ only in
+    /// recomputing stages that take no time are equally fast, bit for bit.
     pub time: Seconds,
     /// How often each stage runs forward, tracked or not.
     pub forward_counts: Vec<usize>,
@@ -70,7 +70,7 @@ impl Parts {
     }
 }
 
-/// Why a schedule cannot run on a chain.
+/// The error of a schedule that cannot run on a chain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// The schedule was made for a chain of another length.
@@ -81,25 +81,25 @@ pub enum Violation {
         /// Stages of the chain.
         chain: usize,
     },
-    /// The schedule names an alternative that the chain's stage does not have.
+    /// The schedule uses an alternative that the chain's stage does not have.
     #[error(
         "action {index} (`{action}`): stage {stage} has no alternative {alternative}, the largest is {alternatives}"
     )]
     NoSuchAlternative {
-        /// The place of the action in the list, from 0.
+        /// The index of the action in the list, from 0.
         index: usize,
         /// The action.
         action: Action,
         /// The stage.
         stage: StageId,
-        /// The alternative that it names.
+        /// The alternative that the action uses.
         alternative: usize,
-        /// How many alternatives the stage has; 0 names the default.
+        /// The number of the stage's alternatives; alternative 0 is the default.
         alternatives: usize,
     },
 }
 
-/// How the tracked forward at place `index` of a schedule records its stage.
+/// The costs of the alternative used by the tracked forward at `index` in a schedule.
 fn recorded_way(
     chain: &Chain,
     index: usize,
@@ -117,7 +117,7 @@ fn recorded_way(
         })
 }
 
-/// What is known of a stage while a schedule runs.
+/// The state of a stage while a schedule runs.
 #[derive(Clone, Copy, Default)]
 struct Passed {
     /// X_{i+1} and the backward's temporary bytes, as the stage was recorded.

@@ -1,4 +1,4 @@
-//! Which trainings can run their loss in chunks.
+//! Checks whether a training can run its loss in chunks.
 
 use thiserror::Error;
 
@@ -11,7 +11,7 @@ pub enum LossChunksRefused {
     /// The loss needs no projection onto classes.
     #[error("`loss_chunks` is for `cross_entropy`: leave it out")]
     Loss,
-    /// What comes last is no projection.
+    /// The last layer is not a projection.
     #[error(
         "`loss_chunks` runs the last layer inside the loss, which must be a `linear` or an `unembedding`, not `{last}`"
     )]
@@ -21,11 +21,11 @@ pub enum LossChunksRefused {
     },
 }
 
-/// Checks that a training can run its loss as its settings say.
+/// Checks that a training can run its loss as configured.
 ///
 /// # Errors
 ///
-/// Why it cannot.
+/// The reason why it cannot.
 pub fn check_loss_chunks(
     settings: &TrainSettings,
     model: &ModelSpec,

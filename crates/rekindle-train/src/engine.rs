@@ -1,4 +1,4 @@
-//! The recorded step that runs a training's steps, with its plan.
+//! Runs a training's steps by a recorded step and its plan.
 
 mod largest;
 
@@ -23,10 +23,10 @@ use rekindle_plan::{
     graph::{GraphPlanner, Span},
 };
 
-/// A batch, or a part of one, as a step takes it: the scale of its loss is last, where there is one.
+/// A batch, or a part of one, as input of a step; last is the scale of its loss, if any.
 pub(super) type StepBatch = (Value, TargetTensor, Option<Tensor<1>>);
 
-/// The loss of a part of a batch, and what is counted beside it.
+/// The loss of a part of a batch, and the number of correct predictions.
 type LossOfPart = Box<dyn Fn(&Sequential<Stage>, StepBatch) -> (Tensor<1>, Correct)>;
 
 /// A recorded step of a model that is built from a description.
@@ -42,7 +42,7 @@ pub(super) fn loss_of_part(parts: usize) -> LossOfPart {
     })
 }
 
-/// The loss, scaled. Losses of the parts add up to that of the whole batch's mean.
+/// The scaled loss. The losses of the parts sum to the mean loss of the whole batch.
 pub(super) fn loss(
     output: Value,
     targets: &TargetTensor,
@@ -61,7 +61,7 @@ pub(super) fn loss(
     (loss, correct)
 }
 
-/// What runs the steps, with its plan.
+/// Runs the steps by a plan.
 pub(super) struct Engine {
     step: Rc<RefCell<RecordedStep>>,
     largest: LargestNeeds,
@@ -71,7 +71,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Runs a step whose stages cost what `chain` says.
+    /// Runs a step whose stages have the costs of `chain`.
     pub(super) fn new(step: Rc<RefCell<RecordedStep>>, chain: &Chain) -> Self {
         let largest = LargestNeeds::of(chain, &step.borrow().optimizer_cost());
         Self {
@@ -101,7 +101,7 @@ impl Engine {
         })
     }
 
-    /// As [`run`](Self::run), of a whole batch, with the parameters updated on the way.
+    /// Like [`run`](Self::run), for a whole batch, with parameters updated in the backward pass.
     pub(super) fn run_updating(
         &self,
         model: &mut Sequential<Stage>,
@@ -116,7 +116,7 @@ impl Engine {
         })
     }
 
-    /// Runs the step, which is told of every span that is done where it is traced or tracked.
+    /// Runs the step with its seed, and reports every span if it is traced or tracked.
     fn seeded(
         &self,
         seed: StepSeed,
@@ -143,12 +143,12 @@ impl Engine {
         self.traced = on;
     }
 
-    /// Tells a tracker of every action of the next step.
+    /// Reports every action of the next step to a tracker.
     pub(super) fn track(&mut self, by: Option<Arc<Tracker>>) {
         self.tracker = by;
     }
 
-    /// From now on nothing is recomputed.
+    /// Switches to the plan without recomputing.
     pub(super) fn recompute_nothing(&mut self) -> Result<(), RecordError> {
         let mut step = self.step.borrow_mut();
         step.plan_again(None, GraphPlanner::None)
@@ -172,23 +172,24 @@ impl Engine {
         });
     }
 
-    /// What the first update takes, in which the optimizer's state comes.
+    /// Memory of the first update, which allocates the optimizer's state.
     pub(super) fn first_update(&self) -> Bytes {
         let optimizer = self.step.borrow().optimizer_cost();
         optimizer.state_bytes + optimizer.temp_bytes
     }
 
-    /// The most that one action or the update takes.
+    /// Maximum memory of one action or the update.
     pub(super) fn largest_need(&self) -> Bytes {
         self.largest.any
     }
 
-    /// How much more was in use than planned, where the step planned itself again for it since this was last asked.
+    /// By how many bytes memory in use exceeded the plan, if the step was planned again for that reason since the last
+    /// call.
     pub(super) fn take_growth(&self) -> Option<Bytes> {
         self.step.borrow().take_growth()
     }
 
-    /// How often pools were trimmed so that they stayed within the budget.
+    /// Number of times the pools were trimmed to stay within the budget.
     pub(super) fn trims(&self) -> u64 {
         self.step.borrow().trims()
     }

@@ -29,11 +29,10 @@ use rekindle::{
     sequential::Sequential,
 };
 
-/// Bytes that the machine of nominal times reads or writes in a second.
+/// Bytes per second that the nominal machine reads or writes.
 const NOMINAL_BYTES: f64 = 10e9;
 
-/// Whose kernels compute on a device: on the processor a thread for each core, with slabs as large as its second-level
-/// cache.
+/// The kernels of a device: on the CPU, one thread per core, with slabs as large as its second-level cache.
 #[must_use]
 pub fn kernels(device: DeviceId) -> Kernels {
     match device {
@@ -53,18 +52,18 @@ pub struct Estimated<'a> {
     pub model: &'a ModelSpec,
     /// Batch, optimizer, loss.
     pub settings: &'a TrainSettings,
-    /// What a sample is compared with.
+    /// The kind of target.
     pub target: TargetKind,
-    /// Ranks that share the training, of whom one has such a batch.
+    /// Number of ranks that share the training, each with such a batch.
     pub ranks: usize,
-    /// Whose kernels compute.
+    /// The kernels that compute.
     pub kernels: Kernels,
-    /// What is held besides the training.
+    /// Bytes held besides the training.
     pub held: Bytes,
 }
 
 impl Estimated<'_> {
-    /// What the step that [`run`](super::session::run) records needs, for a model and a batch of any size: nothing is
+    /// Estimates the step that [`run`](super::session::run) records, for a model and a batch of any size: nothing is
     /// allocated, nothing runs.
     ///
     /// # Errors
@@ -115,16 +114,16 @@ impl Estimated<'_> {
         }
     }
 
-    /// The same, to be planned.
+    /// The estimated step, for planning.
     ///
     /// # Errors
     ///
-    /// As [`estimate`](Self::estimate).
+    /// See [`estimate`](Self::estimate).
     pub fn step(&self) -> Result<MeasuredStep, RunError> {
         self.step_of(&self.estimate()?)
     }
 
-    /// The step of its estimate, to be planned.
+    /// The step of an estimate, for planning.
     ///
     /// # Errors
     ///
@@ -136,7 +135,7 @@ impl Estimated<'_> {
     }
 }
 
-/// What the update of a parameter of so many numbers takes: parameters are updated one after the other.
+/// The cost of updating a parameter with this many numbers; parameters are updated one after another.
 fn update_cost(settings: &TrainSettings, numbers: u64) -> OptimizerCost {
     let optimizer = &settings.optimizer;
     let decays = match optimizer {

@@ -1,7 +1,7 @@
-//! What must not change between the parts of one run.
+//! The settings that must not change between the parts of one run.
 //!
-//! The schedule, the budget and the device are not in it: they never change what is computed. Nor is how often a run
-//! is evaluated, nor, where the learning rate is constant, its number of steps.
+//! The schedule, the budget and the device are not included, because they never change what is computed. Also excluded
+//! are the frequency of evaluations and, if the learning rate is constant, the number of steps.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -55,7 +55,7 @@ struct Data {
     identity: Identity,
 }
 
-/// As JSON text: what a run computes follows from it.
+/// The fingerprint as JSON text: it determines what a run computes.
 pub(super) fn fingerprint(
     model: &ModelSpec,
     settings: &TrainSettings,

@@ -1,11 +1,12 @@
-//! Loss, gradients and state that are not finite: found by one number that depends on all, and then named.
+//! Finds loss, gradients or state that are not finite by one number that depends on all of them, and then finds which
+//! one it is.
 //!
-//! A NaN or an infinity in a tensor makes its sum one too, so the sum of all sums is read once a step. Only where that
-//! is not finite are the tensors read one by one: finite numbers may have a sum that is too large.
+//! The sum of a tensor with a NaN or an infinity is not finite, so the sum of all sums is read once per step. Only if
+//! that is not finite are the tensors read one by one: the sum of finite numbers may also overflow.
 //!
-//! Cost: one pass over the gradients and one read a step, but where gradients are clipped by their common norm, which is
-//! such a number as well. Memory: some numbers, and of a half type a copy of one tensor in `f32`; where a sum is not finite,
-//! a copy of one tensor on the host.
+//! Cost: one pass over the gradients and one read per step; nothing if gradients are clipped by their global norm,
+//! which is such a number itself. Memory: a few numbers and, for half types, a copy of one tensor in `f32`; if a sum is
+//! not finite, a copy of one tensor on the host.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -75,13 +76,13 @@ fn first(
     }
 }
 
-/// What is done with each tensor.
+/// The operation on each tensor.
 enum Look {
     Sum(Box<Option<Tensor<1>>>),
     First(Result<Option<String>, TrainError>),
 }
 
-/// Goes over the gradients of a module's parameters, or over its values.
+/// Visits the gradients of a module's parameters, or its values.
 struct Visit<'a> {
     gradients: Option<&'a GradientsParams>,
     path: Vec<String>,

@@ -1,7 +1,7 @@
-//! What a run appends to as it goes: a line of CSV for each step, and for each evaluation.
+//! The files to which a run appends a CSV line for each step and for each evaluation.
 //!
-//! Nothing of it is kept in memory but lines that could not be written yet, at most [`PENDING`] bytes of them, which are
-//! allocated when the file is opened.
+//! Only lines that could not be written yet are kept in memory, at most [`PENDING`] bytes, which are allocated when the
+//! file is opened.
 
 use std::{
     fmt::Write as _,
@@ -20,24 +20,24 @@ use super::{
     run_dir_error::RunDirError,
 };
 
-/// Bytes of lines that wait for a disk that has no room. About 250 steps; what comes after them is lost.
+/// Maximum bytes of lines that wait while the disk is full: about 250 steps. Later lines are lost.
 pub(super) const PENDING: usize = 16 << 10;
 
-/// The longest line that is a row. `{:?}` writes numbers that are very large or small with an exponent.
+/// Maximum length of a row. `{:?}` writes very large or small numbers with an exponent.
 const LONGEST_LINE: u64 = 512;
 
-/// What is written as a line.
+/// A record that is written as a line.
 pub(super) trait Row: Sized {
     /// The first line, with its end.
     const COLUMNS: &'static str;
 
-    /// Steps that were done by then.
+    /// Number of steps done at that time.
     fn step(&self) -> usize;
 
-    /// The line without its end.
+    /// Writes the line without its end.
     fn write(&self, to: &mut String);
 
-    /// A line without its end; `None` if it is none that was written here.
+    /// Parses a line without its end; `None` if it is malformed.
     fn read(line: &str) -> Option<Self>;
 }
 
@@ -120,8 +120,8 @@ pub(super) struct History<R> {
 }
 
 impl<R: Row> History<R> {
-    /// Opens the file of a run that has done so many steps, and cuts what lies beyond; makes it where there is none.
-    /// `each` sees the rows that stay.
+    /// Opens the file of a run that has done this many steps, and removes later lines; creates the file if it does not
+    /// exist. `each` is called with the rows that remain.
     pub(super) fn open(
         path: &Path,
         done: usize,
@@ -164,8 +164,8 @@ impl<R: Row> History<R> {
         begun.map_err(history.refused()).map(|()| history)
     }
 
-    /// Adds a row, after those that could not be written before. What cannot be written waits for the next row, or
-    /// is lost where too much waits already.
+    /// Adds a row, after those that could not be written before. A row that cannot be written is kept for the next
+    /// call, or lost if too many are waiting already.
     pub(super) fn append(&mut self, row: &R) -> Result<(), RunDirError> {
         if self.pending.len() + LONGEST_LINE as usize <= PENDING {
             row.write(&mut self.pending);
@@ -187,7 +187,7 @@ impl<R: Row> History<R> {
     fn flush(&mut self) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(self.len))?;
         if let Err(error) = self.file.write_all(self.pending.as_bytes()) {
-            // Half a line may be there. If it cannot be cut now, it is written over later.
+            // Part of a line may have been written. If it cannot be removed now, it is overwritten later.
             let _ = self.cut();
             return Err(error);
         }
@@ -201,7 +201,7 @@ impl<R: Row> History<R> {
     }
 }
 
-/// All rows of a file, none where there is no file. A last line without its end is one that is being written.
+/// All rows of a file; none if there is no file. A last line without an end is still being written and is ignored.
 pub(super) fn read<R: Row>(path: &Path) -> Result<Vec<R>, RunDirError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -246,7 +246,7 @@ impl<'a, R: Row> Rows<'a, R> {
         }
     }
 
-    /// About the line that was read last.
+    /// The error about the line that was read last.
     fn malformed(&self, path: &Path) -> RunDirError {
         RunDirError::Malformed {
             path: path.to_path_buf(),

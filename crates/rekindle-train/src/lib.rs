@@ -1,4 +1,4 @@
-//! Training from a description, inside a memory budget: what the program `rekindle` does, as a library.
+//! Training from a description, within a memory budget: the library behind the program `rekindle`.
 //!
 //! # Map
 //!
@@ -6,9 +6,9 @@
 //! |---|---|
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
-//! | [`device`] | where a run can be, and what it can have there |
-//! | [`Estimated`] | what a step needs, from shapes alone |
-//! | [`settings`] | what a run is told: batch, optimizer, learning rate, clipping |
+//! | [`device`] | devices, and the memory available on them |
+//! | [`Estimated`] | a step's memory and work, from shapes alone |
+//! | [`settings`] | the settings of a run: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
 //! | [`optimizer_state`] | whether ranks share out the optimizer's state |
 //! | [`loss_scale`] | gradients of `f16` that would vanish |
@@ -23,9 +23,9 @@
 //! | [`timeline`], [`tracker`] | when memory was held, and by what |
 //! | [`chunks`] | whether the loss can run in chunks |
 //! | [`update`] | whether parameters can be updated in the backward pass |
-//! | [`verify`](mod@verify) | a schedule's gradients against the plain run's |
+//! | [`verify`](mod@verify) | compares a schedule's gradients with the plain run's |
 //!
-//! Recorded steps and meters are those of [`rekindle`].
+//! Recorded steps and meters are in [`rekindle`].
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,7 +1,7 @@
 //! One run in a folder at a time.
 //!
-//! The lock is the operating system's, on the file `lock`: it ends with the process that holds it, however that ends.
-//! What the file says is for the message that another process shows. On a file system without locks nothing is locked.
+//! The operating system locks the file `lock`, and releases it when the process ends, in whatever way. The file's
+//! content is for the message that another process shows. On a file system without locks nothing is locked.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use super::{replace::check_regular, run_dir_error::RunDirError};
 
 const LOCK: &str = "lock";
 
-/// The most that is read of what a lock file says.
+/// Maximum number of bytes read from a lock file.
 const HOLDER_BYTES: u64 = 1024;
 
 /// Holds a folder until it is dropped.
@@ -26,7 +26,7 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Locks a folder that is there.
+    /// Locks an existing folder.
     pub(super) fn take(folder: &Path) -> Result<Self, RunDirError> {
         let path = folder.join(LOCK);
         let refused = || RunDirError::refused(&path, "locked");
@@ -45,7 +45,7 @@ impl Lock {
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(refused()(error)),
         }
-        // A message that cannot be left is no reason not to train.
+        // Training continues even if the message cannot be written.
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())
@@ -54,7 +54,7 @@ impl Lock {
     }
 }
 
-/// This process, for people.
+/// A description of this process for messages.
 fn own_name() -> String {
     let command = env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     let command = command.collect::<Vec<_>>().join(" ");
@@ -62,7 +62,7 @@ fn own_name() -> String {
     format!("process {} on {host} (`{command}`)", process::id())
 }
 
-/// Who has locked the file, and for how long.
+/// The process that holds the lock, and for how long.
 fn holder(file: &mut File) -> String {
     let mut said = Vec::new();
     let read = file.take(HOLDER_BYTES).read_to_end(&mut said);

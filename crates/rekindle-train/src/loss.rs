@@ -1,5 +1,5 @@
-//! Losses and what is counted beside them, on the output of a model: `[batch, values]`, or `[batch, length, classes]` with a
-//! class for each token.
+//! Losses and counts of correct predictions, on the output of a model: `[batch, values]`, or `[batch, length, classes]`
+//! with a class for each token.
 
 use burn::{
     nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction},
@@ -12,7 +12,7 @@ use rekindle::{
     dtype::Dtype,
 };
 
-/// What a model's output is compared with, on the device.
+/// The targets on the device.
 #[derive(Debug, Clone)]
 pub enum TargetTensor {
     /// Class ids, one for each row of the output: shape `[batch]` or `[batch x length]`.
@@ -37,11 +37,11 @@ impl Activation for TargetTensor {
     }
 }
 
-/// How many rows are classified right, shape `[1]`, where there are classes.
+/// The number of correctly classified rows, shape `[1]`, if there are classes.
 pub(super) type Correct = Option<Tensor<1, Int>>;
 
 impl TargetTensor {
-    /// The mean loss of a model's output, shape `[1]`, and what is counted beside it.
+    /// The mean loss of a model's output, shape `[1]`, and the number of correct predictions.
     pub(super) fn compared(&self, output: Value) -> (Tensor<1>, Correct) {
         match (output, self) {
             (Value::Deferred(projection), Self::Classes(classes)) => {

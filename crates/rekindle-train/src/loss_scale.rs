@@ -1,12 +1,13 @@
-//! The number that a loss is multiplied by before its backward pass, so that small gradients do not vanish in `f16`.
+//! The factor by which a loss is multiplied before its backward pass, so that small gradients do not vanish in `f16`.
 //!
-//! `f16` has no number between 0 and `2^-24`, 6e-8. A loss that is `s` times as large has gradients that are `s` times as
-//! large; the optimizer divides them by `s` in `f32` (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). `s` is
-//! given with each batch: as a number in a recording it would be recorded anew at each change.
+//! `f16` has no number between 0 and `2^-24`, 6e-8. A loss that is `s` times as large has gradients that are `s` times
+//! as large; the optimizer divides them by `s` in `f32` (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). `s`
+//! is passed with each batch: if it were a constant in the recording, each change would require a new recording.
 //!
-//! A dynamic scale follows PyTorch's `GradScaler`: it begins at `2^16`, is halved where a gradient overflows, and doubled
-//! after 2,000 steps without that. The step that overflowed is skipped. Unlike `GradScaler`'s it does not fall below 1:
-//! gradients that overflow then do so without a scale, and `on_nonfinite` says what to do.
+//! A dynamic scale works like PyTorch's `GradScaler`: it starts at `2^16`, is halved when a gradient overflows, and
+//! doubled after 2,000 steps without overflow. The step that overflowed is skipped. Unlike in `GradScaler`, it does not
+//! fall below 1: gradients that still overflow then would do so without a scale, and `on_nonfinite` determines what
+//! happens.
 
 mod scaler;
 

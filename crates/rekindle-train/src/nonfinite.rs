@@ -1,4 +1,4 @@
-//! What is said of a step whose loss or gradients are not finite.
+//! The report of a step whose loss or gradients are not finite.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ pub struct NonFinite {
     pub gradient: Option<(usize, String)>,
     /// What was done.
     pub handled: OnNonFinite,
-    /// What the loss was multiplied by before its backward pass, where it is scaled.
+    /// The factor of the loss before its backward pass, if it is scaled.
     pub loss_scale: Option<f64>,
-    /// The smaller scale of the next step, where the scale may be the reason: then the step was skipped.
+    /// The smaller scale of the next step, if the scale may be the cause: then the step was skipped.
     pub lower_scale: Option<f64>,
 }
 

@@ -1,9 +1,9 @@
-//! Updates by burn's optimizers, and clipping of all gradients together.
+//! Updates by burn's optimizers, and clipping by the global norm.
 //!
-//! Parameters are updated one after the other, each in `f32` whatever its type is: gradient, clipping, state and the
-//! updated value are `f32`, and only the value that stays is rounded; [`MasterWeights`](rekindle::MasterWeights) keep it
-//! in `f32` as well. Where parameters are `f32` the update is that of burn's
-//! [`ModuleOptimizer`](burn::optim::ModuleOptimizer), bit for bit.
+//! Parameters are updated one after another, each in `f32` for any type: gradient, clipping, state and the updated
+//! value are `f32`, and only the stored value is rounded; [`MasterWeights`](rekindle::MasterWeights) keep it in `f32`
+//! as well. For `f32` parameters, the update is that of burn's [`ModuleOptimizer`](burn::optim::ModuleOptimizer), bit
+//! for bit.
 //!
 //! A gradient is first divided by the [scale of the loss](super::loss_scale), then clipped.
 //!
@@ -39,15 +39,15 @@ use rekindle::{
     sequential::Sequential,
 };
 
-/// Updates models as [`TrainSettings`] say.
+/// Updates models according to [`TrainSettings`].
 pub struct AnyOptimizer {
     optimizer: Arc<dyn DynOptimizer>,
     /// Whether it keeps parameters in `f32` itself.
     keeps_master_weights: bool,
     clip: Option<Clip>,
-    /// The scale of the loss, to be told what became of a step.
+    /// The scale of the loss, which is informed of each step's result.
     pub(super) scaler: LossScaler,
-    /// Of those that ranks share out, if they do, this rank's.
+    /// The state of each parameter; only of this rank's, if ranks divide the state.
     states: HashMap<ParamId, DynState>,
     shards: Option<Shards>,
 }
@@ -65,7 +65,7 @@ impl Optimizer for AnyOptimizer {
 
     fn step<M: Module>(&mut self, rate: f64, model: M, mut gradients: GradientsParams) -> M {
         let squares = self.sum_of_squares(&model, &gradients);
-        // A device that failed says so where the updated values are read.
+        // A device's failure is reported when the updated values are read.
         let squares = squares.and_then(|sum| finite::read(sum).ok());
         let factor = self.factor(squares);
         self.update(rate, model, &mut gradients, factor)
@@ -91,14 +91,15 @@ impl AnyOptimizer {
         }
     }
 
-    /// Keeps this rank's part of the state alone, where ranks share it out.
+    /// Keeps only this rank's part of the state, if ranks divide it.
     #[must_use]
     pub(super) fn sharded(self, shards: Option<Shards>) -> Self {
         Self { shards, ..self }
     }
 
-    /// Updates the model one layer after the other: the same update, with less memory alive at once where work is
-    /// queued. `squares` is their [`sum_of_squares`](Self::sum_of_squares), read; `before_each` runs before each layer.
+    /// Updates the model one layer after another: the same update, with less memory in use at one time if work is
+    /// queued. `squares` is the value of [`sum_of_squares`](Self::sum_of_squares); `before_each` runs before each
+    /// layer.
     pub(super) fn step_by_layer<L: Module>(
         &mut self,
         rate: f64,
@@ -116,7 +117,7 @@ impl AnyOptimizer {
         Sequential::new(updated)
     }
 
-    /// The sum of all gradients' squares, where their common norm is bounded and there are any.
+    /// The sum of the squares of all gradients, if their global norm is bounded and there are any.
     pub(super) fn sum_of_squares<M: Module>(
         &self,
         model: &M,
@@ -133,9 +134,9 @@ impl AnyOptimizer {
         squared.sum
     }
 
-    /// What each gradient is multiplied by, where the loss is scaled or the common norm is bounded: `1 / scale`, and
-    /// `max / norm` where the norm, without the scale, exceeds `max` (Pascanu et al. 2013, algorithm 1). A norm that is not
-    /// finite bounds nothing, so that the loss shows it.
+    /// The factor for each gradient, if the loss is scaled or the global norm is bounded: `1 / scale`, and `max / norm`
+    /// if the norm, without the scale, exceeds `max` (Pascanu et al. 2013, algorithm 1). A norm that is not finite is
+    /// not clipped, so that the loss shows it.
     fn factor(&self, squares: Option<f64>) -> Option<f64> {
         let scale = self.scaler.scale();
         let unscaled = 1.0 / scale.unwrap_or(1.0);
@@ -149,7 +150,8 @@ impl AnyOptimizer {
         })
     }
 
-    /// Updates the parameters of `module` that have a gradient, which is taken: of those that ranks share out, this rank's.
+    /// Updates the parameters of `module` that have a gradient, and removes the gradient; only this rank's parameters,
+    /// if ranks divide them.
     fn update<M: Module>(
         &mut self,
         rate: f64,
@@ -182,13 +184,13 @@ impl AnyOptimizer {
         })
     }
 
-    /// Whether a parameter's update is not another rank's.
+    /// Whether this rank updates the parameter.
     fn updates(&self, id: ParamId) -> bool {
         let shards = self.shards.as_ref();
         shards.is_none_or(|shards| shards.keeps(id))
     }
 
-    /// Updates one parameter, and its state, in place where nobody else holds them.
+    /// Updates one parameter and its state, in place if nothing else holds them.
     fn update_one<const D: usize>(
         &mut self,
         rate: f64,
@@ -225,7 +227,7 @@ impl AnyOptimizer {
         Param::from_mapped_value(id, leaf.again(updated), mapper)
     }
 
-    /// The parameter whose state holds a number that is not finite, if one does.
+    /// A parameter whose state contains a number that is not finite, if any.
     pub(super) fn not_finite(&self) -> Option<ParamId> {
         let mut states = self.states.iter();
         let found = states.find(|(_, state)| {
@@ -237,7 +239,8 @@ impl AnyOptimizer {
         found.map(|(id, _)| *id)
     }
 
-    /// Writes the state of every parameter. Where ranks share them out, the others [answer](Self::end_save) meanwhile.
+    /// Writes the state of every parameter. If ranks divide the state, the other ranks [send theirs](Self::end_save)
+    /// meanwhile.
     pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
         match self.part() {
             Some(part) => part.write(to)?,
@@ -246,7 +249,7 @@ impl AnyOptimizer {
         self.scaler.save(to)
     }
 
-    /// Ends what rank 0 has saved, or tried to; the other ranks give it their parts until then.
+    /// Ends a save on rank 0, successful or not; the other ranks send their parts to rank 0 until then.
     pub(super) fn end_save(&self) -> Result<(), ReduceError> {
         match self.part() {
             Some(part) if part.shards.reducer().rank() == 0 => part.done(),
@@ -264,7 +267,7 @@ impl AnyOptimizer {
         })
     }
 
-    /// Goes on with the state that an optimizer of the same settings has written, whole or not.
+    /// Restores the state that an optimizer with the same settings has written, whole or sharded.
     pub(super) fn restored(
         mut self,
         from: &mut Snapshot,
@@ -276,7 +279,7 @@ impl AnyOptimizer {
     }
 }
 
-/// The square of the gradients' common L2 norm.
+/// The square of the gradients' global L2 norm.
 struct SquaredNorm<'a> {
     gradients: &'a GradientsParams,
     /// A parameter that is used twice has one gradient.

@@ -1,4 +1,4 @@
-//! Who keeps the optimizer's state where several ranks train: every rank all of it, or each that of its share.
+//! How several ranks keep the optimizer's state: every rank all of it, or each rank its part.
 
 use rekindle_plan::{Bytes, Seconds};
 use schemars::JsonSchema;

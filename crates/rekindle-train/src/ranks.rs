@@ -1,16 +1,16 @@
-//! Training on several ranks: which samples each of them computes, and what all of them decide together.
+//! Training on several ranks: the samples of each rank, and joint decisions.
 //!
 //! [`Ranks`] goes with a [`Job`](crate::session::Job). The default is one rank alone, which asks nobody and trains as if this
 //! module were not there. Gradients and losses are summed inside recorded steps (see [`rekindle::reduce`]). Besides:
 //!
-//! - The batch of a step is the whole one. Its samples are in the order that they have for one rank; rank r of n takes
-//!   [`part`](rekindle::reduce::part) r of them, and its loss counts by their share.
-//! - Once a step, before its update, ranks tell each other whether one of them failed, whether one was asked to stop, and how
-//!   many of its predictions were right. An evaluation ends in the same way.
-//! - Where a rank can fail by itself, all wait for each other: either all go on, or all end with their own errors, and those
-//!   that have none with [`RunError::OtherRank`]. An error of one rank that the others do not learn of ends its process,
-//!   and `mpirun` ends the others.
-//! - Rank 0 alone has a folder, weights to start from and a record. Its parameters, or its snapshot, are everybody's.
+//! - The batch of a step is the whole batch, with its samples in the same order as for a single rank; rank r of n takes
+//!   [`part`](rekindle::reduce::part) r of them, and its loss is weighted by their share.
+//! - Once per step, before the update, ranks exchange whether a rank failed, whether a rank was asked to stop, and the
+//!   numbers of correct predictions. An evaluation ends in the same way.
+//! - Where one rank alone can fail, all wait for each other: either all continue, or all end, with their own errors or
+//!   with [`RunError::OtherRank`]. An error of one rank that is not exchanged ends its process, and `mpirun` ends the
+//!   others.
+//! - Only rank 0 has a folder, initial weights and a record. Its parameters, or its snapshot, are sent to all ranks.
 
 mod refused;
 mod tally;
@@ -42,10 +42,10 @@ use crate::{
 pub use refused::RanksRefused;
 pub(crate) use tally::Tally;
 
-/// Bytes of a snapshot that are sent at a time.
+/// Bytes of a snapshot that are sent at one time.
 const PIECE: usize = 256 << 10;
 
-/// The ranks that train together, as one of them sees it. Clones are the same rank.
+/// One rank's view of the ranks that train together. Clones are the same rank.
 #[derive(Clone, Default)]
 pub struct Ranks(Option<Arc<Shared>>);
 
@@ -53,7 +53,7 @@ struct Shared {
     reducer: Arc<dyn Reducer>,
     local: Local,
     asked_to_stop: fn() -> bool,
-    /// Whether any rank was asked to stop when they told each other last.
+    /// Whether any rank was asked to stop, as of the last exchange.
     stopping: AtomicBool,
     /// Whether all ranks are about to end.
     ending: AtomicBool,
@@ -61,7 +61,7 @@ struct Shared {
     all: Mutex<Vec<RankRecord>>,
 }
 
-/// A rank's place among those of its machine.
+/// A rank's number among those of its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Local {
     /// Its number on this machine, from 0.
@@ -92,7 +92,7 @@ impl Shared {
         all.collect()
     }
 
-    /// What rank 0 gives.
+    /// The bytes of rank 0, on all ranks.
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, RunError> {
         Ok(self
             .reducer
@@ -103,8 +103,8 @@ impl Shared {
 }
 
 impl Ranks {
-    /// Those that `reducer` connects. `asked_to_stop` says whether this rank was asked to stop in good order: then all do,
-    /// after the same step.
+    /// The ranks that `reducer` connects. `asked_to_stop` returns whether this rank was asked to stop cleanly: then all
+    /// ranks stop after the same step.
     #[must_use]
     pub fn new(reducer: Arc<dyn Reducer>, local: Local, asked_to_stop: fn() -> bool) -> Self {
         Self(Some(Arc::new(Shared {
@@ -118,7 +118,7 @@ impl Ranks {
         })))
     }
 
-    /// What connects this rank with the others; `None` where there are none.
+    /// The reducer that connects this rank with the others; `None` if there are none.
     #[must_use]
     pub fn reducer(&self) -> Option<Arc<dyn Reducer>> {
         self.0.as_ref().map(|shared| Arc::clone(&shared.reducer))
@@ -136,7 +136,7 @@ impl Ranks {
         self.0.as_ref().map_or(1, |shared| shared.reducer.ranks())
     }
 
-    /// Whether nobody else is there.
+    /// Whether this is the only rank.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.0.is_none()
@@ -149,14 +149,14 @@ impl Ranks {
         self.0.as_ref().map_or(alone, |shared| shared.local)
     }
 
-    /// The rank's own of so many samples: all, where it is alone.
+    /// This rank's part of `samples` samples: all of them if it is the only rank.
     #[must_use]
     pub fn part(&self, samples: usize) -> Range<usize> {
         reduce::part(samples, self.rank(), self.count())
     }
 
-    /// Each rank's own result where all ranks have one, and `other` for those that have one where another has failed: then
-    /// all are about to [end](Self::ends_with_others).
+    /// Each rank's own result if all ranks have succeeded. If a rank has failed, the others get `other`, and all are
+    /// about to [end](Self::ends_with_others).
     ///
     /// # Errors
     ///
@@ -170,14 +170,14 @@ impl Ranks {
         Ok(own.and_then(|value| if all { Ok(value) } else { Err(other) }))
     }
 
-    /// Whether all ranks say so.
+    /// Whether the value is true on all ranks.
     pub(crate) fn all(&self, own: bool) -> Result<bool, ReduceError> {
         let said = |shared: &Arc<Shared>| shared.gather(&own);
         let all = self.0.as_ref().map_or(Ok(vec![own]), said)?;
         Ok(all.into_iter().all(|one| one))
     }
 
-    /// The first rank's answer that is one, where ranks have their own.
+    /// The value of the first rank that has one.
     pub(crate) fn first<T: Serialize + DeserializeOwned>(
         &self,
         own: Option<T>,
@@ -189,7 +189,7 @@ impl Ranks {
         Ok(all.into_iter().flatten().next())
     }
 
-    /// What rank 0 says.
+    /// The value of rank 0.
     pub(crate) fn said_by_first(&self, own: bool) -> Result<bool, RunError> {
         match &self.0 {
             None => Ok(own),
@@ -197,19 +197,19 @@ impl Ranks {
         }
     }
 
-    /// Whose parameters of a model are whose, where ranks share out the optimizer's state.
+    /// The assignment of a model's parameters to ranks, if ranks divide the optimizer's state.
     pub(crate) fn shards(&self, model: &Sequential<Stage>) -> Option<Shards> {
         Some(Shards::of(model, self.reducer()?))
     }
 
-    /// Whether all ranks end now, each knowing that the others do: they may still talk to each other.
+    /// Whether all ranks are ending and know it of each other: they may still communicate.
     #[must_use]
     pub fn ends_with_others(&self) -> bool {
         let ending = |shared: &Arc<Shared>| shared.ending.load(Relaxed);
         self.0.as_ref().is_some_and(ending)
     }
 
-    /// Goes on if all ranks can, each with its own result.
+    /// Returns each rank's own result if all ranks have succeeded, else an error.
     pub(crate) fn settled<T>(&self, own: Result<T, RunError>) -> Result<T, RunError> {
         if self.is_alone() || own.as_ref().is_err_and(RunError::is_of_network) {
             return own;
@@ -247,7 +247,7 @@ impl Ranks {
             .map_err(|error| RecordError::from(error).into())
     }
 
-    /// Rank 0's snapshot, on all ranks: through a temporary file, as the others may not see its folder.
+    /// Rank 0's snapshot, on all ranks: sent to a temporary file, because the others may not have access to its folder.
     pub(crate) fn snapshot(&self, own: Option<Snapshot>) -> Result<Option<Snapshot>, RunError> {
         let Some(shared) = &self.0 else {
             return Ok(own);
@@ -274,7 +274,7 @@ impl Ranks {
                     if piece.is_empty() {
                         break;
                     }
-                    // Whatever fails, the next piece comes.
+                    // Receive all pieces even after an error.
                     file = file.and_then(|mut file| file.write_all(&piece).map(|()| file));
                 }
                 let folder = std::env::temp_dir();
@@ -296,7 +296,7 @@ impl Ranks {
         }
     }
 
-    /// Tells the others what this rank came to, with the highest peak so far, and learns what all came to together.
+    /// Sends this rank's result, with the highest peak so far, and returns the joint result of all ranks.
     ///
     /// # Errors
     ///
@@ -338,7 +338,7 @@ impl Ranks {
         sum.ok_or(TrainError::OtherRank)
     }
 
-    /// Tells the others that this rank failed, if they do not know.
+    /// Reports to the others that this rank failed, if they do not know yet.
     pub(crate) fn fail(&self, own: TrainError, peak: impl FnOnce() -> Bytes) -> TrainError {
         self.tell(Err(own), peak)
             .err()
@@ -352,7 +352,7 @@ impl Ranks {
         }
     }
 
-    /// What all ranks have told last, by rank; nothing of a rank that is alone.
+    /// The latest records of all ranks, by rank; empty if there is only one.
     pub(crate) fn records(&self) -> Vec<RankRecord> {
         let all = |shared: &Arc<Shared>| {
             let all = shared.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -361,7 +361,7 @@ impl Ranks {
         self.0.as_ref().map_or_else(Vec::new, all)
     }
 
-    /// Whether the run stops here: of a rank that is alone, whether it was `asked`.
+    /// Whether the run stops here; for a single rank, whether it was `asked` to.
     pub(crate) fn stops(&self, asked: bool) -> bool {
         match &self.0 {
             None => asked,

@@ -1,4 +1,4 @@
-//! What a run leaves behind: one record that every table, file and picture is made from.
+//! The record of a run, from which all tables, files and pictures are made.
 
 use std::fmt;
 
@@ -287,7 +287,7 @@ pub struct RunRecord {
     pub timeline: Option<Timeline>,
 }
 
-/// Why a text is no record that this version reads.
+/// The error of a text that is not a record this version can read.
 #[derive(Debug, thiserror::Error)]
 pub enum RunRecordError {
     /// It is not JSON, or something is missing from it.
@@ -312,7 +312,7 @@ impl RunRecord {
         struct Tag {
             format: String,
         }
-        // Before all else: what is missing from a record of another version is not the mistake to tell.
+        // Check the format first: for another version, missing fields are not the error to report.
         let tag: Tag = serde_json::from_slice(text)?;
         if tag.format != RUN_FORMAT {
             return Err(RunRecordError::Format { found: tag.format });
@@ -328,7 +328,7 @@ impl RunRecord {
     }
 }
 
-/// A loss that is no number, or infinite, is `null` in JSON.
+/// A loss that is NaN or infinite is `null` in JSON.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     if from.is_human_readable() {
         Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))

@@ -1,4 +1,4 @@
-//! Files that are replaced whole or not at all.
+//! Replaces files atomically.
 
 use std::{
     fs::{self, File},
@@ -8,18 +8,18 @@ use std::{
 
 use tempfile::Builder;
 
-/// How names of files begin that are not whole yet.
+/// Prefix of the names of incomplete files.
 const PREFIX: &str = ".rekindle-";
 
 /// Writes a file so that its path names, at every moment and after a crash at any moment, either the whole old file
 /// or the whole new one.
 ///
-/// The new content goes to a file beside it with a random name that no other file has, then to the disk, then takes the
-/// name over. When that fails, what was written is removed: a full disk stays no fuller than it was.
+/// The new content is written to a file in the same folder with a unique random name, synced to the disk, and renamed.
+/// If that fails, the new file is removed, so a full disk is no fuller than before.
 ///
 /// # Errors
 ///
-/// What the system refused, or what `write` returned; the old file is untouched then.
+/// The system's error, or the error of `write`; then the old file is unchanged.
 pub fn replace(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -43,7 +43,7 @@ pub fn replace(
     sync_folder(folder)
 }
 
-/// Removes what a process that was killed left of files that were not whole. No other process may write there.
+/// Removes incomplete files left by a killed process. No other process may write in the folder.
 pub(super) fn remove_remains(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -54,7 +54,7 @@ pub(super) fn remove_remains(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails if something is there that is no file, such as a link to one elsewhere, before it is opened for writing.
+/// Fails if the path exists and is not a regular file, for example a link. Call this before opening it for writing.
 pub(super) fn check_regular(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(there) if !there.is_file() => Err(io::Error::other("it is no regular file")),
@@ -69,7 +69,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes a rename last. Only Unix opens folders as files.
+/// Syncs a folder, so that a rename is durable. Only Unix can open folders as files.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     match cfg!(unix) {
         true => File::open(folder)?.sync_all(),

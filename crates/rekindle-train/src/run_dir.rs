@@ -3,17 +3,17 @@
 //! | file | holds | written |
 //! |---|---|---|
 //! | `history.csv`, `evaluations.csv` | a line for each step, and for each evaluation | line by line |
-//! | `snapshot-500` | what a run needs to go on after step 500 | whole, see [`SnapshotEvery`] |
+//! | `snapshot-500` | the state for resuming after step 500 | whole, see [`SnapshotEvery`] |
 //! | `run.json` | the [`RunRecord`] | whole, with every snapshot and evaluation, and at the end |
 //! | `weights.safetensors` | the model | whole, when the run ends or is stopped |
-//! | `lock` | which process trains here | when it starts |
+//! | `lock` | the process that trains here | when it starts |
 //!
-//! Files that are written whole are replaced in one move: a crash or a full disk leaves the ones before. A resumed
-//! run goes on from the newest snapshot that is whole, and the histories are cut back to it; where none was taken yet it
-//! begins again.
+//! Files that are written whole are replaced atomically: after a crash or with a full disk, the previous files remain.
+//! A resumed run continues from the newest whole snapshot, and the histories are truncated to it; without a snapshot
+//! the run starts again.
 //!
-//! Once a run trains, a file that cannot be written does not end it: the observer gets a [`Notice`], and the file is
-//! written at the next occasion.
+//! During training, a file that cannot be written does not end the run: the observer gets a [`Notice`], and writing is
+//! tried again at the next opportunity.
 
 mod notice;
 mod snapshot_every;
@@ -43,12 +43,12 @@ const HISTORY: &str = "history.csv";
 const EVALUATIONS: &str = "evaluations.csv";
 const WEIGHTS: &str = "weights.safetensors";
 
-/// Where a run leaves its files.
+/// The folder for a run's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunDir {
-    /// A folder without a run in it; made where there is none.
+    /// A folder without a run; created if it does not exist.
     New(PathBuf),
-    /// A folder with a run that goes on from its newest snapshot, or from the start where none was taken yet.
+    /// A folder with a run to resume from its newest snapshot, or from the start if there is none.
     Resume(PathBuf),
 }
 
@@ -66,7 +66,7 @@ impl RunDir {
 ///
 /// # Errors
 ///
-/// If there is none, or none that this version reads.
+/// If there is none, or this version cannot read it.
 pub fn read_record(folder: &Path) -> Result<RunRecord, RunDirError> {
     fs::read_dir(folder).map_err(RunDirError::refused(folder, "read"))?;
     let path = folder.join(RECORD);
@@ -79,11 +79,11 @@ pub fn read_record(folder: &Path) -> Result<RunRecord, RunDirError> {
     RunRecord::from_json(&text).map_err(|source| RunDirError::Record { path, source })
 }
 
-/// Every step in a run's folder, none where the folder has no history.
+/// Every step in a run's folder; empty if the folder has no history.
 ///
 /// # Errors
 ///
-/// If the history cannot be read, or is none.
+/// If the history cannot be read, or is malformed.
 pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, RunDirError> {
     history::read(&folder.join(HISTORY))
 }
@@ -92,35 +92,35 @@ pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, RunDirError> {
 ///
 /// # Errors
 ///
-/// As [`read_steps`].
+/// See [`read_steps`].
 pub fn read_evaluations(folder: &Path) -> Result<Vec<EvalRecord>, RunDirError> {
     history::read(&folder.join(EVALUATIONS))
 }
 
-/// Is told what a user should know.
+/// Receives notices for the user.
 type Notify<'a> = dyn FnMut(&Notice<'_>) + 'a;
 
-/// An open run folder, which no other process opens.
+/// An open run folder, locked for this process.
 pub(super) struct RunFiles {
     folder: PathBuf,
     steps: History<StepRecord>,
     evaluations: History<EvalRecord>,
     snapshots: Snapshots,
-    /// What could not be written last, and why.
+    /// The files that could not be written last, with the reason.
     unwritten: Vec<(RunFile, String)>,
     /// Whether a snapshot was removed to make room.
     made_room: bool,
     _lock: Lock,
 }
 
-/// A run folder that nobody else opens, before what is in it is known to belong to the run.
+/// A locked run folder, before its content is checked against the run.
 pub(super) struct Locked {
     folder: PathBuf,
     lock: Lock,
 }
 
 impl Locked {
-    /// Makes and locks the folder of a new run.
+    /// Creates and locks the folder of a new run.
     pub(super) fn new_run(folder: &Path) -> Result<Self, RunDirError> {
         fs::create_dir_all(folder).map_err(RunDirError::refused(folder, "created"))?;
         let locked = Self::lock(folder)?;
@@ -134,8 +134,8 @@ impl Locked {
         Ok(locked)
     }
 
-    /// Locks the folder of a run that goes on, and finds the snapshot that it goes on from: none where it was stopped
-    /// before the first. `skipped` is told of damaged ones.
+    /// Locks the folder of a run to resume, and finds its newest whole snapshot: none if it was stopped before the
+    /// first. `skipped` is called for damaged ones.
     pub(super) fn resumed(
         folder: &Path,
         skipped: impl FnMut(&RunDirError),
@@ -158,15 +158,15 @@ impl Locked {
         })
     }
 
-    /// Whether the run in the folder has done so many steps and all that comes after them.
+    /// Whether the run in the folder has finished `steps` steps and everything after them.
     pub(super) fn has_finished(&self, steps: usize) -> bool {
         self.folder.join(WEIGHTS).exists()
             && read_record(&self.folder)
                 .is_ok_and(|record| record.steps == steps && !record.interrupted)
     }
 
-    /// Opens the files of a run that has done so many steps, so that what cannot be written is known before the first.
-    /// `each` sees the steps that were done.
+    /// Opens the files of a run that has done this many steps, so that write errors are found before the first step.
+    /// `each` is called with the steps that were done.
     pub(super) fn open(
         self,
         keep_snapshots: usize,
@@ -188,7 +188,7 @@ impl Locked {
 }
 
 impl RunFiles {
-    /// The newest whole snapshot, if there is one: the run goes on from it, and the histories end there.
+    /// Returns the newest whole snapshot, if there is one, and truncates the histories to it.
     pub(super) fn go_back(
         &mut self,
         notify: &mut Notify<'_>,
@@ -196,7 +196,7 @@ impl RunFiles {
         let snapshot = snapshots::newest(&self.folder, |error| notify(&Notice::Damaged(error)))?;
         if let Some(snapshot) = &snapshot {
             let done = snapshot.progress().steps;
-            // Lines of steps that stay may still wait.
+            // Lines of remaining steps may not be written yet.
             let _ = (self.steps.sync(), self.evaluations.sync());
             self.steps = History::open(&self.folder.join(HISTORY), done, |_| ())?;
             self.evaluations = History::open(&self.folder.join(EVALUATIONS), done, |_| ())?;
@@ -253,7 +253,7 @@ impl RunFiles {
         });
     }
 
-    /// Writes a whole file. Where the disk is full, older snapshots make room for it, one after another.
+    /// Writes a whole file. If the disk is full, removes older snapshots one after another to make room.
     fn write(
         &mut self,
         file: RunFile,
@@ -272,7 +272,7 @@ impl RunFiles {
         self.wrote(file, written, notify);
     }
 
-    /// Says what could not be written, once for each reason, and when it could be again.
+    /// Reports files that could not be written, once for each reason, and when they can be written again.
     fn wrote(&mut self, file: RunFile, written: Result<(), RunDirError>, notify: &mut Notify<'_>) {
         let before = self.unwritten.iter().position(|(other, _)| *other == file);
         let before = before.map(|place| self.unwritten.swap_remove(place));

@@ -1,4 +1,4 @@
-//! What can be wrong with a run folder.
+//! Errors of run folders.
 
 use std::{
     io,
@@ -8,18 +8,18 @@ use std::{
 use super::record::RunRecordError;
 use crate::data::error::Blame;
 
-/// Why a run folder cannot be used.
+/// The error of a run folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunDirError {
-    /// The system refused a file or folder.
+    /// The system could not access a file or folder.
     #[error("{}: cannot be {what}: {source}", path.display())]
     Refused {
         /// The file or folder.
         path: PathBuf,
         /// What it cannot be: `created`, `locked`, `read`, `removed`, `tidied up` or `written`.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A new run would overwrite another.
@@ -31,7 +31,7 @@ pub enum RunDirError {
         /// The folder.
         path: PathBuf,
     },
-    /// Another process trains in the folder.
+    /// Another process is training in the folder.
     #[error("{}: is in use by {holder}: wait until that ends, or name another folder", path.display())]
     Locked {
         /// The folder.
@@ -75,7 +75,7 @@ pub enum RunDirError {
         /// What is wrong with it.
         source: RunRecordError,
     },
-    /// A file that is no snapshot, or one of another version.
+    /// A file that is not a snapshot, or has another version.
     #[error("{}: is not a snapshot that this version reads: it does not start with `{expected}`", path.display())]
     Format {
         /// The file.
@@ -123,7 +123,7 @@ pub enum RunDirError {
         /// What is wrong.
         reason: String,
     },
-    /// A resumed run that would not be the recorded one.
+    /// A resumed run whose settings differ from the recorded ones.
     #[error(
         "{}: `{field}` is {recorded} in the snapshot, but {wanted} now: keep it, or start a new run",
         path.display()
@@ -138,7 +138,7 @@ pub enum RunDirError {
         /// Its value now.
         wanted: String,
     },
-    /// A run that has done all steps that are asked for; its record says what came of them.
+    /// A run that has done all requested steps; its record has the results.
     #[error("{}: all {steps} steps are done: ask for more to continue", path.display())]
     Finished {
         /// The run's folder.
@@ -146,7 +146,7 @@ pub enum RunDirError {
         /// Steps asked for.
         steps: usize,
     },
-    /// A run that has done more steps than are asked for.
+    /// A run that has done more steps than requested.
     #[error("{}: has done {done} steps already, but {steps} are asked for: ask for at least {done}", path.display())]
     Ahead {
         /// The snapshot.
@@ -159,7 +159,7 @@ pub enum RunDirError {
 }
 
 impl RunDirError {
-    /// Whether the system refused, or the content or the request is wrong.
+    /// Whether the cause is the system, or the content or the request.
     #[must_use]
     pub fn blame(&self) -> Blame {
         match self {
@@ -168,13 +168,13 @@ impl RunDirError {
         }
     }
 
-    /// Whether a file was refused because there is no room for it.
+    /// Whether the cause is a full disk.
     pub(super) fn is_full_disk(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, Self::Refused { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
     }
 
-    /// Why, without the path: for the same reason another file cannot be written.
+    /// The reason without the path, to recognise the same reason for another file.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Refused { source, .. } => source.to_string(),

@@ -41,11 +41,12 @@ use crate::{
     record::RunRecord,
 };
 
-/// Runs a job on a device that is known to answer: asking for a GPU that does not may panic below burn.
+/// Runs a job on a device that was probed before: a GPU that does not work may cause a panic below burn.
 ///
 /// # Errors
 ///
-/// A [`RunError`]. What a run cannot write of its folder once it trains is no error: see [`Notice`](crate::run_dir::Notice).
+/// A [`RunError`]. Files of the run's folder that cannot be written during training are not errors: see
+/// [`Notice`](crate::run_dir::Notice).
 pub fn run(
     job: &Job<'_>,
     device: DeviceId,
@@ -55,11 +56,11 @@ pub fn run(
     run::Session::prepare(job, device, opened, observer)?.run(observer)
 }
 
-/// What [`run`] would plan, measured. Trains nothing.
+/// Measures the step that [`run`] would plan, without training.
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// See [`run`].
 pub fn measure(
     job: &Job<'_>,
     device: DeviceId,

@@ -1,18 +1,18 @@
-//! What a training step costs, stage by stage; the symbols are those of the [module](super).
+//! The costs of a training step by stage. The symbols are those of the [module documentation](super).
 
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
-/// What one training step of a sequential model costs, stage by stage.
+/// The costs of one training step of a sequential model, by stage.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chain {
-    /// x_0: the size of the input, which is always resident.
+    /// x_0: the size of the input, which is always held.
     pub input_bytes: Bytes,
-    /// Whether the backward of stage 0 also makes the gradient of the input.
+    /// Whether the backward pass of stage 0 also computes the gradient of the input.
     pub input_grad: bool,
-    /// Always resident besides the input: parameters, targets, the runtime's own.
+    /// Bytes always held besides the input: parameters, targets, the runtime's own memory.
     pub fixed_bytes: Bytes,
     /// The stages, first to last; at least one.
     pub stages: Vec<Stage>,
@@ -102,7 +102,7 @@ pub struct OptimizerCost {
     pub state_bytes: Bytes,
 }
 
-/// In a file that says nothing of it: more than any chain may hold.
+/// Marks a value that the file omits: larger than any valid size.
 fn absent() -> Bytes {
     Bytes::MAX
 }
@@ -127,7 +127,7 @@ pub struct Tracked {
 }
 
 impl Stage {
-    /// The costs of recording the stage in a way: 0 is the default, k >= 1 is `alternatives[k - 1]`.
+    /// The costs of recording the stage by an alternative: 0 is the default, k >= 1 is `alternatives[k - 1]`.
     pub fn tracked(&self, alternative: usize) -> Option<Tracked> {
         if alternative == 0 {
             return Some(Tracked {
@@ -148,7 +148,7 @@ impl Stage {
         })
     }
 
-    /// All ways to record the stage, the default first.
+    /// The costs of all alternatives, the default first.
     pub fn ways(&self) -> impl Iterator<Item = Tracked> {
         (0..=self.alternatives.len()).filter_map(|alternative| self.tracked(alternative))
     }
@@ -179,18 +179,18 @@ impl Chain {
         }
     }
 
-    /// Resident at every moment: fixed bytes, optimizer state and input.
+    /// Bytes held at every moment: fixed bytes, optimizer state and input.
     pub fn resident_bytes(&self) -> Bytes {
         self.fixed_bytes + self.optimizer.state_bytes + self.input_bytes
     }
 
-    /// All parameter gradients.
+    /// Bytes of all parameter gradients.
     pub fn grad_bytes(&self) -> Bytes {
         self.stages.iter().map(|stage| stage.grad_bytes).sum()
     }
 
-    /// The peak of the optimizer's step, which no schedule can lower: what is always resident, y_0, all parameter
-    /// gradients and the optimizer's temporary bytes.
+    /// The peak of the optimizer's step, which no schedule can lower: the bytes that are always held, y_0, all
+    /// parameter gradients and the optimizer's temporary bytes.
     pub fn optimizer_peak(&self) -> Bytes {
         self.resident_bytes()
             + self.gradient_bytes(0)

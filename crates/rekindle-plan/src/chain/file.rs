@@ -50,7 +50,7 @@ impl Chain {
     /// Reads a chain file and [validates](Chain::validate) it.
     ///
     /// # Errors
-    /// JSON errors carry field, line and column; wrong values their stage and field.
+    /// JSON errors contain field, line and column; invalid values their stage and field.
     pub fn from_json(text: &str) -> Result<Chain, ChainError> {
         let reader = &mut serde_json::Deserializer::from_str(text);
         let file: Result<ChainFile, _> = serde_path_to_error::deserialize(&mut *reader);

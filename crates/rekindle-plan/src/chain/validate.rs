@@ -1,4 +1,4 @@
-//! Which numbers a chain may hold.
+//! Checks the values of a chain.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub const FORMAT: &str = "rekindle-chain/1";
 /// The sum of all sizes of a chain stays at or below this, so that no sum of live sizes can overflow 64 bits.
 const MOST_BYTES: u64 = 1 << 60;
 
-/// Where in a chain a value stands.
+/// The position of a value in a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The chain itself.
@@ -72,10 +72,10 @@ pub enum ChainError {
         /// Whose name it is.
         place: Place,
     },
-    /// A size that is more than any machine has.
+    /// A size that is larger than any machine's memory.
     #[error("{place}: {field} is {}, expected a whole number of bytes from 0 to 2^60", value.0)]
     Size {
-        /// Where it stands.
+        /// Its position.
         place: Place,
         /// The field.
         field: &'static str,
@@ -85,7 +85,7 @@ pub enum ChainError {
     /// A time that is negative, NaN or infinite.
     #[error("{place}: {field} is {value}, expected a finite number of seconds, 0 or more")]
     Time {
-        /// Where it stands.
+        /// Its position.
         place: Place,
         /// The field.
         field: &'static str,
@@ -102,10 +102,10 @@ pub enum ChainError {
         /// The stage's `output_bytes`.
         output: Bytes,
     },
-    /// All sizes together are more than 2^60 bytes.
+    /// The sum of all sizes is more than 2^60 bytes.
     #[error("the sizes of the chain add up to more than 2^60 bytes")]
     TooLarge,
-    /// All times together are not a finite number.
+    /// The sum of all times is not finite.
     #[error("the times of the chain add up to infinity")]
     TooLong,
 }
@@ -115,7 +115,7 @@ impl Chain {
     /// sums that cannot overflow.
     ///
     /// # Errors
-    /// The first wrong value, with its stage and field.
+    /// The first invalid value, with its stage and field.
     pub fn validate(&self) -> Result<(), ChainError> {
         if self.stages.is_empty() {
             return Err(ChainError::NoStages);
@@ -194,7 +194,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Checks and adds up the times and sizes of a place.
+    /// Checks and sums the times and sizes at one position.
     fn add(
         &mut self,
         place: &dyn Fn() -> Place,

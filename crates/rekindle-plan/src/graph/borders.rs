@@ -1,16 +1,16 @@
 //! Borders: the points of a forward pass where few tensors are live, so that it can be cut there into stages.
 //!
-//! A storage is live at a point when a forward operation before it makes it and one after it reads it. What only the
-//! backward pass reads later does not count: that is what recomputation is about. Given tensors and their views do
-//! not count either, nor does what has no bytes, nor what is cheap to have, made from given tensors in at most
-//! [`CHEAP`] of the forward time (a parameter that was cast, a mask).
+//! A storage is live at a point if a forward operation before the point makes it and a forward operation after the
+//! point reads it. Storages that only the backward pass reads later do not count, because they can be recomputed. Given
+//! tensors and their views do not count either, nor do tensors without bytes, nor cheap tensors, which are made from
+//! given ones in at most [`CHEAP`] of the forward time (a cast parameter, a mask).
 //!
-//! Marks decide where there are any ([`Operation::stage`](super::Operation::stage)): a border wherever the stage
-//! changes, and one behind the last marked operation. Otherwise every point with one live storage is a border: the
-//! articulation points to which Jain et al. 2020 (arXiv 1910.02653) extend the segments of Chen et al. 2016 (arXiv
-//! 1604.06174). Where there are more than [`MOST_STAGES`], the pass is cut into slices of equal weight, and the point
-//! of each slice with the fewest live bytes remains. A stretch between two borders that holds more than
-//! [`LONG_STRETCH`] of the weight (in a U-Net, whose skips cross everything) is also cut at points with up to
+//! If there are marks ([`Operation::stage`](super::Operation::stage)), they determine the borders: one wherever the
+//! stage changes, and one after the last marked operation. Otherwise every point with one live storage is a border:
+//! these are the articulation points to which Jain et al. 2020 (arXiv 1910.02653) extend the segments of Chen et al.
+//! 2016 (arXiv 1604.06174). If there are more than [`MOST_STAGES`], the pass is divided into slices of equal weight,
+//! and only the point of each slice with the fewest live bytes is kept. A stretch between two borders that holds more
+//! than [`LONG_STRETCH`] of the weight (in a U-Net, whose skips cross everything) is also cut at points with up to
 //! [`MOST_LIVE`] live storages, chosen in the same way. The weight of an operation is its share of the bytes plus its
 //! share of the seconds. Cost: O(operations and their tensors).
 
@@ -20,30 +20,30 @@ use super::index::Index;
 use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
-/// More stages than this make the planners of chains slow.
+/// With more stages than this, the planners for chains are slow.
 const MOST_STAGES: usize = 96;
-/// A stretch between two borders that is heavier than this part of the pass is cut even where more than one storage is
+/// A stretch between two borders with more than this share of the weight is cut even where more than one storage is
 /// live.
 const LONG_STRETCH: f64 = 0.25;
-/// Into how many slices such stretches would cut the whole pass.
+/// Number of slices for the whole pass, when such stretches are cut.
 const SLICES: usize = 48;
-/// Live storages at a border, at most.
+/// Maximum number of live storages at a border.
 const MOST_LIVE: usize = 12;
-/// The part of the forward time that a cheap tensor takes at most.
+/// Maximum share of the forward time that a cheap tensor takes.
 const CHEAP: f64 = 1e-3;
 
 /// A point of the forward pass between two operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Border {
-    /// How many operations are before it, in recorded order.
+    /// Number of operations before it, in recorded order.
     pub operations: usize,
-    /// The base tensors of the storages that are live there.
+    /// The base tensors of the storages live there.
     pub live: Vec<TensorId>,
     /// The bytes of these storages.
     pub bytes: Bytes,
 }
 
-/// The borders of a graph that breaks no rule, first to last. There may be none.
+/// The borders of a valid graph, first to last. There may be none.
 pub fn borders(graph: &Graph) -> Vec<Border> {
     borders_of(graph, &Index::new(graph))
 }
@@ -60,12 +60,12 @@ pub(crate) fn borders_of(graph: &Graph, index: &Index) -> Vec<Border> {
     points.borders(&places)
 }
 
-/// How many operations the forward pass has: the backward pass is all behind it.
+/// Number of operations in the forward pass; all operations of the backward pass come after it.
 pub(crate) fn forward_operations(graph: &Graph) -> usize {
     graph.operations.partition_point(|o| !o.backward)
 }
 
-/// The places where the marked stage changes, and the one behind the last mark.
+/// The points where the marked stage changes, and the one after the last mark.
 fn marked(graph: &Graph, forward: usize) -> Vec<usize> {
     let mut places = Vec::new();
     let mut current = None;
@@ -86,10 +86,10 @@ fn marked(graph: &Graph, forward: usize) -> Vec<usize> {
     places
 }
 
-/// What is live at each point of the forward pass; point p is before operation p.
+/// The live storages at each point of the forward pass; point p is before operation p.
 struct Points<'a> {
     graph: &'a Graph,
-    /// How many storages are live.
+    /// Number of live storages.
     counts: Vec<usize>,
     /// Their bytes.
     bytes: Vec<u64>,
@@ -198,7 +198,7 @@ impl<'a> Points<'a> {
     }
 }
 
-/// Which tensors take at most [`CHEAP`] of the forward time to make from given ones.
+/// For each tensor, whether it takes at most [`CHEAP`] of the forward time to make from given ones.
 fn cheap(graph: &Graph, forward: usize) -> Vec<bool> {
     let operations = &graph.operations[..forward];
     let limit = CHEAP * operations.iter().map(|o| o.seconds.0).sum::<f64>();
@@ -216,7 +216,7 @@ fn cheap(graph: &Graph, forward: usize) -> Vec<bool> {
     cheap
 }
 
-/// The weight before each operation of the forward pass, and behind the last.
+/// The weight before each operation of the forward pass, and after the last.
 fn weights(graph: &Graph, forward: usize) -> Vec<f64> {
     let operations = &graph.operations[..forward];
     let made = |operation: &super::Operation| -> f64 {

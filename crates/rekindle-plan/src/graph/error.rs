@@ -1,4 +1,4 @@
-//! Why there is no plan of a graph.
+//! Errors of planning a graph.
 
 use super::program::ProgramError;
 use super::request::GraphPlanner;
@@ -6,45 +6,45 @@ use super::validate::GraphError;
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
 
-/// Why there is no plan.
+/// The error when no plan can be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GraphPlanError {
-    /// No program that was found fits the budget.
+    /// No program was found that fits the budget.
     #[error(
         "no {planner} program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({smallest})",
         budget.0, smallest.0
     )]
     Infeasible {
-        /// The planner that was asked.
+        /// The requested planner.
         planner: GraphPlanner,
         /// The budget.
         budget: Bytes,
         /// The smallest peak that the planner found.
         smallest: Bytes,
     },
-    /// A schedule was made for another number of stages.
+    /// The schedule was made for another number of stages.
     #[error("the schedule is for {of_schedule} stages, the recorded step has {of_graph}")]
     Stages {
-        /// What it was made for.
+        /// Stages of the schedule.
         of_schedule: usize,
-        /// What there is.
+        /// Stages of the graph.
         of_graph: usize,
     },
-    /// A program holds more on the host than it may.
+    /// The program exceeds the limit on host bytes.
     #[error("the plan holds {takes} in host memory, where it may hold {host}")]
     Host {
-        /// What it holds.
+        /// Bytes that it holds on the host.
         takes: Bytes,
-        /// What it may.
+        /// The limit.
         host: Bytes,
     },
-    /// The graph breaks a rule.
+    /// The graph is invalid.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// The planners of chains refuse the request or the sizes.
+    /// The planners for chains reject the request or the sizes.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A program breaks a rule: a planner is wrong.
+    /// The program is invalid: a bug in a planner.
     #[error(transparent)]
     Program(#[from] ProgramError),
 }

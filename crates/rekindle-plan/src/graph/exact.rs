@@ -1,13 +1,13 @@
-//! The least time of a small graph, by A* over what is held.
+//! The least time of a small graph, by A* over the sets of held tensors.
 //!
-//! A state is the set of tensors that are held and of draws that were made. From it any operation may run whose inputs
-//! are held, and any storage may be let go of where an operation lacks room. The estimate of what is left is the time of
-//! all operations that must still run once: the makers of what is wanted and not held, of what they read and is not
-//! held, and so on. It never exceeds the truth and falls by no more than a run takes, so the first final state is the
-//! best (Hart, Nilsson & Raphael 1968, IEEE Trans. SSC 4(2)). What has a copy on the host needs its maker or its fetch.
+//! A state is the set of held tensors and of draws already made. From a state, any operation may run whose inputs are
+//! held, and any storage may be freed if an operation lacks room. The heuristic is the time of all operations that must
+//! still run at least once: those that make the wanted tensors that are not held, their inputs that are not held, and
+//! so on. It is admissible and consistent, so the first final state is optimal (Hart, Nilsson & Raphael 1968, IEEE
+//! Trans. SSC 4(2)). A tensor with a host copy needs either its maker or its fetch.
 //!
-//! Two tensors share a storage if they are views of one tensor: a tensor that is made again drops its old views, which
-//! a program need not do. Cost: up to the number of states that is allowed, times the operations.
+//! Two tensors share a storage if they are views of one tensor. Recomputing a tensor drops its old views, which a
+//! general program need not do. Cost: at most the allowed number of states times the operations.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -15,13 +15,13 @@ use std::collections::{BinaryHeap, HashMap};
 use super::index::Index;
 use super::{Graph, OperationId, TensorId, Transfer};
 
-/// As many tensors as a state has bits.
+/// Maximum number of tensors: the bits of a state.
 const MOST_TENSORS: usize = u64::BITS as usize;
 
 /// A set of tensors or of operations of a problem.
 type Set = u64;
 
-/// Which operations may run, from nothing to what is wanted.
+/// A search problem: the operations that lead from no tensors to the wanted ones.
 pub(super) struct Problem {
     steps: Vec<Step>,
     /// The members and the bytes of each storage.
@@ -37,19 +37,19 @@ struct Step {
     id: OperationId,
     inputs: Set,
     outputs: Set,
-    /// The outputs and all views of them, which running it again drops.
+    /// The outputs and all their views, which another run drops.
     replaced: Set,
     new_bytes: u64,
     temp_bytes: u64,
-    /// The input whose storage it may take over, with its storage.
+    /// The input whose storage it may reuse, with its storage.
     in_place: Option<(Set, usize)>,
     seconds: f64,
-    /// Its bit where it runs once.
+    /// Its bit, if it runs only once.
     draw: Set,
     transfer: Option<Transfer>,
 }
 
-/// What is held, and which draws were made.
+/// The held tensors, and the draws already made.
 type State = (Set, Set);
 
 struct Visited {
@@ -59,8 +59,8 @@ struct Visited {
 }
 
 impl Problem {
-    /// All operations of a graph, from nothing to its outputs, in so many bytes above the fixed ones, and so many on the
-    /// host; `None` where there are too many tensors or operations, or updates.
+    /// The problem of computing a graph's outputs within this many bytes above the fixed ones, and this many on the
+    /// host; `None` if there are too many tensors or operations, or updates.
     pub(super) fn of(
         graph: &Graph,
         index: &Index,
@@ -76,7 +76,7 @@ impl Problem {
             }
             numbers.insert(tensor, number);
             let root = index.root(tensor);
-            // What a given tensor's views take is counted with it.
+            // The bytes of a given tensor's views are counted with the tensor.
             let bytes = match graph.tensor(root).given {
                 true => 0,
                 false => graph.tensor(root).bytes.0,
@@ -139,8 +139,7 @@ impl Problem {
         })
     }
 
-    /// The fastest order, each operation as often as it runs; `None` where there is none within the room, or it is not
-    /// found within so many states.
+    /// The fastest order, with repeated operations; `None` if none fits, or none is found within `states` states.
     pub(super) fn solve(&self, mut states: usize) -> Option<Vec<OperationId>> {
         let mut visited: HashMap<State, Visited> = HashMap::new();
         let mut open: BinaryHeap<Reverse<(u64, State)>> = BinaryHeap::new();
@@ -179,7 +178,7 @@ impl Problem {
                     done: false,
                 };
                 visited.insert(next, visit);
-                // Times are no less than zero, whose bits are in their order.
+                // Times are not negative, so their bits sort like their values.
                 open.push(Reverse(((seconds + left).to_bits(), next)));
             };
             let [mut lacks_room, mut lacks_host_room] = [false; 2];
@@ -203,7 +202,7 @@ impl Problem {
                     continue;
                 };
                 let (members, taken) = self.storages[storage];
-                // Nobody but it may hold the storage.
+                // Nothing else may hold the storage.
                 if (members & !input) & step.inputs == 0 && needed - taken <= self.room {
                     reach((after.0 & !members, after.1), Some(step));
                 }
@@ -228,7 +227,7 @@ impl Problem {
         step.inputs & !held == 0 && step.outputs & !held != 0 && step.draw & drawn == 0
     }
 
-    /// The seconds of what must still run; `None` where something that is wanted can no longer be made.
+    /// The seconds of all operations that must still run; `None` if a wanted tensor can no longer be made.
     fn left(&self, (held, drawn): State) -> Option<f64> {
         let mut missing = self.wanted & !held;
         let mut made = 0;
@@ -244,7 +243,7 @@ impl Problem {
                 made |= next;
                 seconds += match (maker.draw & drawn, maker.outputs == next) {
                     (0, true) => fetch.seconds.min(maker.seconds),
-                    // Its maker may run for another output too.
+                    // Its maker may also run for another output.
                     (0, false) => 0.0,
                     _ => fetch.seconds,
                 };
@@ -261,7 +260,7 @@ impl Problem {
     }
 }
 
-/// The bytes of those of some storages of which anything is held.
+/// The bytes of the storages of which any tensor is held.
 fn bytes(storages: &[(Set, u64)], held: Set) -> u64 {
     let storages = storages.iter();
     storages

@@ -1,6 +1,6 @@
 //! The time of an exchange: gradients summed over ranks while the rest of a program runs.
 //!
-//! A ring of n ranks sums b bytes in 2 (n - 1) rounds, in each of which every rank sends one n-th of the bytes to its
+//! A ring of n ranks sums b bytes in 2 (n - 1) rounds. In each round every rank sends 1/n of the bytes to its
 //! neighbour:
 //!
 //! ```text
@@ -10,17 +10,18 @@
 //! (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Thakur, Rabenseifner and Gropp, "Optimization of
 //! collective communication operations in MPICH", 2005, without the time of the additions.)
 //!
-//! [`ExchangeCost::simulate`] follows a step as it runs. The program hands over each gradient where it is complete
-//! ([`Timetable`]). The computing thread copies it to its bucket, which is *staging*, and begins a bucket once that and all
-//! before it are full; the last begins after the program. The network, driven by a thread of its own, sums one bucket after the
-//! other meanwhile. At the end the computing thread waits for each bucket in turn and copies its sums back. A program that
-//! updates parameters itself waits for the oldest bucket as soon as two are under way, and updates then.
+//! [`ExchangeCost::simulate`] simulates the exchange of a step. The program passes on each gradient when it is complete
+//! ([`Timetable`]). The computing thread copies it to its bucket (*staging*), and begins a bucket when that bucket and
+//! all earlier ones are full; the last one begins after the program. Meanwhile the network, driven by a separate
+//! thread, sums one bucket after another. At the end the computing thread waits for each bucket in turn and copies its
+//! sums back. A program that updates parameters itself waits for the oldest bucket as soon as two are in progress, and
+//! then updates.
 //!
-//! Means over ranks, which a program takes of what it computes, are waited for where they are, and buckets begin after the last
-//! of them. Ranks that share out the updates send each parameter to all others when all are updated, one after the other. The
-//! exchange adds to a step what is waited for, what is staged, and all of these.
+//! The program waits for each mean over ranks at once, and buckets begin after the last mean. Ranks that divide the
+//! updates send each parameter to all others after all are updated, one after another. The time that the exchange adds
+//! to a step is the waiting for buckets, the staging, the means, and the sending of parameters.
 //!
-//! All ranks are taken to be as fast as this one. Cost: O(steps of the program).
+//! All ranks are assumed to be as fast as this one. Cost: O(steps of the program).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -42,7 +43,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// What it takes to sum so many bytes of each rank.
+    /// The time to sum `bytes` bytes of each rank.
     ///
     /// ```
     /// use rekindle_plan::graph::{Rate, Ring};
@@ -58,8 +59,8 @@ impl Ring {
         (self.link.latency_s + Seconds(message / self.link.bytes_per_s)) * rounds
     }
 
-    /// What it takes one rank to send so many bytes to all others: down a binomial tree, or in n parts, which the ranks then
-    /// gather around the ring, whichever is quicker (Thakur, Rabenseifner and Gropp 2005, section 4.3):
+    /// The time for one rank to send `bytes` bytes to all others: down a binomial tree, or in n parts, which the ranks
+    /// then gather around the ring, whichever is faster (Thakur, Rabenseifner and Gropp 2005, section 4.3):
     ///
     /// ```text
     /// min( log n (latency + b / rate),  (log n + n - 1) latency + 2 (n - 1)/n b / rate ),  log n to base 2, rounded up
@@ -73,7 +74,7 @@ impl Ring {
         Seconds(tree.0.min(parts.0))
     }
 
-    /// The ring that sums the smaller and the larger of two sizes in these times.
+    /// The ring whose times for summing a smaller and a larger size are these.
     pub fn of_times(ranks: usize, small: (Bytes, Seconds), large: (Bytes, Seconds)) -> Ring {
         let line = Rate::of_times(small, large);
         let rounds = 2.0 * ranks.saturating_sub(1).max(1) as f64;
@@ -87,53 +88,53 @@ impl Ring {
     }
 }
 
-/// What an exchange takes of a rank.
+/// The costs of an exchange for a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExchangeCost {
     /// The network.
     pub ring: Ring,
-    /// One rank sends to all others, where that was measured; else it takes as long as the ring says.
+    /// The measured rate of one rank sending to all others; if `None`, it is computed from the ring.
     pub broadcast: Option<Rate>,
-    /// What the computing thread takes to copy a byte to its bucket.
+    /// Seconds for the computing thread to copy a byte to its bucket.
     pub take_s_per_byte: f64,
-    /// What it takes to copy a summed byte back.
+    /// Seconds to copy a summed byte back.
     pub return_s_per_byte: f64,
 }
 
-/// Where a program hands a gradient over.
+/// The point at which a program completes a gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HandOver {
-    /// Its place among those that were asked for.
+    /// Its index among the requested gradients.
     pub gradient: usize,
-    /// How long the program computes before, its updates apart.
+    /// Computing time of the program before this point, without updates.
     pub at: Seconds,
-    /// What the update takes that it is for, where the program makes it.
+    /// The time of its update, if the program makes it.
     pub update: Option<Seconds>,
 }
 
-/// Where a program takes a mean over ranks.
+/// The point at which a program computes a mean over ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TakeMean {
-    /// How long the program computes before.
+    /// Computing time of the program before this point.
     pub at: Seconds,
-    /// Bytes that each rank gives.
+    /// Bytes that each rank contributes.
     pub bytes: Bytes,
 }
 
-/// When a program hands over which gradient, and takes means over ranks.
+/// When a program completes each gradient, and computes means over ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timetable {
     /// In the program's order.
     pub handed: Vec<HandOver>,
     /// In the program's order.
     pub means: Vec<TakeMean>,
-    /// How long the whole program computes, its updates apart.
+    /// Computing time of the whole program, without updates.
     pub computing: Seconds,
 }
 
 impl Timetable {
-    /// That of these gradients, each of which is handed over after the last step that makes or reads it, or by its update;
-    /// and of these operations, each of which is a mean over ranks of so many bytes.
+    /// The timetable of these gradients, each complete after the last step that makes or reads it, or at its update;
+    /// and of these operations, each a mean over ranks of the given number of bytes.
     ///
     /// # Panics
     /// If the program was made for another graph.
@@ -185,7 +186,7 @@ impl Timetable {
         }
     }
 
-    /// The same on a machine that takes so many times as long.
+    /// The timetable on a machine that is slower by this factor.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Timetable {
         let handed = self.handed.iter().map(|one| HandOver {
@@ -230,12 +231,12 @@ pub struct Exchanged {
 }
 
 impl Exchanged {
-    /// What it adds to the step.
+    /// The time that it adds to the step.
     pub fn added(&self) -> Seconds {
         self.waited_s + self.staged_s + self.means_s + self.parameters_s
     }
 
-    /// That of a step which exchanges gradients and means so many times, once for each part of its batch.
+    /// The exchange of a step that exchanges gradients and means `times` times, once for each part of its batch.
     #[must_use]
     pub fn repeated(self, times: usize) -> Exchanged {
         let seconds = |one: Seconds| one * times as f64;
@@ -252,27 +253,27 @@ impl Exchanged {
     }
 }
 
-/// The clock of the computing thread, and what is under way.
+/// The clock of the computing thread, and the buckets in progress.
 struct Clock<'a> {
     exchange: &'a ExchangeCost,
     buckets: &'a [Vec<(usize, Bytes)>],
-    /// Gradients that each of them still waits for.
+    /// Number of gradients that each bucket still waits for.
     left: Vec<usize>,
     now: Seconds,
-    /// How long the program has computed.
+    /// Computing time of the program so far.
     computed: Seconds,
-    /// When the network is done with all that has begun.
+    /// When the network finishes all that has begun.
     network: Seconds,
     begun: usize,
     /// Buckets, and when they are done.
     under_way: VecDeque<(usize, Seconds)>,
-    /// What the update of each gradient takes.
+    /// The update time of each gradient.
     updates: HashMap<usize, Seconds>,
     taken: Exchanged,
 }
 
 impl Clock<'_> {
-    /// Has the program compute until it has done so for so long.
+    /// Computes until the program's computing time is `until`.
     fn compute(&mut self, until: Seconds) {
         self.now += until - self.computed;
         self.computed = until;
@@ -291,7 +292,7 @@ impl Clock<'_> {
 
     /// Begins buckets that are full.
     fn begin_ready(&mut self) {
-        // The last waits for all else that can fail.
+        // The last bucket waits for everything else that can fail.
         while self.begun + 1 < self.buckets.len() && self.left[self.begun] == 0 {
             self.begin();
         }
@@ -328,9 +329,9 @@ impl Clock<'_> {
 }
 
 impl ExchangeCost {
-    /// What a step takes whose program hands over gradients by this timetable. Buckets are given in the order in which
-    /// they begin: places of gradients, with their bytes on the network. `parameters` are the bytes of those that ranks send
-    /// each other once they are updated.
+    /// Simulates the exchange of a step whose program completes gradients by this timetable. Buckets are given in the
+    /// order in which they begin, each with the indices of its gradients and their bytes on the network. `parameters`
+    /// are the bytes of the updated parameters that ranks exchange.
     pub fn simulate(
         &self,
         timetable: &Timetable,
@@ -393,7 +394,7 @@ impl ExchangeCost {
         clock.taken
     }
 
-    /// What it takes one rank to send so many bytes to all others.
+    /// The time for one rank to send this many bytes to all others.
     fn broadcast(&self, bytes: Bytes) -> Seconds {
         match self.broadcast {
             Some(line) => line.seconds(bytes),
@@ -401,7 +402,7 @@ impl ExchangeCost {
         }
     }
 
-    /// What it takes to copy so many bytes to the network and from it.
+    /// The time to copy this many bytes to buckets and back.
     fn staged(&self, bytes: Bytes) -> Seconds {
         Seconds(bytes.0 as f64 * (self.take_s_per_byte + self.return_s_per_byte))
     }

@@ -1,9 +1,9 @@
-//! Programs with their costs, and which of two is better.
+//! Programs with their costs, and their comparison.
 
 use super::{Graph, Program, Simulated, simulate};
 use crate::bytes::Bytes;
 
-/// A program and what it costs.
+/// A program and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) program: Program,
@@ -11,7 +11,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The program without runs that serve nothing.
+    /// The program without runs whose results are unused.
     pub(crate) fn of(graph: &Graph, program: &Program) -> Found {
         let program = program.without_dead_runs(graph);
         let simulated = simulate(graph, &program);
@@ -26,7 +26,7 @@ impl Found {
         self.simulated.time.0
     }
 
-    /// Whether it takes less time, or as much and fewer bytes.
+    /// Whether it takes less time, or the same time and fewer bytes.
     pub(crate) fn beats(&self, other: &Found) -> bool {
         let time = self.seconds().total_cmp(&other.seconds());
         time.then(self.peak().cmp(&other.peak())).is_lt()

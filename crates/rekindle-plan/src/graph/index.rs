@@ -1,8 +1,8 @@
-//! Who makes, reads and shares the storage of each tensor of a graph. Cost: O(operations and their tensors).
+//! The maker, the readers and the shared storage of each tensor of a graph. Cost: O(operations and their tensors).
 
 use super::{Graph, OperationId, TensorId, Transfer};
 
-/// What the planners look up about a graph that breaks no rule.
+/// Lookup tables for planners, for a valid graph.
 pub(crate) struct Index {
     /// The operation that makes each tensor; `None` for given ones.
     maker: Vec<Option<OperationId>>,
@@ -11,11 +11,11 @@ pub(crate) struct Index {
     /// `readers[ends[t - 1]..ends[t]]` are the operations that read t, each once, in recorded order.
     readers: Vec<OperationId>,
     ends: Vec<usize>,
-    /// How a tensor goes to the host, where it can; empty for graphs without transfers.
+    /// The transfers of each tensor, if it has any; empty for graphs without transfers.
     moves: Vec<Option<Moves>>,
 }
 
-/// How a tensor goes to the host and comes back.
+/// The transfers of a tensor.
 #[derive(Clone, Copy)]
 pub(crate) struct Moves {
     pub(crate) offload: OperationId,
@@ -68,12 +68,12 @@ impl Index {
         }
     }
 
-    /// Whether any tensor can go to the host.
+    /// Whether any tensor can be offloaded.
     pub(crate) fn has_moves(&self) -> bool {
         !self.moves.is_empty()
     }
 
-    /// How a tensor goes to the host, where it can.
+    /// The transfers of a tensor, if it can be offloaded.
     pub(crate) fn moves(&self, tensor: TensorId) -> Option<Moves> {
         *self.moves.get(tensor.index())?
     }

@@ -1,10 +1,10 @@
-//! Searches at a budget and at a few smaller ones, so that a larger budget does not make the answer slower.
+//! Searches at a budget and at a few smaller ones, so that a larger budget rarely gives a slower program.
 //!
 //! A search is partly random: with a little more room it may end in a slower program. So the search at the budget
 //! starts from the programs of shorter searches at [`RUNGS`] smaller budgets, rungs of a ladder that is the same for
-//! all requests, and its program is never slower than any of theirs. Where one of these finds nothing, the leanest
-//! program takes its place. Between two rungs the time may still rise with the budget: by 1.6% at most where it was
-//! measured, at 8 of 205 budgets of five graphs.
+//! all requests, and its program is never slower than any of theirs. If one of these finds nothing, the program with
+//! the smallest peak is used instead. Between two rungs the time may still rise with the budget: by at most 1.6% in
+//! measurements, at 8 of 205 budgets of five graphs.
 
 use super::Graph;
 use super::found::{Found, keep_better};
@@ -15,26 +15,26 @@ use super::staged::{AllStaged, Staged};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
-/// Two neighbouring rungs are this factor apart.
+/// Ratio of neighbouring rungs.
 const STEP: f64 = 1.06;
-/// How many rungs below the budget are searched.
+/// Number of rungs below the budget that are searched.
 const RUNGS: usize = 3;
-/// The search at a rung takes one part in so many of the whole effort.
+/// The search at a rung has the whole effort divided by this.
 const PARTS: usize = 4;
 /// The peaks of the programs over stages that a search starts from, as multiples of the budget.
 const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
 
-/// What each operation takes where times are of no interest.
+/// The time of every operation when times do not matter.
 const EVEN: Seconds = Seconds(1e-6);
 
-/// What all searches on a graph start from.
+/// The starting point of all searches on a graph.
 pub(crate) struct Ladder<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) index: &'a Index,
     pub(crate) recorded: &'a Found,
     /// Programs over stages.
     pub(crate) staged: &'a AllStaged<'a>,
-    /// The most bytes of copies on the host.
+    /// Maximum bytes of host copies.
     pub(crate) host_room: Bytes,
 }
 
@@ -62,8 +62,8 @@ impl Ladder<'_> {
         found.ok_or_else(|| self.recorded.peak())
     }
 
-    /// The leanest program found. Seconds play no part in it: what was the least memory for one measurement is it for the
-    /// next one.
+    /// The program found with the smallest peak. It does not depend on times, so different measurements of one step
+    /// give the same program.
     pub(crate) fn smallest(&self) -> Found {
         let mut even = self.graph.clone();
         for operation in &mut even.operations {
@@ -83,7 +83,7 @@ impl Ladder<'_> {
     }
 
     fn search(&self, budget: Bytes, effort: Effort, from: Option<&Found>) -> Option<Found> {
-        // Faster programs over stages that do not fit: the walks make room in them by evicting single tensors.
+        // Faster programs over stages that do not fit: walks make them fit by evicting single tensors.
         let larger = LARGER.iter().filter_map(|factor| {
             let larger = Bytes((budget.0 as f64 * factor) as u64);
             self.staged.fastest_within(larger)

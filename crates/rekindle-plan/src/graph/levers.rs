@@ -1,23 +1,23 @@
-//! What recomputing and updating in the backward pass each do to a peak.
+//! The separate effects of recomputing and of updating in the backward pass on a peak.
 
 use super::{Graph, Operation, OperationId, Program, ProgramError, simulate};
 use crate::bytes::Bytes;
 
-/// What recomputing and updating in the backward pass do to a program's peak, each by itself.
+/// A program's peak with and without recomputing, and with and without updating in the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levers {
-    /// Nothing runs again, and gradients wait for an update after the step.
+    /// Peak without recomputing, with the update after the step.
     pub neither: Bytes,
-    /// The program's operations, with the update after the step.
+    /// Peak of the program's operations, with the update after the step.
     pub recomputing: Bytes,
-    /// Nothing runs again; updates in the backward pass.
+    /// Peak without recomputing, with updates in the backward pass.
     pub updating: Bytes,
-    /// The program.
+    /// Peak of the program.
     pub both: Bytes,
 }
 
 impl Levers {
-    /// Of a program of `graph`; `None` where that has no updates.
+    /// The peaks for a program of `graph`; `None` if the graph has no updates.
     ///
     /// # Errors
     /// The graph's order is wrong.

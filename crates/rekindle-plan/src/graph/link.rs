@@ -1,16 +1,16 @@
-//! Host memory as a second place for tensors: what the link costs, and the operations that use it.
+//! Offloading tensors to host memory: the cost of the link, and the operations that use it.
 //!
-//! A graph [with transfers](Graph::with_transfers) has two more operations for each tensor that may go to the host, behind
-//! all its others, and one more tensor, its *host copy*, which takes no bytes of the device:
+//! A graph [with transfers](Graph::with_transfers) has two more operations for each tensor that may be offloaded, after
+//! all other operations, and one more tensor, its *host copy*, which takes no device bytes:
 //!
 //! | operation | reads | makes | seconds |
 //! |---|---|---|---|
 //! | [`Offload`](Transfer::Offload) | the tensor | its host copy | latency to the host + bytes / rate to the host |
 //! | [`Fetch`](Transfer::Fetch) | the host copy | the tensor | latency to the device + bytes / rate to the device |
 //!
-//! So a program says what goes when, as it says what is recomputed: a tensor's device bytes are free after the last use
-//! before its fetch, and the copy's host bytes after its last fetch. A transfer runs alone: its time is added to the
-//! step's.
+//! So a program determines when tensors are transferred, in the same way as it determines what is recomputed: a
+//! tensor's device bytes are freed after the last use before its fetch, and the copy's host bytes after its last fetch.
+//! Transfers do not overlap with computation: their time is added to the step's.
 
 use std::borrow::Cow;
 
@@ -32,18 +32,18 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// What so many bytes take.
+    /// The time for this many bytes.
     pub fn seconds(&self, bytes: Bytes) -> Seconds {
         self.latency_s + Seconds(bytes.0 as f64 / self.bytes_per_s)
     }
 
-    /// The line through the times of a smaller and of a larger number of bytes.
+    /// The rate from the times of a smaller and of a larger number of bytes.
     pub fn of_times(small: (Bytes, Seconds), large: (Bytes, Seconds)) -> Rate {
         let ((few, of_few), (many, of_many)) = (small, large);
         let more = (of_many - of_few).0;
         let bytes_per_s = match more > 0.0 {
             true => (many.0 - few.0) as f64 / more,
-            // Too quick to tell.
+            // The times are too short to separate latency and rate.
             false => many.0 as f64 / of_many.0.max(1e-9),
         };
         Rate {
@@ -85,7 +85,7 @@ impl Graph {
     /// `n + 2k + 1`, where n is the number of operations of `self`.
     ///
     /// # Errors
-    /// A tensor is given, a view, made by an update, or none of the graph's; a rate is no number above zero.
+    /// A tensor is given, a view, made by an update, or not in the graph; or a rate is not a positive number.
     pub fn with_transfers(&self, tensors: &[TensorId], link: &Link) -> Result<Graph, GraphError> {
         let mut graph = self.clone();
         let makers = self.transferable();
@@ -125,10 +125,10 @@ impl Graph {
         Ok(graph)
     }
 
-    /// As [`with_transfers`](Self::with_transfers); the graph itself where no tensor goes to the host.
+    /// Like [`with_transfers`](Self::with_transfers); the graph itself if no tensor is offloaded.
     ///
     /// # Errors
-    /// As [`with_transfers`](Self::with_transfers); tensors go to the host, but there is no link.
+    /// See [`with_transfers`](Self::with_transfers); also if tensors are offloaded without a link.
     pub fn linked(
         &self,
         tensors: &[TensorId],
@@ -141,7 +141,7 @@ impl Graph {
         }
     }
 
-    /// The graph with transfers of all tensors that have bytes of their own, and which these are.
+    /// The graph with transfers of all tensors that have their own bytes, and the list of these tensors.
     pub(super) fn with_all_transfers(
         &self,
         link: &Link,
@@ -155,8 +155,8 @@ impl Graph {
     }
 }
 
-/// The tensors that operations transfer, and the operations in a graph with transfers of these alone. `tensors` are those
-/// that the operations' graph has transfers of, behind `plain` other operations.
+/// The tensors that the operations transfer, and the operations in a graph with transfers of only these tensors. The
+/// original graph has transfers of `tensors`, after `plain` other operations.
 pub(super) fn used(
     operations: &[OperationId],
     tensors: &[TensorId],

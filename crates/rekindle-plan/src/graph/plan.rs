@@ -1,4 +1,4 @@
-//! The door to the planners of graphs: [`plan_graph`] takes a graph and a request and returns a program.
+//! Entry point of the planners for graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
 use super::borders::{Border, borders_of};
 use super::error::GraphPlanError;
@@ -19,16 +19,15 @@ use crate::schedule::Schedule;
 pub struct GraphPlan {
     /// The program.
     pub program: Program,
-    /// What it costs.
+    /// Its cost.
     pub simulated: Simulated,
-    /// The planner that was asked; of `auto`, the one that answered.
+    /// The requested planner; for `auto`, the planner that was chosen.
     pub planner: GraphPlanner,
-    /// The schedule over stages that the program comes from, where it comes from one.
+    /// The schedule over stages from which the program was made, if any.
     pub schedule: Option<Schedule>,
-    /// The tensors that go to the host. The program is one of the graph
-    /// [with transfers](Graph::with_transfers) of these.
+    /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::with_transfers) of these.
     pub offloaded: Vec<TensorId>,
-    /// Where tensors go to the host, what the same planner finds without.
+    /// If tensors are offloaded, the result of the same planner without offloading.
     pub on_device: Option<OnDevice>,
 }
 
@@ -36,7 +35,7 @@ impl GraphPlan {
     /// The plan that runs a schedule over the stages between [`borders`](super::borders()).
     ///
     /// # Errors
-    /// The graph breaks a rule, or has another number of stages.
+    /// The graph is invalid, or has another number of stages.
     pub fn of_schedule(graph: &Graph, schedule: Schedule) -> Result<GraphPlan, GraphPlanError> {
         graph.validate()?;
         let index = Index::new(graph);
@@ -56,7 +55,7 @@ impl GraphPlan {
     /// The plan that runs these operations of the graph [with transfers](Graph::with_transfers) of `offloaded`.
     ///
     /// # Errors
-    /// The graph breaks a rule, or the operations do; tensors go to the host, but there is no link.
+    /// The graph or the operations are invalid, or tensors are offloaded without a link.
     pub fn of_operations(
         graph: &Graph,
         link: Option<&Link>,
@@ -85,13 +84,13 @@ impl GraphPlan {
 /// Makes a plan.
 ///
 /// All planners but `none`, `graph` and `auto` plan over the stages between [`borders`](super::borders()), and return
-/// their fastest program that fits; `sqrt` without a budget returns its leanest. `graph` improves on the programs of
-/// `optimal`, so it is never slower. With a link, `graph` and `auto` move tensors to the host where that is faster than
-/// recomputing, or where nothing else fits. No plan exceeds the budget.
+/// their fastest program that fits; `sqrt` without a budget returns its program with the smallest peak. `graph`
+/// improves on the programs of `optimal`, so it is never slower. With a link, `graph` and `auto` offload tensors if
+/// that is faster than recomputing, or if nothing else fits. No plan exceeds the budget.
 ///
 /// # Errors
-/// [`GraphPlanError::Infeasible`] with the smallest budget that the planner found to work, and other errors for a
-/// graph or a request that makes no sense.
+/// [`GraphPlanError::Infeasible`] with the smallest budget for which the planner found a program, and other errors for
+/// an invalid graph or request.
 pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
     let planning = Planning::new(graph, request.slots)?;
@@ -118,10 +117,10 @@ pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, Gr
     })
 }
 
-/// The plan of the leanest program that was found; with a link, tensors may go to the host.
+/// The plan with the smallest peak found; with a link, tensors may be offloaded.
 ///
 /// # Errors
-/// The graph breaks a rule.
+/// The graph is invalid.
 pub fn smallest_program(graph: &Graph, link: Option<&Link>) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
     let planning = Planning::new(graph, crate::PlanRequest::SLOTS)?;
@@ -138,7 +137,7 @@ pub fn smallest_program(graph: &Graph, link: Option<&Link>) -> Result<GraphPlan,
     planning.moving(&found, &tensors, link)
 }
 
-/// What all planners start from.
+/// The common input of all planners.
 struct Planning<'a> {
     graph: &'a Graph,
     index: Index,
@@ -195,7 +194,7 @@ impl<'a> Planning<'a> {
         AllStaged::new(self.graph, &self.index, &self.borders, planner, self.slots)
     }
 
-    /// The programs of `optimal`; none where the chain's planners refuse its sizes or the number of its stages.
+    /// The programs of `optimal`; none if the planners for chains reject the sizes or the number of stages.
     fn optimal(&self) -> Result<AllStaged<'a>, GraphPlanError> {
         match self.all_staged(GraphPlanner::Optimal) {
             Err(GraphPlanError::Plan(PlanError::Chain(_) | PlanError::TooManyStages { .. })) => {
@@ -227,7 +226,7 @@ impl<'a> Planning<'a> {
         }))
     }
 
-    /// The better of a plan that keeps everything on the device and one that may move tensors to the host.
+    /// The better of a plan that keeps everything on the device and one that may offload tensors.
     fn linked(
         &self,
         link: &Link,

@@ -1,13 +1,13 @@
 //! Programs: operations in the order in which they run, each as often as it is listed.
 //!
-//! One pass from the end to the start finds what dies at each step. With W the set of tensors that the steps after k
-//! still want from what was made up to k, starting from the outputs at the end:
+//! One pass from the end to the start finds the tensors that are freed at each step. Let W be the set of tensors made
+//! up to step k that later steps still need, starting from the outputs at the end:
 //! ```text
 //! frees(k) = { t in inputs(k) or outputs(k), t not given, t not in W }
 //! W before k = (W without outputs(k)) with inputs(k)
 //! ```
-//! An operation none of whose outputs is in W runs for nothing; [`Program::without_dead_runs`] leaves such runs out
-//! in the same pass. Cost: O(operations and their tensors).
+//! The result of an operation with no output in W is unused; [`Program::without_dead_runs`] removes such runs in the
+//! same pass. Cost: O(operations and their tensors).
 
 use serde::Serialize;
 
@@ -28,20 +28,20 @@ pub struct Program {
     ends: Vec<usize>,
 }
 
-/// Why a list of operations is no program.
+/// The error of a list of operations that is not a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// A number that is no operation's.
+    /// An operation number that does not exist.
     #[error("step {step} runs operation {operation}, but there are {operations} operations")]
     UnknownOperation {
         /// The place in the list, from 0.
         step: usize,
         /// The number.
         operation: OperationId,
-        /// How many operations there are.
+        /// The number of operations.
         operations: usize,
     },
-    /// A number that is no tensor's.
+    /// A tensor number that does not exist.
     #[error("operation {operation} names tensor {tensor}, which the graph does not have")]
     UnknownTensor {
         /// The operation.
@@ -49,7 +49,7 @@ pub enum ProgramError {
         /// The number.
         tensor: TensorId,
     },
-    /// It reads a tensor that is not there.
+    /// It reads a tensor that does not exist at this point.
     #[error(
         "step {step} (operation {operation}) reads tensor {tensor}, which no earlier step makes"
     )]
@@ -61,7 +61,7 @@ pub enum ProgramError {
         /// The tensor.
         tensor: TensorId,
     },
-    /// It runs an operation again that would not make the same outputs.
+    /// It repeats an operation that is not repeatable.
     #[error("step {step} runs operation {operation} again, which is not repeatable")]
     Repeated {
         /// The place in the list, from 0.
@@ -88,7 +88,7 @@ pub enum ProgramError {
 }
 
 impl Program {
-    /// Checks a list of operations. Operations that nothing needs may be missing.
+    /// Checks a list of operations. Operations whose results are unused may be missing.
     ///
     /// # Errors
     /// The first step that breaks a rule, or an output that is never made.
@@ -143,19 +143,19 @@ impl Program {
         Ok(Program::with_frees(graph, operations))
     }
 
-    /// Every operation once, in recorded order, and every update as soon as it can run: nothing is recomputed, and all
-    /// that the backward needs is kept.
+    /// Every operation once, in recorded order, and every update as soon as it can run: nothing is recomputed, and
+    /// everything that the backward pass needs is kept.
     ///
     /// # Errors
-    /// The graph's order is wrong; [`Graph::validate`] says more.
+    /// The graph's order is invalid; [`Graph::validate`] gives details.
     pub fn recorded(graph: &Graph) -> Result<Program, ProgramError> {
         Program::settled(graph, graph.computing().collect())
     }
 
-    /// As [`new`](Self::new), with every update moved to where it can run first.
+    /// Like [`new`](Self::new), with every update moved to the first point where it can run.
     ///
     /// # Errors
-    /// As [`new`](Self::new), reads of updated tensors apart.
+    /// See [`new`](Self::new), except reads of updated tensors.
     pub(crate) fn settled(
         graph: &Graph,
         operations: Vec<OperationId>,
@@ -178,8 +178,8 @@ impl Program {
         self.operations.is_empty()
     }
 
-    /// What dies when a step has run: inputs last used there and outputs that nobody uses, each once. Outputs of the
-    /// graph and given tensors are never among them.
+    /// The tensors freed after a step: inputs last used there and unused outputs, each once. Outputs of the graph and
+    /// given tensors are never freed.
     ///
     /// # Panics
     /// If there is no such step.
@@ -188,7 +188,7 @@ impl Program {
         &self.freed[start..self.ends[step]]
     }
 
-    /// The same program without runs none of whose outputs is used: they change no value and no peak upwards.
+    /// The program without runs whose outputs are all unused. This changes no value and does not increase the peak.
     #[must_use]
     pub fn without_dead_runs(&self, graph: &Graph) -> Program {
         let mut wanted: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.output).collect();
@@ -210,7 +210,7 @@ impl Program {
         Program::with_frees(graph, kept)
     }
 
-    /// The deaths of a list that breaks no rule.
+    /// Computes the freed tensors of a valid list.
     fn with_frees(graph: &Graph, operations: Vec<OperationId>) -> Program {
         let mut wanted: Vec<bool> = graph
             .tensors

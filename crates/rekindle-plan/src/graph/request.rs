@@ -1,4 +1,4 @@
-//! What is asked of the planners of graphs.
+//! Requests to the planners for graphs.
 
 use std::fmt;
 

@@ -1,20 +1,21 @@
 //! The graph planner: many walks under the budget, the best of which is kept.
 //!
-//! A walk takes an outline, a scoring and a bias per tensor (`walk.rs`), and ends in a program that fits or in none.
-//! So searching for a program is searching for these three. First come fixed scorings on every outline: the recorded
-//! order, and programs over stages that are faster than what fits. Then rounds of random changes to what was best so
-//! far, kept when the program does not get worse: another scoring, another bias (the random keys of Bean 1994, ORSA
-//! J. Computing 6(2), decoded by a walk), an operation moved in the outline, or the best program itself as the
-//! outline. The sequence of random numbers is fixed, so the same request has the same answer.
+//! A walk takes an outline, a scoring and a bias per tensor (`walk.rs`), and produces a program that fits, or none. So
+//! the search is over these three. It first tries fixed scorings on every outline: the recorded order, and programs
+//! over stages that are faster than those that fit. Then it makes rounds of random changes to the best so far, and
+//! keeps a change if the program is no worse: another scoring, another bias (the random keys of Bean 1994, ORSA J.
+//! Computing 6(2), decoded by a walk), an operation moved in the outline, or the best program itself as the outline.
+//! The sequence of random numbers is fixed, so the same request gives the same program.
 //!
 //! Graphs of few operations are searched exactly first (`exact.rs`). Against exhaustive search over random graphs of 8
 //! to 10 operations, at four budgets each from the smallest possible up: 4,562 of 4,564 plans were optimal, the others
-//! took 1.1 times the least time at most; every budget was met, and the leanest program always found
-//! (`tests/graph_exhaustive.rs`). Walks alone: 4,532, and 31 budgets without a plan. Equal steps in a row,
-//! where the binomial schedule is optimal, take 7% more forward steps with 20 steps and 3 states, and 22% more with
-//! 84 steps: a walk does not see the pattern of the whole. Where a graph has borders, the planners of chains do.
+//! took at most 1.1 times the least time; every budget was met, and the program with the smallest peak was always found
+//! (`tests/graph_exhaustive.rs`). With walks alone, 4,532 plans were optimal and 31 budgets had no plan. For a sequence
+//! of equal steps, where the binomial schedule is optimal, walks need 7% more forward steps with 20 steps and 3 states,
+//! and 22% more with 84 steps, because a walk does not recognise the overall pattern. If a graph has borders, the
+//! planners for chains do.
 //!
-//! Cost: what [`Effort`] says.
+//! Cost: limited by [`Effort`].
 
 use super::exact::Problem;
 use super::found::{Found, keep_better};
@@ -24,16 +25,16 @@ use super::walk::{Scoring, WalkTask};
 use super::{Graph, OperationId, Program};
 use crate::bytes::Bytes;
 
-/// Graphs of more operations are not searched exactly, and others no further than so many states.
+/// Largest graph, in operations, that is searched exactly, and the limit on the states of such a search.
 const MOST_OPERATIONS: usize = 24;
 const MOST_STATES: usize = 5_000;
 
-/// How long a search goes on.
+/// The limits of a search.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
-    /// Operations that all its walks run and look at.
+    /// Total number of operations that its walks run and examine.
     pub(crate) work: usize,
-    /// Rounds of random changes in a row without a better program.
+    /// Maximum number of consecutive rounds of random changes without a better program.
     pub(crate) patience: usize,
 }
 
@@ -53,7 +54,7 @@ impl Effort {
     }
 }
 
-/// The scorings that every outline is walked with.
+/// The scorings that are tried on every outline.
 const SCORINGS: [Scoring; 6] = [
     scoring(1.0, 1.0, 1.0, 1.0),
     scoring(1.0, 1.0, 1.0, 0.0),
@@ -72,7 +73,7 @@ const fn scoring(bytes: f64, distance: f64, cost: f64, dependents: f64) -> Scori
     }
 }
 
-/// What a walk follows.
+/// The parameters of a walk.
 #[derive(Clone)]
 struct Keys {
     outline: Vec<OperationId>,
@@ -85,13 +86,13 @@ pub(crate) struct Search<'a> {
     graph: &'a Graph,
     index: &'a Index,
     effort: Effort,
-    /// The most bytes of copies on the host.
+    /// Maximum bytes of host copies.
     host_room: Bytes,
     random: Random,
 }
 
 impl<'a> Search<'a> {
-    /// A search with so much room for copies on the host.
+    /// A search with `host_room` bytes for host copies.
     pub(crate) fn new(
         graph: &'a Graph,
         index: &'a Index,
@@ -150,7 +151,7 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// Whether some walk of the fixed scorings fits, and its program.
+    /// The program of the first fixed scoring that fits, if any.
     pub(crate) fn first_within(&mut self, budget: Bytes, outlines: &[&Found]) -> Option<Found> {
         if let Some(found) = self.exact(budget) {
             return Some(found);
@@ -159,7 +160,7 @@ impl<'a> Search<'a> {
         fixed.iter().find_map(|keys| self.walk(keys, budget))
     }
 
-    /// What an outline is walked with first.
+    /// The parameters that are tried first on an outline.
     fn fixed(&self, outline: &Found) -> [Keys; SCORINGS.len()] {
         SCORINGS.map(|scoring| Keys {
             outline: self.outline(outline),
@@ -168,7 +169,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The operations of a program without its transfers, which walks choose.
+    /// The operations of a program without its transfers; walks choose these themselves.
     fn outline(&self, found: &Found) -> Vec<OperationId> {
         let operations = found.program.operations().iter().copied();
         let computing = |id: &OperationId| self.graph.operation(*id).transfer.is_none();
@@ -209,7 +210,7 @@ impl<'a> Search<'a> {
         let program = Program::settled(self.graph, runs?);
         debug_assert!(program.is_ok(), "the walk broke a rule: {program:?}");
         let found = Found::of(self.graph, &program.ok()?);
-        // A walk may read a parameter after the place that the outline has for its update, which then comes later.
+        // A walk may read a parameter after the point of its update in the outline; the update then runs later.
         let fits = found.peak() <= budget && found.simulated.host_peak <= self.host_room;
         debug_assert!(
             fits || !self.graph.updates().is_empty(),
@@ -259,7 +260,7 @@ impl<'a> Search<'a> {
         keys
     }
 
-    /// Moves an operation of an outline to another place: a walk makes sense of any order.
+    /// Moves an operation of an outline to another position: walks accept any order.
     fn reorder(&mut self, outline: &mut Vec<OperationId>) {
         if outline.len() < 2 {
             return;

@@ -1,9 +1,9 @@
-//! The referee: what a program costs, step by step, in exact bytes.
+//! Computes the costs of a program step by step, in exact bytes.
 //!
-//! The peak of a step is what was resident before it, plus the new storages of its outputs, plus its temporary bytes.
-//! A view makes no storage; nor does an operation whose first output takes over the storage of an input
-//! ([`Operation::in_place`](super::Operation::in_place)). After the step the dead tensors are released, and a storage
-//! is freed with its last live tensor. Resident includes [`Graph::fixed_bytes`]; copies on the host are counted apart.
+//! The peak of a step is the bytes held before it, plus the new storages of its outputs, plus its temporary bytes. A
+//! view makes no storage, nor does an operation whose first output reuses the storage of an input
+//! ([`Operation::in_place`](super::Operation::in_place)). After the step, dead tensors are released, and a storage is
+//! freed with its last live tensor. Held bytes include [`Graph::fixed_bytes`]; host copies are counted separately.
 //! Cost: O(steps and their tensors).
 
 use std::collections::HashSet;
@@ -40,26 +40,26 @@ pub struct Simulated {
     pub peaks: Vec<Bytes>,
 }
 
-/// What a step holds.
+/// The memory of a step by parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// At its peak. A forward pass's tensors are `activations`, those that were made again in the backward pass
-    /// `graphs`, the backward's `gradients`, its outputs and what updates read
+    /// At its peak. Tensors of the forward pass are `activations`, those recomputed in the backward pass are `graphs`,
+    /// those of the backward pass are `gradients`, and its outputs and the tensors that updates read are
     /// `parameter_gradients`.
     pub at_peak: Parts,
-    /// When it is done.
+    /// After it.
     pub after: Parts,
 }
 
-/// Which part of the memory a storage belongs to.
+/// The part of the memory to which a storage belongs.
 type Part = fn(&mut Parts) -> &mut Bytes;
 
 #[derive(Clone, Copy)]
 struct Storage {
     bytes: Bytes,
-    /// What it takes of the host's memory.
+    /// Its bytes of host memory.
     host_bytes: Bytes,
-    /// Live tensors in it.
+    /// Number of live tensors in it.
     live: usize,
     part: Part,
 }
@@ -72,7 +72,7 @@ struct Memory<'a> {
     storages: Vec<Storage>,
     resident: Bytes,
     on_host: Bytes,
-    /// What is resident, part by part.
+    /// Held bytes by parts.
     parts: Parts,
     /// Whether the backward pass has begun.
     backward: bool,
@@ -89,7 +89,7 @@ impl<'a> Memory<'a> {
         Memory {
             graph,
             of: graph.tensors.iter().map(given).collect(),
-            // One more than can ever be released.
+            // One live tensor more than can ever be released.
             storages: vec![Storage {
                 bytes: Bytes::ZERO,
                 host_bytes: Bytes::ZERO,
@@ -110,7 +110,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The part that what an operation makes now belongs to.
+    /// The part to which an operation's output belongs now.
     fn part(&self, operation: &Operation, output: TensorId) -> Part {
         let of_parameter = self.graph.tensor(output).output || self.updating.contains(&output);
         if operation.backward && of_parameter {
@@ -147,7 +147,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The storage that the first output takes over, if the rules allow it.
+    /// The storage that the first output reuses, if the rules allow it.
     fn taken_over(&self, operation: &Operation, frees: &[TensorId]) -> Option<usize> {
         let input = *operation.inputs.get(operation.in_place?)?;
         let output = *operation.outputs.first()?;
@@ -239,7 +239,7 @@ pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
     simulate_watched(graph, program, |_, _| {})
 }
 
-/// As [`simulate`]; `watch` is told what each step holds.
+/// Like [`simulate`], and calls `watch` with the memory of each step.
 ///
 /// # Panics
 /// If the program was made for another graph.

@@ -1,9 +1,9 @@
-//! The leanest program: bisection over budgets, each tried with several walks.
+//! Finds the program with the smallest peak: bisection over budgets, each tried with several walks.
 //!
-//! No program holds less than the inputs, outputs and temporary bytes of any operation that it needs: that bounds the
-//! search from below. From above it starts at the leanest program over stages. What it returns was found, not proven:
-//! with recomputation this is the black pebble game, whose least number of pebbles is PSPACE-complete (Gilbert,
-//! Lengauer & Tarjan 1980, SIAM J. Computing 9(3)). Cost: at most that of two searches.
+//! A program holds at least the inputs, outputs and temporary bytes of each operation that it needs: this is the lower
+//! bound of the search. The upper bound is the smallest peak of a program over stages. The result is not proven
+//! minimal: with recomputation this is the black pebble game, whose least number of pebbles is PSPACE-complete
+//! (Gilbert, Lengauer & Tarjan 1980, SIAM J. Computing 9(3)). Cost: at most that of two searches.
 
 use super::found::Found;
 use super::index::Index;
@@ -11,14 +11,15 @@ use super::search::{Effort, Search};
 use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
-/// How often the interval of budgets is halved.
+/// Number of times the interval of budgets is halved.
 const HALVINGS: usize = 12;
-/// How often a search tries to get below the leanest program of all halvings.
+/// Maximum number of searches below the smallest peak of all halvings.
 const MOST_DESCENTS: usize = 8;
-/// The part of the peak that one descent takes off at least.
+/// Minimum share by which one descent lowers the peak.
 const DESCENT: f64 = 0.002;
 
-/// The leanest program found; the fastest of those with its peak is for a search with that peak as the budget.
+/// The program found with the smallest peak. It is not the fastest with that peak: search again with that peak as the
+/// budget.
 pub(crate) fn smallest(
     graph: &Graph,
     index: &Index,
@@ -67,12 +68,12 @@ fn with<'a>(outlines: &[&'a Found], best: &'a Found) -> Vec<&'a Found> {
     all
 }
 
-/// What any program holds at least while it runs the operations that are needed.
+/// A lower bound on the peak of any program, from the operations that it needs.
 fn floor(graph: &Graph, index: &Index) -> Bytes {
     let mut most = distinct(graph, index, graph.outputs());
     let mut wanted: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.output).collect();
     for operation in graph.operations.iter().rev() {
-        // No tensor needs to go to the host.
+        // No transfer is ever needed.
         if operation.transfer.is_some() || !operation.outputs.iter().any(|t| wanted[t.index()]) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! A program told in terms of stages: which pass of which stage runs when, and what is held meanwhile.
+//! A program in terms of stages: which pass of which stage runs when, and the memory held.
 
 use std::ops::Range;
 
@@ -27,19 +27,19 @@ pub enum SpanPass {
 /// Consecutive steps of a program that belong to one pass of one stage, transfers apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// What they are there for.
+    /// The purpose of the steps.
     pub pass: SpanPass,
-    /// The stage; of the loss, the number of stages.
+    /// The stage; for the loss, the number of stages.
     pub stage: StageId,
-    /// The direction, where they copy tensors between device and host in the middle of this pass.
+    /// The direction, if the steps copy tensors between device and host in the middle of this pass.
     pub transfer: Option<Transfer>,
-    /// Their places in the program.
+    /// Their range in the program.
     pub steps: Range<usize>,
 }
 
 impl Stages {
-    /// The spans of a program, in order: together they are all its steps. An update belongs to the pass that it runs in;
-    /// transfers part it. `graph` may be the one that was cut, [with transfers](Graph::with_transfers).
+    /// The spans of a program, in order; together they cover all its steps. An update belongs to the pass in which it
+    /// runs; transfers split a pass. `graph` is the one that was cut, possibly [with transfers](Graph::with_transfers).
     ///
     /// # Panics
     /// If the program was made for another graph than the one that was cut.
@@ -90,7 +90,7 @@ impl Stages {
     }
 }
 
-/// What each span of a program holds: at its peak, and when it is done.
+/// The memory of each span of a program: at its peak, and after it.
 ///
 /// # Panics
 /// If the program was made for another graph.

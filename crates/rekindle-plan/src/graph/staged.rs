@@ -1,12 +1,12 @@
-//! Programs from schedules over stages: everything that the planners of chains offer, simulated on the graph.
+//! Programs from schedules over stages: all results of the planners for chains, simulated on the graph.
 //!
-//! A chain only bounds what its programs take, so all plans of a planner's frontier are translated and simulated, not
-//! the one that the chain says fits: on the graph a schedule for a larger budget often fits a smaller one. Both ways
-//! to count what crosses several borders ([`Crossing`]) are tried. None of this depends on the budget, so a larger
-//! budget never makes the answer slower.
+//! A chain only gives upper bounds for its programs, so all plans of a planner's frontier are translated and simulated,
+//! not only the one that fits according to the chain: on the graph, a schedule for a larger budget often fits a smaller
+//! one. Both ways to count storages that cross several borders ([`Crossing`]) are tried. None of this depends on the
+//! budget, so a larger budget never gives a slower program.
 //!
-//! Hundreds of programs take hundreds of times the memory of the graph: only their costs are kept, and a program is
-//! made again where it is wanted.
+//! Hundreds of programs would take hundreds of times the memory of the graph, so only their costs are kept, and a
+//! program is built again when it is needed.
 
 use super::borders::Border;
 use super::error::GraphPlanError;
@@ -19,27 +19,27 @@ use crate::bytes::Bytes;
 use crate::planner::{self, PlanError, PlannerKind};
 use crate::schedule::Schedule;
 
-/// A schedule over stages, and what its program costs.
+/// A schedule over stages, and the cost of its program.
 #[derive(Clone, Debug)]
 pub(crate) struct Staged {
     pub(crate) schedule: Schedule,
     pub(crate) peak: Bytes,
     pub(crate) seconds: f64,
-    /// The place of its stages among those of [`AllStaged`].
+    /// The index of its stages in [`AllStaged`].
     stages: usize,
 }
 
-/// All programs of a planner of chains.
+/// All programs of a planner for chains.
 pub(crate) struct AllStaged<'a> {
     graph: &'a Graph,
-    /// By how they count what crosses several borders.
+    /// One for each way to count storages that cross several borders.
     stages: Vec<Stages>,
     /// The fastest first.
     programs: Vec<Staged>,
 }
 
 impl<'a> AllStaged<'a> {
-    /// None where the planner is not one of chains.
+    /// Empty if the planner is not one for chains.
     pub(crate) fn new(
         graph: &'a Graph,
         index: &Index,
@@ -49,7 +49,7 @@ impl<'a> AllStaged<'a> {
     ) -> Result<AllStaged<'a>, GraphPlanError> {
         let mut all = AllStaged::none(graph);
         let crosses = borders.iter().any(|border| border.live.len() > 1);
-        // Equal segments are what was asked for: nothing is held that they would recompute.
+        // For `uniform`, exactly equal segments are requested: hold nothing that they would recompute.
         let crosses = crosses && !matches!(planner, GraphPlanner::Uniform(_));
         let held = crosses.then_some(Crossing::Held);
         for crossing in [Crossing::Carried].into_iter().chain(held) {
@@ -86,7 +86,7 @@ impl<'a> AllStaged<'a> {
         self.programs.iter().find(|staged| staged.peak <= budget)
     }
 
-    /// The fastest one of the smallest peak.
+    /// The fastest one with the smallest peak.
     pub(crate) fn leanest(&self) -> Option<&Staged> {
         self.programs.iter().min_by_key(|staged| staged.peak)
     }
@@ -94,7 +94,7 @@ impl<'a> AllStaged<'a> {
     /// The program of one of them.
     ///
     /// # Errors
-    /// None for one of these: its program was made before.
+    /// None for one of these programs: it was built before.
     pub(crate) fn program(&self, staged: &Staged) -> Result<Found, ProgramError> {
         let program = self.stages[staged.stages].program(self.graph, &staged.schedule)?;
         Ok(Found::of(self.graph, &program))

@@ -1,27 +1,26 @@
-//! A graph seen as a chain: its forward pass cut at borders into stages, so that the planners of chains can plan it.
+//! A graph as a chain: its forward pass is cut at borders into stages, so that the planners for chains can plan it.
 //!
-//! Stage i has the forward operations between two borders; those behind the last border are the loss. Its backward
+//! Stage i has the forward operations between two borders; those after the last border are the loss. Its backward pass
 //! ends at the last backward operation that reads anything made in stage i or later, or is
-//! [marked](super::Operation::stage) as one of these. With R(S) the bytes of the
-//! storages of a set:
+//! [marked](super::Operation::stage) with such a stage. Let R(S) be the bytes of the storages of a set S:
 //!
-//! | the chain's | is |
+//! | of the chain | value |
 //! |---|---|
 //! | x_i | R(live at border i) |
-//! | X_{i+1} | R(made in stage i and read by the backward, or live at border i + 1), at least x_{i+1} |
-//! | f_i, F_i | what the stage's operations hold at their peak beyond x_{i+1}, X_{i+1} |
-//! | b_i | what the backward's operations make at their peak beyond y_i + g_i |
-//! | g_i | R(outputs of the graph that the backward makes); what an update reads goes with its stage, and is part of b_i |
-//! | fixed bytes | those of the graph, what is *held*, and the largest excess of the gradients at a border over x_i |
+//! | X_{i+1} | R(made in stage i and read by the backward pass, or live at border i + 1), at least x_{i+1} |
+//! | f_i, F_i | the peak of the stage's operations minus x_{i+1}, X_{i+1} |
+//! | b_i | the peak of the bytes made by the backward operations minus y_i + g_i |
+//! | g_i | R(outputs of the graph made by the backward pass); tensors that an update reads are freed with their stage, and are part of b_i |
+//! | fixed bytes | fixed bytes of the graph, *held* storages, and the largest excess of the gradients at a border over x_i |
 //!
-//! *Held* all along is what a chain has no place for: outputs of the forward pass; random draws, which run once;
-//! storages that a border does not list but a later stage reads; and with [`Crossing::Held`] those that cross more
-//! than one border, like the skips of a U-Net. With [`Crossing::Carried`] these are part of every x_i that they
-//! cross.
+//! *Held* storages are those that a chain cannot express and that are held throughout: outputs of the forward pass;
+//! random draws, which run once; storages that a border does not list but a later stage reads; and, with
+//! [`Crossing::Held`], those that cross more than one border, like the skips of a U-Net. With [`Crossing::Carried`] the
+//! latter are part of every x_i that they cross.
 //!
-//! The chain is conservative: [`Stages::program`] of a schedule never takes more bytes or seconds on the graph than
-//! the schedule on the chain. In-place operations and what a program frees inside a stage are the main reasons why it
-//! takes less; simulating the program says by how much. Cost: O(operations and their tensors).
+//! The chain is conservative: [`Stages::program`] of a schedule never takes more bytes or seconds on the graph than the
+//! schedule on the chain. It takes less mainly because of in-place operations and tensors freed inside a stage;
+//! simulating the program gives the exact values. Cost: O(operations and their tensors).
 
 mod cut;
 
@@ -32,33 +31,33 @@ use crate::action::{Action, StageId};
 use crate::chain::Chain;
 use crate::schedule::Schedule;
 
-/// What becomes of a storage that crosses more than one border.
+/// How to count a storage that crosses more than one border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crossing {
     /// It is part of every boundary that it crosses, and recomputed with it.
     Carried,
-    /// It is held all along.
+    /// It is held throughout.
     Held,
 }
 
-/// A graph cut into stages, and the chain that stands for it.
+/// A graph cut into stages, and the chain that represents it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stages {
     chain: Chain,
     /// The operations of each stage's forward and backward, the loss last.
     forward: Vec<Range<usize>>,
     backward: Vec<Range<usize>>,
-    /// Operations that run once, because all they make is held.
+    /// Operations that run once, because all their outputs are held.
     once: Vec<bool>,
 }
 
 impl Stages {
-    /// What each stage costs.
+    /// The costs of each stage.
     pub fn chain(&self) -> &Chain {
         &self.chain
     }
 
-    /// The forward operations of a stage, or with the number of stages those of the loss.
+    /// The forward operations of a stage, or, with the number of stages as argument, of the loss.
     ///
     /// # Panics
     /// If there is no such stage.
@@ -66,7 +65,7 @@ impl Stages {
         ids(self.forward[stage.0].clone())
     }
 
-    /// The backward operations of a stage, or with the number of stages those of the loss.
+    /// The backward operations of a stage, or, with the number of stages as argument, of the loss.
     ///
     /// # Panics
     /// If there is no such stage.
@@ -74,12 +73,12 @@ impl Stages {
         ids(self.backward[stage.0].clone())
     }
 
-    /// The operations of a schedule's actions, without those that would run for nothing: an untracked forward leaves
-    /// out what only the backward reads.
+    /// The operations of a schedule's actions, without those whose results are unused: an untracked forward leaves out
+    /// operations that only the backward pass needs.
     ///
     /// # Errors
-    /// The schedule has more stages than the chain, so that an operation runs before its inputs are made; a schedule
-    /// that the chain's simulator accepts gives none.
+    /// The schedule has more stages than the chain, so that an operation runs before its inputs are made. There is no
+    /// error for a schedule that the chain's simulator accepts.
     ///
     /// # Panics
     /// If the graph is not the one that was cut, or an action names a stage that it does not have.

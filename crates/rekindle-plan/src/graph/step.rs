@@ -1,4 +1,4 @@
-//! One training step as it was recorded: operations on tensors.
+//! A recorded training step: operations on tensors.
 
 use std::fmt;
 use std::ops::Range;
@@ -111,7 +111,7 @@ pub struct Operation {
 }
 
 impl Default for Operation {
-    /// A repeatable forward operation on nothing that takes nothing.
+    /// A repeatable forward operation without tensors and costs.
     fn default() -> Operation {
         Operation {
             inputs: Vec::new(),
@@ -130,7 +130,7 @@ impl Default for Operation {
 }
 
 impl Graph {
-    /// The tensor of a number.
+    /// The tensor with this number.
     ///
     /// # Panics
     /// If there is no such tensor.
@@ -138,7 +138,7 @@ impl Graph {
         &self.tensors[id.index()]
     }
 
-    /// The operation of a number.
+    /// The operation with this number.
     ///
     /// # Panics
     /// If there is no such operation.
@@ -146,12 +146,12 @@ impl Graph {
         &self.operations[id.index()]
     }
 
-    /// All operations' numbers, in recorded order.
+    /// The numbers of all operations, in recorded order.
     pub fn operation_ids(&self) -> impl DoubleEndedIterator<Item = OperationId> + Clone + use<> {
         (0..self.operations.len() as u32).map(OperationId)
     }
 
-    /// The tensor whose storage each tensor shares through views: itself where no view is involved.
+    /// The tensor whose storage each tensor shares through views; itself if no view is involved.
     pub fn roots(&self) -> Vec<TensorId> {
         let mut roots: Vec<TensorId> = self.tensor_ids().collect();
         for operation in self.operations.iter().filter(|one| one.view) {
@@ -163,12 +163,12 @@ impl Graph {
         roots
     }
 
-    /// All tensors' numbers.
+    /// The numbers of all tensors.
     pub fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
         (0..self.tensors.len() as u32).map(TensorId)
     }
 
-    /// How many operations there are that are neither updates nor transfers, which are behind them.
+    /// Number of operations that are neither updates nor transfers; updates and transfers come after them.
     pub fn recorded_operations(&self) -> usize {
         let recorded = |o: &Operation| o.updates.is_none() && o.transfer.is_none();
         self.operations.partition_point(recorded)
@@ -179,14 +179,14 @@ impl Graph {
         (0..self.updates().end as u32).map(OperationId)
     }
 
-    /// The places of the updates in [`operations`](Self::operations).
+    /// The range of the updates in [`operations`](Self::operations).
     pub fn updates(&self) -> Range<usize> {
         let start = self.recorded_operations();
         let updates = self.operations[start..].partition_point(|o| o.updates.is_some());
         start..start + updates
     }
 
-    /// The tensors that must be there after the last operation.
+    /// The tensors that must exist after the last operation.
     pub fn outputs(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone {
         self.tensor_ids().filter(|&t| self.tensor(t).output)
     }

@@ -1,14 +1,14 @@
-//! Updates of parameters inside the backward pass: where each may run in a program.
+//! Parameter updates inside the backward pass: the point at which each may run in a program.
 //!
-//! An update reads a gradient and gives a parameter a new value. Operations of the backward, and those that are run again
-//! for it, read the old one, so the update comes behind the last of them that a program has; as soon as it has run its
-//! gradient is dead. A view of a parameter is the parameter itself: an update beside a live view would need a second
-//! storage. Cost: O(operations and their tensors).
+//! An update reads a gradient and gives a parameter a new value. Operations of the backward pass and recomputes read
+//! the old value, so the update runs after the last of these in a program; after the update, its gradient is dead. A
+//! view of a parameter counts as the parameter: an update while a view is live would need a second storage. Cost:
+//! O(operations and their tensors).
 
 use super::{Graph, Operation, OperationId, TensorId};
 
-/// The operations with each update behind the last step that makes what it reads and the last that reads what it
-/// replaces. An update that must come later than where it was reads what was made for it before.
+/// The operations, with each update moved after the last step that makes its inputs and the last step that reads the
+/// value it replaces. An update that is moved to a later point reads the inputs made for it before.
 pub(super) fn settled(graph: &Graph, operations: Vec<OperationId>) -> Vec<OperationId> {
     if graph.updates().is_empty() {
         return operations;
@@ -54,10 +54,10 @@ pub(super) fn settled(graph: &Graph, operations: Vec<OperationId>) -> Vec<Operat
     settled
 }
 
-/// Which tensors updates have replaced so far.
+/// The tensors that updates have replaced so far.
 pub(super) struct Replaced {
     roots: Vec<TensorId>,
-    /// Empty where a graph has no updates.
+    /// Empty if the graph has no updates.
     replaced: Vec<bool>,
 }
 
@@ -74,7 +74,7 @@ impl Replaced {
         }
     }
 
-    /// Comes to the next operation of a program: what it reads that was replaced before, if anything.
+    /// Processes the next operation of a program. Returns a tensor that it reads after its replacement, if any.
     pub(super) fn read(&mut self, operation: &Operation) -> Option<TensorId> {
         if self.replaced.is_empty() {
             return None;

@@ -2,17 +2,17 @@
 
 use super::{Graph, Operation, OperationId, TensorId, Transfer};
 
-/// Why a graph makes no sense.
+/// The error of an invalid graph.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GraphError {
-    /// A number that is no tensor's.
+    /// A tensor number that does not exist.
     #[error("operation {operation} names tensor {tensor}, but there are {tensors} tensors")]
     UnknownTensor {
         /// The operation.
         operation: OperationId,
         /// The number.
         tensor: TensorId,
-        /// How many tensors there are.
+        /// The number of tensors.
         tensors: usize,
     },
     /// A tensor is read before any operation made it.
@@ -59,7 +59,7 @@ pub enum GraphError {
         /// The operation.
         operation: OperationId,
     },
-    /// An update of what is not given, or in front of an operation that is none.
+    /// An update of a tensor that is not given, or an update before an operation that is not an update.
     #[error(
         "operation {operation} is no update: it replaces a tensor that is not given, or others come after it"
     )]
@@ -67,7 +67,7 @@ pub enum GraphError {
         /// The operation.
         operation: OperationId,
     },
-    /// A transfer of what has no storage that an operation makes.
+    /// A transfer of a tensor without a storage made by an operation.
     #[error(
         "tensor {tensor} cannot be moved to the host: no operation of the step makes a storage for it"
     )]
@@ -75,7 +75,7 @@ pub enum GraphError {
         /// The tensor.
         tensor: TensorId,
     },
-    /// A transfer that does not stand behind all other operations beside its other half.
+    /// A transfer that is not after all other operations and next to its counterpart.
     #[error(
         "operation {operation} is a transfer: these stand behind all others, each offload with the fetch of its copy behind it"
     )]
@@ -83,16 +83,16 @@ pub enum GraphError {
         /// The transfer.
         operation: OperationId,
     },
-    /// All sizes together do not fit in 62 bits.
+    /// The sum of all sizes does not fit in 62 bits.
     #[error("the sizes of all tensors add up to more than 4 EiB")]
     TooLarge,
 }
 
 impl Graph {
-    /// Checks that every tensor is given or made once, before it is read, and that sizes and times can be added up.
+    /// Checks that every tensor is given or made once, before it is read, and that sizes and times can be summed.
     ///
     /// # Errors
-    /// The first rule that is broken, in recorded order.
+    /// The first violation, in recorded order.
     pub fn validate(&self) -> Result<(), GraphError> {
         let mut there: Vec<bool> = self.tensors.iter().map(|tensor| tensor.given).collect();
         let mut total = u128::from(self.fixed_bytes.0);
@@ -171,7 +171,8 @@ impl Graph {
         Ok(())
     }
 
-    /// Checks that transfers are as [`with_transfers`](Self::with_transfers) makes them, of tensors that there are.
+    /// Checks that transfers have the form that [`with_transfers`](Self::with_transfers) creates, with existing
+    /// tensors.
     fn check_transfers(&self) -> Result<(), GraphError> {
         let first = self.operations.iter().position(|o| o.transfer.is_some());
         let Some(first) = first else {
@@ -201,7 +202,7 @@ impl Graph {
         Ok(())
     }
 
-    /// The operation that makes each tensor which can be transferred.
+    /// For each tensor that can be transferred, the operation that makes it.
     pub(super) fn transferable(&self) -> Vec<Option<OperationId>> {
         let mut makers = vec![None; self.tensors.len()];
         for (id, operation) in self.operation_ids().zip(&self.operations) {

@@ -1,29 +1,31 @@
-//! One walk through a list of operations under a budget: what does not fit is evicted, what is missing is made again.
+//! One walk through a list of operations under a budget: tensors that do not fit are evicted, missing ones are
+//! recomputed.
 //!
-//! The walk follows an *outline*, any list of operations, usually the recorded order or a program to be improved. At
-//! each operation it makes the inputs that are missing, from their own inputs if need be, and frees room for the
-//! outputs by evicting the storage with the highest score
+//! The walk follows an *outline*: any list of operations, usually the recorded order or a program to improve. At each
+//! operation it recomputes missing inputs, recursively if necessary, and makes room for the outputs by evicting the
+//! storage with the highest score
 //! ```text
 //! score = bytes^a distance^b / (regain + w dependents)^c
 //! ```
-//! `distance` is the number of outline steps until the storage is wanted, `regain` the seconds of all operations that
-//! would have to run to make it again from what is held now, `dependents` those of evicted tensors that would be made
-//! again from it: the evicted neighbourhood of Kirisame et al. 2021 (DTR, arXiv 2006.09616), with the known next use
-//! in place of their staleness. With a = c = 0 it is Belady's rule for caches, with b = 0 the bytes freed per second
-//! of recomputation.
+//! `distance` is the number of outline steps until the storage is needed, `regain` the seconds of all operations that
+//! would be needed to recompute it from the tensors held now, and `dependents` the seconds of evicted tensors that
+//! would be recomputed from it: the evicted neighbourhood of Kirisame et al. 2021 (DTR, arXiv 2006.09616), with the
+//! known next use in place of their staleness. With a = c = 0 it is Belady's rule for caches, with b = 0 the bytes
+//! freed per second of recomputation.
 //!
-//! Nothing is freed before room is needed. Storages that nobody wants go first; then those that the outline itself
-//! makes again before it reads them, so that a walk along a program keeps what has room and drops the recomputation;
-//! then the others by score. An operation of the outline whose wanted outputs are all held is skipped. Runs that turn
-//! out to serve nothing are left out by [`Program::without_dead_runs`](super::Program::without_dead_runs) afterwards,
-//! so evicting a tensor before its first use delays the operation that makes it.
+//! Nothing is freed before room is needed. Unneeded storages are evicted first; then those that the outline itself
+//! recomputes before it reads them, so that a walk along a program keeps tensors if there is room and skips their
+//! recompute; then the others by score. An operation of the outline whose needed outputs are all held is skipped. Runs
+//! whose results turn out to be unused are removed afterwards by
+//! [`Program::without_dead_runs`](super::Program::without_dead_runs), so evicting a tensor before its first use delays
+//! the operation that makes it.
 //!
-//! What can never be made again (random draws, and what was made from lost ones) is not evicted while anything may
-//! still want it.
+//! Tensors that can never be recomputed (random draws, and tensors made from lost ones) are not evicted while anything
+//! may still need them.
 //!
-//! `state.rs` has what a walk knows, `score.rs` the scores, `room.rs` evictions, `host.rs` what goes to the host instead of
-//! being dropped, `places.rs` the next uses.
-//! Cost: O(log n) per run and eviction, times the size of the evicted neighbourhood, which is bounded.
+//! `state.rs` has the state of a walk, `score.rs` the scores, `room.rs` evictions, `host.rs` offloading instead of
+//! dropping, `places.rs` the next uses. Cost: O(log n) per run and eviction, times the size of the evicted
+//! neighbourhood, which is bounded.
 
 mod host;
 mod places;
@@ -48,7 +50,7 @@ impl WalkTask<'_> {
 }
 
 impl Walk<'_> {
-    /// Runs what every operation of the outline is for, and at the end what the graph's outputs lack.
+    /// Runs the outline's operations as far as needed, and at the end the makers of missing graph outputs.
     fn follow(&mut self, outline: &[OperationId]) -> Option<()> {
         for (place, &id) in outline.iter().enumerate() {
             self.now = place as u32;
@@ -76,7 +78,7 @@ impl Walk<'_> {
         self.of[tensor.index()] != NONE
     }
 
-    /// Whether running an operation of the outline gives anything that is wanted and not held.
+    /// Whether an operation of the outline makes a tensor that is needed and not held.
     fn serves(&mut self, id: OperationId) -> bool {
         let operation = self.graph.operation(id);
         if self.ran[id.index()] && !operation.repeatable {
@@ -88,14 +90,14 @@ impl Walk<'_> {
             .any(|&output| !self.live(output) && matches!(self.want(output), Want::At(_)))
     }
 
-    /// The operation will not run here: its inputs are wanted later than they were.
+    /// The operation is skipped: the next use of its inputs is later than before.
     fn touch_inputs(&mut self, id: OperationId) {
         for &input in &self.graph.operation(id).inputs {
             self.enqueue(self.of[input.index()]);
         }
     }
 
-    /// Runs an operation and before it whatever makes its missing inputs.
+    /// Runs an operation, after the operations that make its missing inputs.
     fn demand(&mut self, id: OperationId) -> Option<()> {
         let mut pending = vec![id];
         self.pin(id);

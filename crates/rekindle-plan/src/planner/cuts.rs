@@ -1,4 +1,4 @@
-//! What a segment of a single-level schedule takes, and the best cuts within a budget.
+//! The memory of a segment of a single-level schedule, and the best cuts within a budget.
 //!
 //! Let W(s,e) be the peak of segment s..e-1 without stored boundaries: its untracked forwards, its recording and
 //! its backward, with gradients growing; and B(s) the sum of the boundaries that are stored while it runs, its own
@@ -7,12 +7,13 @@
 //! B_0(0) = 0,   B_{k+1}(e) = x_e + min over s<e with B_k(s) + W(s,e) <= budget of B_k(s)
 //! ```
 //! finds for every e whether a last segment can start there after k others. The time depends only on where the last
-//! segment starts: every stage before it runs forward twice. So e goes up from 0, and the first that fits is best.
+//! segment starts, because every stage before it runs forward twice. So e increases from 0, and the first one that fits
+//! is the best.
 //!
-//! W(s,e) only grows as s goes down from e, and follows from sums and largest values over s..e-1. So a step looks at no
-//! more stages than one segment can hold, and of the many k only those are kept of which no smaller k stores as little.
-//! Cost: O(n * longest segment) time, O(n) bytes in practice; with a number of segments given, as many times more.
-//! Exact bytes.
+//! W(s,e) only grows as s decreases from e, and is computed from sums and maxima over s..e-1. So a step examines no
+//! more stages than one segment can hold, and a value of k is kept only if no smaller k stores as little. Cost: O(n *
+//! longest segment) time, O(n) bytes in practice; if the number of segments is given, both are multiplied by it. Exact
+//! bytes.
 
 use super::terms::Terms;
 use crate::bytes::Bytes;
@@ -35,7 +36,7 @@ struct Cut {
     count: u32,
     /// B.
     stored: u64,
-    /// Where the segment before starts, and which of its cuts.
+    /// The start of the previous segment, and the index of its cut.
     previous: (u32, u32),
 }
 
@@ -44,7 +45,7 @@ struct Cut {
 struct Peaks {
     /// Of the untracked forwards.
     forward: u64,
-    /// Of the tracked forwards and of the backwards, the X of all stages before counted in.
+    /// Of the tracked forwards and of the backward passes, including the X of all earlier stages.
     recording: u64,
     backward: u64,
 }
@@ -80,13 +81,13 @@ impl Cuts {
         self.terms.loss()
     }
 
-    /// The budget below which nothing is cut: one segment, or as much as the optimizer needs.
+    /// The budget from which no cut is needed: the peak of one segment, or of the optimizer if that is larger.
     pub(crate) fn whole(&self) -> Bytes {
         (self.resident + Bytes(self.last[0])).max(self.optimizer_peak)
     }
 
-    /// The first stages of the second and later segments of the best cut, or `None` when none fits: of `count`
-    /// segments where that is given, of the fewest otherwise.
+    /// The first stages of the second and later segments of the best cut, or `None` if none fits: with `count` segments
+    /// if that is given, with the fewest otherwise.
     pub(crate) fn within(&self, budget: Bytes, count: Option<usize>) -> Option<Vec<usize>> {
         let room = budget.checked_sub(self.resident)?.0;
         if budget < self.optimizer_peak {
@@ -150,7 +151,7 @@ impl Cuts {
         here
     }
 
-    /// Puts stage s in front.
+    /// Adds stage s at the front.
     fn include(&self, peaks: &mut Peaks, s: usize) {
         let way = &self.terms.nodes[s].ways[0];
         let grads = self.terms.later_grads[s] + self.terms.nodes[s].grad;
@@ -162,7 +163,8 @@ impl Cuts {
     }
 }
 
-/// Adds a cut where it stores the least of its count; where fewer segments are better, the least of all smaller ones.
+/// Adds a cut if it stores the least for its count, or, if fewer segments are better, the least of this and all smaller
+/// counts.
 fn insert(cuts: &mut Vec<Cut>, found: Cut, fewer_is_better: bool) {
     let place = cuts.partition_point(|cut| cut.count < found.count);
     if fewer_is_better && place > 0 && cuts[place - 1].stored <= found.stored {

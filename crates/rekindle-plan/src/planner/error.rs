@@ -1,4 +1,4 @@
-//! Why there is no plan.
+//! The error when no plan can be made.
 
 use super::kind::PlannerKind;
 use crate::bytes::Bytes;
@@ -6,7 +6,7 @@ use crate::chain::ChainError;
 use crate::schedule::ScheduleError;
 use crate::simulator::Violation;
 
-/// Why there is no plan.
+/// The error when no plan can be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// No schedule of the planner fits the budget.
@@ -15,34 +15,34 @@ pub enum PlanError {
         no_fit(*planner), budget.0, smallest.0
     )]
     Infeasible {
-        /// The planner that was asked.
+        /// The requested planner.
         planner: PlannerKind,
         /// The budget, everything counted.
         budget: Bytes,
         /// The smallest budget that this planner can meet, exactly.
         smallest: Bytes,
-        /// The smallest budget that any planner here can meet, exactly. In a chain that is too long for `optimal`: the
-        /// smallest that the asked planner or `segments` can meet.
+        /// The smallest budget that any planner here can meet, exactly. For a chain that is too long for `optimal`: the
+        /// smallest that the requested planner or `segments` can meet.
         smallest_of_all: Bytes,
     },
-    /// The chain holds a wrong value.
+    /// The chain contains an invalid value.
     #[error(transparent)]
     Chain(#[from] ChainError),
     /// A chain has at least one stage.
     #[error("a chain without stages has no plan")]
     NoStages,
-    /// There are at least one and at most as many segments as stages.
+    /// The number of segments must be between 1 and the number of stages.
     #[error(
         "cannot cut {} into {}: use 1 to {stages}",
         several(*stages, "stage"), several(*segments, "segment")
     )]
     Segments {
-        /// The number of segments that was asked for.
+        /// The requested number of segments.
         segments: usize,
         /// The number of stages.
         stages: usize,
     },
-    /// A number of segments was given to a planner that has no use for it.
+    /// A number of segments was given to a planner that does not use it.
     #[error(
         "the {planner} planner takes no number of segments: only uniform and segments take one"
     )]
@@ -50,24 +50,24 @@ pub enum PlanError {
         /// The planner.
         planner: PlannerKind,
     },
-    /// There are at least one and at most as many snapshots as stages.
+    /// The number of snapshots must be between 1 and the number of stages.
     #[error(
         "cannot plan {} with {}: use 1 to {stages}",
         several(*stages, "stage"), several(*snapshots, "snapshot")
     )]
     Snapshots {
-        /// The number of snapshots that was asked for, the chain's input among them.
+        /// The requested number of snapshots, including the chain's input.
         snapshots: usize,
         /// The number of stages.
         stages: usize,
     },
-    /// The table needs at least one slot, and more than a million only cost memory.
+    /// The number of slots must be between 1 and a million; more only cost memory.
     #[error("cannot use {}: use 1 to 1000000", several(*slots, "slot"))]
     SlotCount {
-        /// The number that was asked for.
+        /// The requested number.
         slots: usize,
     },
-    /// The cuts between segments rise and lie inside the chain.
+    /// The starts of segments must be increasing and inside the chain.
     #[error(
         "segments cannot start at stages {starts:?} of {stages}: the starts must rise, from 1 to {stages} - 1"
     )]
@@ -77,7 +77,7 @@ pub enum PlanError {
         /// The number of stages.
         stages: usize,
     },
-    /// The chain is too long for the planner, which would take too much time or memory.
+    /// The chain is too long for the planner, which would need too much time or memory.
     #[error(
         "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages{}",
         instead(*planner)
@@ -87,10 +87,10 @@ pub enum PlanError {
         planner: PlannerKind,
         /// The number of stages.
         stages: usize,
-        /// The most that the planner takes, with the number of segments that was asked for.
+        /// The maximum for this planner, with the requested number of segments.
         most: usize,
     },
-    /// So few snapshots make a schedule of more actions than fit in memory.
+    /// With so few snapshots the schedule would have more actions than fit in memory.
     #[error(
         "{} for {} make a schedule of {actions} actions, more than {most}: use more snapshots",
         several(*snapshots, "snapshot"), several(*stages, "stage")
@@ -102,10 +102,10 @@ pub enum PlanError {
         stages: usize,
         /// The number of actions.
         actions: u128,
-        /// The most actions of a schedule.
+        /// The maximum number of actions.
         most: usize,
     },
-    /// A planner made a schedule that breaks a rule: a bug in this crate.
+    /// A planner made an invalid schedule: a bug in this crate.
     #[error("the planner's own schedule breaks a rule, please report this: {0}")]
     Schedule(#[from] ScheduleError),
     /// A planner made a schedule that its chain cannot run: a bug in this crate.
@@ -113,7 +113,7 @@ pub enum PlanError {
     Violation(#[from] Violation),
 }
 
-/// Whose plans do not fit.
+/// The start of the error message, which names the plans that do not fit.
 fn no_fit(planner: PlannerKind) -> String {
     match planner {
         PlannerKind::None => "the plain run does not fit".to_owned(),
@@ -122,7 +122,7 @@ fn no_fit(planner: PlannerKind) -> String {
     }
 }
 
-/// What to ask for in place of a planner that cannot.
+/// What to use instead of a planner that cannot plan the chain.
 fn instead(planner: PlannerKind) -> &'static str {
     match planner {
         PlannerKind::Optimal => ", or use segments",

@@ -1,9 +1,9 @@
-//! The planners that make a schedule for each of a few numbers (of segments, of snapshots) and take the best.
+//! The planners that make a schedule for each of several numbers (of segments, of snapshots) and choose the best.
 //!
-//! No more than one schedule per thread is held while they are compared: of each only its peak and its time are kept, and
-//! the chosen ones are made again. Up to [`ALL_NUMBERS`] stages every number is tried, beyond that all small ones and
-//! some of the large ones, so the cost is O(stages) schedules at first and O(1) of them, each O(stages) long or a
-//! little more, in the end.
+//! While schedules are compared, at most one per thread is in memory: only the peak and time of each are kept, and the
+//! chosen ones are made again. Up to [`ALL_NUMBERS`] stages every number is tried; beyond that, all small ones and some
+//! of the large ones. So the cost is O(stages) schedules for short chains and O(1) schedules for long ones, each of
+//! length O(stages) or a little more.
 
 use rayon::prelude::*;
 
@@ -19,10 +19,10 @@ use crate::schedule::Schedule;
 use crate::seconds::Seconds;
 use crate::simulator::simulate;
 
-/// Up to so many numbers are all tried.
+/// Up to this many numbers, all are tried.
 const ALL_NUMBERS: usize = 1_000;
 
-/// Actions of all schedules of a frontier: some 500 MB.
+/// Maximum number of actions in all schedules of a frontier: about 500 MB.
 const MOST_ACTIONS_TOGETHER: usize = 20_000_000;
 
 /// The schedules of a planner, by number.
@@ -34,7 +34,7 @@ pub(crate) struct Family<'a> {
 }
 
 impl<'a> Family<'a> {
-    /// The schedules of `none`, `uniform`, `sqrt` or `revolve`; of a given number of segments where there is one.
+    /// The schedules of `none`, `uniform`, `sqrt` or `revolve`, with the given number of segments, if any.
     pub(crate) fn new(
         chain: &'a Chain,
         kind: PlannerKind,
@@ -66,20 +66,21 @@ impl<'a> Family<'a> {
         })
     }
 
-    /// The fastest that fits; of equally fast ones the smallest.
+    /// The fastest schedule that fits; of equally fast ones, the one with the smallest peak.
     pub(crate) fn within(&self, budget: Bytes) -> Result<Option<Plan>, PlanError> {
         let fitting = self.members.iter().filter(|(_, peak, _)| *peak <= budget);
         let fastest = fitting.min_by(|a, b| a.2.0.total_cmp(&b.2.0).then(a.1.cmp(&b.1)));
         fastest.map(|member| self.plan(member.0)).transpose()
     }
 
-    /// The smallest peak of all.
+    /// The smallest peak of all schedules.
     pub(crate) fn smallest(&self) -> Bytes {
         let peaks = self.members.iter().map(|&(_, peak, _)| peak);
         peaks.min().unwrap_or(Bytes::MAX)
     }
 
-    /// The useful ones, from the smallest peak to the largest; evenly chosen where all would take too much memory.
+    /// The memory/time frontier, from the smallest peak to the largest; evenly sampled if all schedules would take too
+    /// much memory.
     pub(crate) fn frontier(mut self) -> Result<Vec<Plan>, PlanError> {
         keep_useful(&mut self.members, |&(_, peak, time)| (peak, time));
         let most = (MOST_ACTIONS_TOGETHER / (4 * self.chain.stages.len())).max(2);
@@ -116,7 +117,7 @@ fn schedule(chain: &Chain, kind: PlannerKind, number: usize) -> Result<Schedule,
     }
 }
 
-/// The numbers from 1 to `stages`; where they are many, half of them as they come and the others at equal ratios.
+/// The numbers from 1 to `stages`; if they are too many, half of the sample consecutive and the rest at equal ratios.
 fn numbers(stages: usize) -> Vec<usize> {
     if stages <= ALL_NUMBERS {
         return (1..=stages).collect();

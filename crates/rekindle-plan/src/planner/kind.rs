@@ -59,7 +59,7 @@ impl fmt::Display for PlannerKind {
     }
 }
 
-/// A name that no planner has.
+/// The error for an unknown planner name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown planner `{name}`: expected none, uniform, sqrt, segments, revolve, optimal or auto"

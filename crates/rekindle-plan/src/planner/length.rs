@@ -1,15 +1,15 @@
-//! How long chains may be.
+//! Limits on the length of chains.
 
 use super::error::PlanError;
 use super::kind::PlannerKind;
 
-/// The longest chain that is searched: at O(stages) schedules of O(stages) actions, some seconds.
+/// The longest chain that is searched: O(stages) schedules of O(stages) actions take some seconds.
 pub(crate) const MOST_STAGES: usize = 20_000;
 
-/// The longest chain of which all windows are looked at, of which there are stages^2 / 2.
+/// The longest chain of which all windows are examined; there are stages^2 / 2 of them.
 pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;
 
-/// Refuses a chain of more than `most` stages.
+/// Fails for a chain of more than `most` stages.
 pub(super) fn check_length(
     planner: PlannerKind,
     stages: usize,

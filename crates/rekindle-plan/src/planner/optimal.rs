@@ -1,21 +1,22 @@
 //! `optimal`: the least time under a budget among persistent schedules, nested recomputes included.
 //!
-//! Persistent means: what is stored stays until its backward. The program is that of Beaumont, Eyraud-Dubois, Herrmann,
-//! Joly and Shilova (INRIA RR-9302; ACM TOMS 50(2) 2024; "rotor"), with parameter gradients that grow as the backward
-//! goes, and with alternatives; `table.rs` states it. Both memory conditions of the recorded branch are tested: the widely
-//! copied code of this program leaves one out and exceeds its budget on stages with large temporary bytes.
+//! Persistent means that what is stored stays until its backward pass. The dynamic program is that of Beaumont,
+//! Eyraud-Dubois, Herrmann, Joly and Shilova (INRIA RR-9302; ACM TOMS 50(2) 2024; "rotor"), with parameter gradients
+//! that accumulate during the backward pass, and with alternatives; `table.rs` has the recurrence. Both memory
+//! conditions of the recorded branch are tested: the widely copied implementation omits one of them and exceeds its
+//! budget on stages with large temporary bytes.
 //!
-//! The program is solved in exact bytes; of each window of stages one schedule is kept per slot of memory (`grid.rs`).
-//! When all sizes divided by their common divisor fit in the slots, none is lost, and the plan is optimal among
-//! persistent schedules (checked against exhaustive search; where a tracked forward's temporary bytes differ from an
-//! untracked one's, rare chains have a slightly better schedule that is not of this form).
+//! The program is solved in exact bytes; for each window of stages, one schedule is kept per slot of memory
+//! (`grid.rs`). If all sizes divided by their common divisor fit in the slots, no schedule is lost, and the plan is
+//! optimal among persistent schedules (checked against exhaustive search; where a tracked forward's temporary bytes
+//! differ from an untracked one's, rare chains have a slightly better schedule that is not of this form).
 //!
-//! The answer is the fastest of: the steps of the table, the single-level plans (`single_levels.rs`), the plan of
-//! the smallest peak, and the one that recomputes nothing. None of these depends on the budget, only which of them fit:
-//! so a larger budget never makes the answer slower, and [`Optimal::frontier`] has the answer for every budget. A budget
-//! solves one table, which ends there.
+//! The result is the fastest of: the steps of the table, the single-level plans (`single_levels.rs`), the plan with the
+//! smallest peak, and the plan without recomputing. None of these depends on the budget, which only determines which of
+//! them fit: so a larger budget never gives a slower plan, and [`Optimal::frontier`] has the plans for all budgets. For
+//! a single budget, one table is solved, which ends at the budget.
 //!
-//! Cost: O(n^3 slots) time and O(n^2 slots) bytes, with less than that in practice, see `table.rs`.
+//! Cost: O(n^3 slots) time and O(n^2 slots) bytes, less in practice; see `table.rs`.
 
 mod grid;
 mod table;
@@ -38,10 +39,10 @@ use crate::plan::{Plan, keep_useful};
 
 const KIND: PlannerKind = PlannerKind::Optimal;
 
-/// The simulator's sums are rounded, those of the table are not.
+/// Tolerance for the simulator's sums, which are rounded, unlike those of the table.
 const ROUNDED: f64 = 1.0 - 1e-9;
 
-/// Everything about a chain that does not depend on the budget.
+/// All data about a chain that do not depend on the budget.
 pub(crate) struct Optimal<'a> {
     chain: &'a Chain,
     terms: Terms,
@@ -49,7 +50,7 @@ pub(crate) struct Optimal<'a> {
     grid: Grid,
     /// The smallest budget, and its plan.
     pub(crate) smallest: Plan,
-    /// The fastest plan of all: nothing recomputed, every stage recorded in its fastest way.
+    /// The fastest plan of all: nothing recomputed, every stage recorded by its fastest alternative.
     fastest: Plan,
 }
 
@@ -110,8 +111,8 @@ impl<'a> Optimal<'a> {
         Ok(Some(best))
     }
 
-    /// The useful plans, from the smallest peak to the largest: for every budget, the fastest of those that fit is as
-    /// fast as what [`within`](Self::within) returns.
+    /// The memory/time frontier, from the smallest peak to the largest: for every budget, the fastest of these plans
+    /// that fits is as fast as the result of [`within`](Self::within).
     pub(crate) fn frontier(self) -> Result<Vec<Plan>, PlanError> {
         let table = self.table((self.fastest.peak - self.chain.resident_bytes()).0);
         let mut found: Vec<Plan> = table
@@ -130,7 +131,7 @@ impl<'a> Optimal<'a> {
         Ok(found)
     }
 
-    /// The table for so many bytes above what is always resident.
+    /// The table for `memory` bytes above those that are always held.
     fn table(&self, memory: u64) -> Table<'_> {
         Table::solve(&self.terms, &self.peaks.windows, self.grid.width, memory)
     }
@@ -151,7 +152,7 @@ impl<'a> Optimal<'a> {
     }
 }
 
-/// Every stage recorded in its fastest way; of equally fast ways, the one that makes the peak smaller.
+/// Every stage recorded by its fastest alternative; of equally fast ones, the one with the smaller peak.
 fn fastest(chain: &Chain, terms: &Terms) -> Result<Plan, PlanError> {
     let loss = terms.loss();
     let mut peak = terms.all(loss, loss, &terms.nodes[loss].ways[0]);

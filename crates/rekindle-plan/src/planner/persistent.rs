@@ -8,10 +8,10 @@ use super::PlanError;
 use crate::action::{Action, StageId};
 use crate::schedule::Schedule;
 
-/// What to do with a window, and what to pass on to the windows inside. `R` is whatever the planner counts: memory that
-/// is left, checkpoints that are left, or nothing.
+/// The choice for a window, and the values passed on to the windows inside. `R` is the resource that the planner
+/// counts: remaining memory, remaining checkpoints, or nothing.
 pub(crate) enum Choice<R> {
-    /// Record the first stage in this way.
+    /// Record the first stage by this alternative.
     Track { alternative: usize, rest: R },
     /// Store a_j.
     Split { j: usize, right: R, left: R },
@@ -22,8 +22,8 @@ enum Task<R> {
     Backward(usize),
 }
 
-/// The schedule of the tree that `choose(s, t, left)` grows from the whole chain. The loss is stage `stages`; it is
-/// emitted without asking.
+/// The schedule of the tree that `choose(s, t, left)` defines, starting from the whole chain. The loss is stage
+/// `stages`; it is emitted without calling `choose`.
 pub(crate) fn emit<R>(
     stages: usize,
     whole: R,

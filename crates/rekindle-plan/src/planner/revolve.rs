@@ -1,28 +1,28 @@
 //! `revolve`: binomial schedules for equal stages.
 //!
 //! Griewank & Walther 2000 (Algorithm 799, ACM TOMS 26(1)); also treeverse (Griewank 1992). With s stored states, the
-//! chain's input among them, and beta(s,r) = C(s+r, s), a chain of l <= beta(s,r) equal steps is reversed with no step
-//! run forward more than r times before its own recording, and the least number of untracked forwards is
+//! chain's input among them, and beta(s,r) = C(s+r, s), a chain of l <= beta(s,r) equal steps can be reversed with no
+//! step run forward more than r times before its own recording, and the least number of untracked forwards is
 //! ```text
 //! t(l,s) = min over 0<h<l of h + t(l-h, s-1) + t(h, s) = r l - beta(s+1, r-1),   r the least with l <= beta(s,r)
 //! ```
-//! Every h with beta(s,r-2) <= h <= beta(s,r-1) and beta(s-1,r-1) <= l-h <= beta(s-1,r) is optimal; this takes
-//! h = min( beta(s,r-1), l - beta(s-1,r-1) ), in O(r) each. Each stage is recorded alone, so its graph never meets another's:
-//! optimal for equal stages whose graph is no larger than what is stored, blind to bytes and seconds otherwise.
-//! Cost: O(actions).
+//! Every h with beta(s,r-2) <= h <= beta(s,r-1) and beta(s-1,r-1) <= l-h <= beta(s-1,r) is optimal; this module uses h
+//! = min( beta(s,r-1), l - beta(s-1,r-1) ), in O(r) each. Each stage is recorded alone, so two graphs never exist at
+//! the same time. The schedule is optimal for equal stages whose graph is no larger than a stored state; it does not
+//! take bytes and seconds into account. Cost: O(actions).
 
 use super::PlanError;
 use super::persistent::{Choice, emit};
 use crate::schedule::Schedule;
 
-/// The most actions of a schedule: some 240 MB.
+/// Maximum number of actions of a schedule: about 240 MB.
 const MOST_ACTIONS: usize = 10_000_000;
 
 /// The binomial schedule of `stages` equal stages with `snapshots` stored states, the chain's input among them.
 ///
 /// # Errors
 /// [`PlanError::NoStages`] for zero stages, [`PlanError::Snapshots`] for zero snapshots or more than stages,
-/// [`PlanError::TooManyActions`] for so few that the schedule would not fit in memory.
+/// [`PlanError::TooManyActions`] if there are so few that the schedule would not fit in memory.
 pub fn revolve(stages: usize, snapshots: usize) -> Result<Schedule, PlanError> {
     can_revolve(stages, snapshots)?;
     emit(stages, snapshots, |s, t, &snapshots| {
@@ -54,7 +54,7 @@ pub(super) fn can_revolve(stages: usize, snapshots: usize) -> Result<(), PlanErr
     if snapshots == 0 || snapshots > stages {
         return Err(PlanError::Snapshots { snapshots, stages });
     }
-    // Every stage is recorded and run backward besides, then the loss and the optimizer.
+    // Add one tracked forward and one backward pass per stage, the loss and the optimizer.
     let actions = forwards(stages, snapshots) + 2 * stages as u128 + 2;
     if actions > MOST_ACTIONS as u128 {
         return Err(PlanError::TooManyActions {
@@ -121,7 +121,7 @@ mod tests {
             .count()
     }
 
-    /// Griewank & Walther 2000, section 2: the recurrence itself, which knows nothing of binomials.
+    /// Griewank & Walther 2000, section 2: the recurrence itself, without binomials.
     #[test]
     fn forwards_are_as_few_as_the_recurrence_allows() {
         const LONGEST: usize = 60;

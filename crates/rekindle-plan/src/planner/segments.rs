@@ -1,9 +1,9 @@
 //! `segments`: the best single-level schedule that fits a budget.
 //!
-//! Among all ways to cut the chain into segments of which all but the last are recomputed once, this takes the least
-//! time that fits, then the fewest segments; `cuts.rs` says how. Exact bytes, optimal among single-level schedules that
-//! record each stage in its default way. The question goes back to Chen et al. 2016 (arXiv 1604.06174), who answer it
-//! with a greedy pass.
+//! Among all ways to cut the chain into segments of which all but the last are recomputed once, this chooses the least
+//! time that fits, then the fewest segments; `cuts.rs` has the algorithm. It works in exact bytes, and is optimal among
+//! single-level schedules that record each stage by the default alternative. The problem goes back to Chen et al. 2016
+//! (arXiv 1604.06174), who solve it with a greedy pass.
 
 use super::cuts::Cuts;
 use super::kind::PlannerKind;
@@ -13,11 +13,11 @@ use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::schedule::Schedule;
 
-/// Stages times segments, where the number of segments is given: what is remembered of them takes some 500 MB.
+/// Maximum of stages * segments if the number of segments is given: the stored cuts take about 500 MB.
 const MOST_CUTS: usize = 20_000_000;
 
 /// The fastest single-level schedule within `budget` (everything counted), with the fewest segments among equals; or
-/// with exactly `count` segments where that is given. `None` when nothing fits.
+/// with exactly `count` segments if that is given. `None` if nothing fits.
 ///
 /// # Errors
 /// The chain does not validate or is too long, or `count` is zero or more than the number of stages.
@@ -33,12 +33,12 @@ pub fn segments(
     }
 }
 
-/// The smallest budget that some single-level schedule fits (of `count` segments where that is given).
+/// The smallest budget that a single-level schedule can meet (with `count` segments, if given).
 ///
-/// Cost: some forty times that of [`segments`].
+/// Cost: about forty times that of [`segments`].
 ///
 /// # Errors
-/// As [`segments`].
+/// See [`segments`].
 pub(crate) fn smallest_segments_peak(
     chain: &Chain,
     count: Option<usize>,

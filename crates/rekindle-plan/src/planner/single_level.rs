@@ -1,9 +1,9 @@
 //! Schedules with one level of recomputation, from their cut points.
 //!
-//! `uniform`, `sqrt` and `segments` differ only in where they cut. On the way forward each segment but the last keeps
-//! its input and nothing else; the last is recorded as a whole and run backward; then each earlier segment, from the
-//! last to the first, is computed again, recorded as a whole and run backward. Every stage outside the last segment runs
-//! forward twice. Cost: O(stages).
+//! `uniform`, `sqrt` and `segments` differ only in where they cut. In the forward pass each segment except the last
+//! keeps only its input. The last segment is recorded as a whole and run backward; then each earlier segment, from last
+//! to first, is recomputed, recorded as a whole and run backward. Every stage outside the last segment runs forward
+//! twice. Cost: O(stages).
 
 use super::PlanError;
 use crate::action::{Action, StageId};

@@ -1,8 +1,8 @@
-//! All useful single-level schedules of a chain, of which any budget takes its best.
+//! All single-level schedules on a chain's memory/time frontier, from which the best for any budget is chosen.
 //!
-//! There are at most as many as stages, since their time depends only on where the last segment starts. Up to
-//! [`MOST_STAGES_EXACT`] stages all are found, each with its smallest budget; beyond, the best for each of [`RUNGS`]
-//! evenly spread budgets. Between two budgets with the same answer nothing is searched.
+//! There are at most as many as stages, because their time depends only on where the last segment starts. For up to
+//! [`MOST_STAGES_EXACT`] stages all are found, each with its smallest budget; for longer chains, the best for each of
+//! [`RUNGS`] evenly spaced budgets. Budgets between two with the same result are not searched.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::plan::{Plan, keep_useful};
 
-/// Chains of up to so many stages are searched to the byte: some 25 searches for each schedule.
+/// Chains of up to this many stages are searched to the byte: about 25 searches for each schedule.
 pub(crate) const MOST_STAGES_EXACT: usize = 300;
 
-/// The number of budgets that are tried in longer chains.
+/// The number of budgets that are tried for longer chains.
 const RUNGS: u64 = 500;
 
 /// For every place where the last segment may start: the smallest budget that was tried, and its cut.
@@ -40,8 +40,8 @@ impl<'a> SingleLevels<'a> {
         Ok(SingleLevels { chain, cuts, step })
     }
 
-    /// The schedules that a budget may take, if any: the best for the budget itself or the next smaller one that is
-    /// tried, and the best for the next larger one where it fits.
+    /// The candidate schedules for a budget, if any: the best for the budget itself or the next smaller one that is
+    /// tried, and the best for the next larger one if it fits.
     pub(crate) fn within(&self, budget: Bytes) -> Result<Vec<Plan>, PlanError> {
         let rung = budget.0 / self.step;
         let above = (self.step > 1).then_some(rung + 1);

@@ -21,11 +21,11 @@ use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::schedule::Schedule;
 
-/// The smallest budget that some persistent schedule fits, and that schedule. The budget counts everything: what is
-/// always resident, and the optimizer's peak, which no schedule lowers.
+/// The smallest budget that a persistent schedule can meet, and that schedule. The budget counts everything: the bytes
+/// that are always held, and the optimizer's peak, which no schedule lowers.
 ///
 /// # Errors
-/// The chain does not validate, or is too long to look at all its windows.
+/// The chain does not validate, or is too long to examine all its windows.
 pub fn smallest_peak(chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
     chain.validate()?;
     check_length(

@@ -1,4 +1,4 @@
-//! Where a plan came from.
+//! The method that found a plan.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
 //! `sqrt`: about the square root of n segments, cut by bytes.
 //!
-//! Chen et al. 2016 (arXiv 1604.06174): n equal layers in K segments keep K boundaries and n / K layers, least at
-//! K = sqrt(n), for one extra forward. Their algorithm 3 cuts where the bytes since the last cut pass a limit and
-//! searches the limit around its balanced value; here K is searched from half to twice sqrt(n), each K cut where the saved
-//! bytes pass the next K-th of their sum. Cost: O(n sqrt(n)). Near the least single-level peak when stages are alike;
-//! `segments` is exact.
+//! Chen et al. 2016 (arXiv 1604.06174): n equal layers in K segments keep K boundaries and n / K layers, with the
+//! minimum at K = sqrt(n), for one extra forward. Their algorithm 3 cuts where the bytes since the last cut exceed a
+//! limit, and searches the limit around its balanced value. Here K is searched from half to twice sqrt(n), with cuts
+//! where the saved bytes exceed the next multiple of 1/K of their sum. Cost: O(n sqrt(n)). The result is close to the
+//! smallest single-level peak when stages are similar; `segments` is exact.
 
 use std::ops::RangeInclusive;
 
@@ -20,7 +20,7 @@ pub(super) fn counts(stages: usize) -> RangeInclusive<usize> {
     fewest..=most
 }
 
-/// The schedule of so many segments.
+/// The schedule with this many segments.
 pub(super) fn cut(chain: &Chain, segments: usize) -> Result<Schedule, PlanError> {
     single_level(chain.stages.len(), &starts(chain, segments))
 }

@@ -1,14 +1,14 @@
 //! The symbols of the recurrences, as arrays over stages, the loss being stage L like any other.
 //!
-//! All sizes are exact bytes above what is always resident. With G(t) = sum of g_k over k > t, the parameter gradients
-//! that are there when the backward of stage t starts:
+//! All sizes are exact bytes above those that are always held. Let G(t) = sum of g_k over k > t, the parameter
+//! gradients that exist when the backward pass of stage t starts:
 //! ```text
 //! null(s,j,t) = G(t) + y_{t+1} + max( x_{s+1} + f_s , max_{s<k<j}( x_k + x_{k+1} + f_k ) )
 //! all(s,t)    = max( G(t) + y_{t+1} + X_{s+1} + F_s ,  G(s) + g_s + y_s + y_{s+1} + X_{s+1} + b_s )
 //! ```
-//! null is the peak of the untracked forwards from stage s to a_j, all that of the tracked forward and the backward of
-//! stage s, while y_{t+1} waits. Both are given here without their G(t), which depends on the rest of the chain: what
-//! is left depends on the stages s..t alone, so equal windows have equal terms.
+//! null is the peak of the untracked forwards from stage s to a_j, and all is the peak of the tracked forward and the
+//! backward pass of stage s, while y_{t+1} is held. Both are computed here without G(t), which depends on the rest of
+//! the chain. They then depend only on stages s..t, so equal windows have equal terms.
 
 use crate::chain::Chain;
 
@@ -48,7 +48,7 @@ impl Node {
     }
 }
 
-/// A chain as the recurrences see it.
+/// A chain in the form of the recurrences.
 pub(crate) struct Terms {
     /// Stages 0..L-1 and the loss.
     pub(crate) nodes: Vec<Node>,
@@ -115,7 +115,7 @@ impl Terms {
         self.nodes.len() - 1
     }
 
-    /// x_k + x_{k+1} + f_k, or without x_k where a_k is counted elsewhere: the peak of the untracked forward of stage k.
+    /// x_k + x_{k+1} + f_k, or without x_k if a_k is counted elsewhere: the peak of the untracked forward of stage k.
     pub(crate) fn forward_peak(&self, k: usize, first: bool) -> u64 {
         let input = if first { 0 } else { self.x[k] };
         input + self.x[k + 1] + self.nodes[k].forward_temp

@@ -1,8 +1,8 @@
 //! `uniform`: segments of equal length.
 //!
-//! What torch's `checkpoint_sequential` does, except that sizes differ by at most one (torch leaves the whole remainder
-//! in the last segment); the longer segments come last, where nothing is recomputed. Blind to bytes and seconds, so
-//! best only on equal stages. Cost: O(stages).
+//! Like torch's `checkpoint_sequential`, except that sizes differ by at most one (torch puts the whole remainder into
+//! the last segment); the longer segments come last, where nothing is recomputed. It does not take bytes and seconds
+//! into account, so it is best only for equal stages. Cost: O(stages).
 
 use super::{PlanError, single_level};
 use crate::schedule::Schedule;

@@ -1,8 +1,8 @@
-//! Equal windows of stages, found once.
+//! Finds equal windows of stages.
 //!
-//! The recurrences fill a value for every window s..t, shorter windows first. Windows of the same stages have the same
-//! value, so each is computed for one representative: in a chain of repeating stages nearly all windows are alike.
-//! Cost: O(n^2).
+//! The recurrences compute a value for every window s..t, shorter windows first. Windows of equal stages have equal
+//! values, so each value is computed for one representative: in a chain of repeating stages most windows are equal to
+//! another. Cost: O(n^2).
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// A window sees its stages, and the input of its first stage.
+    /// A window is determined by its stages and the input of its first stage.
     pub(crate) fn new(terms: &Terms) -> Windows {
         let letters = contents(terms);
         let n = letters.len();
@@ -33,7 +33,8 @@ impl Windows {
         };
         let mut count = 0;
         for length in 0..n {
-            // A window is known by the one that is a stage shorter and its last stage; the shortest by its input.
+            // A window is identified by the window that is one stage shorter and its last stage; the shortest window by
+            // its input.
             let mut classes: HashMap<(u64, u64, usize), u32> = HashMap::new();
             let mut new = Vec::new();
             for s in 0..n - length {
@@ -67,20 +68,20 @@ impl Windows {
         self.by_start[s * self.n + t] as usize
     }
 
-    /// The same, for a loop over s.
+    /// Like [`of`](Self::of), for a loop over s.
     #[inline]
     pub(crate) fn of_ending(&self, s: usize, t: usize) -> usize {
         self.by_end[t * self.n + s] as usize
     }
 
-    /// The starts of the windows of a length that stand for all of it, in the order of their classes.
+    /// The starts of the representatives of all windows of a length, in the order of their classes.
     pub(crate) fn representatives(&self, length: usize) -> &[usize] {
         &self.representatives[length]
     }
 }
 
-/// A number for each stage, equal where two stages are alike. The loss has one of its own. Cost: O(n) unless many stages
-/// differ in their alternatives alone.
+/// A number for each stage, the same for equal stages. The loss has its own number. Cost: O(n) unless many stages
+/// differ only in their alternatives.
 fn contents(terms: &Terms) -> Vec<usize> {
     let mut by_hash: HashMap<[u64; 5], Vec<usize>> = HashMap::new();
     let mut contents: Vec<usize> = Vec::with_capacity(terms.nodes.len());

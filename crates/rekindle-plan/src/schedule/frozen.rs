@@ -1,38 +1,38 @@
 //! A schedule for a chain whose first stages have nothing to train.
 //!
-//! No gradient is wanted below the first stage that trains, so neither are the backwards there, nor the forwards, the
-//! graphs and the kept activations that serve only them. From the first stage that trains upwards nothing changes.
+//! No gradient is needed below the first stage that trains, so the backward passes there are not needed either, nor the
+//! forwards, graphs and kept activations that only they use. From the first stage that trains upwards nothing changes.
 //!
-//! A *span* is a stretch of the schedule through which an activation of the frozen part is held, on its own or inside a
-//! graph. One pass over the actions finds the spans; a second one, from the end to the start, finds who reads them. A
-//! span that somebody reads is made by the action that starts it and let go of by its last reader; no graph is needed
-//! for it. Cost: O(actions).
+//! A *span* is a part of the schedule during which an activation of the frozen part is held, stand-alone or inside a
+//! graph. One pass over the actions finds the spans; a second one, from the end to the start, finds their readers. A
+//! span with readers is made by the action that starts it and freed by its last reader; it needs no graph. Cost:
+//! O(actions).
 
 use super::Schedule;
 use crate::action::{Action, StageId};
 use crate::holdings::Holdings;
 
-/// What an action of the whole schedule has to do with activations of the frozen part.
+/// The spans of the frozen part that an action of the whole schedule reads and starts.
 #[derive(Clone, Copy)]
 struct Touched {
-    /// The span of its input, if that is one of them.
+    /// The span of its input, if it has one.
     input: Option<usize>,
     /// The span that it starts.
     starts: Option<usize>,
 }
 
 impl Schedule {
-    /// What is left to do where stages 0 to `frozen - 1` have nothing to train and the input wants no gradient: the
-    /// loss and the actions of the other stages, with what they need, up to the backward of stage `frozen`. Without
-    /// `optimize`, which is no stage's; with `frozen` 0 everything else.
+    /// The remaining actions if stages 0 to `frozen - 1` have nothing to train and the input requires no gradient: the
+    /// loss and the actions of the other stages, with the actions that they need, up to the backward pass of stage
+    /// `frozen`. `optimize` is left out; with `frozen` 0 all other actions remain.
     ///
-    /// What a frozen stage records is not recorded, what nobody reads again is not kept, and what nobody reads at all is
-    /// not computed.
+    /// Frozen stages are not recorded, activations that are not read again are not kept, and activations that are never
+    /// read are not computed.
     pub fn without_frozen(&self, frozen: usize) -> Vec<Action> {
         let actions = self.until(frozen);
         let (touched, spans) = self.spans(frozen, actions);
         let mut read_later = vec![false; spans];
-        // Notes a reader, and says whether a later one is known.
+        // Records a reader, and returns whether a later one is known.
         let read = |read_later: &mut [bool], span: Option<usize>| {
             span.is_some_and(|span| std::mem::replace(&mut read_later[span], true))
         };
@@ -60,7 +60,7 @@ impl Schedule {
         left
     }
 
-    /// The actions up to the last that a chain with `frozen` frozen stages needs.
+    /// The actions up to the last one that a chain with `frozen` frozen stages needs.
     fn until(&self, frozen: usize) -> &[Action] {
         let last = match frozen {
             0 => {
@@ -76,7 +76,7 @@ impl Schedule {
         &self.actions[..place.map_or(0, |place| place + 1)]
     }
 
-    /// The spans of a_1 to a_`frozen`, as these first actions touch them, and how many there are.
+    /// The spans of a_1 to a_`frozen` that each of these actions reads and starts, and the number of spans.
     fn spans(&self, frozen: usize, actions: &[Action]) -> (Vec<Touched>, usize) {
         let mut holdings = Holdings::new(self.stages);
         // The span that each of the activations is in.
@@ -93,7 +93,7 @@ impl Schedule {
                 unreachable!("a schedule's actions keep the rules");
             }
             let mut starts = None;
-            // a_0 is always there.
+            // a_0 is always held.
             for activation in [input, input + 1]
                 .into_iter()
                 .filter(|&activation| activation > 0)

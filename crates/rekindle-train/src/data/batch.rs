@@ -21,7 +21,7 @@ impl Batch {
         shape.first().copied().unwrap_or(0)
     }
 
-    /// Bytes of its values on a device, its inputs in this type.
+    /// Bytes of its values on a device, with inputs in this type.
     #[must_use]
     pub fn bytes(&self, dtype: Dtype) -> Bytes {
         let inputs = match &self.inputs {
@@ -64,7 +64,7 @@ pub enum Targets {
     Values {
         /// The numbers, sample by sample.
         values: Vec<f32>,
-        /// How many each sample has.
+        /// Number of values per sample.
         width: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Which samples make up which step.
+//! Determines the samples of each step.
 
 use std::ops::Range;
 
@@ -6,9 +6,9 @@ use super::{error::DataError, permutation::Permutation};
 
 /// Shuffled full mini-batches, epoch after epoch.
 ///
-/// Each epoch has an order of its own, which follows from the seed and the epoch. What is left over at the end of an
-/// epoch and fills no batch is dropped; another epoch's order leaves out others. Any step's batch is
-/// computed directly, so a resumed run needs nothing but its step number.
+/// Each epoch has its own order, determined by the seed and the epoch. Samples left over at the end of an epoch that do
+/// not fill a batch are dropped; in another epoch these are other samples. Any step's batch is computed directly, so a
+/// resumed run needs only its step number.
 ///
 /// ```
 /// use rekindle_train::data::Shuffled;
@@ -55,7 +55,7 @@ impl Shuffled {
         self.samples / self.batch
     }
 
-    /// The epoch that a step, counted from 0, belongs to.
+    /// The epoch of a step; both are counted from 0.
     #[must_use]
     pub fn epoch(&self, step: usize) -> usize {
         step / self.steps_per_epoch()
@@ -117,7 +117,7 @@ mod tests {
     fn in_order_ends_with_what_is_left() {
         let batches: Vec<_> = in_order(0..5, 2).collect();
         assert_eq!(batches, [vec![0, 1], vec![2, 3], vec![4]]);
-        // Found at once, however many there are.
+        // Computed directly, regardless of the number of batches.
         let last = in_order(0..usize::MAX, 2).next_back();
         assert_eq!(last, Some(vec![usize::MAX - 1]));
     }

@@ -18,11 +18,11 @@ pub const DIMS: [usize; 3] = [3, 32, 32];
 const PIXELS: usize = 3 * 32 * 32;
 const RECORD: usize = 1 + PIXELS;
 
-/// The training images, `data_batch_1.bin` to `data_batch_5.bin`, and, if it is there, the official test set,
-/// `test_batch.bin`.
+/// The training images, `data_batch_1.bin` to `data_batch_5.bin`, and the official test set, `test_batch.bin`, if it
+/// exists.
 pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), DataError> {
     file::require_folder(folder)?;
-    // The archive unpacks into a folder of its own; pointing at its parent is an easy slip.
+    // The archive unpacks into its own folder; users may give the parent folder by mistake.
     let unpacked = folder.join("cifar-10-batches-bin");
     let folder = if unpacked.is_dir() {
         unpacked.as_path()
@@ -56,7 +56,7 @@ fn none() -> Images {
 
 fn append(images: &mut Images, path: &Path) -> Result<(), DataError> {
     let file = Input::open(path)?;
-    // Known before it is read, but for a pipe.
+    // The length is known before reading, except for a pipe.
     check_length(path, file.length().unwrap_or(RECORD as u64))?;
     let bytes = file.all()?;
     check_length(path, bytes.len() as u64)?;

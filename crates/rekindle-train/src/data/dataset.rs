@@ -1,14 +1,14 @@
-//! What every source of samples answers.
+//! The interface of every source of samples.
 
 use super::{batch::Batch, identity::Identity};
 use crate::model::spec::SampleShape;
 
 /// Samples that can be read in any order.
 pub trait Dataset: Send + Sync {
-    /// How many samples there are, at least 1.
+    /// The number of samples, at least 1.
     fn len(&self) -> usize;
 
-    /// Always false: a source without samples does not open.
+    /// Always false: a source without samples cannot be opened.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -16,10 +16,10 @@ pub trait Dataset: Send + Sync {
     /// Shape of one sample.
     fn sample_shape(&self) -> SampleShape;
 
-    /// What is to be predicted.
+    /// The kind of target.
     fn target(&self) -> TargetKind;
 
-    /// What tells it from another data set of the same size. Reads all samples.
+    /// Distinguishes it from another data set of the same size. Reads all samples.
     fn identity(&self) -> Identity;
 
     /// The samples with these numbers, in this order.
@@ -30,7 +30,7 @@ pub trait Dataset: Send + Sync {
     fn batch(&self, indices: &[usize]) -> Batch;
 }
 
-/// What is to be predicted for a sample.
+/// The target of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetKind {
     /// One of this many classes.

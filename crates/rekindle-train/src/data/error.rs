@@ -1,28 +1,28 @@
-//! What can be wrong with data.
+//! Errors of data sources.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-/// Why data cannot be read or used.
+/// The error of data that cannot be read or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// A file or folder that a source needs is not there.
+    /// A file or folder that a source needs does not exist.
     #[error("{}: no such {}", path.display(), what)]
     Missing {
-        /// What was looked for: `file`, `folder`, or the files of a data set.
+        /// What was expected: `file`, `folder`, or the files of a data set.
         what: &'static str,
         /// Where.
         path: PathBuf,
     },
-    /// The system refused to hand over a file.
+    /// The system could not open or read a file.
     #[error("{}: cannot be read: {source}", path.display())]
     Refused {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A `.gz` file that does not unpack.
@@ -30,25 +30,25 @@ pub enum DataError {
     Gzip {
         /// The file.
         path: PathBuf,
-        /// What the decoder said.
+        /// The decoder's error.
         source: io::Error,
     },
-    /// A file of another length than its header or its format demands.
+    /// The length of a file differs from what its header or format requires.
     #[error("{}: holds {actual} bytes where {expected} are expected{}", path.display(), truncation(*expected, *actual))]
     Length {
         /// The file.
         path: PathBuf,
-        /// Bytes that the format demands, unpacked.
+        /// Bytes that the format requires, unpacked.
         expected: u64,
-        /// Bytes that are there, unpacked.
+        /// Actual bytes, unpacked.
         actual: u64,
     },
-    /// A file that goes on where its format or its header ends it.
+    /// A file that is longer than its format or header requires.
     #[error("{}: is longer than the {expected} bytes that it should have", path.display())]
     Longer {
         /// The file.
         path: PathBuf,
-        /// Bytes that the format demands, unpacked.
+        /// Bytes that the format requires, unpacked.
         expected: u64,
     },
     /// A file whose content does not fit in memory.
@@ -77,7 +77,7 @@ pub enum DataError {
         /// The file, or one of the texts.
         path: PathBuf,
     },
-    /// A header whose sizes cannot be.
+    /// A header with impossible sizes.
     #[error("{}: its header gives {what} of {rows} x {cols}", path.display())]
     Header {
         /// The file.
@@ -89,7 +89,7 @@ pub enum DataError {
         /// The second size.
         cols: u64,
     },
-    /// Images and labels that do not belong together.
+    /// The numbers of images and labels differ.
     #[error("{}: holds {labels} labels for the {images} images of {}", labels_path.display(), images_path.display())]
     Pairing {
         /// The images.
@@ -116,7 +116,7 @@ pub enum DataError {
     /// A text source without files.
     #[error("the text source names no files")]
     NoFiles,
-    /// A window that fits no file.
+    /// A window that is longer than every file.
     #[error(
         "a window of {window} bytes and the byte that follows fit no file: the longest, {}, has {bytes} bytes",
         path.display()
@@ -129,14 +129,14 @@ pub enum DataError {
         /// Its length.
         bytes: u64,
     },
-    /// A size or share that no data can have.
+    /// An invalid size or share.
     #[error("{what} is {value}, but must be {wanted}")]
     Setting {
-        /// Which one.
+        /// The setting.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         wanted: &'static str,
     },
     /// A split that leaves one side without samples.
@@ -159,17 +159,17 @@ pub enum DataError {
     },
 }
 
-/// Who is to blame for a [`DataError`].
+/// The cause of a [`DataError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The system refused: a file is missing or may not be read.
+    /// The system: a file is missing or cannot be read.
     System,
-    /// Files were read, and their content or the settings are wrong.
+    /// The content: files were read, and their content or the settings are invalid.
     Content,
 }
 
 impl DataError {
-    /// Whether the system refused or the content is wrong.
+    /// Whether the cause is the system or the content.
     #[must_use]
     pub fn blame(&self) -> Blame {
         match self {

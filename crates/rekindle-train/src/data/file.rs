@@ -1,4 +1,4 @@
-//! Files of data, plain or gzipped. What a file promises is checked before memory is taken for it.
+//! Data files, plain or gzipped. The size of a file is checked before memory is allocated for it.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ pub(super) struct Input {
     path: PathBuf,
     from: Box<dyn Read>,
     packed: bool,
-    /// Its length, unless it is packed or no file, such as a pipe.
+    /// Its length, unless it is packed or not a regular file (for example, a pipe).
     length: Option<u64>,
     /// Bytes that were read.
     taken: u64,
@@ -49,14 +49,14 @@ impl Input {
         }
     }
 
-    /// What is left of a file that must have `expected` bytes in all.
+    /// The rest of a file that must have `expected` bytes in all.
     pub(super) fn rest_of(mut self, expected: u64) -> Result<Vec<u8>, DataError> {
         if self.length.is_some_and(|length| length != expected) {
             return Err(self.length_is_not(expected));
         }
         let left = expected.saturating_sub(self.taken);
         self.check_room(left)?;
-        // One more, to know of a file that goes on.
+        // Read one byte more, to detect a longer file.
         let bytes = self.up_to(left.saturating_add(1))?;
         match (bytes.len() as u64).cmp(&left) {
             std::cmp::Ordering::Equal => Ok(bytes),
@@ -79,7 +79,7 @@ impl Input {
         Ok(bytes)
     }
 
-    /// As many as there are, and no more than `count`. Memory grows with what is there.
+    /// At most `count` bytes, fewer if the file ends. Memory grows with the bytes actually read.
     fn up_to(&mut self, count: u64) -> Result<Vec<u8>, DataError> {
         let known = self
             .length
@@ -98,7 +98,7 @@ impl Input {
         Ok(bytes)
     }
 
-    /// Fails if so many bytes are more than the memory that is free.
+    /// Fails if `bytes` is more than the free memory.
     fn check_room(&self, bytes: u64) -> Result<(), DataError> {
         let free = free();
         match bytes <= free {
@@ -124,7 +124,7 @@ impl Input {
     }
 }
 
-/// The host's memory that is free. Where the system does not say, all is.
+/// The free memory of the host; unlimited if the system does not report it.
 fn free() -> u64 {
     let mut system = System::new();
     system.refresh_memory();
@@ -134,7 +134,7 @@ fn free() -> u64 {
     }
 }
 
-/// The first of `names` that is a file in `folder`, plain before `.gz`.
+/// The first of `names` that exists as a file in `folder`; for each, the plain file before `.gz`.
 pub(super) fn find(folder: &Path, names: &[&str]) -> Option<PathBuf> {
     names.iter().find_map(|name| {
         let plain = folder.join(name);

@@ -1,4 +1,4 @@
-//! What tells a data set from another one of the same size.
+//! Distinguishes a data set from another one of the same size.
 
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ pub struct Split {
 }
 
 impl Identity {
-    /// Of samples that are made of these bytes.
+    /// The identity of samples made of these bytes.
     #[must_use]
     pub fn of_bytes<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut sum = crc32fast::Hasher::new();
@@ -53,7 +53,7 @@ impl Identity {
         })
     }
 
-    /// Of all samples of an origin.
+    /// The identity of all samples of an origin.
     #[must_use]
     pub fn whole(origin: Origin) -> Self {
         Self {

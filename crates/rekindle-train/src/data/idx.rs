@@ -1,6 +1,6 @@
-//! The IDX format of MNIST and the data sets made in its likeness.
+//! The IDX format of MNIST and similar data sets.
 //!
-//! A file is a header of big-endian 32-bit numbers and then one byte a value. The first number says what follows:
+//! A file is a header of big-endian 32-bit numbers, followed by one byte per value. The first number gives the kind:
 //! `0x00000801` one dimension (labels), `0x00000803` three (images, rows, columns); then the dimensions.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Labelled images held as bytes, handed out as numbers in `[0, 1]`.
+//! Labelled images, stored as bytes and returned as numbers in `[0, 1]`.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) struct Images {
     pub classes: usize,
 }
 
-/// Fails if one of a file's labels is none of so many classes.
+/// Fails if one of a file's labels is not below `classes`.
 pub(super) fn check_labels(labels: &[u8], classes: usize, path: &Path) -> Result<(), DataError> {
     match labels
         .iter()

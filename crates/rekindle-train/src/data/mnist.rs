@@ -1,4 +1,4 @@
-//! MNIST and the data sets made in its likeness, from a folder of IDX files.
+//! MNIST and similar data sets, from a folder of IDX files.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,8 @@ pub const CLASSES: usize = 10;
 /// Channels, rows and columns of the original's images.
 pub const DIMS: [usize; 3] = [1, 28, 28];
 
-/// The training images and, if they are there, the official test images. Where test images are alone, they are trained on.
+/// The training images and, if they exist, the official test images. If there are only test images, they are used for
+/// training.
 pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), DataError> {
     file::require_folder(folder)?;
     match (set(folder, "train")?, set(folder, "t10k")?) {
@@ -33,7 +34,7 @@ fn missing(folder: &Path, name: &str) -> DataError {
 /// One set, or none if neither of its files is there.
 fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, DataError> {
     let look = |rest: &str| -> (String, Option<PathBuf>) {
-        // Both spellings circulate: the original archive's and the one that some unpackers leave.
+        // Both spellings occur: that of the original archive, and one that some unpackers produce.
         let name = format!("{prefix}-{rest}-ubyte");
         let dotted = name.replace("-idx", ".idx");
         let found = file::find(folder, &[&name, &dotted]);

@@ -1,12 +1,12 @@
 //! Real data on the host: loaders, splits, shuffled mini-batches. No backend and no tensors.
 //!
 //! - [`settings`]: where samples come from, as plain values
-//! - [`dataset`]: what every source answers: how many samples, of which shape, and a batch of them
+//! - [`dataset`]: the interface of every source: number of samples, their shape, and batches
 //! - [`text`], [`mnist`] (over [`idx`] files), [`cifar10`], [`synthetic`]: the sources
-//! - [`identity`]: what tells a data set from another one of the same size
+//! - [`identity`]: distinguishes a data set from another one of the same size
 //! - [`split`]: opens a source and sets samples apart for evaluation
-//! - [`permutation`] and [`batches`]: which samples make up which step
-//! - [`error`]: what can be wrong, and whether the system or the content is to blame
+//! - [`permutation`] and [`batches`]: the samples of each step
+//! - [`error`]: errors, and whether their cause is the system or the content
 
 pub mod batch;
 pub mod batches;

@@ -1,11 +1,11 @@
 //! A random order of `0..len` that is computed, not stored.
 //!
-//! A balanced Feistel network over the next even power of two, with cycle walking: a number that falls outside of
-//! `0..len` is put through again until it falls inside (Black & Rogaway 2002, "Ciphers with arbitrary finite domains",
-//! method 3). Each place of the order costs fewer than four passes on average and no memory, so a run of
-//! any length can be resumed at any step, and the order of a billion text windows takes nothing from the budget.
+//! A balanced Feistel network over the next even power of two, with cycle walking: a number outside of `0..len` is
+//! mapped again until it is inside (Black & Rogaway 2002, "Ciphers with arbitrary finite domains", method 3). Each
+//! position takes fewer than four passes on average and no memory, so a run of any length can be resumed at any step,
+//! and the order of a billion text windows uses none of the budget.
 //!
-//! It is for shuffling, not for secrets.
+//! It is meant for shuffling, not for cryptography.
 
 const ROUNDS: usize = 8;
 
@@ -18,7 +18,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The order of `0..len` that belongs to a seed and an epoch.
+    /// The order of `0..len` for a seed and an epoch.
     #[must_use]
     pub fn new(len: usize, seed: u64, epoch: u64) -> Self {
         let len = len as u64;
@@ -35,7 +35,7 @@ impl Permutation {
         }
     }
 
-    /// What stands at a place of the order.
+    /// The number at a position of the order.
     ///
     /// # Panics
     ///

@@ -82,7 +82,7 @@ fn window() -> usize {
     64
 }
 
-/// Samples are drawn when they are read, so many cost nothing.
+/// Samples are drawn when they are read, so a large number costs nothing.
 fn synthetic_samples() -> usize {
     10_000
 }
@@ -112,7 +112,7 @@ pub enum SyntheticTarget {
     },
 }
 
-/// Reads a target whose `type` may be left out: its other key says it.
+/// Reads a target whose `type` may be omitted, because its other key determines it.
 fn target<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyntheticTarget, D::Error> {
     let mut table = Map::deserialize(deserializer)?;
     let has = |key: &&str| table.contains_key(*key);
@@ -134,7 +134,7 @@ fn without_type(schema: &mut Schema) {
 impl Source {
     /// Shape of one sample, as far as it is known before any file is read.
     ///
-    /// IDX folders are taken to hold MNIST's own size; other sizes show when the folder is opened.
+    /// IDX folders are assumed to have MNIST's image size; other sizes are detected when the folder is opened.
     #[must_use]
     pub fn sample_shape(&self) -> SampleShape {
         let (kind, dims) = match self {
@@ -176,7 +176,7 @@ impl Source {
         }
     }
 
-    /// Random samples that look like this source's: the same shape, token ids and targets. Reads no files.
+    /// Settings for random samples like those of this source: the same shape, token ids and targets. Reads no files.
     #[must_use]
     pub fn synthetic_like(&self) -> Self {
         if matches!(self, Self::Synthetic { .. }) {

@@ -1,4 +1,4 @@
-//! Opens a source and sets samples apart for evaluation.
+//! Opens a source and reserves samples for evaluation.
 
 use std::sync::Arc;
 
@@ -17,19 +17,18 @@ use super::{
 };
 use crate::model::spec::SampleShape;
 
-/// Samples to train on and, where there are any, samples to evaluate on. No sample is in both.
+/// Samples to train on and, optionally, samples to evaluate on. No sample is in both.
 pub struct Split {
     /// Samples to train on.
     pub train: Arc<dyn Dataset>,
-    /// Samples set apart.
+    /// Samples reserved for evaluation.
     pub eval: Option<Arc<dyn Dataset>>,
 }
 
 /// Opens a source.
 ///
-/// Where MNIST's or CIFAR-10's official test set lies beside the training set, it is the evaluation set, and
-/// `eval_split` only switches it off when it is 0. Text is split by position. Anything else is split by a shuffle
-/// with `seed`.
+/// If the folder contains MNIST's or CIFAR-10's official test set, it is the evaluation set, and `eval_split` only
+/// turns it off if it is 0. Text is split by position. Other data are split by a shuffle with `seed`.
 ///
 /// # Errors
 ///
@@ -117,10 +116,10 @@ fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, Dat
     })
 }
 
-/// An epoch that no run reaches: the split's order is none of the training's.
+/// An epoch that no run reaches, so that the order of the split differs from every training order.
 const SPLIT: u64 = u64::MAX;
 
-/// A stretch of a shuffled data set.
+/// A part of a shuffled data set.
 struct Part {
     all: Arc<dyn Dataset>,
     order: Permutation,

@@ -1,17 +1,17 @@
 //! Random samples with targets that can be learnt from them.
 //!
-//! Nothing is stored: a sample is drawn anew from (seed, number) whenever it is read. All draws come from ChaCha8 with a stream
-//! of its own per sample, and use only additions, multiplications and one square root, so every machine
-//! draws the same bits.
+//! Nothing is stored: a sample is drawn from (seed, number) whenever it is read. All draws come from ChaCha8 with a
+//! separate stream per sample, and use only additions, multiplications and one square root, so every machine draws the
+//! same bits.
 //!
-//! **Classes.** Each class has a prototype. A sample is its class's prototype plus as much noise (numbers), or shows
-//! the prototype's token in about half of its places and any token in the others (token ids).
+//! **Classes.** Each class has a prototype. A sample is its class's prototype plus noise of the same variance
+//! (numbers), or has the prototype's token at about half of its positions and random tokens at the others (token ids).
 //!
-//! **Classes of tokens.** Each token id has a class of its own, drawn from the seed.
+//! **Classes of tokens.** Each token id has its own class, drawn from the seed.
 //!
 //! **Regression.** A fixed random linear teacher: `y = W x / sqrt(n)` for `n` numbers; for token ids the mean over
-//! places of a random vector per id, times `sqrt(n)`. Targets have a variance near 1, so a model that
-//! has learnt nothing shows a loss near 1.
+//! places of a random vector per id, times `sqrt(n)`. Targets have a variance near 1, so an untrained model has a loss
+//! near 1.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -25,15 +25,15 @@ use super::{
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
-/// First streams of the random numbers of each purpose; far enough apart that no two meet.
+/// First random stream for each purpose; far enough apart that they never overlap.
 const PROTOTYPES: u64 = 0;
 const TEACHER: u64 = 1 << 61;
 const SAMPLES: u64 = 1 << 62;
 
-/// They cost nothing, but an evaluation reads its share of them.
+/// Maximum number of samples. They cost nothing by themselves, but an evaluation reads its share of them.
 const MAX_SAMPLES: usize = i32::MAX as usize;
 
-/// Values of a sample that fit an `i32` index, as every backend demands.
+/// Maximum number of values of a sample: every backend requires an `i32` index.
 const MAX_VALUES: usize = i32::MAX as usize;
 
 /// Random samples.
@@ -184,8 +184,8 @@ impl Synthetic {
         )
     }
 
-    /// A sample and its target. `value` draws a value, `noisy` one of a class from its prototype and from noise; `weight`
-    /// says which row of the teacher a value at a place takes, and how often.
+    /// A sample and its target. `value` draws a value, `noisy` draws a value of a class from its prototype and noise;
+    /// `weight` returns the teacher's row for a value at a position, and its factor.
     fn sample<V>(
         &self,
         index: usize,

@@ -1,11 +1,11 @@
 //! Next-byte prediction over files.
 //!
-//! A sample is `window` bytes of one file as token ids, and its class is the byte that follows; or each of its bytes has
-//! as class the byte that follows it. No window crosses from one file into the next.
+//! A sample is `window` bytes of one file as token ids. Its class is the next byte; or each of its bytes has the
+//! following byte as its class. No window spans two files.
 //!
-//! For evaluation each file gives its last share, by position: no byte of a training sample, target included, is in
-//! an evaluation sample. Training windows start at every byte; evaluation windows stand side by side, so
-//! that an evaluation reads each byte about once.
+//! The last share of each file, by position, is reserved for evaluation: no byte of a training sample, target included,
+//! is in an evaluation sample. Training windows start at every byte; evaluation windows are adjacent, so that an
+//! evaluation reads each byte about once.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
-/// A byte has this many values.
+/// The number of values of a byte.
 pub const CLASSES: usize = 256;
 
 /// What is to be predicted of a text.
@@ -67,7 +67,7 @@ struct Piece {
     first: usize,
 }
 
-/// Reads the files and sets apart the last `share` of each.
+/// Reads the files and reserves the last `share` of each.
 pub(super) fn open(
     paths: &[PathBuf],
     (window, predict): (usize, Predict),
@@ -145,7 +145,7 @@ impl Text {
         let mut first = 0;
         for file in 0..files.len() {
             let (start, end) = range(file);
-            // A sample takes one byte more than its window: the target.
+            // A sample takes one more byte than its window: the target.
             if let Some(room) = (end - start).checked_sub(window + 1) {
                 pieces.push(Piece { file, start, first });
                 first += room / stride + 1;

@@ -1,15 +1,15 @@
-//! What control groups (cgroups, version 1 and 2) leave to the process.
+//! Memory limits of the process by control groups (cgroups, version 1 and 2).
 //!
-//! A container's own group is where the file system is mounted. A service or a job of a scheduler runs in a group below,
-//! and the limits of all groups above it bind as well. Beyond `memory.high` the system slows a process down until it is of
-//! no use: that is a limit, too. Pages of files that are cached count as free: the system takes them back.
+//! In a container, its own group is at the mount point of the file system. A service or a scheduler's job runs in a
+//! nested group, and the limits of all parent groups also apply. Above `memory.high` the system slows a process down so
+//! much that it counts as a limit, too. Cached file pages count as free, because the system reclaims them.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Names of a version's files, and of what `memory.stat` calls cached files.
+/// Names of a version's files, and the key of cached files in `memory.stat`.
 struct Files {
     limits: &'static [&'static str],
     in_use: &'static str,
@@ -28,7 +28,7 @@ const SECOND: Files = Files {
     cached: ["inactive_file", "active_file"],
 };
 
-/// The least that any group of this process may have, and the least that is left of any, in bytes; `None` where there is
+/// The lowest limit of any group of this process, and the lowest remaining memory of any, in bytes; `None` if there is
 /// no limit.
 pub(super) fn limit() -> Option<(u64, u64)> {
     let of_process = |name: &str| fs::read_to_string(Path::new("/proc/self").join(name)).ok();
@@ -47,7 +47,7 @@ fn limit_in(groups: &str, mounts: &str) -> Option<(u64, u64)> {
     limits.reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
 }
 
-/// Where a line of `mountinfo` mounts groups that limit memory, and the folder of the process's own.
+/// The mount point of memory-limiting groups in a line of `mountinfo`, and the folder of the process's own group.
 fn tree(mount: &str, groups: &str) -> Option<(&'static Files, PathBuf, PathBuf)> {
     let (about, kind) = mount.split_once(" - ")?;
     let mut about = about.split(' ').skip(3);
@@ -68,12 +68,12 @@ fn tree(mount: &str, groups: &str) -> Option<(&'static Files, PathBuf, PathBuf)>
             .any(|one| one == controller)
             .then_some(path)
     })?;
-    // A group outside of what is mounted cannot be seen; that at the top can.
+    // A group outside of the mounted tree is not visible; use the top group then.
     let below = Path::new(own).strip_prefix(root).unwrap_or(Path::new(""));
     Some((files, top.to_path_buf(), top.join(below)))
 }
 
-/// A group's limit and what is left of it.
+/// A group's limit and its remaining memory.
 fn limit_of(files: &Files, group: &Path) -> Option<(u64, u64)> {
     let text = |name: &str| fs::read_to_string(group.join(name)).ok();
     let number = |name: &str| text(name)?.trim().parse().ok();

@@ -1,7 +1,7 @@
-//! What a device says of its failure, at the bottom of the messages that come up from it.
+//! Finds a device's own error in the nested error messages of the layers above it.
 
-/// The innermost cause of a message of burn's (`Caused by:` lines, each cause below), else its first line. A message
-/// within a message has its line breaks written out.
+/// The innermost cause of a burn error message (the last of its `Caused by:` lines), else its first line. In a nested
+/// message, line breaks are escaped.
 #[must_use]
 pub fn innermost_cause(message: &str) -> &str {
     let lines = || message.lines().flat_map(|line| line.split("\\n"));
@@ -11,8 +11,8 @@ pub fn innermost_cause(message: &str) -> &str {
     cause.or(lines().next()).unwrap_or_default()
 }
 
-/// What failed, if the driver says that a device can do no more work for this process: the driver's call, its name for
-/// the error and its words.
+/// The failure, if the driver reports that a device can do no more work for this process: the driver's call, the
+/// error's name and its description.
 #[must_use]
 pub fn device_fault(message: &str) -> Option<String> {
     let (call, status) = innermost_cause(message).split_once(" failed with status ")?;
@@ -24,7 +24,7 @@ pub fn device_fault(message: &str) -> Option<String> {
     })
 }
 
-/// What a compiler says of a kernel that it refused, if that is what a message tells of. The kernel's source is left out.
+/// The compiler's error about a kernel that it rejected, if the message contains one. The kernel's source is left out.
 #[must_use]
 pub fn refused_kernel(message: &str) -> Option<String> {
     let lines = message.lines().flat_map(|line| line.split("\\n"));

@@ -1,9 +1,9 @@
 //! Compiled kernels and autotune's choices, kept from one process to the next.
 //!
-//! cubecl keeps both in a database. Keys of kernels hold cubecl's version, the program's build, the compute capability and
-//! the device's number, but neither the driver, nor NVRTC, nor which GPU has that number; keys of choices not even the
-//! compute capability, and a kernel that was chosen with tensor cores panics without. So each of these has a folder of its
-//! own, which processes on it share: cubecl's database is made for several at once.
+//! cubecl keeps both in a database. Keys of kernels contain cubecl's version, the program's build, the compute
+//! capability and the device's number, but not the driver, NVRTC, or which GPU has that number. Keys of choices do not
+//! even contain the compute capability, and a kernel that was chosen with tensor cores panics without them. So each
+//! combination of these has its own folder. Processes share it: cubecl's database supports several at once.
 //!
 //! ```text
 //! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-compute-9-0-driver-580-159-04-nvrtc-1f2e3d4c/
@@ -13,12 +13,12 @@
 //!   lock                          locked by every process that uses them
 //! ```
 //!
-//! The database has no checksums, and a damaged one may make kernels that compute something else. Therefore a process that
-//! has a folder to itself compares the seal, and empties the folder where it does not match or is missing; then kernels are
-//! compiled again. Seals are written [at the end](seal_kernels), and every [`SEAL_EVERY`] once the database is at rest, so
-//! that little is lost where a process is killed.
+//! The database has no checksums, and a damaged one may produce kernels that compute wrong results. Therefore a process
+//! that is the only user of a folder checks the seal, and empties the folder if the seal is missing or does not match;
+//! then kernels are compiled again. Seals are written [at the end](seal_kernels), and every [`SEAL_EVERY`] when the
+//! database is at rest, so that little is lost if a process is killed.
 //!
-//! All folders together take about [`MOST`] bytes: those that were not used for the longest time go first. Any of them may be
+//! All folders together take about [`MOST`] bytes: the least recently used ones are removed first. Any of them may be
 //! deleted at any time.
 
 use std::{
@@ -36,24 +36,24 @@ const DATABASE: [&str; 3] = ["kernels.db", "kernels.db-wal", "chosen"];
 const SEAL: &str = "seal";
 const LOCK: &str = "lock";
 
-/// Most bytes that the folders of all devices take, in files at rest.
+/// Maximum bytes of the folders of all devices, in files at rest.
 const MOST: u64 = 1 << 30;
 
-/// Time between two looks at whether the database is at rest.
+/// Interval at which the database is checked for being at rest.
 const SEAL_EVERY: Duration = Duration::from_secs(2);
 
-/// Most letters of a folder's name that describe the device.
+/// Maximum number of letters in a folder's name that describe the device.
 const LETTERS: usize = 64;
 
 static KEPT: OnceLock<Kernels> = OnceLock::new();
 
-/// Keeps compiled kernels and autotune's choices for `device` in a folder of its own inside `folder`, from the first use of a
-/// GPU in this process on. To be called before that, once: the first call counts. Where `cubecl.toml`, `burn.toml` or the
-/// environment name a place, that is where they are kept.
+/// Keeps compiled kernels and autotune's choices for `device` in a separate folder inside `folder`. Call this once,
+/// before the first use of a GPU in this process; later calls have no effect. A place named in `cubecl.toml`,
+/// `burn.toml` or the environment takes precedence.
 ///
 /// # Errors
 ///
-/// If the folder cannot be made, written or locked: then kernels are not kept.
+/// If the folder cannot be created, written or locked: then kernels are not kept.
 pub fn keep_kernels(folder: &Path, device: &DeviceInfo) -> io::Result<()> {
     let kernels = Kernels::open(folder.join(identity(device)))?;
     make_room(folder, MOST);
@@ -62,7 +62,7 @@ pub fn keep_kernels(folder: &Path, device: &DeviceInfo) -> io::Result<()> {
         if let Some(folder) = kept_kernels() {
             rekindle::cubecl::keep_kernels_in(folder.to_path_buf());
         }
-        // Without it, only a process that ends by itself leaves a seal.
+        // Without this thread, only a process that ends normally leaves a seal.
         let _ = thread::Builder::new().spawn(|| KEPT.get().map(Kernels::seal_at_rest));
     }
     Ok(())
@@ -74,14 +74,15 @@ pub fn kept_kernels() -> Option<&'static Path> {
     KEPT.get().map(|kernels| &*kernels.folder)
 }
 
-/// Seals what this process has kept: to be called at its end. Otherwise the next process may compile again.
+/// Seals the kernels that this process has kept. Call this at the end of the process; otherwise the next process may
+/// compile again.
 pub fn seal_kernels() {
     if let Some(kernels) = KEPT.get() {
         kernels.seal();
     }
 }
 
-/// What a folder's contents are good for, as its name.
+/// The name of a folder, which identifies the device and software for which its contents are valid.
 fn identity(device: &DeviceInfo) -> String {
     let DeviceInfo {
         device,
@@ -118,7 +119,7 @@ impl Kernels {
             .truncate(false)
             .write(true)
             .open(&path)?;
-        // By it the folder's last use is known.
+        // The time stamp records the folder's last use.
         lock.set_modified(SystemTime::now())?;
         let kernels = Self { folder, lock };
         match kernels.lock.try_lock() {
@@ -128,7 +129,7 @@ impl Kernels {
                 }
                 kernels.lock.unlock()?;
             }
-            // Who has it has compared the seal.
+            // The process that holds the lock has already checked the seal.
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
@@ -153,7 +154,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// Writes a seal. One that cannot be written is one that is missing.
+    /// Writes a seal. If that fails, the seal is treated as missing.
     fn seal(&self) {
         if let Ok(digest) = self.digest() {
             let _ = fs::write(self.folder.join(SEAL), digest);
@@ -210,7 +211,7 @@ impl Kernels {
     }
 }
 
-/// Removes folders that nobody uses, the longest unused first, until all take no more than `most` bytes.
+/// Removes unused folders, least recently used first, until all together take no more than `most` bytes.
 fn make_room(folder: &Path, most: u64) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;

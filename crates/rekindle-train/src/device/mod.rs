@@ -40,21 +40,21 @@ pub use process::GpuProcess;
 #[cfg(not(feature = "cuda"))]
 pub use process::gpu_processes;
 
-/// Has CUDA found where the backend looks for it, where this build has CUDA. Call it first in `main`: the environment may
-/// only change while the process has a single thread.
+/// Makes CUDA available where the backend looks for it, if this build has CUDA. Call this first in `main`: the
+/// environment may only be changed while the process has a single thread.
 pub fn prepare() {
     #[cfg(feature = "cuda")]
     rekindle_cuda::prepare();
 }
 
-/// What CUDA is made of: nothing that can be found, where this build has none.
+/// The components of CUDA; none are found if this build has no CUDA.
 #[cfg(not(feature = "cuda"))]
 pub fn cuda_parts() -> [(&'static str, Result<String, String>); 3] {
     let none = |part| (part, Err("not built in".to_owned()));
     ["driver", "nvrtc", "headers"].map(none)
 }
 
-/// A device, resolved: not "whatever there is", but one.
+/// One specific device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceId {
     /// The processor, by burn's `flex` backend.
@@ -87,7 +87,7 @@ impl DeviceId {
     }
 }
 
-/// As it is typed.
+/// Serializes as the user would type it.
 impl Serialize for DeviceId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

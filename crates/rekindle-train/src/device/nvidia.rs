@@ -1,4 +1,4 @@
-//! NVIDIA's GPUs: by the driver's own numbers and figures, once a small kernel compiles and loads.
+//! NVIDIA GPUs, with the driver's numbers and figures. A GPU is usable if a small kernel compiles and loads.
 
 use std::{
     collections::BTreeMap,
@@ -57,7 +57,7 @@ fn info(gpu: &Gpu) -> DeviceInfo {
     }
 }
 
-/// What this process can have, its context included.
+/// Memory available to this process, its context included.
 fn free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
     let before = GpuHeld::now(gpu.number)?;
     let context = gpu.context()?;
@@ -67,10 +67,11 @@ fn free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
     Ok(Bytes(context.memory()?.free) + taken)
 }
 
-/// What this process's context on each GPU took when it was first made.
+/// Memory that this process's context took on each GPU when it was created.
 static CONTEXTS: Mutex<BTreeMap<usize, Bytes>> = Mutex::new(BTreeMap::new());
 
-/// Notes what making a context took of a GPU: nothing, where the process had one. Gives what the context takes.
+/// Records the memory taken by creating a context on a GPU (zero if the process already had one). Returns the context's
+/// memory.
 pub(super) fn note_context(number: usize, taken: Bytes) -> Bytes {
     let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     let context = contexts.entry(number).or_default();
@@ -78,7 +79,7 @@ pub(super) fn note_context(number: usize, taken: Bytes) -> Bytes {
     *context
 }
 
-/// What CUDA is made of on this machine, each part named, with what was found or why not.
+/// The components of CUDA on this machine, each with what was found or why it was not found.
 pub fn cuda_parts() -> [(&'static str, Result<String, String>); 3] {
     let said = |error: &CudaError| error.to_string();
     let driver = driver_version().map_err(|error| said(&error));

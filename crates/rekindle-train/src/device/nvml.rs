@@ -1,4 +1,4 @@
-//! A whole GPU, as NVIDIA's management library sees it: every process, the driver's context included.
+//! The memory of a whole GPU from NVIDIA's management library: all processes, the driver's context included.
 
 use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError as WrapperError};
 use rekindle_plan::Bytes;
@@ -18,7 +18,7 @@ pub struct NvmlMemory {
     pub free_bytes: Bytes,
 }
 
-/// NVML gave no answer.
+/// NVML is not available or failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "NVIDIA's management library (`libnvidia-ml.so.1`), which says what the driver's context takes, does not answer \
@@ -36,7 +36,7 @@ impl From<WrapperError> for NvmlError {
     }
 }
 
-/// CUDA numbers GPUs by its own settings: the library is asked by the address on the bus.
+/// CUDA numbers GPUs by its own settings, so the library is queried by the bus address.
 fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, WrapperError> {
     let gpus = rekindle_cuda::gpus().unwrap_or_default();
     match gpus.get(number) {
@@ -51,7 +51,7 @@ fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, WrapperError>
 ///
 /// # Errors
 ///
-/// Where the library is missing or the GPU does not answer.
+/// If the library is missing or the GPU does not answer.
 pub fn nvml_memory(number: usize) -> Result<NvmlMemory, NvmlError> {
     let nvml = Nvml::init()?;
     let memory = device(&nvml, number)?.memory_info()?;
@@ -62,11 +62,11 @@ pub fn nvml_memory(number: usize) -> Result<NvmlMemory, NvmlError> {
     })
 }
 
-/// What is held of a GPU at a moment.
+/// Memory in use on a GPU at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct GpuHeld {
     all: Bytes,
-    /// By this process, where the library lists it: it does not in every container.
+    /// Memory of this process, if the library lists it; in some containers it does not.
     own: Option<Bytes>,
 }
 
@@ -83,7 +83,8 @@ impl GpuHeld {
         })
     }
 
-    /// What this process took since. Other processes' share is left out where the library tells them apart.
+    /// Memory that this process has taken since then. The share of other processes is left out if the library lists
+    /// processes.
     pub(crate) fn taken_until(self, later: Self) -> Bytes {
         let (before, after) = match later.own {
             Some(own) => (self.own.unwrap_or_default(), own),
@@ -93,8 +94,8 @@ impl GpuHeld {
     }
 }
 
-/// The other processes that hold memory of the GPU that CUDA gives this number, the largest first; none where the driver
-/// does not say.
+/// The other processes that hold memory of the GPU with this CUDA number, largest first; empty if the driver does not
+/// report them.
 #[must_use]
 pub fn gpu_processes(number: usize) -> Vec<GpuProcess> {
     let mut processes = processes(number).unwrap_or_default();

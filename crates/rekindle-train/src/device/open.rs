@@ -11,7 +11,7 @@ use rekindle::{
     meter::{Meter, NotInstalled},
 };
 
-/// A device that tensors can be made on, and whose memory can be read.
+/// An open device on which tensors can be created, with a meter for its memory.
 pub struct OpenDevice {
     /// burn's device, with autodiff.
     pub device: Device,
@@ -19,7 +19,7 @@ pub struct OpenDevice {
     pub meter: Arc<dyn Meter>,
 }
 
-/// Why a device cannot be opened.
+/// The error of a device that cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceError {
     /// It is not part of this build.
@@ -31,7 +31,7 @@ pub enum DeviceError {
     /// Its memory cannot be measured.
     #[error(transparent)]
     Meter(#[from] NotInstalled),
-    /// It does not compute with such numbers.
+    /// The device does not support the number type.
     #[error(
         "{device} does not compute in {dtype}; it does in {}",
         listed(supported)
@@ -39,9 +39,9 @@ pub enum DeviceError {
     Dtype {
         /// The device.
         device: DeviceId,
-        /// The type asked for.
+        /// The requested type.
         dtype: Dtype,
-        /// The types that it computes in.
+        /// The types that it supports.
         supported: Vec<Dtype>,
     },
 }
@@ -51,12 +51,11 @@ fn listed(dtypes: &[Dtype]) -> String {
     names.join(", ")
 }
 
-/// Opens a device that is known to answer (see [`probe`](super::probe)): opening a GPU that does not may panic below
-/// burn.
+/// Opens a device that was [probed](super::probe) before: opening a GPU that does not work may panic below burn.
 ///
 /// # Errors
 ///
-/// If the device's backend is not built in, its memory cannot be measured, or it does not compute in `dtype`.
+/// If the device's backend is not built in, its memory cannot be measured, or it does not support `dtype`.
 pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
     let opened: OpenDevice = match id {
         #[cfg(feature = "flex")]
@@ -70,7 +69,7 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
             let held = || GpuHeld::now(index).unwrap_or_default();
             let before = held();
             let (device, meter) = pooled(Device::cuda(index));
-            // The first reading makes the driver's context; nothing is reserved yet.
+            // The first reading creates the driver's context; nothing is reserved yet.
             meter.read();
             let context = super::nvidia::note_context(index, before.taken_until(held()));
             let meter = Arc::new(meter.with_context(context));
@@ -103,7 +102,7 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
     })
 }
 
-/// The device with autodiff and a meter of its pools, which are set up before it is touched.
+/// The device with autodiff, and a meter of its pools, which are configured before the device is used.
 #[cfg(feature = "cubecl")]
 fn pooled(device: Device) -> (Device, rekindle::meter::PoolMeter) {
     let device = device.autodiff();

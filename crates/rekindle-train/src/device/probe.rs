@@ -1,18 +1,18 @@
-//! What this machine can run on.
+//! Finds the devices of this machine.
 //!
-//! burn panics on the device's own thread when a driver is missing, so a device is asked here, by libraries that
-//! answer with errors, before burn touches it.
+//! burn panics on the device's own thread if a driver is missing. So devices are probed here first, with libraries that
+//! return errors.
 
 use rekindle_plan::Bytes;
 use sysinfo::System;
 
 use super::{DeviceId, DeviceInfo, Unavailable, control_group};
 
-/// Asks a device.
+/// Probes a device.
 ///
 /// # Errors
 ///
-/// Why it cannot be used.
+/// The reason why it cannot be used.
 pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
     if !device.built_in() {
         return Err(Unavailable::NotBuiltIn {
@@ -38,11 +38,11 @@ pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
     }
 }
 
-/// All devices of the kind of `device`, those that cannot be used with their [problem](DeviceInfo::problem).
+/// All devices of the same kind as `device`; unusable ones have a [problem](DeviceInfo::problem).
 ///
 /// # Errors
 ///
-/// Why there is none.
+/// The reason why there is none.
 pub fn probe_kind(device: DeviceId) -> Result<Vec<DeviceInfo>, Unavailable> {
     if !device.built_in() {
         return Err(Unavailable::NotBuiltIn {
@@ -83,8 +83,7 @@ fn processor() -> DeviceInfo {
     }
 }
 
-/// Memory that this process can have: all, and what is free. Limits of its control groups and of its address space count as
-/// the machine's.
+/// Total and free memory for this process, within the limits of its control groups and its address space.
 fn limited(system: &System) -> (Bytes, Bytes) {
     let machine = (system.total_memory(), system.available_memory());
     let limits = [control_group::limit(), address_space()]
@@ -96,13 +95,13 @@ fn limited(system: &System) -> (Bytes, Bytes) {
     (Bytes(total), Bytes(free))
 }
 
-/// What is left of the process's address space, where it has a limit (`ulimit -v`).
+/// The remaining address space of the process, if it is limited (`ulimit -v`).
 #[must_use]
 pub fn address_space_left() -> Option<Bytes> {
     address_space().map(|(_, left)| Bytes(left))
 }
 
-/// The limit of the process's address space and what is left of it, where there is one.
+/// The limit of the process's address space and the remaining bytes, if there is a limit.
 fn address_space() -> Option<(u64, u64)> {
     // Only Linux has these files.
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
@@ -138,7 +137,7 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
                 name: info.name,
                 total_bytes: None,
                 free_bytes: None,
-                // As cubecl bounds its pages.
+                // cubecl bounds its pages by the same value.
                 largest_buffer_bytes: Some(Bytes(largest)),
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
                 toolchain: format!("{} {}", info.driver, info.driver_info),

@@ -1,4 +1,4 @@
-//! Who else holds memory of a GPU.
+//! Other processes that hold memory of a GPU.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use rekindle_plan::Bytes;
 /// A process that holds memory of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuProcess {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// Its program, where the driver may say so.
+    /// Its program, if the driver reports it.
     pub name: Option<String>,
-    /// What it holds, its context included, where the driver may say so.
+    /// Its memory, context included, if the driver reports it.
     pub bytes: Option<Bytes>,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for GpuProcess {
     }
 }
 
-/// None: this build has no CUDA.
+/// Empty, because this build has no CUDA.
 #[cfg(not(feature = "cuda"))]
 #[must_use]
 pub fn gpu_processes(_number: usize) -> Vec<GpuProcess> {

@@ -1,4 +1,4 @@
-//! The most that one action of a step allocates.
+//! Maximum memory that one action of a step allocates.
 
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Stage};
 
@@ -8,7 +8,7 @@ pub(super) struct LargestNeeds {
     pub(super) forward: Bytes,
     /// Of an update of a stage's parameters, one after the other.
     pub(super) update: Bytes,
-    /// The same of the first, in which the optimizer's state comes.
+    /// The same for the first update, which allocates the optimizer's state.
     pub(super) first_update: Bytes,
     /// Of any action, and the optimizer's state.
     pub(super) any: Bytes,

@@ -1,9 +1,9 @@
 //! From a description to burn modules.
 //!
-//! All parameters are drawn here, stage by stage and layer by layer; burn's are drawn at their first use by
-//! themselves. So [`Device::seed`] before [`build`] makes a model reproducible, and how its layers are grouped into
-//! stages does not change a value. Linear layers before ReLU or GELU start as mirrored
-//! pairs of an orthogonal map, so that stacks of any depth train; the modules `init` and `mirror` say how and why.
+//! All parameters are initialised here, stage by stage and layer by layer; burn itself would initialise them at their
+//! first use. So calling [`Device::seed`] before [`build`] makes a model reproducible, and the grouping of layers into
+//! stages does not change any value. Linear layers before ReLU or GELU start as mirrored pairs of an orthogonal map, so
+//! that stacks of any depth train; the modules `init` and `mirror` explain this.
 
 use burn::{
     module::{Initializer, Module, ModuleVisitor, Param},
@@ -26,10 +26,10 @@ use super::{
 use crate::device::staging::Staging;
 use rekindle::dtype::Dtype;
 
-/// Why a model cannot be built.
+/// The error of a model that cannot be built.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BuildError {
-    /// A layer that cannot be.
+    /// A layer is invalid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
     /// The stages belong to another model.
@@ -37,7 +37,7 @@ pub enum BuildError {
         "the stages cover {planned} layers, but the model has {layers}; plan the stages of this model"
     )]
     OtherModel {
-        /// Layers that the stages cover, one after the other from the first.
+        /// Number of layers that the stages cover in order, from the first.
         planned: usize,
         /// Layers of the model.
         layers: usize,
@@ -63,11 +63,11 @@ pub fn build(
     })
 }
 
-/// As [`build`], for a device that computes nothing: no value is drawn on the host.
+/// Like [`build`], for a device that computes nothing: no value is drawn on the host.
 ///
 /// # Errors
 ///
-/// As [`build`].
+/// See [`build`].
 pub fn build_shapes(
     model: &ModelSpec,
     plan: &ModelStages,
@@ -79,7 +79,7 @@ pub fn build_shapes(
     })
 }
 
-/// Makes a linear layer's weight `[inputs, outputs]` from what it starts from.
+/// Creates a linear layer's weight `[inputs, outputs]` by its initialisation.
 type InitWeight<'a> = dyn FnMut(FirstWeight, [usize; 2], &Device) -> Param<Tensor<2>> + 'a;
 
 impl FirstWeight {
@@ -164,7 +164,7 @@ struct StageBuilder<'a> {
     program: Vec<StageOp>,
     /// Whether a projection shares the embedding.
     shares: bool,
-    /// The model's first, which others may share.
+    /// The model's first embedding, which other layers may share.
     embedding: &'a mut Option<Embedding>,
     dtype: Dtype,
     device: &'a Device,
@@ -282,7 +282,7 @@ impl StageBuilder<'_> {
     }
 }
 
-/// Draws every parameter that it sees.
+/// Initialises every parameter that it visits.
 struct Draw;
 
 impl ModuleVisitor for Draw {

@@ -1,7 +1,7 @@
 //! The shapes of a model's activations, and every check on them.
 //!
-//! [`ModelSpec::infer`] walks through the layers once, without a backend and without allocating a tensor. A model
-//! that passes can be built: no layer of it can meet a shape that it does not take. No check depends on the batch.
+//! [`ModelSpec::infer`] goes through the layers once, without a backend and without allocating a tensor. A model that
+//! passes can be built: no layer can receive a shape that it does not accept. No check depends on the batch.
 
 use super::{
     rules,
@@ -15,7 +15,7 @@ impl ModelSpec {
     ///
     /// # Errors
     ///
-    /// The first layer that cannot take its input, or whose own settings make no sense.
+    /// The first layer that cannot take its input, or whose own settings are invalid.
     pub fn infer(&self) -> Result<ModelShape, ShapeError> {
         let of_the_model = |problem| ShapeError {
             path: LayerPath::default(),
@@ -37,7 +37,7 @@ impl ModelSpec {
     }
 }
 
-/// Token ids and length of vectors of an embedding.
+/// Number of token ids and length of the vectors of an embedding.
 fn embedding(layer: &LayerSpec) -> Option<[usize; 2]> {
     match layer {
         LayerSpec::Embedding { vocab, dim } => Some([*vocab, *dim]),
@@ -45,7 +45,7 @@ fn embedding(layer: &LayerSpec) -> Option<[usize; 2]> {
     }
 }
 
-/// Checks that what shares an embedding's weight has the only one there is, and that it fits.
+/// Checks that the model has exactly one embedding whose weight is shared, and that its shape fits.
 fn check_shared(
     layers: &[LayerSpec],
     shapes: &[LayerShape],

@@ -1,10 +1,10 @@
-//! First values of weights and biases.
+//! Initial values of weights and biases.
 //!
-//! A stack without normalisation trains only if values and gradients keep their size through it. What a weight
-//! starts from therefore depends on the layers around it.
+//! A stack without normalisation trains only if values and gradients keep their size through it. So the initialisation
+//! of a weight depends on the layers around it.
 //!
 //! **Linear layers** before ReLU or GELU start as [mirrored pairs](super::mirror), with which a stack of any depth
-//! starts as an orthogonal map. That wants an even number of features; an odd one is treated as below.
+//! starts as an orthogonal map. This requires an even number of features; an odd number is treated as below.
 //!
 //! **Others.** With weights of variance `w / fan_in` and biases of variance `b`, a layer turns preactivations of
 //! variance `v` into (in the limit of wide layers; Poole et al. 2016, arXiv 1606.05340)
@@ -17,18 +17,18 @@
 //!
 //! - ReLU: `E[f^2] = v / 2`, so `w = 2`, `b = 0` keeps both exactly (He et al. 2015, arXiv 1502.01852).
 //! - GELU: `E[f^2]` falls short of `v / 2` by 0.05 to 0.08 for every `v` from 0.5 to 10, and below that goes to
-//!   `v / 4`: with `w = 2` alone the signal dies (`v` = 3e-11 after 40 layers). `b = 0.25` makes up for the
-//!   shortfall: over 64 layers `v` rises from 1 to 8 and gradients keep their size (a factor of 1.03). Without a
-//!   bias `w = 1 / E[f(z)^2] = 2.352` holds `v = 1`, although only just: what strays from 1 strays further.
+//!   `v / 4`: with `w = 2` alone the signal vanishes (`v` = 3e-11 after 40 layers). `b = 0.25` compensates for this:
+//!   over 64 layers `v` rises from 1 to 8 and gradients keep their size (a factor of 1.03). Without a bias,
+//!   `w = 1 / E[f(z)^2] = 2.352` keeps `v = 1`, but this fixed point is unstable.
 //! - tanh, or another matrix: `w = 1`, `b = 0`.
 //! - anything else (the model's last layer, the end of a residual, ...): burn's and PyTorch's default, uniform in
 //!   `+-1 / sqrt(fan_in)`, which makes small outputs.
 //!
-//! Layers that leave the scale alone (views, pooling, dropout, padding) are looked through.
+//! Layers that do not change the scale (views, pooling, dropout, padding) are skipped when finding the next activation.
 //!
-//! A convolution's windows reach into the zeros around the image, where they sum fewer values. On small images that
-//! is a large share (3x3 over 4x4: 31 %), and over many layers little is left. So `fan_in` counts the values that a
-//! window meets on average.
+//! A convolution's windows extend into the zero padding around the image, where they sum fewer values. On small images
+//! this is a large share (3x3 over 4x4: 31 %), and over many layers the signal vanishes. So `fan_in` is the average
+//! number of values that a window covers.
 
 use burn::module::Initializer;
 
@@ -42,21 +42,21 @@ const GELU_BIAS_VARIANCE: f64 = 0.25;
 /// `1 / E[gelu(z)^2]` for a normal `z`.
 const GELU_GAIN_WITHOUT_BIAS: f64 = 2.352;
 
-/// First values of a linear layer.
+/// Initial values of a linear layer.
 pub(super) struct FirstValues {
     pub(super) weight: FirstWeight,
     pub(super) bias: Initializer,
 }
 
-/// First values of a linear layer's weight.
+/// Initial values of a linear layer's weight.
 pub(super) enum FirstWeight {
     /// Independent draws.
     Drawn(Initializer),
-    /// See [`super::mirror`]; `pairs_in` where the layer before was mirrored too.
+    /// See [`super::mirror`]; `pairs_in` if the previous layer is also mirrored.
     Mirrored { pairs_in: bool },
 }
 
-/// First values of the linear layer `list[index]` with so many `inputs`.
+/// Initial values of the linear layer `list[index]` with `inputs` inputs.
 pub(super) fn linear_values(list: &[LayerSpec], index: usize, inputs: usize) -> FirstValues {
     let before = list[..index]
         .iter()
@@ -91,7 +91,8 @@ fn is_dropout(layer: &LayerSpec) -> bool {
     matches!(layer, LayerSpec::Dropout { .. })
 }
 
-/// First values of a weight and a bias that are drawn independently, by the layers that `follow` in the same list.
+/// Initial values of a weight and a bias that are drawn independently, depending on the layers that `follow` in the
+/// same list.
 ///
 /// `fan_in`: number of values that an output sums, on average.
 pub(super) fn independent_values(
@@ -152,7 +153,7 @@ pub(super) fn conv_fan_in(
             product * mean_on_input(size, kernel, stride, padding)
         },
     );
-    // Where steps lead from padding to padding, no window may meet a value at all.
+    // With large strides and padding, windows may cover no value at all.
     mean.max(1.0)
 }
 

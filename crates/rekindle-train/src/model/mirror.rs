@@ -9,27 +9,28 @@
 //!     |-M   M |
 //! ```
 //!
-//! then the whole stack starts as the product of its `M`. These are orthogonal here: values, gradients and the
-//! differences between samples pass any number of layers unchanged. (With He's weights a GELU stack loses its signal
-//! after some 20 layers; with ReLU the size stays, but all samples grow alike.) The first layer of a stack is
-//! `[M, -M]`. The units of a pair get different gradients, so training tells them apart from the first step.
+//! then the whole stack starts as the product of its `M`. These are orthogonal here, so values, gradients and the
+//! differences between samples keep their size through any number of layers. (With He's weights a GELU stack loses its
+//! signal after about 20 layers; with ReLU the size stays, but all samples become similar.) The first layer of a stack
+//! is `[M, -M]`. The units of a pair get different gradients, so they diverge from the first training step.
 //!
 //! Source: Balduzzi et al. 2017, "The shattered gradients problem", arXiv 1702.08591, section 4; for GELU the same
 //! identity holds, since `gelu(u) = u P(u)` with `P(u) + P(-u) = 1`.
 //!
 //! `M` is a signed random permutation times [`REFLECTIONS`] random Householder reflections: exactly orthogonal, in
-//! `O(n^2)` steps, computed on the host from numbers that the device draws, so that a seed gives the same weights
-//! on every run. Where it is not square it is a part of a square one, scaled so that the mean square of a unit stays.
+//! `O(n^2)` steps, computed on the host from numbers that the device draws, so that a seed gives the same weights in
+//! every run. If `M` is not square, it is a part of a square matrix, scaled so that the mean square of a unit is
+//! preserved.
 
 use burn::tensor::{Device, Distribution, Tensor};
 
-/// Reflections that mix the units of one matrix. With as many as units, the matrix is uniform among the orthogonal
-/// ones (Stewart 1980); a few already mix each unit into all others.
+/// Number of reflections. With as many as units, the matrix is uniformly distributed among orthogonal matrices (Stewart
+/// 1980); a few already mix each unit into all others.
 const REFLECTIONS: usize = 16;
 
-/// Row-major weight `[inputs, outputs]`, mirrored in its outputs, and in its inputs where `pairs_in`.
+/// Row-major weight `[inputs, outputs]`, mirrored in its outputs, and in its inputs if `pairs_in`.
 ///
-/// `outputs` must be even, and `inputs` too where `pairs_in`: a last odd one would stay 0.
+/// `outputs` must be even, and `inputs` too if `pairs_in`: an odd last one would stay 0.
 pub(super) fn mirrored_weight(
     inputs: usize,
     outputs: usize,
@@ -52,8 +53,9 @@ pub(super) fn mirrored_weight(
     weight
 }
 
-/// Gives the rows, one by one, of a `rows` x `columns` part of an orthogonal matrix, scaled by `sqrt(columns / rows)` where it is
-/// wide. A reflection changes each row by itself, so that no matrix is held: of a tall one it would be square.
+/// Passes the rows of a `rows` x `columns` part of an orthogonal matrix to `give` one by one, scaled by
+/// `sqrt(columns / rows)` if it is wide. A reflection changes each row independently, so no matrix is stored; for a
+/// tall part it would be square.
 fn orthogonal(rows: usize, columns: usize, device: &Device, mut give: impl FnMut(usize, &[f32])) {
     let size = rows.max(columns);
     let draw = |count: usize| -> Vec<f32> {

@@ -1,6 +1,6 @@
 //! Models described by plain values, and built from them.
 //!
-//! The way from a description to something that trains:
+//! The steps from a description to a trainable model:
 //!
 //! | module | from | to |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | [`value`] | | the activation that flows between the stages |
 //! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a device |
 //! | [`window`] | | sizes of convolution and pooling windows |
-//! | `work` | a layer and its shapes | its multiply-adds, and what it keeps untrained |
+//! | `work` | a layer and its shapes | its multiply-adds, and the number of its running statistics |
 
 pub mod build;
 mod infer;

@@ -1,4 +1,4 @@
-//! What each kind of layer takes, what it makes of it, and how many parameters that needs.
+//! The input requirements, output shape and number of parameters of each kind of layer.
 
 use super::{
     shape::{LayerShape, MAX_ELEMENTS},
@@ -9,7 +9,7 @@ use super::{
 
 const MAX_RANK: usize = 3;
 
-/// Shape of one output sample of a layer, or why it cannot take its input.
+/// Shape of one output sample of a layer, or the reason why it cannot take its input.
 ///
 /// `inner` holds the shapes inside a residual.
 pub(super) fn output(
@@ -164,7 +164,7 @@ pub(super) fn param_count(
         .ok_or(too_large("the parameters"))
 }
 
-/// One to three dimensions, none of them 0, not too many values.
+/// Checks that a sample has one to three dimensions, none of them 0, and not too many values.
 pub(super) fn check_sample(shape: &SampleShape, what: &'static str) -> Result<(), ShapeProblem> {
     if shape.dims.is_empty() || shape.dims.len() > MAX_RANK {
         return Err(ShapeProblem::WrongRank {

@@ -4,9 +4,9 @@
 
 use super::spec::SampleShape;
 
-/// Most values that one sample of an activation, or the parameters of one layer, may have.
+/// Maximum number of values of one sample of an activation, or of the parameters of one layer.
 ///
-/// A petabyte of `f32`: larger sizes are mistakes, and sums of smaller ones are safe in `u64`.
+/// A petabyte of `f32`: larger sizes are mistakes, and sums of smaller ones do not overflow `u64`.
 pub const MAX_ELEMENTS: u64 = 1 << 48;
 
 /// The shapes of a model's activations.
@@ -18,14 +18,14 @@ pub struct ModelShape {
     pub layers: Vec<LayerShape>,
 }
 
-/// What goes into a layer and what comes out.
+/// The shapes of a layer's input and output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerShape {
     /// Shape of one sample before the layer.
     pub input: SampleShape,
     /// Shape of one sample after the layer.
     pub output: SampleShape,
-    /// Number of values that training changes. Running statistics are not among them.
+    /// Number of values that training changes, without running statistics.
     pub param_count: u64,
     /// The layers inside a residual; empty for any other layer.
     pub inner: Vec<LayerShape>,

@@ -1,10 +1,10 @@
-//! Why a layer cannot take its input.
+//! Errors of layers that cannot take their input.
 
 use std::fmt;
 
 use super::spec::SampleShape;
 
-/// Where a layer stands: its index in the model's list, then its index inside each residual on the way.
+/// The position of a layer: its index in the model's list, then its index inside each enclosing residual.
 ///
 /// All indices start at 0. An empty path means the model itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ impl fmt::Display for LayerPath {
     }
 }
 
-/// A layer that cannot be: its own settings are wrong, or they do not fit its input.
+/// An invalid layer: its settings are wrong, or do not fit its input.
 ///
 /// Reads as `layer 2 (conv2d) got [784]: it wants [channels, height, width]; ...`.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -29,11 +29,11 @@ impl fmt::Display for LayerPath {
 pub struct ShapeError {
     /// The layer.
     pub path: LayerPath,
-    /// The layer's name in a config; `model` where the model itself is wrong.
+    /// The layer's name in a config; `model` if the model itself is wrong.
     pub kind: &'static str,
     /// The shape that reaches the layer.
     pub got: SampleShape,
-    /// What is wrong, and what the layer wants instead.
+    /// The problem, and what the layer requires instead.
     pub problem: ShapeProblem,
 }
 
@@ -47,7 +47,7 @@ impl ShapeError {
     }
 }
 
-/// What is wrong with a layer. Each message says what the layer wants.
+/// The problem with a layer. Each message says what the layer requires.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ShapeProblem {
     /// The input has too few or too many dimensions.
@@ -147,10 +147,10 @@ pub enum ShapeProblem {
         /// What comes out of the inner layers.
         output: SampleShape,
     },
-    /// There is nothing to run.
+    /// The model or residual has no layers.
     #[error("it has no layers; give it at least one")]
     NoLayers,
-    /// A tensor of more values than any machine holds.
+    /// A tensor has more values than fit in any machine's memory.
     #[error("{what} would hold more than {limit} values; use smaller sizes")]
     TooLarge {
         /// Which tensor.

@@ -389,7 +389,7 @@ impl SampleShape {
         }
     }
 
-    /// Number of values in one sample; `u64::MAX` where that does not fit.
+    /// Number of values in one sample; `u64::MAX` if that does not fit.
     #[must_use]
     pub fn elements(&self) -> u64 {
         self.dims

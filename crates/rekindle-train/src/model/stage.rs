@@ -47,7 +47,7 @@ pub enum Op {
     Embedding(Embedding),
     /// Logits by an embedding's weight.
     Unembedding(Embedding),
-    /// A learned vector for each place.
+    /// A learned vector for each position.
     Positions(Embedding),
     /// Multi-head attention.
     Attention(MultiHeadAttention),
@@ -58,7 +58,7 @@ pub enum Op {
 pub(super) enum StageOp {
     /// Runs the module of this index.
     Apply(usize),
-    /// Runs the batch normalisation of this index by the samples of all ranks.
+    /// Runs the batch normalisation of this index over the samples of all ranks.
     Synchronise(usize),
     /// Runs the attention of this index.
     Attend {
@@ -107,7 +107,7 @@ impl Stage {
         }
     }
 
-    /// Shape of one sample that the stage takes.
+    /// Shape of one input sample.
     #[must_use]
     pub fn input(&self) -> &SampleShape {
         &self.input
@@ -123,7 +123,7 @@ impl Stage {
         &mut self.ops
     }
 
-    /// Leaves its last layer to the loss, where that is a projection.
+    /// Leaves its last layer to the loss, if that is a projection.
     pub(crate) fn defer_projection(&mut self, loss: ChunkedCrossEntropy) {
         if let Some(last) = self.program.last_mut()
             && let StageOp::Apply(op) = *last
@@ -133,7 +133,7 @@ impl Stage {
         }
     }
 
-    /// Has its batch normalisation see the samples of all ranks.
+    /// Makes its batch normalisation use the samples of all ranks.
     pub(crate) fn synchronise(&mut self) {
         for instruction in &mut self.program {
             if let StageOp::Apply(op) = *instruction
@@ -205,7 +205,7 @@ impl Layer for Stage {
 
     /// # Panics
     ///
-    /// Where one sample of the input has not the shape [`Stage::input`]; [`Value::check`] tells.
+    /// If one sample of the input does not have the shape [`Stage::input`]; check it with [`Value::check`].
     fn forward(&self, input: Value) -> Value {
         match self.run(input) {
             Ok(output) => output,
@@ -213,7 +213,7 @@ impl Layer for Stage {
         }
     }
 
-    /// Where there is an operation that the balanced strategy computes again.
+    /// Whether there is an operation that the balanced strategy recomputes.
     fn has_balanced(&self) -> bool {
         self.program.iter().any(|instruction| match instruction {
             StageOp::Apply(index) => matches!(self.ops[*index], Op::LayerNorm(_)),
@@ -250,7 +250,8 @@ fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {
     })
 }
 
-/// Products with every vector of the embedding, of all rows at once: a weight that is exchanged in memory is copied otherwise.
+/// Products with every vector of the embedding, for all rows in one matrix product: otherwise the transposed weight
+/// would be copied.
 fn logits<const D: usize>(shared: &Embedding, tensor: Tensor<D>) -> Tensor<D> {
     let mut dims = tensor.dims();
     let [vocab, width] = shared.weight.dims();
@@ -281,7 +282,7 @@ fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Result<Value, Valu
     })))
 }
 
-/// Attention of each place to all, or to itself and those before it.
+/// Attention of each position to all positions, or, if causal, to itself and earlier ones.
 fn attend(op: &Op, vectors: Tensor<3>, causal: bool) -> Tensor<3> {
     let Op::Attention(attention) = op else {
         return vectors;
@@ -304,7 +305,7 @@ fn add(skip: Value, value: Value) -> Result<Value, ValueError> {
     })
 }
 
-/// burn's own padding is f32 whatever the tensor is.
+/// burn's own padding is f32 for any tensor type.
 fn zero_pad(tensor: Tensor<4>, [top, bottom, left, right]: [usize; 4]) -> Tensor<4> {
     let [batch, channels, rows, columns] = tensor.dims();
     let padded = [batch, channels, top + rows + bottom, left + columns + right];
@@ -359,8 +360,8 @@ impl ActivationMapper for Function<'_> {
 
 /// Softmax over the last dimension, shifted by the maximum.
 ///
-/// burn's own detaches the maximum, but a detached leaf requires a gradient again: what it keeps would depend on
-/// whether the input is the first of a segment.
+/// burn's own softmax detaches the maximum, but a detached leaf requires a gradient again: its saved bytes would depend
+/// on whether the input is the first of a segment.
 fn softmax<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     let last = D - 1;
     let maximum = tensor.clone().set_require_grad(false).max_dim(last);

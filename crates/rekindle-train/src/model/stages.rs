@@ -1,8 +1,8 @@
 //! How layers become stages.
 //!
-//! A stage is what a schedule keeps or recomputes. Every layer of the model's list is one stage, a residual with all
-//! that it contains included. Layers that only make a view cost nothing, and keeping their output keeps their input:
-//! they join the stage before them, or the first stage after them where none is before.
+//! A stage is the unit that a schedule keeps or recomputes. Every layer of the model's list is one stage; a residual
+//! with all its layers is one. Layers that only make a view cost nothing, and keeping their output keeps their input:
+//! they join the stage before them, or the first stage after them if there is none before.
 
 use std::ops::Range;
 
@@ -46,7 +46,7 @@ impl LayerSpec {
 }
 
 impl ModelStages {
-    /// Divides a model into stages. `shape` is what [`ModelSpec::infer`] gives for `model`.
+    /// Divides a model into stages. `shape` is the result of [`ModelSpec::infer`] for `model`.
     #[must_use]
     pub fn new(model: &ModelSpec, shape: &ModelShape) -> Self {
         let stages = ranges(&model.layers)

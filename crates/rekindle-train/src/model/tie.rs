@@ -1,15 +1,15 @@
 //! An embedding whose weight the output's projection shares (Press & Wolf 2017, arXiv 1608.05859).
 //!
-//! Both are modules of their own, with one parameter id: recordings and executors add up what each gives its gradient. burn's
-//! clones share a tensor only until one of them is updated, so the trainer unties them before an update and ties them again
-//! after it: nothing then holds the old weight beside the new one.
+//! Both are separate modules with the same parameter id: recordings and executors sum their gradients. burn's clones
+//! share a tensor only until one of them is updated, so the trainer unties them before an update and ties them again
+//! after it: then the old weight is not kept beside the new one.
 
 use burn::{module::Param, nn::Embedding, tensor::Tensor};
 
 use super::stage::{Op, Stage};
 use rekindle::sequential::Sequential;
 
-/// Gives the projections that share it the embedding's weight.
+/// Sets the weight of projections that share it to the embedding's weight.
 pub(crate) fn tie(model: &mut Sequential<Stage>) {
     let embedding = model
         .layers()
@@ -24,7 +24,7 @@ pub(crate) fn tie(model: &mut Sequential<Stage>) {
     }
 }
 
-/// Leaves the weight to the embedding alone: no forward until they are [tied](tie) again.
+/// Leaves the weight only in the embedding: no forward may run until they are [tied](tie) again.
 pub(crate) fn untie(model: &mut Sequential<Stage>) {
     for_each(model, |tied| {
         let (id, device) = (tied.weight.id, tied.weight.device());

@@ -27,7 +27,7 @@ pub enum Value {
     Tokens3(Tensor<3, Int>),
     /// Token ids `[batch, a, b, c]`.
     Tokens4(Tensor<4, Int>),
-    /// A model's output before its last layer, and that layer: what the loss computes in chunks.
+    /// A model's output before its last layer, together with that layer, for a loss that runs it in chunks.
     Deferred(Box<Projection>),
 }
 
@@ -45,7 +45,7 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// The mean loss against these classes, one for each row, and how many rows are classified right.
+    /// The mean loss for these classes, one for each row, and the number of correctly classified rows.
     pub(crate) fn cross_entropy(self, classes: Tensor<1, Int>) -> (Tensor<1>, Tensor<1, Int>) {
         let Self {
             hidden,
@@ -57,10 +57,10 @@ impl Projection {
     }
 }
 
-/// A value that is not what was asked for.
+/// The error of a value with an unexpected shape or type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    /// No variant for so many dimensions.
+    /// There is no variant with this many dimensions.
     #[error(
         "a tensor of shape {shape:?} is not a value; it wants two to four dimensions, the batch first"
     )]
@@ -76,25 +76,25 @@ pub enum ValueError {
         /// The shape, with the batch.
         shape: Vec<usize>,
     },
-    /// A value has another shape, or other elements, than wanted.
+    /// A value has another shape, or other elements, than expected.
     #[error("one sample has the shape {got}, but {wanted} is wanted")]
     Shape {
         /// What it is.
         got: SampleShape,
-        /// What it should be.
+        /// The expected shape.
         wanted: SampleShape,
     },
-    /// A typed tensor was asked for, and the value is another.
+    /// A typed tensor was requested, and the value has another type.
     #[error("one sample has the shape {got}, but {wanted} are wanted")]
     Variant {
         /// What it is.
         got: SampleShape,
-        /// What it should be, in words.
+        /// The expected value, in words.
         wanted: &'static str,
     },
 }
 
-/// Evaluates an expression for the tensor inside a value, whatever its rank and elements.
+/// Evaluates an expression for the tensor inside a value, for any rank and elements.
 macro_rules! with_tensor {
     ($value:expr, $tensor:ident => $body:expr, $projection:ident => $deferred:expr) => {
         match $value {
@@ -162,11 +162,11 @@ impl Value {
         Self::from_floats_in(Dtype::F32, values, shape, device)
     }
 
-    /// The same, rounded to a type of numbers on the host.
+    /// Like [`from_floats`](Self::from_floats), rounded to a number type on the host.
     ///
     /// # Errors
     ///
-    /// As [`from_floats`](Self::from_floats).
+    /// See [`from_floats`](Self::from_floats).
     pub fn from_floats_in(
         dtype: Dtype,
         values: Vec<f32>,
@@ -190,7 +190,7 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// As [`from_floats`](Self::from_floats).
+    /// See [`from_floats`](Self::from_floats).
     pub fn from_tokens(
         ids: Vec<i32>,
         shape: &[usize],

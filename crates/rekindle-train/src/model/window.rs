@@ -1,11 +1,11 @@
 //! Sizes of sliding windows: convolution and pooling.
 //!
-//! A window of `k` values moves by `s` over `n` values with `p` more on each side:
+//! A window of `k` values moves in steps of `s` over `n` values with `p` more on each side:
 //! `out = floor((n + 2p - k) / s) + 1`.
 
 use super::spec::Padding;
 
-/// Number of positions of a window, or `None` where it does not fit even once, moves by 0, or a size overflows.
+/// Number of positions of a window, or `None` if it does not fit, the stride is 0, or a size overflows.
 #[must_use]
 pub fn positions(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
     if kernel == 0 {
@@ -18,9 +18,9 @@ pub fn positions(size: usize, kernel: usize, stride: usize, padding: usize) -> O
         .checked_add(1)
 }
 
-/// How many of a window's values lie on the input rather than in the padding, on average over its positions.
+/// Average number, over its positions, of a window's values that lie on the input rather than in the padding.
 ///
-/// 0 where [`positions`] has no answer.
+/// 0 if [`positions`] returns `None`.
 #[must_use]
 pub fn mean_on_input(size: usize, kernel: usize, stride: usize, padding: usize) -> f64 {
     let Some(positions) = positions(size, kernel, stride, padding) else {
@@ -43,10 +43,10 @@ pub fn mean_on_input(size: usize, kernel: usize, stride: usize, padding: usize) 
 impl Padding {
     /// Rows above and below, columns left and right, for a kernel of this size.
     ///
-    /// [`Padding::Same`] puts `(k - 1) / 2` on both sides. With an odd `k` that gives `ceil(n / s)` values for every
-    /// stride `s`, which is the size that Keras gives. The *values* at `s > 1` are those of PyTorch's
-    /// `padding=(k - 1) // 2` (PyTorch's own `padding="same"` refuses strides): Keras pads as little as it can, with
-    /// the odd zero after the last value, so that its windows may start one value later.
+    /// [`Padding::Same`] adds `(k - 1) / 2` on both sides. With an odd `k` that gives `ceil(n / s)` values for every
+    /// stride `s`, the same size as in Keras. The *values* at `s > 1` are those of PyTorch's `padding=(k - 1) // 2`
+    /// (PyTorch's own `padding="same"` does not allow strides): Keras pads as little as possible, with the odd zero
+    /// after the last value, so its windows may start one value later.
     #[must_use]
     pub fn each_side(self, kernel: [usize; 2]) -> [usize; 2] {
         match self {

@@ -1,9 +1,9 @@
-//! What a layer multiplies, and the statistics that it keeps, of one sample.
+//! The multiply-adds of a layer for one sample, and its running statistics.
 
 use super::{shape::LayerShape, spec::LayerSpec};
 
 impl LayerShape {
-    /// Multiplications with an addition, in the matrix products of one sample's forward.
+    /// Multiply-adds in the matrix products of one sample's forward pass.
     #[must_use]
     pub fn multiply_adds(&self, layer: &LayerSpec) -> u64 {
         let outputs = self.output.elements();
@@ -17,7 +17,7 @@ impl LayerShape {
                 let window = kernel.iter().map(|&size| size as u64);
                 window.chain([first]).fold(outputs, u64::saturating_mul)
             }
-            // Four maps, and two products with what each place gives each other one.
+            // Four linear maps, and two products between all pairs of positions.
             LayerSpec::Attention { .. } => outputs.saturating_mul(4 * last + 2 * first),
             LayerSpec::Residual { layers } => {
                 let inner = layers.iter().zip(&self.inner);
@@ -27,7 +27,7 @@ impl LayerShape {
         }
     }
 
-    /// Running statistics of the layer itself: numbers that are kept and not trained.
+    /// Number of running statistics of the layer itself, which are kept and not trained.
     #[must_use]
     pub fn statistics(&self, layer: &LayerSpec) -> u64 {
         match layer {

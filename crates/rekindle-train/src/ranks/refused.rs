@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::settings::TrainSettings;
 
-/// Why a job cannot be trained by several ranks.
+/// The error of a job that several ranks cannot train.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RanksRefused {
     /// Some rank would have no sample.
@@ -24,7 +24,7 @@ pub enum RanksRefused {
          multiple of {}, ranks times `accumulate`", ranks * accumulate
     )]
     Accumulate {
-        /// Parts that are asked for.
+        /// The requested number of parts.
         accumulate: usize,
         /// Samples of the rank.
         samples: usize,

@@ -1,4 +1,4 @@
-//! What predictions come to, on one rank and on all.
+//! Counts of predictions, on one rank and on all.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ impl Tally {
         }
     }
 
-    /// Adds a number of right predictions, read from the device.
+    /// Adds a number of correct predictions, read from the device.
     pub(crate) fn add_correct(&mut self, correct: Correct) -> Result<(), TrainError> {
         if let Some(correct) = correct {
             *self.correct.get_or_insert(0) += finite::read(correct)? as i64;
@@ -38,7 +38,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Share of the predictions that are right.
+    /// Share of correct predictions.
     pub(crate) fn accuracy(&self) -> Option<f64> {
         let correct = self.correct?;
         Some(correct as f64 / self.predictions.max(1) as f64)

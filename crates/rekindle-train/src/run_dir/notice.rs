@@ -1,4 +1,4 @@
-//! What is said of a run's folder while the run goes on.
+//! Notices about a run's folder during the run.
 
 use std::{fmt, path::Path};
 
@@ -7,7 +7,7 @@ use crate::run_dir_error::RunDirError;
 /// A file of a run's folder, as messages call it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RunFile {
-    /// What a run goes on from.
+    /// A snapshot, from which a run resumes.
     Snapshot,
     /// `history.csv`.
     History,
@@ -31,25 +31,25 @@ impl fmt::Display for RunFile {
     }
 }
 
-/// What a user should know of the run's folder, and that does not end the run.
+/// A notice for the user about the run's folder that does not end the run.
 #[derive(Debug)]
 pub enum Notice<'a> {
-    /// A file could not be written; said once for each reason, until it can be.
+    /// A file could not be written; reported once for each reason, until it can be written.
     NotWritten(RunFile, &'a RunDirError),
-    /// A file could not be written before, and was now.
+    /// A file that could not be written before has been written.
     WrittenAgain(RunFile),
-    /// The disk is full, and the snapshot of this step was removed so that something newer could be written. Said once.
+    /// The disk is full, and the snapshot of this step was removed to write something newer. Reported once.
     MadeRoom(usize),
-    /// A snapshot is damaged, and the one before is tried.
+    /// A snapshot is damaged, and the previous one is tried.
     Damaged(&'a RunDirError),
-    /// Memory ran out in a step that had updated some parameters: the run goes on from the snapshot of an earlier one.
+    /// Memory ran out in a step that had updated some parameters: the run continues from an earlier snapshot.
     WentBack {
         /// The step, from 1.
         failed: usize,
-        /// The snapshot's.
+        /// The step of the snapshot.
         to: usize,
     },
-    /// The run that is resumed was stopped before its first snapshot, and begins again.
+    /// The resumed run was stopped before its first snapshot, and starts again.
     BeginsAgain(&'a Path),
 }
 

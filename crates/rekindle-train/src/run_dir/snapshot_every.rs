@@ -6,9 +6,9 @@ use std::{fmt, str::FromStr, time::Duration};
 /// step, and when the observer stops the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotEvery {
-    /// After so many steps.
+    /// After this many steps.
     Steps(usize),
-    /// After the first step that ends so long after the snapshot before.
+    /// After the first step that ends at least this long after the previous snapshot.
     Time(Duration),
 }
 

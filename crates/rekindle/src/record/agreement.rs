@@ -1,10 +1,10 @@
-//! What ranks that share a step agree on before its first run: that they run the same one, and in which buckets its
-//! gradients are summed.
+//! Agreement between ranks before the first run of a shared step: that they run the same step, and the buckets in which
+//! its gradients are summed.
 //!
-//! Which gradients share a bucket, and the order of buckets, is the order in which rank 0's first plan hands them over. Every
-//! rank's own plan, budget and times may differ; a plan that completes gradients in another order holds more of them at a
-//! time, and begins buckets later. Ranks whose batches have equal shapes must have equal recordings; those of other
-//! shapes may have other operations, and all have the same parameters.
+//! Gradients are assigned to buckets in the order in which rank 0's first plan completes them. Plans, budgets and times
+//! may differ between ranks; a plan that completes gradients in another order holds more of them at a time, and begins
+//! buckets later. Ranks whose batches have equal shapes must have equal recordings. Recordings for other shapes may
+//! have other operations, but all must have the same parameters.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -28,7 +28,7 @@ impl StepRanks {
     ///
     /// # Errors
     ///
-    /// On every rank alike: if one of them could not plan, or they train different models or run different steps.
+    /// The same on every rank: if one of them could not plan, or they train different models or run different steps.
     pub(super) fn agreed<A>(
         reducer: Arc<dyn Reducer>,
         planned: Result<(&PlannedRecording<A>, &Device), &RecordError>,
@@ -67,7 +67,8 @@ impl StepRanks {
     }
 }
 
-/// Equal where ranks train the same parameters with the same version of this crate, and take the same means.
+/// A hash that is equal if ranks train the same parameters with the same version of this crate, and compute the same
+/// means over ranks.
 fn parameters_of(recording: &Recording) -> [u8; 8] {
     let mut hasher = DefaultHasher::new();
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
@@ -86,7 +87,7 @@ fn parameters_of(recording: &Recording) -> [u8; 8] {
     hasher.finish().to_le_bytes()
 }
 
-/// Ranks whose batches have equal shapes have equal recordings.
+/// Checks that ranks whose batches have equal shapes have equal recordings.
 fn same_steps(
     reducer: &dyn Reducer,
     shapes: &[(Shape, DType)],

@@ -1,9 +1,10 @@
-//! All that leans on conversions which burn leaves open and does not promise: tensors of the recording device as
-//! autodiff's, and operations run by burn's interpreter. `docs/upstream.md` lists what is assumed;
+//! All code that depends on conversions that burn allows without guaranteeing them: autodiff tensors on the recording
+//! device, and operations run by burn's interpreter. `docs/upstream.md` lists the assumptions;
 //! `tests/suite/record/assumptions.rs` has a test for each assumption.
 //!
-//! burn's capture device records operations in place of running them, and burn says that it has no autodiff. But every
-//! operation of `Autodiff<Capture>` is dispatched, so that leaves made here by hand record burn's own backward too.
+//! burn's capture device records operations instead of running them, and burn reports that it has no autodiff. But
+//! every operation of `Autodiff<Capture>` is dispatched, so leaves that are built by hand here also record burn's own
+//! backward pass.
 
 mod device;
 mod interpreter;
@@ -27,7 +28,7 @@ pub(super) use taken::Taken;
 use taken::{TakenParameter, TrackedFloat};
 use tensors::{Held, Ids, Inputs, ToRecording, WithAutodiff, tracked_of};
 
-/// Runs `step` on the recording device, and burn's backward of its loss, without computing anything.
+/// Runs `step` and burn's backward pass of its loss on the recording device, without computing anything.
 pub(super) fn take<M, I, R>(
     model: &M,
     batch: &I,
@@ -39,14 +40,14 @@ where
     I: Activation,
     R: StepResult,
 {
-    // A copy with statistics of its own: the recording moves them.
+    // A copy with separate statistics, because recording updates them.
     let prepare =
         |_: &Device, map: &mut ToRecording| (model.valid().train().map(map), batch.clone());
     let device = device_of(batch, model);
     take_with(device.as_ref(), input_gradients, prepare, step)
 }
 
-/// As [`take`], of a model and a batch that are made on the recording device: nothing is ever allocated.
+/// Like [`take`], for a model and a batch that are created on the recording device: nothing is ever allocated.
 pub(super) fn take_made<M, I, R>(
     make: impl FnOnce(&Device) -> (M, I),
     step: impl Fn(&M, I) -> R,
@@ -109,7 +110,7 @@ where
             auxiliary.visit(&mut ids);
             let backward_mark = mark(&map.device);
             let depends = loss.is_tracked();
-            // Operations of the backward hold nothing that must outlive it.
+            // The backward pass holds no tensor that must outlive it.
             let gradients = depends.then(|| loss.clone().backward());
             let gradient_of = |leaf: &TrackedFloat| {
                 let gradient = gradients.as_ref().and_then(|all| leaf.grad(all));
@@ -119,7 +120,7 @@ where
             for (place, leaf) in &map.leaves {
                 map.parameters[*place].gradient = gradient_of(leaf);
             }
-            // What the module holds now tells which statistics moved: `train` takes in pending updates.
+            // `train` merges pending updates, so the module's tensors now show which statistics changed.
             let mut after = Held(HashMap::new());
             model.map(&mut WithAutodiff).train().visit(&mut after);
             let moved = |parameter: &TakenParameter| {

@@ -1,4 +1,4 @@
-//! Which gradients ranks sum together, and what that holds.
+//! Which gradients ranks sum together, and the memory for it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,18 +9,18 @@ use rekindle_plan::{
 
 use super::{recording::Recording, update::Update};
 
-/// Gradients of a bucket, where none of them is larger by itself.
+/// Maximum bytes of gradients in a bucket; a larger gradient has its own bucket.
 pub(super) const BUCKET_BYTES: usize = 4 << 20;
 
 /// Bytes of a value in a bucket.
 pub(super) const VALUE: usize = size_of::<f32>();
 
-/// Gradients that are summed together: the places of their parameters in recordings, with their numbers of elements.
+/// Gradients that are summed together: the indices of their parameters in recordings, with their numbers of elements.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Bucket(pub(super) Vec<(usize, usize)>);
 
 impl Bucket {
-    /// Cuts gradients, in their order, into buckets.
+    /// Divides gradients, in order, into buckets.
     fn cut(order: impl Iterator<Item = (usize, usize)>) -> Vec<Self> {
         let mut buckets = vec![Self(Vec::new())];
         for (place, elements) in order {
@@ -35,16 +35,16 @@ impl Bucket {
         buckets
     }
 
-    /// Elements of all its gradients.
+    /// Number of elements of all gradients in the bucket.
     pub(super) fn elements(&self) -> usize {
         self.0.iter().map(|(_, elements)| elements).sum()
     }
 }
 
-/// What an exchange holds of the process's memory beside the gradients that a plan counts: a bucket and the sum of the one
-/// before, and a copy of a gradient on its way in or out; for updates in the backward pass two buckets more, one that is
-/// awaited while the next is filled, and what its updates take, which come later than planned; with means over ranks
-/// all gradients, which wait for the last of these. Of gradients in 16 bits, also the half that 32 bits are more.
+/// Memory of the process that an exchange holds besides the gradients that a plan counts: a bucket and the sum of the
+/// previous one, and a copy of a gradient that is copied in or out. For updates in the backward pass: two more buckets,
+/// because one is awaited while the next is filled, and the memory of its updates, which run later than planned. With
+/// means over ranks: all gradients, which wait for the last mean. For 16-bit gradients, also the difference to 32 bits.
 pub(super) fn staging(recording: &Recording, update: Update, largest_update: Bytes) -> Bytes {
     let trained = recording
         .parameters
@@ -72,10 +72,10 @@ pub(super) fn staging(recording: &Recording, update: Update, largest_update: Byt
     }
 }
 
-/// Places of the parameters that have gradients, in the order in which a program hands these over.
+/// Indices of the parameters with gradients, in the order in which a program completes the gradients.
 pub(super) fn order(recording: &Recording, timetable: &Timetable) -> Vec<usize> {
     let mut order: Vec<usize> = timetable.handed.iter().map(|one| one.gradient).collect();
-    // None is left out, whatever the program does.
+    // Append the gradients that the timetable does not contain, so that none is left out.
     let known: HashSet<usize> = order.iter().copied().collect();
     let (_, all) = gradients(recording);
     order.extend(all.into_iter().filter(|place| !known.contains(place)));
@@ -97,7 +97,7 @@ pub(super) fn buckets(
     Bucket::cut(sized)
 }
 
-/// Buckets with the bytes of their gradients on the network.
+/// The buckets, with the bytes of each gradient on the network.
 pub(super) fn on_network(buckets: &[Bucket]) -> Vec<Vec<(usize, Bytes)>> {
     let sized = |&(place, elements): &(usize, usize)| (place, Bytes((elements * VALUE) as u64));
     buckets
@@ -106,7 +106,7 @@ pub(super) fn on_network(buckets: &[Bucket]) -> Vec<Vec<(usize, Bytes)>> {
         .collect()
 }
 
-/// The gradients of a recording's parameters, and the parameters' places.
+/// The gradients of a recording's parameters, and the parameters' indices.
 pub(super) fn gradients(recording: &Recording) -> (Vec<TensorId>, Vec<usize>) {
     let parameters = recording.parameters.iter().enumerate();
     let gradients =
@@ -114,18 +114,18 @@ pub(super) fn gradients(recording: &Recording) -> (Vec<TensorId>, Vec<usize>) {
     gradients.unzip()
 }
 
-/// A recording's parameters by the numbers of their tensors.
+/// A recording's parameters by their tensor numbers.
 #[derive(Default)]
 pub(super) struct Parameters {
-    /// Their places in the recording.
+    /// Their indices in the recording.
     pub(super) place: HashMap<usize, usize>,
     gradient_of: HashMap<usize, Vec<usize>>,
-    /// Gradients that the step hands out as something else too.
+    /// Gradients that the step also returns as another output.
     pub(super) other_outputs: HashSet<usize>,
 }
 
 impl Parameters {
-    /// Those of a recording.
+    /// The parameters of a recording.
     pub(super) fn of(recording: &Recording) -> Self {
         let mut parameters = Self::default();
         for (place, one) in recording.parameters.iter().enumerate() {
@@ -147,7 +147,7 @@ impl Parameters {
         parameters
     }
 
-    /// Places of the parameters whose gradient is this tensor.
+    /// Indices of the parameters whose gradient is this tensor.
     pub(super) fn of_gradient(&self, tensor: usize) -> impl Iterator<Item = usize> {
         self.gradient_of.get(&tensor).into_iter().flatten().copied()
     }

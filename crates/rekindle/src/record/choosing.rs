@@ -1,22 +1,23 @@
-//! Choosing kernels before a program runs, in little memory.
+//! Chooses kernels before a program runs, in little memory.
 //!
-//! Where cubecl does not know its fastest kernel for an operation of some shape, alone or fused with those around it, it
-//! runs all that it has, on buffers of their own, and keeps the choice. A step that fills its budget has no room for them.
-//! So a program is run *dry* before its first run: cubecl compiles its kernels and drops their launches, and a buffer
-//! takes memory only once a kernel runs on it, which only those do that are tried (`cubecl_runtime::dry_run`). Shapes,
-//! layouts in memory, fusion and clean-ups of the pools are those of the run to come; values are not.
+//! If cubecl does not know the fastest kernel for an operation of some shape, alone or fused with neighbouring
+//! operations, it runs all its candidates on separate buffers, and keeps the choice. A step that fills its budget has
+//! no memory for these buffers. So a program is run *dry* before its first run: cubecl compiles its kernels and drops
+//! their launches. A buffer takes memory only when a kernel runs on it, and only candidate kernels run
+//! (`cubecl_runtime::dry_run`). Shapes, memory layouts, fusion and clean-ups of the pools are those of the later run;
+//! values are not.
 //!
-//! A dry run takes memory for each *block* whose kernels are not known: an operation that kernels are tried for, with those
-//! after it up to the next. That is at most what the block's operations read and make and, for a convolution, matrices
-//! of the windows that its kernel slides over (im2col), of
+//! A dry run takes memory for each *block* whose kernels are not known. A block is an operation for which kernels are
+//! tried, with the operations after it up to the next such operation. It takes at most the inputs and outputs of the
+//! block's operations and, for a convolution, matrices of the windows that its kernel slides over (im2col), of
 //!
 //! ```text
 //! rows = batch x output positions,   columns = input channels of a group x kernel positions
 //! ```
 //!
-//! numbers. Where the budget has no room for all blocks, the program is run dry several times, each time further: what was
-//! chosen before takes nothing. A budget without room for a single convolution is refused. Which blocks are known is kept
-//! beside the kernels.
+//! numbers. If the budget has no room for all blocks, the program is run dry several times, each time further: blocks
+//! whose kernels are already chosen take no memory. A budget without room for a single convolution is an error. The
+//! list of known blocks is stored beside the kernels.
 
 use std::{
     collections::HashSet,
@@ -38,11 +39,11 @@ use super::{
     recording::Recording,
 };
 
-/// Matrices of windows that are there at once, their columns rounded up to a power of two. Seen on the stand-in for CUDA's
-/// driver: 2 with columns as they are and 2 with columns rounded up.
+/// Number of matrices of windows that exist at the same time, with columns rounded up to a power of two. Observed on
+/// the stand-in for CUDA's driver: 2 with exact columns and 2 with rounded columns.
 const MATRICES: f64 = 4.0;
 
-/// Blocks whose kernels are chosen.
+/// Blocks whose kernels have been chosen.
 static CHOSEN: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(|| {
     #[cfg(feature = "cubecl")]
     let kept = crate::cubecl::chosen();
@@ -51,10 +52,10 @@ static CHOSEN: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(|| {
     Mutex::new(kept)
 });
 
-/// Where the device is waited for while a program runs, which parts what is fused.
+/// Where a program waits for the device; each wait ends a fused group of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Runs<'a> {
-    /// After each operation, as where operations are measured.
+    /// After each operation, as in measurements.
     Singly,
     /// After these turns of the program, in order.
     Together(&'a [usize]),
@@ -69,21 +70,22 @@ impl Runs<'_> {
     }
 }
 
-/// An operation that kernels are tried for, with those after it up to the next.
+/// An operation for which kernels are tried, with those after it up to the next such operation.
 struct Block {
-    /// The turn of the program where it begins.
+    /// The turn of the program at which it begins.
     start: usize,
-    /// What is known once its kernels are chosen, the same in every process: equal blocks between equal ones, and the
-    /// operation by itself, whatever comes before and after.
+    /// Hashes that identify the block once its kernels are chosen, the same in every process: one of the block together
+    /// with its neighbours, and one of the operation by itself, whatever comes before and after.
     hashes: [u64; 2],
-    /// What trying its kernels takes, at most.
+    /// Upper bound on the memory for trying its kernels.
     bytes: Bytes,
-    /// Whether that includes matrices of windows. Without them it is what the block holds in a step too, if nothing is freed in
-    /// between.
+    /// Whether `bytes` includes matrices of windows. Without them it is the memory that the block also holds in a step,
+    /// if nothing is freed in between.
     windows: bool,
 }
 
-/// Chooses the kernels of a program within the budget, where it bounds pools. `given` is there before the first operation.
+/// Chooses the kernels of a program within the budget, if it bounds pools. `given` are the tensors that exist before
+/// the first operation.
 ///
 /// # Errors
 ///
@@ -108,7 +110,8 @@ pub(super) fn choose(
     let room = budget - in_use;
     let dry = |until: usize| {
         let given = given()?;
-        // Of work that is queued nothing may be dropped: not what the model's pending statistics are made of either.
+        // Wait first, so that a dry run drops no queued work, such as the computation of the model's pending
+        // statistics.
         let _ = planning.device.sync();
         run_dry((recording, program), costs, given, planning, (runs, until))
     };
@@ -131,7 +134,7 @@ pub(super) fn choose(
     RecordError::of_device(recording, meter)
 }
 
-/// Notes that all kernels of a program are chosen.
+/// Records that all kernels of a program are chosen.
 pub(super) fn note(recording: &Recording, program: &Prepared, runs: Runs<'_>) {
     note_blocks(&new_blocks(recording, program, runs));
 }
@@ -157,8 +160,8 @@ fn run_dry(
     #[cfg(feature = "cubecl")]
     let _dry = cubecl_runtime::dry_run::DryRun::new();
     let room = planning.new_room();
-    // A step begins with what the step before has left in the pools, the first with nothing: where they are cleaned up, and
-    // with that what is fused, differs.
+    // Every step but the first starts with the previous step's buffers in the pools, so clean-ups happen at other
+    // points, and these determine what is fused.
     let steps = match runs != Runs::Singly && until == program.program().len() {
         true => 2,
         false => 1,
@@ -188,10 +191,10 @@ fn run_dry(
                 let _ = planning.device.sync();
             }
         }
-        // What fusion holds back is launched now, or it would run for real.
+        // Launch the operations that fusion has deferred now: after the dry run they would really run.
         let _ = planning.device.sync();
     }
-    // Buffers that were never there must not be counted, or taken up by what runs for real.
+    // Buffers without memory must not be counted, or reused by real work.
     planning.meter.trim();
     Ok(())
 }
@@ -202,8 +205,8 @@ fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs<'_>) -> Vec<
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    // A tensor that comes back from the host is dense, and what is computed from it may lie in another order than elsewhere:
-    // kernels are tried for it anew.
+    // A tensor that is fetched from the host is dense, and results computed from it may have another memory layout than
+    // elsewhere, so kernels are tried for it again.
     let mut dense: HashSet<usize> = HashSet::new();
     let mut reads_dense: HashSet<usize> = HashSet::new();
     let mut runs_of: Vec<(usize, Run<'_>)> = Vec::new();
@@ -270,7 +273,7 @@ pub(super) fn is_tried(operation: RecordedOperation<'_>) -> bool {
     !may_be_view(&kind.name) && flops(&kind.name, &kind.operation) > made as f64
 }
 
-/// What a block's operations read and make.
+/// Bytes of the inputs and outputs of a block's operations.
 fn bytes(recording: &Recording, block: &[(usize, Run<'_>)]) -> Bytes {
     let tensors = block.iter().flat_map(|(_, run)| run.recorded.tensors());
     let tensors: HashSet<usize> = tensors.collect();
@@ -290,13 +293,13 @@ fn windows(operation: RecordedOperation<'_>) -> Bytes {
     };
     let channels = weight.shape.as_slice().first().map_or(1, |&one| one.max(1));
     let columns = (weight.shape.num_elements() / channels).max(1);
-    // Each number of the matrix is multiplied and added once for each channel that comes out.
+    // Each number of the matrix is multiplied and added once for each output channel.
     let numbers = flops(&kind.name, &kind.operation) / (2 * channels) as f64;
     let rounded = numbers * columns.next_power_of_two() as f64 / columns as f64;
     Bytes((MATRICES * rounded) as u64 * weight.dtype.size() as u64)
 }
 
-/// What an operation computes, and whether from what came back from the host.
+/// Hash of an operation's computation, and of whether it reads a tensor fetched from the host.
 fn hash_alone(run: Run<'_>, dense: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
     dense.hash(&mut hasher);
@@ -304,7 +307,8 @@ fn hash_alone(run: Run<'_>, dense: bool) -> u64 {
     hasher.finish()
 }
 
-/// What is computed, in which order, and what is freed and waited for where: tensors are numbered as they appear.
+/// Hash of a block: its operations in order, and where tensors are freed and the device is waited for. Tensors are
+/// numbered in order of appearance.
 fn hash(block: &[(usize, Run<'_>)], runs: Runs<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut numbers: Vec<usize> = Vec::new();

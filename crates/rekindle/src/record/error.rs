@@ -1,4 +1,4 @@
-//! Why a step cannot be recorded or run, and what to change.
+//! Errors of recording and running a step, with advice on what to change.
 
 use std::{convert::Infallible, fmt};
 
@@ -13,17 +13,17 @@ use crate::{
     size::SizeError,
 };
 
-/// What a panic says where a tensor of another device came into the step.
+/// Part of the panic message when the step uses a tensor of another device.
 pub(super) const FOREIGN: &str = "a tensor that is not of the recording device";
 
-/// Why a step cannot be recorded, planned or run.
+/// The error of a step that cannot be recorded, planned or run.
 #[derive(Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// A recording inside a recording.
+    /// The step was recorded inside another recording.
     #[error("a step cannot be recorded while another is being recorded on the same thread")]
     Nested,
-    /// burn's recording device refused.
+    /// burn's recording device reported an error.
     #[error("burn could not record the step: {0}")]
     Capture(String),
     /// The step reads a tensor's numbers.
@@ -32,19 +32,19 @@ pub enum RecordError {
          tensor operations (`mask_where`, `greater`), or pass the value in with the batch"
     )]
     ReadsValue {
-        /// Where it stopped.
+        /// Where recording stopped.
         after: String,
     },
-    /// A tensor came from outside.
+    /// The step uses a tensor from outside.
     #[error(
         "the step uses a tensor from outside, {after}. Pass it in with the batch (a tuple will do), hold it in the \
          module, or make it on the device of the batch: `Tensor::zeros(shape, &x.device())`"
     )]
     Outside {
-        /// Where it stopped.
+        /// Where recording stopped.
         after: String,
     },
-    /// The loss is not of the recording.
+    /// The loss is not part of the recording.
     #[error("the loss is not computed from the model and the batch that the step is given")]
     LossElsewhere,
     /// The step seeds the generator.
@@ -52,7 +52,7 @@ pub enum RecordError {
         "the step seeds the random number generator, {after}. Call `device.seed` before the step"
     )]
     Seeds {
-        /// Where it stopped.
+        /// Where recording stopped.
         after: String,
     },
     /// The step moves tensors between devices.
@@ -62,13 +62,13 @@ pub enum RecordError {
          its statistics"
     )]
     Moves {
-        /// Where it stopped.
+        /// Where recording stopped.
         after: String,
     },
-    /// Something else panicked.
+    /// Another panic.
     #[error("the step panicked while it was recorded, {after}: {panic}")]
     Panicked {
-        /// Where it stopped.
+        /// Where recording stopped.
         after: String,
         /// The panic's message.
         panic: String,
@@ -85,20 +85,20 @@ pub enum RecordError {
     /// No plan fits.
     #[error("no plan fits {budget}: the smallest workable budget is {smallest}")]
     Infeasible {
-        /// What was asked for.
+        /// The requested value.
         budget: Bytes,
-        /// What would do.
+        /// The smallest budget for which a plan exists.
         smallest: Bytes,
     },
-    /// Kernels are not chosen yet, which may take more than the budget.
+    /// Kernels are not chosen yet, and choosing them may exceed the budget.
     #[error(
         "kernels for this step are not chosen yet on this GPU: all variants are tried once, which may take up to {needed}, \
          and the budget is {budget}"
     )]
     Choosing {
-        /// What was asked for.
+        /// The requested value.
         budget: Bytes,
-        /// What it may take.
+        /// Memory that it may need.
         needed: Bytes,
     },
     /// No plan fits a share of the plain step's peak.
@@ -108,31 +108,31 @@ pub enum RecordError {
         (100.0 * smallest.0 as f64 / plain.0 as f64).ceil()
     )]
     InfeasibleShare {
-        /// What was asked for.
+        /// The requested value.
         percent: f64,
         /// The plain step's predicted peak.
         plain: Bytes,
-        /// The bytes that were asked for.
+        /// The requested share in bytes.
         budget: Bytes,
-        /// What would do.
+        /// The smallest budget for which a plan exists.
         smallest: Bytes,
     },
-    /// The plan that was asked for cannot be made.
+    /// The requested plan cannot be made.
     #[error("{0}")]
     Plan(Box<GraphPlanError>),
-    /// A budget that is no size.
+    /// The budget is not a valid size.
     #[error("this is not a budget: {0}")]
     Size(#[from] SizeError),
-    /// The model that is run lacks a parameter that was recorded.
+    /// The model lacks a parameter that was recorded.
     #[error("the model has no parameter `{path}`: it is not the one that was recorded")]
     Parameter {
         /// Its path.
         path: String,
     },
-    /// A value that is not finite, or a failed buffer.
+    /// A value is not finite, or a buffer failed.
     #[error("{what} is not finite: nothing was handed out")]
     NotFinite {
-        /// The loss, or the path of the first parameter whose gradient it is.
+        /// The loss, or the path of the first parameter whose gradient is affected.
         what: String,
     },
     /// A step that updates in the backward pass failed after some updates, which cannot be taken back.
@@ -145,10 +145,10 @@ pub enum RecordError {
         updated: usize,
         /// Parameters that the step updates.
         of: usize,
-        /// Why it failed.
+        /// The cause.
         source: Box<RecordError>,
     },
-    /// The step is run in another way than it was recorded for.
+    /// The step was recorded for another way of updating parameters.
     #[error(
         "the step was recorded to update parameters {update}: {}",
         match update {
@@ -157,13 +157,13 @@ pub enum RecordError {
         }
     )]
     OtherUpdate {
-        /// What it was recorded for.
+        /// The recorded way.
         update: Update,
     },
     /// An allocation of the process failed, and the step was abandoned.
     #[error("{0}")]
     OutOfMemory(FailedAllocation),
-    /// The step came to hold more than its budget, and was abandoned.
+    /// The step exceeded its budget, and was abandoned.
     #[error("the step holds {in_use}, more than its budget of {budget}: it was abandoned")]
     OverBudget {
         /// Bytes in use.
@@ -171,33 +171,34 @@ pub enum RecordError {
         /// The budget.
         budget: Bytes,
     },
-    /// The device refused a kernel, and a tensor of the step is larger than one of its buffers may be. No plan changes that.
+    /// The device rejected a kernel, and a tensor of the step is larger than the device's largest buffer. No plan
+    /// changes that.
     #[error(
         "{tensor} takes {bytes}, but one buffer of this device holds {limit} at most: no plan and no budget changes \
          that; a smaller batch may, or another device ({refusal})"
     )]
     TensorTooLarge {
-        /// What the largest tensor is.
+        /// A description of the largest tensor.
         tensor: String,
         /// Its bytes.
         bytes: Bytes,
-        /// The most that a buffer may take.
+        /// The device's limit for one buffer.
         limit: Bytes,
-        /// What the device said.
+        /// The device's error message.
         refusal: String,
     },
-    /// Another rank could not go on, so that none does.
+    /// Another rank failed, so all ranks abandon the step.
     #[error("rank {rank} could not go on, and all ranks gave the step up: {message}")]
     OtherRank {
-        /// The first of those that failed.
+        /// The first rank that failed.
         rank: usize,
-        /// What it says.
+        /// Its message.
         message: String,
     },
-    /// Ranks that share the step cannot go on together.
+    /// A collective operation of the ranks failed.
     #[error(transparent)]
     Reduce(#[from] ReduceError),
-    /// There is no host memory beside the device's.
+    /// The device has no memory separate from the host's.
     #[error("the device's memory is the host's: there is nowhere to move tensors to")]
     NoLink,
     /// The device ran out of memory or failed.
@@ -211,14 +212,14 @@ impl From<GraphPlanError> for RecordError {
     }
 }
 
-/// Of sizes that are sizes already.
+/// For budgets that need no conversion.
 impl From<Infallible> for RecordError {
     fn from(never: Infallible) -> Self {
         match never {}
     }
 }
 
-/// The message: `main` prints errors so.
+/// Shows the message, because `main` prints errors with `Debug`.
 impl fmt::Debug for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -226,7 +227,7 @@ impl fmt::Debug for RecordError {
 }
 
 impl RecordError {
-    /// What a panic of the step, or of burn below it, means.
+    /// The error for a panic of the step, or of burn below it.
     pub(super) fn of_panic(panic: &str, last: Option<&OperationIr>) -> Self {
         let after = match last {
             Some(operation) => format!(

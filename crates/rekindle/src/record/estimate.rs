@@ -1,8 +1,8 @@
-//! What a training step needs, from shapes alone: for a model of any size, on any machine.
+//! Estimates the memory and work of a training step from shapes alone, for a model of any size, on any machine.
 //!
-//! The model is made on the recording device, so that no weight and no activation is ever allocated. Known are the
-//! bytes of all tensors, when each is live, and what [kernels](Kernels) take besides; not known is what a device's pools
-//! add. [`Recorded::within`](super::Recorded::within) measures that.
+//! The model is created on the recording device, so no weight and no activation is ever allocated. The estimate knows
+//! the bytes of all tensors, when each is live, and the additional memory of [kernels](Kernels). It does not know the
+//! overhead of a device's pools. [`Recorded::within`](super::Recorded::within) measures that.
 
 use std::collections::HashMap;
 
@@ -31,21 +31,21 @@ use super::{
 };
 use crate::{activation::Activation, reduce::fullest_share, step_result::StepResult};
 
-/// What decides a step's memory besides its operations.
+/// Assumptions that affect a step's memory besides its operations.
 #[derive(Clone, Copy)]
 pub struct Assumed<'a> {
-    /// When it updates its parameters.
+    /// When the step updates its parameters.
     pub update: Update,
-    /// Whose kernels run its operations.
+    /// The kernels that run its operations.
     pub kernels: Kernels,
-    /// What the optimizer takes for a parameter of so many numbers.
+    /// The optimizer's cost for a parameter, given its number of elements.
     pub optimizer: &'a dyn Fn(u64) -> OptimizerCost,
-    /// Held all along besides parameters, batch and the optimizer's state.
+    /// Bytes held permanently besides parameters, batch and the optimizer's state.
     pub held: Bytes,
 }
 
 impl Default for Assumed<'_> {
-    /// Parameters stay as they are, kernels take nothing.
+    /// No update of parameters, no additional memory of kernels.
     fn default() -> Self {
         Self {
             update: Update::After,
@@ -56,58 +56,58 @@ impl Default for Assumed<'_> {
     }
 }
 
-/// What a training step needs, by its shapes.
+/// The estimated memory and work of a training step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
-    /// Numbers that train and that do not.
+    /// Number of trained elements.
     pub trainable: u64,
-    /// Numbers held that do not train: frozen parameters, running statistics.
+    /// Number of elements that are not trained: frozen parameters, running statistics.
     pub frozen: u64,
-    /// All that the module holds.
+    /// Bytes of all tensors of the module.
     pub parameter_bytes: Bytes,
-    /// Gradients of all parameters that train.
+    /// Bytes of the gradients of all trained parameters.
     pub gradient_bytes: Bytes,
-    /// The batch and constants.
+    /// Bytes of the batch and of constants.
     pub input_bytes: Bytes,
-    /// The optimizer's state.
+    /// Bytes of the optimizer's state.
     pub state_bytes: Bytes,
-    /// Most bytes of the plain step, its update included.
+    /// Peak of the plain step, its update included.
     pub plain_peak: Bytes,
-    /// The largest tensor in words, whether it is a parameter or the gradient of one, and its bytes.
+    /// The largest tensor: its description, whether it is a parameter or the gradient of one, and its bytes.
     pub largest: (String, bool, Bytes),
-    /// Operations on numbers in the plain step.
+    /// Floating-point operations of the plain step.
     pub flops: f64,
     /// Number of operations.
     pub operations: usize,
-    /// By the module's parts, in order.
+    /// The module's parts with parameters, in order.
     pub layers: Vec<LayerEstimate>,
-    /// All that plans are made from.
+    /// The input for planning.
     pub profile: StepProfile,
-    /// The step by stages: those between the layers of a [`Sequential`](crate::Sequential), or where the forward pass is
-    /// narrow.
+    /// The step as a chain of stages, divided between the layers of a [`Sequential`](crate::Sequential), or where few
+    /// bytes cross the forward pass.
     pub chain: Chain,
-    /// Of each stage, its place among the marks of a [`Sequential`](crate::Sequential)'s layers.
+    /// For each stage, its index among the marks of a [`Sequential`](crate::Sequential)'s layers.
     pub marks: Vec<Option<usize>>,
     work: Vec<f64>,
-    /// When the plain step hands its gradients over, and their buckets.
+    /// When the plain step completes its gradients, and their buckets.
     exchange: (Timetable, Vec<Vec<(usize, Bytes)>>),
-    /// Numbers and bytes of each parameter that trains.
+    /// Number of elements and bytes of each trained parameter.
     trained: Vec<(usize, Bytes)>,
 }
 
 /// One part of the module that holds parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerEstimate {
-    /// Where the module has it: `layers.1`.
+    /// Its path in the module: `layers.1`.
     pub path: String,
-    /// Numbers that it holds.
+    /// Number of elements in it.
     pub parameters: u64,
-    /// Whether any of them trains.
+    /// Whether any of them is trained.
     pub trains: bool,
 }
 
-/// What a training step needs, for a model and a batch that `make` makes on the device that it is given. Nothing is
-/// allocated and nothing computed.
+/// Estimates a training step for the model and the batch that `make` creates on the given device. Nothing is allocated
+/// and nothing is computed.
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, prelude::*};
@@ -127,7 +127,7 @@ pub struct LayerEstimate {
 ///
 /// # Errors
 ///
-/// As [`record`](super::record).
+/// See [`record`](super::record).
 pub fn estimate<M, I, R>(
     make: impl FnOnce(&Device) -> (M, I),
     step: impl Fn(&M, I) -> R,
@@ -140,11 +140,11 @@ where
     estimate_with(Assumed::default(), make, step)
 }
 
-/// As [`estimate()`], with what is known of the training besides the step.
+/// Like [`estimate()`], with assumptions about the training besides the step.
 ///
 /// # Errors
 ///
-/// As [`record`](super::record).
+/// See [`record`](super::record).
 pub fn estimate_with<M, I, R>(
     assumed: Assumed<'_>,
     make: impl FnOnce(&Device) -> (M, I),
@@ -235,23 +235,23 @@ impl Estimate {
         })
     }
 
-    /// The smallest budget that a plan was found for.
+    /// The smallest budget for which a plan was found.
     ///
     /// # Errors
     ///
-    /// If the recording breaks a rule of its own.
+    /// If the recorded graph is invalid, which is a bug.
     pub fn smallest_peak(&self) -> Result<Bytes, RecordError> {
         let smallest = smallest_program(&self.profile.graph, None);
         let smallest = smallest.map_err(|error| RecordError::Capture(error.to_string()))?;
         Ok(smallest.simulated.peak.max(self.profile.update_bytes))
     }
 
-    /// What the fastest plan within `budget` costs: its peak, and the plain step's operations on numbers times this
-    /// factor. `None` where no plan fits.
+    /// The cost of the fastest plan within `budget`: its peak, and its floating-point operations divided by those of
+    /// the plain step. `None` if no plan fits.
     ///
     /// # Errors
     ///
-    /// If the recording breaks a rule of its own.
+    /// If the recorded graph is invalid, which is a bug.
     pub fn within(&self, budget: Bytes) -> Result<Option<(Bytes, f64)>, RecordError> {
         let request = GraphRequest {
             budget: Some(budget),
@@ -266,7 +266,7 @@ impl Estimate {
             Err(rekindle_plan::graph::GraphPlanError::Infeasible { .. }) => return Ok(None),
             Err(error) => return Err(RecordError::Capture(error.to_string())),
         };
-        // Updates come after the recorded operations, and do as much work in every plan.
+        // Updates are numbered after the recorded operations, and do the same work in every plan.
         let operations = plan.program.operations().iter();
         let work: f64 = operations
             .filter_map(|one| self.work.get(one.index()))
@@ -275,16 +275,16 @@ impl Estimate {
         Ok(Some((peak, work / self.flops.max(1.0))))
     }
 
-    /// Parameters of the rank that keeps most, as numbers, where so many ranks share them [out](crate::reduce::Shards).
+    /// Number of parameter elements on the rank that keeps most, if `ranks` ranks [divide them](crate::reduce::Shards).
     #[must_use]
     pub fn fullest_share(&self, ranks: usize) -> u64 {
         let sizes: Vec<usize> = self.trained.iter().map(|one| one.0).collect();
         fullest_share(&sizes, ranks) as u64
     }
 
-    /// What the plain step computes on a device that does so many operations on numbers in a second, and what the exchange
-    /// over a ring of ranks takes beside that, whose optimizer is sharded or not. Copies between device and network are not
-    /// counted.
+    /// The plain step's computing time on a device with `flops_per_s` floating-point operations per second, and the
+    /// additional time of the exchange over a ring of ranks, with a sharded optimizer or not. Copies between device and
+    /// network are not counted.
     #[must_use]
     pub fn on_ranks(&self, ring: Ring, flops_per_s: f64, sharded: bool) -> (Seconds, Exchanged) {
         let (timetable, buckets) = &self.exchange;
@@ -301,7 +301,7 @@ impl Estimate {
     }
 }
 
-/// What the update of each parameter takes, by the optimizer's rule.
+/// The cost of updating each parameter, by the optimizer's rule.
 fn updates(recording: &Recording, optimizer: &dyn Fn(u64) -> OptimizerCost) -> UpdateCosts {
     let trained = recording.parameters.iter().filter(|one| one.trains);
     let each = trained.map(|one| {
@@ -314,7 +314,7 @@ fn updates(recording: &Recording, optimizer: &dyn Fn(u64) -> OptimizerCost) -> U
     }
 }
 
-/// The parts of a module that hold parameters of their own.
+/// The parts of a module that hold parameters directly.
 fn layers(recording: &Recording) -> Vec<LayerEstimate> {
     let mut layers: Vec<LayerEstimate> = Vec::new();
     for parameter in &recording.parameters {

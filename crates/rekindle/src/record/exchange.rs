@@ -1,19 +1,20 @@
-//! A step that ranks share: its gradients are summed over them while its backward pass runs.
+//! Sums the gradients of a shared step over its ranks while the backward pass runs.
 //!
-//! Gradients go into *buckets* ([`buckets`](super::buckets)): one operation of the network for many small gradients,
-//! and many operations for a large model, so that the first run while the last gradients are still computed (Li et al.,
-//! "PyTorch Distributed", VLDB 2020, section 3.2). A bucket holds
+//! Gradients are collected in *buckets* ([`buckets`](super::buckets)): one network operation for many small gradients,
+//! and many operations for a large model, so that the first ones run while the last gradients are still being computed
+//! (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2). A bucket holds
 //!
 //! ```text
 //! w * gradient, for each of its parameters | w * loss, in the last one | 1 if this rank has failed
 //! ```
 //!
 //! in 32 bits, w being the rank's share of the samples. Every rank reads the same sums, so all check the same values. A
-//! rank that fails (out of memory, a refused kernel) still begins all its buckets: all ranks give the step up together, and
-//! begin the next one together.
+//! rank that fails (out of memory, a rejected kernel) still begins all its buckets, so that all ranks abandon the step
+//! together and begin the next one together.
 //!
-//! Means over ranks ([`synchronised`](crate::synchronised)) come in the order of the recording in every plan, but not between
-//! the same gradients: so buckets wait for the last of them. A rank that fails before it answers the next one with that.
+//! Means over ranks ([`synchronised`](crate::synchronised)) run in the order of the recording in every plan, but their
+//! order relative to the gradients differs between plans. So buckets wait for the last mean. A rank that fails before
+//! the last mean reports the failure in the next one.
 
 mod like;
 mod reading;
@@ -37,10 +38,10 @@ use crate::reduce::{Clock, Pending, ReduceError};
 use like::Like;
 pub use reading::{ExchangeReading, Exchanges, NetworkReading};
 
-/// What a bucket's gradients are made into again; `None` for one that this rank does not have.
+/// The form in which each of a bucket's gradients is rebuilt; `None` for a gradient that this rank does not have.
 type Likes = Vec<Option<Like>>;
 
-/// A bucket that was begun.
+/// A bucket whose sum has begun.
 struct UnderWay {
     likes: Likes,
     begun: Instant,
@@ -52,24 +53,24 @@ struct UnderWay {
 pub(super) struct Exchange<'a> {
     ranks: &'a StepRanks,
     parameters: Parameters,
-    /// Complete gradients that wait for their buckets, by their parameters' places.
+    /// Complete gradients that wait for their buckets, by the index of their parameter.
     pieces: HashMap<usize, (Like, Vec<f32>)>,
     loss: Option<(Like, f32)>,
-    /// Means over ranks that were taken.
+    /// Number of means over ranks so far.
     means: usize,
-    /// Buckets that were begun.
+    /// Number of buckets begun.
     begun: usize,
     under_way: VecDeque<UnderWay>,
-    /// Parameters that were updated: most on any rank, once the ranks have told each other of a failure.
+    /// Number of updated parameters; after the ranks have exchanged a failure, the largest number on any rank.
     pub(super) updated: usize,
-    /// Whether the ranks have told each other of a failure.
+    /// Whether the ranks have exchanged a failure.
     settled: bool,
     clock: Clock,
     started: Instant,
     reading: ExchangeReading,
 }
 
-/// What a step's ranks have together.
+/// The joint result of a step's ranks.
 pub(super) struct Shared {
     /// The whole batch's loss.
     pub(super) loss: DispatchTensor,
@@ -96,7 +97,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Which recording runs.
+    /// Sets the recording that runs.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
         self.parameters = Parameters::of(recording);
         self.started = self.clock.now();
@@ -109,7 +110,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// The mean over ranks of what this one has computed, by their shares.
+    /// The mean over ranks of this rank's value, weighted by their shares.
     pub(super) fn mean(&mut self, own: DispatchTensor) -> Result<DispatchTensor, RecordError> {
         synchronise(&own);
         let begun = self.clock.now();
@@ -127,7 +128,7 @@ impl<'a> Exchange<'a> {
         Ok(mean)
     }
 
-    /// Notes an operation of the network.
+    /// Records a network operation.
     fn note(&mut self, what: Exchanges, bytes: Bytes, begun: Instant, done: Instant) {
         self.reading.operations.push(NetworkReading {
             what,
@@ -137,18 +138,18 @@ impl<'a> Exchange<'a> {
         });
     }
 
-    /// How long ago the step began.
+    /// Time since the step began.
     pub(super) fn elapsed(&self) -> Duration {
         self.clock.now() - self.started
     }
 
-    /// Sums the values of the next mean, and in the place behind them how many ranks have failed.
+    /// Sums the values of the next mean and, in one more element, the number of ranks that have failed.
     fn take_mean(&mut self, values: Vec<f32>) -> Result<Vec<f32>, ReduceError> {
         self.means += 1;
         self.ranks.reducer.all_reduce(values).wait()
     }
 
-    /// Takes a tensor that the step hands out, if it is a gradient; what is something else too comes back.
+    /// Takes an output of the step if it is a gradient. Returns it if it is also another output.
     pub(super) fn offer(
         &mut self,
         tensor: usize,
@@ -167,8 +168,8 @@ impl<'a> Exchange<'a> {
         Ok(other)
     }
 
-    /// Takes the gradient of the parameter whose tensor is `parameter`, to update it, and hands out those that are summed:
-    /// places of parameters with their gradients. One bucket stays under way, while the next is filled.
+    /// Takes the gradient of the parameter whose tensor is `parameter`, for an update, and returns the gradients that
+    /// are already summed, with the indices of their parameters. One bucket stays in progress while the next is filled.
     pub(super) fn offer_update(
         &mut self,
         parameter: usize,
@@ -183,7 +184,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Takes the gradient of a parameter, and begins the buckets that are full with it.
+    /// Takes the gradient of a parameter, and begins the buckets that it completes.
     pub(super) fn take(
         &mut self,
         place: usize,
@@ -203,7 +204,7 @@ impl<'a> Exchange<'a> {
         if self.means < self.ranks.means.len() {
             return;
         }
-        // The last waits for the loss, and for all else that can fail.
+        // The last bucket waits for the loss, and for everything else that can fail.
         let (all, pieces) = (&self.ranks.buckets, &self.pieces);
         let ready = |bucket: &&Bucket| bucket.0.iter().all(|(place, _)| pieces.contains_key(place));
         let rest = all[self.begun..all.len() - 1].iter();
@@ -212,7 +213,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Begins the next bucket. Nothing of a rank that has `failed` counts.
+    /// Begins the next bucket. The values of a rank that has `failed` are not used.
     fn begin(&mut self, failed: bool) {
         let bucket = &self.ranks.buckets[self.begun];
         self.begun += 1;
@@ -240,7 +241,8 @@ impl<'a> Exchange<'a> {
         });
     }
 
-    /// Begins what is left: the step has run, and this rank has not failed. `next` hands out the rest.
+    /// Begins the remaining buckets after the step has run without a failure on this rank. `next` returns the remaining
+    /// gradients.
     pub(super) fn close(&mut self, loss: DispatchTensor) -> Result<(), RecordError> {
         let started = self.clock.now();
         let (like, value) = Like::take(loss, self.ranks.share)?;
@@ -252,11 +254,12 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// Waits for the next bucket: places of parameters with their gradients, or `None` after the last.
+    /// Waits for the next bucket. Returns its gradients with the indices of their parameters, or `None` after the last
+    /// bucket.
     ///
     /// # Errors
     ///
-    /// If a rank has failed by then, or the network.
+    /// If a rank or the network has failed.
     pub(super) fn next(&mut self) -> Result<Option<Vec<(usize, DispatchTensor)>>, RecordError> {
         let Some((likes, values)) = self.wait()? else {
             return Ok(None);
@@ -267,7 +270,7 @@ impl<'a> Exchange<'a> {
         if *failed > 0.0 {
             return Err(self.settle(None));
         }
-        // Only the last bucket has it.
+        // Only the last bucket contains the loss.
         if let Some((_, whole)) = self.loss.as_mut().filter(|_| self.under_way.is_empty()) {
             *whole = *loss;
         }
@@ -296,7 +299,7 @@ impl<'a> Exchange<'a> {
         Ok(Some((one.likes, values)))
     }
 
-    /// What the ranks have together, after the last bucket.
+    /// The joint result of the ranks, after the last bucket.
     pub(super) fn finish(&mut self) -> Result<Shared, RecordError> {
         let (like, loss) = self.loss.take().ok_or(RecordError::LossElsewhere)?;
         Ok(Shared {
@@ -311,17 +314,18 @@ impl<'a> Exchange<'a> {
         begun && self.under_way.is_empty() && !self.settled
     }
 
-    /// Gives the step up on all ranks: begins what is left, and tells why. Returns what this rank's caller is told.
+    /// Abandons the step on all ranks: begins the remaining buckets and exchanges the error. Returns the error for this
+    /// rank's caller.
     pub(super) fn abandon(&mut self, error: RecordError) -> RecordError {
-        // A broken network is beyond agreement.
+        // After a network error the ranks cannot exchange anything.
         if self.settled || self.is_done() || matches!(error, RecordError::Reduce(_)) {
             return error;
         }
         self.settle(Some(error))
     }
 
-    /// Ends the exchange of a step that some rank gives up: `own` is why, if it is this one. Returns what this rank's caller
-    /// is told.
+    /// Ends the exchange of a step that some rank abandons; `own` is the error if it is this rank. Returns the error
+    /// for this rank's caller.
     fn settle(&mut self, own: Option<RecordError>) -> RecordError {
         self.settled = true;
         self.pieces.clear();
@@ -350,7 +354,8 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// What a tensor's device has still to compute is no part of the exchange; a failure shows where values are read.
+/// Waits for the tensor's device, so that its pending computation is not timed as part of the exchange. Errors are
+/// reported when values are read.
 fn synchronise(tensor: &DispatchTensor) {
     let device = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).device());
     let _ = device.sync();

@@ -1,9 +1,10 @@
-//! What an exchange takes, measured before the first step: the ranks' link together, and staging by each rank.
+//! Measures the cost of an exchange before the first step: the link jointly by all ranks, staging by each rank.
 //!
-//! The link is that of the [`Ring`] that sums one value, and as many as make a bucket, in the times that were seen. A time is
-//! the shortest of any rank, as the others wait for that one, and of a few all-reduces: what else runs is no part of the link.
-//! Broadcasts, which shared updates take, are timed in rounds of one from each of a few ranks, until all ranks are done.
-//! Staging is timed by exchanging the first buckets with nobody.
+//! The link is that of a [`Ring`] that sums one value, and a bucket of values, in the measured times. A time is the
+//! shortest of any rank, because the other ranks only wait for the last one to begin, and the shortest of a few
+//! all-reduces, so that other work is not counted. Broadcasts, which sharded updates need, are timed in rounds of one
+//! broadcast from each of a few ranks, until all ranks are done. Staging is timed by exchanging the first buckets
+//! without other ranks.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,18 +24,18 @@ use super::{
 };
 use crate::reduce::{ReduceError, Reducer, Rehearsal};
 
-/// Operations of each size that count. One before warms up.
+/// Number of timed operations of each size, after one for warm-up.
 const ROUNDS: usize = 5;
-/// Ranks that broadcast in each round, at most.
+/// Maximum number of ranks that broadcast in each round.
 const ROOTS: usize = 4;
-/// After so much time no more of them are made, in seconds.
+/// Time in seconds after which no further operations are timed.
 const ENOUGH_S: f64 = 0.5;
-/// How often staging is timed. The quickest counts.
+/// Number of timings of staging. The shortest counts.
 const STAGED: usize = 3;
-/// Bytes of gradients that are staged, at least, where there are so many.
+/// Minimum bytes of gradients that are staged, if there are that many.
 const STAGED_BYTES: usize = 64 << 20;
 
-/// Measures what exchanging a recording's gradients takes.
+/// Measures the cost of exchanging a recording's gradients.
 pub(super) fn measured(
     ranks: &StepRanks,
     recording: &Recording,
@@ -98,7 +99,7 @@ fn measured_link(reducer: &dyn Reducer, ranks: &StepRanks) -> Result<(Ring, Rate
     Ok((ring, Rate::of_times(small, large)))
 }
 
-/// Seconds that an operation of all ranks takes, the shortest or the longest of any rank: the same number on all.
+/// Seconds of an operation of all ranks, the shortest or the longest of any rank; all ranks get the same number.
 fn timed(
     reducer: &dyn Reducer,
     operation: impl Fn() -> Result<Instant, ReduceError>,
@@ -159,7 +160,7 @@ fn staging(
             exchange.take(*place, ones(recording.parameters[*place].tensor))?;
             bytes += elements * VALUE;
         }
-        // One at a time, as few as the plan has counted.
+        // One bucket at a time, because the plan counts the memory of no more.
         exchange.next()?;
     }
     exchange.close(Tensor::<1>::ones([1], device).into_dispatch())?;

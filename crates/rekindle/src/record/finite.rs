@@ -1,13 +1,14 @@
-//! One check before a step hands anything out: a value that is not finite, or a buffer that was never written.
+//! A check before a step returns anything, which finds values that are not finite and buffers that were never written.
 //!
-//! A device that runs out of memory fails buffers, skips the kernels that need them, and says so only where a value is
-//! read. One number that depends on the loss and on every gradient shows that, and infinities and NaN as well.
+//! A device that runs out of memory fails buffers, skips the kernels that need them, and reports the error only when a
+//! value is read. Reading one number that depends on the loss and on every gradient reveals that, and also infinities
+//! and NaN.
 
 use burn::tensor::{DispatchTensor, FloatDType, Tensor, TensorData};
 
 use super::{RecordError, rank::of_rank};
 
-/// Reads one number that depends on all; gradients come with their parameters' paths.
+/// Reads one number that depends on all values. Gradients are passed with the paths of their parameters.
 pub(super) fn check(
     loss: &Tensor<1>,
     gradients: &[(&str, &DispatchTensor)],
@@ -32,7 +33,7 @@ pub(super) fn check(
             });
         }
     }
-    // Finite numbers whose sum is too large.
+    // All values are finite, and only their sum overflowed.
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What is there before a step's first operation: the model's tensors, the batch's, constants.
+//! The tensors that exist before a step's first operation: those of the model and the batch, and constants.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::activation::{Activation, visit_alike};
 
-/// An interpreter that holds what is there before the first operation.
+/// An interpreter that holds the tensors that exist before the first operation.
 pub(super) fn started(
     recording: &Recording,
     given: Vec<(usize, DispatchTensor)>,
@@ -31,7 +31,7 @@ pub(super) fn started(
     Ok(interpreter)
 }
 
-/// The tensors of a model and a batch, by their numbers in a recording.
+/// The tensors of a model and a batch, by their tensor numbers in a recording.
 pub(super) fn given<M: Module, I: Activation>(
     recording: &Recording,
     model: &M,
@@ -42,7 +42,7 @@ pub(super) fn given<M: Module, I: Activation>(
         wanted: wanted.collect(),
         found: Vec::with_capacity(recording.parameters.len()),
     };
-    // Takes in pending updates of running statistics.
+    // Merges pending updates of running statistics.
     model.valid().visit(&mut parameters);
     if let Some((_, missing)) = parameters.wanted.iter().next() {
         let parameter = recording

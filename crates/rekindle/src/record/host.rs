@@ -1,11 +1,12 @@
-//! Tensors that wait in the host's memory: read in pieces, given back whole; and what the link costs.
+//! Tensors that are offloaded to host memory in pieces and fetched back whole, and the cost of the link.
 //!
-//! burn copies a tensor to the host in one piece, after making it dense on the device where it lies there in another order:
-//! a second tensor of its size. So it is read in pieces of [`PIECE_BYTES`], each of which takes twice its bytes on the
-//! device at most, and as much pinned memory. The copy itself is ordinary memory. A read waits for all work before it, and
-//! what follows waits for the read: burn has no transfer beside computing, so plans add its time to the step's.
+//! burn copies a tensor to the host in one piece. If its layout is not dense, burn first makes a dense copy of the same
+//! size on the device. So tensors are read in pieces of [`PIECE_BYTES`], each of which takes at most twice its bytes on
+//! the device, and as much pinned memory. The copy itself is in ordinary memory. A read waits for all earlier work, and
+//! later work waits for the read: burn cannot transfer while it computes, so plans add the transfer's time to the
+//! step's.
 //!
-//! A tensor that comes back is dense, whatever its order was. Its values are the same bit for bit.
+//! A fetched tensor is dense, whatever its layout was. Its values are bit for bit the same.
 
 use std::{collections::HashMap, ops::Range, time::Instant};
 
@@ -20,32 +21,33 @@ use super::{
     RecordError, bridge, bridge::Interpreter, operation::empty, rank::of_rank, tensors::Tensors,
 };
 
-/// The most bytes that are read at once.
+/// Maximum number of bytes per read.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// The bytes of the two tensors whose transfers are timed: hardly more than a latency, and at most two pieces.
+/// Bytes of the two tensors whose transfers are timed: one that takes little more than the latency, and one of at most
+/// two pieces.
 const TIMED: [usize; 2] = [16 << 10, 2 * PIECE_BYTES];
-/// How often each is moved. The first time warms up.
+/// Number of transfers of each tensor. The first is a warm-up.
 const ROUNDS: usize = 6;
 
-/// The copies on the host of a running step, by their tensors' numbers.
+/// The host copies of a running step, by tensor number.
 #[derive(Default)]
 pub(super) struct Host(HashMap<usize, TensorData>);
 
-/// A tensor on its way.
+/// A transfer of a tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Move<'a> {
     /// Its number in the recording.
     pub(super) tensor: usize,
-    /// Whether it goes to the host.
+    /// Whether it is moved to the host (otherwise back to the device).
     pub(super) offload: bool,
-    /// Whether what it comes from is freed: the tensor, or its copy.
+    /// Whether the source is freed: the tensor, or its host copy.
     pub(super) frees: bool,
     pub(super) tensors: &'a Tensors,
 }
 
 impl Move<'_> {
-    /// What it makes on the device.
+    /// Bytes that the transfer allocates on the device.
     pub(super) fn bytes(self) -> Bytes {
         let bytes = self.tensors.value_bytes(self.tensor);
         match self.offload {
@@ -54,7 +56,7 @@ impl Move<'_> {
         }
     }
 
-    /// What the move frees or makes on the device, without values.
+    /// An operation without values that frees or allocates the same on the device as the transfer.
     pub(super) fn without_values(self) -> Option<OperationIr> {
         let tensor = self.tensors.last_read(self.tensor);
         match self.offload {
@@ -63,7 +65,7 @@ impl Move<'_> {
         }
     }
 
-    /// Moves it.
+    /// Runs the transfer.
     ///
     /// # Errors
     /// If the device fails.
@@ -93,7 +95,7 @@ impl Move<'_> {
     }
 }
 
-/// A tensor's values, in memory of the host's own.
+/// Copies a tensor's values to host memory.
 fn read(tensor: &DispatchTensor, dtype: DType) -> Result<TensorData, RecordError> {
     let shape = burn_backend::TensorMetadata::shape(tensor);
     let mut bytes = Vec::with_capacity(shape.num_elements() * dtype.size());
@@ -117,9 +119,9 @@ fn read(tensor: &DispatchTensor, dtype: DType) -> Result<TensorData, RecordError
     Ok(TensorData::from_bytes_vec(bytes, shape, held))
 }
 
-/// A tensor of this shape in pieces, in the order of its values.
+/// Divides a tensor of this shape into pieces, in the order of its values.
 fn pieces(shape: &[usize], value_bytes: usize) -> impl Iterator<Item = Vec<Range<usize>>> {
-    // The outermost dimension whose rows fit in a piece is cut.
+    // Cut the outermost dimension whose rows fit into a piece.
     let row = |dimension: usize| shape[dimension + 1..].iter().product::<usize>() * value_bytes;
     let cut = (0..shape.len()).find(|&dimension| row(dimension) <= PIECE_BYTES);
     let cut = cut.unwrap_or(shape.len().saturating_sub(1));
@@ -142,11 +144,12 @@ fn pieces(shape: &[usize], value_bytes: usize) -> impl Iterator<Item = Vec<Range
     })
 }
 
-/// Measures the link between a device and the host's memory, of which copies may take so many bytes. On the device it
-/// takes no more than `most`, such as the [largest tensor](super::Recorded::largest_tensor) of the step that is planned.
+/// Measures the link between a device and host memory; host copies may take up to `host_bytes`. On the device, the
+/// measurement takes no more than `most`, for example the bytes of the [largest
+/// tensor](super::Recorded::largest_tensor) of the step to be planned.
 ///
 /// # Errors
-/// [`RecordError::NoLink`] for a device whose memory is the host's; if the device fails.
+/// [`RecordError::NoLink`] for a device that uses the host's memory, or an error if the device fails.
 pub fn measured_link(device: &Device, host_bytes: Bytes, most: Bytes) -> Result<Link, RecordError> {
     if device.memory_pool_usage().is_none() {
         return Err(RecordError::NoLink);
@@ -199,7 +202,7 @@ pub fn measured_link(device: &Device, host_bytes: Bytes, most: Bytes) -> Result<
 mod tests {
     use super::*;
 
-    /// All places of a shape, in the order of its values.
+    /// All indices of a shape, in the order of its values.
     fn places(shape: &[usize]) -> Vec<Vec<usize>> {
         let mut all = vec![Vec::new()];
         for &length in shape {
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn pieces_hold_each_value_once_in_order_and_are_no_larger_than_asked() {
-        // A value is so large that few make a piece.
+        // Values are so large that only a few fit into a piece.
         for (shape, in_piece) in [
             (vec![7], 3),
             (vec![2, 3, 4], 5),

@@ -1,7 +1,7 @@
-//! Steps that record themselves at their first run, for training loops that belong to somebody else: burn-train's
-//! learner calls a method of the model, which has no place to keep a step.
+//! Steps that are recorded at their first run, for training loops of other crates: burn-train's learner calls a method
+//! of the model, which cannot store a step.
 //!
-//! Each thread keeps its own steps, one for each kind: a learner on several devices runs a thread for each device.
+//! Each thread keeps its own steps, one per kind: a learner on several devices runs one thread per device.
 
 use std::{any::Any, any::TypeId, cell::RefCell, collections::HashMap};
 
@@ -14,8 +14,7 @@ thread_local! {
     static KEPT: RefCell<HashMap<TypeId, Box<dyn Any>>> = RefCell::default();
 }
 
-/// Runs `step` as a recorded step that is kept by this thread. The first call records it, and `plan` says how it is
-/// planned:
+/// Runs `step` as a recorded step that this thread keeps. The first call records it and calls `plan` to plan it:
 ///
 /// ```
 /// # use burn::{nn::{Linear, LinearConfig}, optim::AdamConfig, prelude::*};
@@ -32,13 +31,13 @@ thread_local! {
 /// # Ok::<(), RecordError>(())
 /// ```
 ///
-/// Steps are told apart by the types of model, batch and closure, so `step` must not capture anything (this does not
-/// compile if it does); what changes goes into the batch. `plan` is called again for a model with other parameters.
+/// Steps are identified by the types of model, batch and closure, so `step` must not capture anything (a capture is a
+/// compile error); pass changing values in the batch. `plan` is called again for a model with other parameters.
 /// [`forget`] drops the steps.
 ///
 /// # Errors
 ///
-/// As [`record`], the planning in `plan`, and [`Step::run`].
+/// The errors of [`record`], of the planning in `plan`, and of [`Step::run`].
 pub fn run_recorded<M, I, R, F>(
     model: &M,
     batch: I,
@@ -58,7 +57,7 @@ where
         );
     }
     let kind = TypeId::of::<Step<M, I, R, F>>();
-    // Taken out while it runs: a step may run others.
+    // Removed while it runs, because a step may run other steps.
     let kept = KEPT.with_borrow_mut(|kept| kept.remove(&kind));
     if let Some(kept) = kept.and_then(|kept| kept.downcast::<Step<M, I, R, F>>().ok()) {
         match kept.run(model, batch.clone()) {
@@ -78,7 +77,7 @@ where
     result
 }
 
-/// Drops the steps that this thread keeps for [`run_recorded`], with the memory of their plans.
+/// Drops the steps that this thread keeps for [`run_recorded`], and frees their plans.
 pub fn forget() {
     drop(KEPT.take());
 }

@@ -1,21 +1,22 @@
-//! What kernels take besides the tensors of an operation, by what the operation is: of burn's `flex` backend, read in
-//! its source (burn-flex 0.22.1) and in burn-backend's default operations.
+//! Memory that kernels take besides the tensors of an operation, by kind of operation. The figures are for burn's
+//! `flex` backend, from its source (burn-flex 0.22.1) and from burn-backend's default operations.
 //!
-//! With `I`, `W`, `O` the bytes of input, weight and output, and of a backward operation `G` those of the gradient that it
-//! is given:
+//! `I`, `W`, `O` are the bytes of input, weight and output, and `G` the bytes of the incoming gradient of a backward
+//! operation:
 //!
 //! | operation | temporary bytes | source |
 //! |---|---|---|
 //! | products of matrices, zeros, sums over a dimension | `O`: the output is copied once, to be aligned | `tensor.rs`, `FlexTensor::empty` |
 //! | convolution | `I + W`, laid out with channels last, and a tile for each thread | `ops/conv.rs`, `conv3d_impl` |
 //! | gradient of its input | the columns of one sample for each thread | `ops/conv_transpose.rs` |
-//! | gradient of its weight | the convolution of exchanged images: `2I + 2G` and tiles | `modules/conv.rs` of burn-backend |
-//! | gradient of its bias | `G`, its dimensions exchanged | the same |
+//! | gradient of its weight | a convolution with exchanged dimensions: `2I + 2G` and tiles | `modules/conv.rs` of burn-backend |
+//! | gradient of its bias | `G`, with exchanged dimensions | the same |
 //! | max pooling | positions of 8 bytes | `ops/pool.rs` |
-//! | the rest | none, and one input's storage is taken over where it is freed | `ops/binary.rs`, `ops/unary.rs` |
+//! | others | none, and the output reuses the storage of an input that is freed | `ops/binary.rs`, `ops/unary.rs` |
 //!
-//! Convolutions need their inputs contiguous, and copy those that are not. A GPU's kernels need no copies. Plain peaks of the shipped
-//! configs `deep-linear`, `gpt`, `conv-pyramid` and `parity/tokens` come within 0.6% of a profile's.
+//! Convolutions need their inputs contiguous, and copy those that are not. A GPU's kernels need no copies. Estimated
+//! plain peaks of the shipped configs `deep-linear`, `gpt`, `conv-pyramid` and `parity/tokens` are within 0.6% of
+//! profiled ones.
 
 use super::{
     operation::{exchanges_dimensions, flops},
@@ -23,44 +24,44 @@ use super::{
     recording::Recording,
 };
 
-/// Positions that a convolution lays out at once, and bytes of columns that a transposed one does.
+/// Number of positions that a convolution lays out at once, and bytes of columns for a transposed convolution.
 const TILE: u64 = 512;
 const COLUMNS_BYTES: u64 = 8 << 20;
-/// Numbers from which samples are shared out to threads.
+/// Number of elements from which samples are divided among threads.
 const PARALLEL_NUMBERS: u64 = 256 << 10;
-/// At most so many channels in and out run without copies.
+/// Maximum numbers of input and output channels for which no copies are made.
 const FEW_CHANNELS: (u64, u64) = (4, 16);
-/// Bytes of a position that a max pooling finds.
+/// Bytes per index of a maximum in max pooling.
 const POSITION_BYTES: u64 = 8;
-/// Operations on numbers from which a product of matrices runs on all threads.
+/// Floating-point operations from which a matrix product runs on all threads.
 const PARALLEL_FLOPS: f64 = 2.0 * 192.0 * 192.0 * 192.0;
 
-/// Whose kernels compute.
+/// The backend whose kernels are assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernels {
     /// burn's `flex`, on this many threads.
     Host {
-        /// Each has a convolution's tile of its own.
+        /// Number of threads; each has its own tile in a convolution.
         threads: u64,
-        /// What a thread keeps for good once it has computed a product of matrices.
+        /// Bytes that a thread keeps permanently after its first matrix product.
         slab_bytes: u64,
     },
     /// A GPU's, which need no copies.
     Device,
 }
 
-/// What an operation takes and leaves besides its inputs and the numbers of its outputs.
+/// Memory of an operation besides its inputs and the numbers of its outputs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) temp_bytes: u64,
-    /// The input whose storage the first output takes over, where it is freed.
+    /// The input whose storage the first output reuses, if it is freed.
     pub(super) in_place: Option<usize>,
     /// Whether the output is a view of the first input.
     pub(super) view: bool,
 }
 
 impl Kernels {
-    /// What each operation takes, as long as operations run in recorded order.
+    /// Memory of each operation when operations run in recorded order.
     pub(super) fn taken(self, recording: &Recording) -> Vec<Taken> {
         let last_read = last_read(recording);
         let mut contiguous = vec![true; recording.tensors.len()];
@@ -101,7 +102,7 @@ impl Kernels {
         taken.collect()
     }
 
-    /// What stays in use once all operations have run.
+    /// Bytes that stay in use after all operations have run.
     pub(super) fn kept_bytes(self, recording: &Recording) -> u64 {
         let Self::Host {
             threads,
@@ -122,12 +123,13 @@ impl Kernels {
     }
 }
 
-/// Whether it is a product of matrices, or made of some.
+/// Whether an operation is a matrix product, or consists of matrix products.
 fn is_product(name: &str) -> bool {
     name == "Matmul" || name.starts_with("Linear") || name.starts_with("Conv")
 }
 
-/// The operation that reads a tensor last, of those that may be taken over: nothing outside the step holds them.
+/// The last operation that reads each tensor, for tensors whose storage may be reused because nothing outside the step
+/// holds them.
 fn last_read(recording: &Recording) -> Vec<Option<usize>> {
     let mut last = vec![None; recording.tensors.len()];
     for (place, one) in recording.operations.iter().enumerate() {
@@ -141,7 +143,7 @@ fn last_read(recording: &Recording) -> Vec<Option<usize>> {
     last
 }
 
-/// One operation, and what is known of its tensors.
+/// One operation, and properties of its tensors.
 struct Sizes<'a> {
     recording: &'a Recording,
     one: RecordedOperation<'a>,
@@ -154,7 +156,7 @@ impl Sizes<'_> {
         self.recording.tensors.value_bytes(tensor)
     }
 
-    /// The input whose storage is taken over by an operation on single numbers.
+    /// The input whose storage an element-wise operation reuses.
     fn taken_over(&self, name: &str, freed: impl Fn(usize) -> bool) -> Option<usize> {
         let output = self.one.outputs().next()?;
         let same = |input: usize| {
@@ -164,13 +166,13 @@ impl Sizes<'_> {
         };
         let inputs = || self.one.inputs().enumerate();
         let fits = |&(_, input): &(usize, usize)| self.one.can_free(input) && same(input);
-        // Operations that are alike share one answer: another may free what this one leaves.
+        // Operations of one kind share one answer: another may free an input that this one keeps.
         let freed_here = inputs().find(|one| fits(one) && freed(one.1));
         let found = freed_here.or_else(|| inputs().find(fits));
         found.map(|(place, _)| place).filter(|_| by_number(name))
     }
 
-    /// Bytes of inputs that are copied because they do not lie as they were made.
+    /// Bytes of inputs that are copied because they are not contiguous.
     fn copies(&self) -> u64 {
         let inputs = self.one.inputs().filter(|&input| !self.contiguous[input]);
         inputs.map(|input| self.bytes(input)).sum()
@@ -216,7 +218,8 @@ impl Sizes<'_> {
         std::array::from_fn(|place| dims.get(place).map_or(1, |&size| size as u64))
     }
 
-    /// A convolution's copies: the first two dimensions of all its tensors may be exchanged.
+    /// Bytes of a convolution's copies; `exchanged` means that the first two dimensions of all its tensors are
+    /// exchanged.
     fn convolution(&self, x: usize, weight: usize, output: usize, exchanged: bool) -> u64 {
         let [mut x_dims, mut w, mut out] = [x, weight, output].map(|one| self.dims(one));
         if exchanged {
@@ -234,13 +237,13 @@ impl Sizes<'_> {
         let positions = out[2] * out[3];
         let tiles = samples * positions.div_ceil(TILE);
         let window = channels * rows * columns;
-        // The windows are copied once more where they are multiplied.
+        // The windows are copied once more when they are multiplied.
         let copies = if exchanged { 1 } else { 2 };
         let tile = (copies * window + outputs) * positions.min(TILE) * number;
         self.bytes(x) + self.bytes(weight) + self.threads.min(tiles) * tile
     }
 
-    /// The columns that a transposed convolution lays out for each sample.
+    /// Bytes of the columns that a transposed convolution lays out for each sample.
     fn columns(&self, x: usize, weight: usize, gradient: usize) -> u64 {
         let [samples, channels, ..] = self.dims(x);
         let [_, _, rows, columns] = self.dims(weight);
@@ -257,7 +260,7 @@ impl Sizes<'_> {
     }
 }
 
-/// Whether an operation works on each number by itself, and so in place of an input that it frees.
+/// Whether an operation is element-wise, and so can run in place of an input that it frees.
 fn by_number(name: &str) -> bool {
     let names = [
         "Add",

@@ -1,11 +1,11 @@
-//! Which operations of a recording cost the same: those of one kind whose inputs lie alike in memory. A product with a
-//! transposed matrix is another kernel than one with a matrix as it was made.
+//! Groups operations of a recording that have the same cost: those of one kind whose inputs have the same memory
+//! layout. For example, a product with a transposed matrix runs another kernel than one with a contiguous matrix.
 
 use std::collections::HashMap;
 
 use super::{operation::may_be_view, recording::Recording};
 
-/// The operations of a recording by what they cost.
+/// The operations of a recording, grouped by cost.
 pub(super) struct Alike {
     /// Each operation's group.
     pub(super) group: Vec<u32>,
@@ -15,7 +15,7 @@ pub(super) struct Alike {
 
 impl Alike {
     pub(super) fn new(recording: &Recording) -> Self {
-        // A layout is 0 for a tensor as it was made, else 1 + the group of the view that it came to be by.
+        // A layout is 0 for a contiguous tensor, else 1 + the group of the operation that made the view.
         let mut layouts = vec![0_u32; recording.tensors.len()];
         let mut known: HashMap<(u32, Vec<u32>), u32> = HashMap::new();
         let mut first = Vec::new();

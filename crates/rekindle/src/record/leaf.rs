@@ -2,15 +2,16 @@
 
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
-/// What a parameter is in autodiff: its update is computed without, and becomes a leaf again.
+/// A parameter's autodiff properties: its update is computed without autodiff, and the result becomes a leaf again.
 pub struct Leaf {
     requires_grad: bool,
-    /// A parameter recorded in another way than its layer's input would be refused by the next forward.
+    /// Must be kept: burn panics in the next forward pass if a parameter and its layer's input have different
+    /// strategies.
     strategy: Option<GradientCheckpointingStrategy>,
 }
 
 impl Leaf {
-    /// That of a value which has no gradient.
+    /// The properties of a value without a gradient.
     pub(super) fn untrained() -> Self {
         Self {
             requires_grad: false,
@@ -18,7 +19,7 @@ impl Leaf {
         }
     }
 
-    /// That of a parameter's value.
+    /// The properties of a parameter's value.
     #[must_use]
     pub fn of<const D: usize>(parameter: &Tensor<D>) -> Self {
         Self {
@@ -27,7 +28,7 @@ impl Leaf {
         }
     }
 
-    /// The updated value, which has no graph, as a leaf of the same kind.
+    /// Makes the updated value, which has no graph, a leaf of the same kind.
     #[must_use]
     pub fn again<const D: usize>(&self, updated: Tensor<D>) -> Tensor<D> {
         let Some(strategy) = self.strategy else {

@@ -1,7 +1,7 @@
 //! A model whose parameters are lent to a running step, which updates them in its backward pass.
 //!
-//! The step's interpreter alone holds the parameters that train: so an update can be made in place, and nothing holds an old
-//! value beside the new one. The model has empty tensors in their places until the step is done.
+//! Only the step's interpreter holds the trained parameters, so updates can run in place, and no old value is kept
+//! beside the new one. Until the step is done, the model has empty tensors instead.
 
 use std::collections::HashMap;
 
@@ -22,15 +22,15 @@ use crate::reduce::{ReduceError, Shards, SharedReading};
 
 /// A model whose parameters are lent to a step.
 pub(super) struct Lent {
-    /// By parameters that the step updates.
+    /// Leaf properties of the parameters that the step updates.
     leaves: HashMap<ParamId, Leaf>,
     updated: HashMap<ParamId, DispatchTensor>,
-    /// Its optimizer panicked: there is neither an old value nor a new one.
+    /// The parameter whose update panicked: it has neither an old value nor a new one.
     lost: Option<ParamId>,
 }
 
 impl Lent {
-    /// Takes from `model` the parameters that a recording updates: an interpreter has them by now.
+    /// Removes the parameters that a recording updates from `model`; the interpreter already holds them.
     pub(super) fn take<M: Module>(model: &mut M, recording: &Recording) -> Self {
         struct Take<'a>(&'a mut HashMap<ParamId, Leaf>);
         impl ModuleMapper for Take<'_> {
@@ -56,7 +56,7 @@ impl Lent {
         }
     }
 
-    /// How many parameters have new values.
+    /// Number of parameters with new values.
     pub(super) fn updated(&self) -> usize {
         self.updated.len()
     }
@@ -86,7 +86,7 @@ impl Lent {
         self.lost = None;
     }
 
-    /// Has ranks that share out the updates send each other their parameters.
+    /// Exchanges parameters between ranks that divide the updates.
     pub(super) fn share(
         &mut self,
         recording: &Recording,
@@ -111,7 +111,7 @@ impl Lent {
         sharing.done()
     }
 
-    /// Puts all parameters back into the model, those that were not updated as the interpreter has them.
+    /// Puts all parameters back into the model; those that were not updated are taken from the interpreter.
     pub(super) fn put_back<M: Module>(
         self,
         model: &mut M,

@@ -1,18 +1,19 @@
-//! What each operation of a recording costs: from shapes, and measured while a program of it runs.
+//! The costs of a recording's operations: from shapes, and measured while a program of the recording runs.
 //!
 //! | figure | from shapes | measured |
 //! |---|---|---|
-//! | bytes of an output | its numbers | what more is in use after the operation, its inputs kept |
-//! | temporary bytes | none, or as [`Kernels`] are known to take | the peak above what is in use after it |
+//! | bytes of an output | its numbers | increase of bytes in use by the operation, with its inputs kept |
+//! | temporary bytes | none, or from [`Kernels`] | the peak above the bytes in use after it |
 //! | view | by name | an output of a reshape, transpose or the like that takes less than half its numbers |
-//! | in place | no | an input that is read here for the last time, and the peak stays below half an output more |
-//! | seconds | of a nominal machine | medians, made longer by what the whole program takes longer in one go |
+//! | in place | no | an input is read here for the last time, and the peak rises by less than half an output |
+//! | seconds | of a nominal machine | medians, scaled by how much longer the whole program takes in one pass |
 //!
-//! An operation that draws random numbers is measured as one that fills its output: measuring leaves the generator as it
-//! is. Its time is that of filling.
+//! An operation that draws random numbers is replaced by one that fills its output, so that measuring does not change
+//! the generator. Its time is the time of filling.
 //!
-//! Equal operations on tensors that lie alike in memory are one group: all runs of a group count for each of them: the
-//! least of their outputs, the median of their times, and the most of their temporary bytes. Costs are kept by group.
+//! Equal operations on tensors with the same memory layout form a group. All runs of a group count for each of its
+//! operations: the minimum of their output bytes, the median of their times, and the maximum of their temporary bytes.
+//! Costs are stored by group.
 
 mod costs;
 mod group;
@@ -42,7 +43,7 @@ use probe::{Probe, WORTH_ANOTHER, slowdown, temp_bytes};
 /// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
 const GATHERED_PASS: usize = 1;
 
-/// Passes over the program: one warms up, the others count.
+/// Passes over the program: one for warm-up, the others count.
 const LEAST_PASSES: usize = 2;
 const MOST_PASSES: usize = 3;
 impl Costs {
@@ -80,15 +81,15 @@ impl Costs {
                         continue;
                     }
                 };
-                // Passes count alike, though a third may come.
+                // Progress counts two passes, although there may be a third.
                 let steps = program.program().len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
                 let group = &mut groups[alike.group[run.number] as usize];
-                // The first operation of a kind may free nothing that could be taken over, and a later one something.
+                // The first operation of a kind may free no reusable input, while a later one does.
                 let over = may_be_taken_over(recording, run, &storage);
                 let look = group.runs.len() < pass + 1;
                 if look || !over.is_empty() && group.took_over.len() < pass + 1 {
-                    // With its inputs kept: what more is in use is its outputs.
+                    // With inputs kept, the increase of bytes in use is the outputs.
                     let mut keeping = || {
                         let operation = without_draw(run.keeping_inputs());
                         let reading = probe.measure(interpreter.as_mut(), operation);
@@ -98,8 +99,8 @@ impl Costs {
                         }
                         reading
                     };
-                    // Once with threads held together: each needs scratch of its own, and all may need it at once. Some
-                    // keep theirs from then on, which is no output.
+                    // Once with gathered threads: each needs its own scratch memory, and all may need it at the same
+                    // time. Some keep it from then on, which does not count as output.
                     let together = (pass == GATHERED_PASS).then(|| {
                         meter.gather_threads(true);
                         let reading = keeping();
@@ -116,7 +117,7 @@ impl Costs {
                         output_bytes: kept.kept(),
                         temp_bytes: temporary,
                     });
-                    // Once with the first of those freed that could be taken over, so that it is known which one was.
+                    // Once with only the first reusable input freed, so that it is known which one was reused.
                     let (first, others) = over.split_at(over.len().min(1));
                     let taken =
                         probe.measure(interpreter.as_mut(), without_draw(run.keeping(others)));
@@ -143,12 +144,12 @@ impl Costs {
             ..Self::of_groups(recording, alike)
         };
         for ((cost, group), first) in costs.costs.iter_mut().zip(&groups).zip(firsts) {
-            // What did not run keeps what its shapes say.
+            // Operations that did not run keep the costs from shapes.
             if !group.runs.is_empty() {
                 let operation = recording.operations.get(first);
                 *cost = group.cost(&operation.kind.name, values(recording, operation));
-                // Clean-ups of the pools fall differently in each step, and cut what is fused: kernels may be tried for a part
-                // in any step, on outputs of their own.
+                // Clean-ups of the pools happen at different points in each step and split fused groups, so kernels for
+                // a part may be tried in any step, with separate outputs.
                 if planning.bounds_pools() && is_tried(operation) {
                     cost.temp_bytes = cost.temp_bytes.max(cost.output_bytes);
                 }
@@ -166,7 +167,8 @@ impl Costs {
     }
 }
 
-/// The inputs whose storage the first output may take over, by place and number: those that are freed here and large enough.
+/// The inputs whose storage the first output may reuse, by place and number: those that are freed here and large
+/// enough.
 fn may_be_taken_over(recording: &Recording, run: Run, storage: &[u64]) -> Vec<(usize, usize)> {
     let numbers = values(recording, run.recorded);
     let inputs = run.recorded.inputs().enumerate();
@@ -175,7 +177,7 @@ fn may_be_taken_over(recording: &Recording, run: Run, storage: &[u64]) -> Vec<(u
         .collect()
 }
 
-/// Bytes of the storage of each tensor, at most: one that repeats another's numbers has only those.
+/// Upper bound on the storage of each tensor: a tensor that repeats another's numbers has only that storage.
 fn storage_bytes(recording: &Recording) -> Vec<u64> {
     let tensors = 0..recording.tensors.len();
     let mut bytes: Vec<u64> = tensors

@@ -1,4 +1,4 @@
-//! A recording whose operations are measured: the first program that runs, and what the step holds besides.
+//! A measured recording: the first program that runs, and the step's other memory.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -24,14 +24,16 @@ use super::{
     wanted::PlanElsewhere,
 };
 
-/// Share of a budget that the plain order must fit in, by shapes alone, to be what is measured: temporary bytes are not
-/// known yet.
+/// Share of a budget within which the plain order must fit, by shapes alone, to be the program that is measured:
+/// temporary bytes are not known yet.
 const SURELY: f64 = 0.8;
 
-/// What kernels may keep once they have run, on the CPU backend: scratch of each thread. Seen: some hundred KiB a thread.
+/// Bytes that kernels may keep after they have run, on the CPU backend: scratch memory of each thread. Observed: some
+/// hundred KiB per thread.
 const SCRATCH_BYTES: u64 = 2 << 20;
 
-/// What tables take for each tensor that the interpreter is given, and for each that it makes. Seen on the CPU backend.
+/// Bytes in tables for each tensor that is passed to the interpreter, and for each that it makes. Observed on the CPU
+/// backend.
 const GIVEN_BYTES: u64 = 256;
 const MADE_BYTES: u64 = 96;
 
@@ -58,7 +60,7 @@ impl<A> MeasuredRecording<A> {
             Ok(first)
         };
         let first = match (prepared(planning), planning.link) {
-            // Kernels for tensors that come back from the host are others.
+            // Tensors that are fetched from the host need other kernels, so try without a link.
             (Err(RecordError::Choosing { .. }), Some(_)) => prepared(&Planning {
                 link: None,
                 ..planning.clone()
@@ -90,7 +92,7 @@ impl<A> MeasuredRecording<A> {
         bytes.sum()
     }
 
-    /// What gradients' storage takes: of views, that behind them, which is counted once.
+    /// Bytes of the gradients' storage; for views, the storage behind them, counted once.
     pub(super) fn gradient_bytes(&self, graph: &Graph) -> Bytes {
         let (gradients, _) = gradients(&self.recording);
         let roots = graph.roots();
@@ -99,7 +101,7 @@ impl<A> MeasuredRecording<A> {
         storage.map(|root| graph.tensors[root.index()].bytes).sum()
     }
 
-    /// What gradients' storage takes beyond their numbers.
+    /// Bytes of the gradients' storage beyond their numbers.
     pub(super) fn beside_gradients(&self, graph: &Graph) -> Bytes {
         let parameters = self.recording.parameters.iter();
         let gradients = parameters.filter_map(|one| one.gradient);
@@ -107,7 +109,7 @@ impl<A> MeasuredRecording<A> {
         self.gradient_bytes(graph) - numbers.sum()
     }
 
-    /// What the step holds that is neither the program's nor the process's: constants, views, tables.
+    /// Bytes that the step holds besides the tensors of its program: constants, views, tables.
     pub(super) fn own_bytes(&self) -> Bytes {
         let constants = self.recording.constants.iter();
         let constants: u64 = constants
@@ -117,14 +119,15 @@ impl<A> MeasuredRecording<A> {
     }
 }
 
-/// What tables take for a recording's tensors.
+/// Bytes in tables for a recording's tensors.
 pub(super) fn table_bytes(recording: &Recording) -> Bytes {
     let given = recording.given().count() as u64;
     let made = recording.tensors.len() as u64 - given;
     Bytes(given * GIVEN_BYTES + made * MADE_BYTES)
 }
 
-/// The leanest program from another process: asked for what cannot be, a planner says what can.
+/// The program with the smallest peak, from another process: the error for an infeasible budget contains the smallest
+/// feasible one.
 fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
     let within = |budget| plan(graph, &GraphRequest::within(budget));
     match within(Bytes(1))? {
@@ -133,8 +136,8 @@ fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
     }
 }
 
-/// What is measured, and which tensors it moves to the host: the plan that is wanted whatever memory there is, else the
-/// plain order where it surely fits, else the leanest program.
+/// The program to measure, and the tensors that it moves to the host: a plan that is wanted regardless of memory, else
+/// the plain order if it surely fits, else the program with the smallest peak.
 fn first_program(
     recording: &Recording,
     planning: &Planning,

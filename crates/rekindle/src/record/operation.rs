@@ -1,4 +1,4 @@
-//! What is known of an operation before it has run: its name, its work from its shapes, and whether it draws.
+//! Properties of an operation that are known before it runs: its name, its work from its shapes, and whether it draws.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +11,7 @@ use rekindle_plan::Seconds;
 /// burn's name of an operation: `Matmul`, `Conv2dWeightBackward`.
 pub(crate) fn name_of(operation: &OperationIr) -> String {
     let mut start = Start(String::new());
-    // Only the beginning of the text is wanted: the writer ends it.
+    // Only the beginning of the text is needed: the writer stops there with an error.
     let _ = write!(start, "{operation:?}");
     let words = start.0.split(|c: char| !c.is_alphanumeric());
     let kinds = [
@@ -43,7 +43,7 @@ impl Write for Start {
     }
 }
 
-/// Whether it draws from the random number generator: run again, it draws other numbers.
+/// Whether the operation draws from the random number generator: another run would draw other numbers.
 pub(crate) fn draws(operation: &OperationIr) -> bool {
     matches!(
         operation,
@@ -52,7 +52,7 @@ pub(crate) fn draws(operation: &OperationIr) -> bool {
     )
 }
 
-/// The operation; in the place of one that draws, one that fills: measuring must not move the generator.
+/// The operation, or instead of one that draws, one that fills: measuring must not advance the generator.
 pub(crate) fn without_draw(operation: OperationIr) -> OperationIr {
     let full = |out: TensorIr, value: ScalarIr| NumericOperationIr::Full(FullOpIr { out, value });
     match operation {
@@ -66,7 +66,7 @@ pub(crate) fn without_draw(operation: OperationIr) -> OperationIr {
     }
 }
 
-/// The operation; in the place of one that draws, one that makes a tensor [without values](empty).
+/// The operation, or instead of one that draws, one that makes a tensor [without values](empty).
 pub(crate) fn without_values(operation: OperationIr) -> OperationIr {
     match operation {
         OperationIr::Float(_, FloatOperationIr::Random(random)) => empty(random.out),
@@ -75,7 +75,7 @@ pub(crate) fn without_values(operation: OperationIr) -> OperationIr {
     }
 }
 
-/// Makes a tensor without values. Like a draw or a copy from the host, it is fused with nothing.
+/// Makes a tensor without values. Like a draw or a copy from the host, it is never fused.
 pub(crate) fn empty(out: TensorIr) -> OperationIr {
     let dtype = out.dtype;
     let operation = BaseOperationIr::Empty(CreationOpIr { out });
@@ -96,21 +96,21 @@ pub(crate) fn may_be_view(name: &str) -> bool {
     )
 }
 
-/// Whether its output may lie in memory with dimensions exchanged. burn computes the gradient of a convolution's weights
-/// as a convolution whose first two dimensions it exchanges in the end.
+/// Whether its output may have exchanged dimensions in memory. burn computes the gradient of a convolution's weights as
+/// a convolution and finally exchanges its first two dimensions.
 pub(crate) fn exchanges_dimensions(name: &str) -> bool {
     matches!(name, "SwapDims" | "Permute")
         || (name.starts_with("Conv") && name.ends_with("WeightBackward"))
 }
 
-/// What a nominal machine does in a second: operations on numbers, and bytes that it reads or writes. Their ratio is
-/// that of a processor with vector units; only ratios of the seconds that come of it mean anything.
+/// Speed of a nominal machine: floating-point operations per second, and bytes read or written per second. Their ratio
+/// is typical of a processor with vector units; only ratios of the resulting seconds are meaningful.
 const NOMINAL_FLOPS: f64 = 60e9;
 const NOMINAL_BYTES: f64 = 10e9;
-/// What an operation takes on it, however small.
+/// Minimum seconds of an operation on it.
 const NOMINAL_CALL_S: f64 = 1e-6;
 
-/// Operations on numbers, multiplications and additions each counted, from shapes alone.
+/// Floating-point operations from shapes alone; multiplications and additions each count.
 pub(crate) fn flops(name: &str, operation: &OperationIr) -> f64 {
     let inputs: Vec<&TensorIr> = operation.inputs().collect();
     let Some(out) = operation.outputs().next() else {

@@ -1,7 +1,7 @@
-//! The operations of a recording, packed. burn's description of an operation takes 616 bytes and more, and a step of
-//! a thousand equal layers has thousands of them: what equal operations have in common is stored once.
+//! The operations of a recording, packed. burn's description of an operation takes 616 bytes and more, and a step of a
+//! thousand equal layers has thousands of them: the common part of equal operations is stored once.
 //!
-//! | stored for each | what | bytes |
+//! | stored per | content | bytes |
 //! |---|---|---|
 //! | distinct operation ([`Kind`]) | burn's description, its tensors numbered by their *place* in it | about 750 |
 //! | operation | its kind, stage, and part of the step | 20 |
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::synchronised::is_mean_over_ranks;
 
-/// What equal operations have in common.
+/// The common part of equal operations.
 #[derive(Debug, Clone)]
 pub(crate) struct Kind {
     /// burn's name: `Matmul`.
@@ -36,7 +36,7 @@ pub(crate) struct Kind {
     pub(crate) draws: bool,
     /// Whether it is a mean over ranks.
     pub(crate) synchronises: bool,
-    /// burn's description; a tensor's id is its place, its status says nothing.
+    /// burn's description; a tensor's id is its place, and its status has no meaning.
     pub(crate) operation: OperationIr,
     /// The places of its inputs, in burn's order; a tensor that it reads twice occurs twice.
     inputs: Box<[u32]>,
@@ -57,12 +57,12 @@ impl Kind {
         }
     }
 
-    /// Whether it makes the tensor in a place.
+    /// Whether it makes the tensor at a place.
     fn makes(&self, place: u32) -> bool {
         self.outputs.contains(&place)
     }
 
-    /// Whether it reads the tensor in a place, once: then it may free it.
+    /// Whether it reads the tensor at a place exactly once: then it may free it.
     fn reads_once(&self, place: u32) -> bool {
         let reads = self.inputs.iter().filter(|&&input| input == place);
         !self.makes(place) && reads.count() == 1
@@ -74,7 +74,7 @@ impl Kind {
 pub(crate) struct Operations {
     kinds: Vec<Kind>,
     entries: Vec<Entry>,
-    /// The tensors of all operations, one operation after the other, by place.
+    /// The tensors of all operations, one operation after another, by place.
     tensors: Vec<u32>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Operations {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     kind: u32,
-    /// Where its tensors end; they begin where those of the operation before it end.
+    /// The end of its tensors in the list; they begin where those of the previous operation end.
     end: u32,
     stage: Option<u32>,
     backward: bool,
@@ -93,8 +93,8 @@ struct Entry {
 pub(crate) struct RecordedOperation<'a> {
     /// What it has in common with others.
     pub(crate) kind: &'a Kind,
-    /// The marked stage that it belongs to, where the model has marks: of the backward pass, only of operations that make
-    /// a parameter's gradient.
+    /// The marked stage that it belongs to, if the model has marks. In the backward pass, only operations that make a
+    /// parameter's gradient have one.
     pub(crate) stage: Option<u32>,
     /// Recorded after the loss.
     pub(crate) backward: bool,
@@ -103,27 +103,27 @@ pub(crate) struct RecordedOperation<'a> {
 }
 
 impl Operations {
-    /// How many there are.
+    /// The number of operations.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Says to which stage an operation belongs.
+    /// Sets the stage of an operation.
     pub(super) fn set_stage(&mut self, number: usize, stage: u32) {
         self.entries[number].stage = Some(stage);
     }
 
-    /// The distinct ones.
+    /// The distinct operations.
     pub(crate) fn kinds(&self) -> &[Kind] {
         &self.kinds
     }
 
-    /// The place in [`kinds`](Self::kinds) of each operation's kind.
+    /// The index in [`kinds`](Self::kinds) of each operation's kind.
     pub(crate) fn kind_numbers(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         self.entries.iter().map(|entry| entry.kind)
     }
 
-    /// The operation of a number.
+    /// The operation with this number.
     ///
     /// # Panics
     /// If there is no such operation.
@@ -147,7 +147,7 @@ impl Operations {
     }
 }
 
-/// Kinds are numbered as they appear, so two lists of equal operations have equal hashes.
+/// Kinds are numbered in order of appearance, so two lists of equal operations have equal hashes.
 impl Hash for Operations {
     fn hash<H: Hasher>(&self, state: &mut H) {
         for kind in &self.kinds {
@@ -183,7 +183,7 @@ impl<'a> RecordedOperation<'a> {
             .map(move |&place| tensors[place as usize] as usize)
     }
 
-    /// Whether burn's operation itself can free a tensor, or take its storage over: an input that it reads once.
+    /// Whether burn's operation itself can free a tensor, or reuse its storage: an input that it reads once.
     pub(crate) fn can_free(self, tensor: usize) -> bool {
         let place = self.tensors().position(|one| one == tensor);
         place.is_some_and(|place| self.kind.reads_once(place as u32))
@@ -220,7 +220,7 @@ impl<'a> RecordedOperation<'a> {
     }
 }
 
-/// Packs operations, one after the other.
+/// Packs operations one by one.
 pub(super) struct Packing {
     packed: Operations,
     /// The latest kind of each hash.
@@ -228,7 +228,7 @@ pub(super) struct Packing {
 }
 
 impl Packing {
-    /// For so many operations.
+    /// With capacity for this many operations.
     pub(super) fn new(operations: usize) -> Self {
         Self {
             packed: Operations {
@@ -239,7 +239,7 @@ impl Packing {
         }
     }
 
-    /// Adds an operation, its tensors by burn's ids.
+    /// Adds an operation, with its tensors by burn's ids.
     pub(super) fn add(
         &mut self,
         mut operation: OperationIr,
@@ -263,8 +263,8 @@ impl Packing {
         });
     }
 
-    /// The kind of an operation whose tensors are numbered by place. An equal kind that is not found, because another
-    /// has its hash or a scalar is no number and equals nothing, is stored once more.
+    /// The kind of an operation whose tensors are numbered by place. If an equal kind is not found, because another
+    /// kind has the same hash or a scalar is NaN and so equals nothing, the kind is stored again.
     fn kind(&mut self, operation: OperationIr) -> u32 {
         let kinds = &mut self.packed.kinds;
         let hash = hash_of(&operation);
@@ -278,7 +278,7 @@ impl Packing {
         number
     }
 
-    /// All that were added.
+    /// The packed operations.
     pub(super) fn finish(mut self) -> Operations {
         self.packed.tensors.shrink_to_fit();
         self.packed.kinds.shrink_to_fit();
@@ -286,11 +286,11 @@ impl Packing {
     }
 }
 
-/// Gives an operation's tensors their places for ids, and lists their numbers.
+/// Replaces the ids of an operation's tensors by their places, and lists their numbers.
 struct ByPlace<'a> {
     numbering: &'a mut Numbering,
     tensors: &'a mut Vec<u32>,
-    /// Where the operation's tensors begin in the list.
+    /// The start of the operation's tensors in the list.
     start: usize,
 }
 
@@ -310,7 +310,7 @@ impl IrVisitorMut for ByPlace<'_> {
     }
 }
 
-/// burn's hash of an operation, and the numbers of a distribution, which burn leaves out.
+/// burn's hash of an operation, combined with the parameters of a distribution, which burn leaves out.
 fn hash_of(operation: &OperationIr) -> u64 {
     let mut hasher = DefaultHasher::new();
     operation.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! What an optimizer's step takes: measured with one parameter of each shape, at a learning rate of 0.
+//! Measures the cost of an optimizer's step with one parameter of each shape, at a learning rate of 0.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -12,9 +12,9 @@ use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 use super::{leaf::Leaf, update::Update, update_costs::UpdateCosts};
 use crate::{meter::Meter, reduce::Shards};
 
-/// Updates modules from gradients: what [`with_optimizer`](super::Recorded::with_optimizer) measures.
+/// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).
 pub trait Optimizer: 'static {
-    /// An optimizer of the same settings, to be tried on a parameter and dropped.
+    /// An optimizer with the same settings, which is tried on a parameter and then dropped.
     #[must_use]
     fn for_trial(&self) -> Self;
 
@@ -22,8 +22,8 @@ pub trait Optimizer: 'static {
     #[must_use]
     fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M;
 
-    /// Whose parameters are whose, where ranks share out the updates: a step then makes this rank's alone, and the others'
-    /// come by [`Shards::share`].
+    /// The assignment of parameters to ranks, if ranks divide the updates: a step then makes only this rank's updates,
+    /// and receives the others by [`Shards::share`].
     fn shards(&self) -> Option<&Shards> {
         None
     }
@@ -44,11 +44,11 @@ impl Optimizer for ModuleOptimizer {
 pub(super) enum Trial {
     /// On whole parameters.
     Whole,
-    /// Of large parameters on some rows, as updates in the backward pass always are.
+    /// Large parameters only on some rows, as is always done for updates in the backward pass.
     Parts,
 }
 
-/// Measures `optimizer` on the parameters of `model`, which keep their values: what the update of each takes, in temporary
+/// Measures `optimizer` on the parameters of `model`, which keep their values: the cost of each update, with temporary
 /// bytes above parameter, gradient and state.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
@@ -73,12 +73,12 @@ pub(super) fn measured<M: Module, O: Optimizer>(
     }
 }
 
-/// How a gradient lies in memory.
+/// The memory layout of a gradient.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lies {
-    /// As its parameter does.
+    /// The same as its parameter's.
     Alike,
-    /// With its first two dimensions exchanged, as burn's convolutions leave it: no operation can take its storage over.
+    /// With its first two dimensions exchanged, as burn's convolutions return it: no operation can reuse its storage.
     Turned,
 }
 
@@ -96,7 +96,7 @@ impl Lies {
     }
 }
 
-/// Bytes above which a parameter that is tried by itself is stood for by a part of it.
+/// Bytes above which only a part of a parameter is tried.
 const LARGE_BYTES: usize = 4 << 20;
 
 struct Each<'a, O> {
@@ -127,8 +127,8 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
                     (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
                     (Update::InBackward, _) => self.step_alone(param, lies, false),
                 };
-                // Vectors cannot be turned. Whole matrices, which may be large, have no turned gradients but where they are
-                // tied, and these take a copy more.
+                // Vectors cannot be turned. Whole matrices, which may be large, have turned gradients only if they are
+                // tied, and these take another copy.
                 let whole = (self.update, self.trial) == (Update::After, Trial::Whole);
                 let turns = D > if whole { 2 } else { 1 };
                 let step = || {
@@ -136,14 +136,14 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
                     let turned = turns.then(|| tried(Lies::Turned));
                     [alike, turned.unwrap_or(alike)]
                 };
-                // The first step of a process makes tables that stay.
+                // The first step of a process allocates tables that it keeps.
                 step();
                 let one = step();
                 self.known.insert(key, one);
                 one
             }
         };
-        // Parameters of one identity are one parameter, with one state.
+        // Parameters with the same id are one parameter, with one state.
         if self.parameters.insert(param.id, one).is_some() {
             return;
         }
@@ -154,7 +154,8 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
 }
 
 impl<O: Optimizer> Each<'_, O> {
-    /// Whether state lies in the storage of the first gradient, found with one that has a single number of its storage.
+    /// Whether the optimizer's state keeps the storage of the first gradient. Tested with a gradient that is a single
+    /// number of a larger storage.
     fn keeps_storage<const D: usize>(&self, param: &Param<Tensor<D>>) -> bool {
         const NUMBERS: usize = 16 << 10;
         let like = param.val();
@@ -172,8 +173,8 @@ impl<O: Optimizer> Each<'_, O> {
         left.0 >= (NUMBERS * like.dtype().size()) as u64
     }
 
-    /// What an update of a parameter of its own takes, which somebody else holds as well where it is `shared`. A large one is
-    /// stood for by some of its rows: beside the model there may be no room for another copy of it.
+    /// The cost of updating a separate copy of a parameter; `shared` means that something else also holds it. A large
+    /// parameter is represented by some of its rows, because there may be no room for a full copy beside the model.
     fn step_alone<const D: usize>(
         &self,
         param: &Param<Tensor<D>>,
@@ -203,8 +204,8 @@ impl<O: Optimizer> Each<'_, O> {
         }
     }
 
-    /// What an update takes that makes its state, and one that finds it. Where somebody else holds the parameter, it stays as it
-    /// is.
+    /// The cost of an update that creates its state, and of one with existing state. If something else holds the
+    /// parameter, its value is unchanged.
     fn step<const D: usize>(
         &self,
         mut param: Param<Tensor<D>>,
@@ -227,7 +228,7 @@ impl<O: Optimizer> Each<'_, O> {
             cost.step_s = Seconds(started.elapsed().as_secs_f64());
             param = held.unwrap_or(updated);
             if first {
-                // The gradient is gone by now.
+                // The gradient has been freed.
                 cost.state_bytes = self.meter.read().in_use_bytes - before;
                 cost.temp_bytes = taken - cost.state_bytes;
             } else {

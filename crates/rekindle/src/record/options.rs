@@ -1,4 +1,4 @@
-//! What plans are made for: budget, device, updates, and what is held besides.
+//! Options of planning: budget, device, updates, and other memory.
 
 use std::sync::Arc;
 
@@ -22,52 +22,52 @@ use crate::{
     reduce::Shards,
 };
 
-/// Share of a budget that plans do not get: what a step takes varies a little from run to run, by the scratch of kernels
-/// whose threads happen to be busy together. Seen: up to 0.2%.
+/// Share of a budget that is withheld from plans: a step's peak varies a little from run to run, with the scratch
+/// memory of kernel threads that happen to be busy at the same time. Observed: up to 0.2%.
 pub(super) const RESERVE: f64 = 0.01;
 
-/// Share of the reserve that pools do not get either: kernels may be tried in any step, for a part of what is fused otherwise.
-/// Seen on the stand-in for CUDA's driver: up to 0.07% of a budget.
+/// Share of the reserve that is also withheld from pools: in any step, kernels may be tried for a part of a group that
+/// is usually fused. Observed on the stand-in for CUDA's driver: up to 0.07% of a budget.
 const FOR_POOLS: f64 = 0.5;
 
-/// A budget without a share of it.
+/// A budget minus its reserve.
 pub(super) fn without_reserve(budget: Bytes, reserve: f64) -> Bytes {
     Bytes((budget.0 as f64 * (1.0 - reserve)) as u64)
 }
 
-/// What is wanted of a plan.
+/// The requirements for a plan.
 #[derive(Clone)]
 pub(super) struct Planning {
     pub(super) budget: Option<Bytes>,
-    /// What the device has free, where there is no budget.
+    /// Free memory of the device, used if there is no budget.
     pub(super) free: Option<Bytes>,
     pub(super) wanted: Wanted,
     pub(super) slots: usize,
     pub(super) elsewhere: Option<PlanElsewhere>,
-    /// The link to host memory, where tensors may go there.
+    /// The link to host memory, if tensors may be offloaded.
     pub(super) link: Option<Link>,
     pub(super) count: Count,
     pub(super) input_gradients: bool,
     pub(super) optimizer: OptimizerCost,
-    /// When parameters are updated, and what the update of each takes.
+    /// When parameters are updated, and the cost of each update.
     pub(super) update: Update,
     pub(super) updates: UpdateCosts,
-    /// The same where plans may change `update`.
+    /// The costs of both ways, if plans may change `update`.
     pub(super) either: Option<EitherUpdate>,
-    /// What will be held while the step runs, and is not there when it is planned.
+    /// Bytes that will be held while the step runs but are not allocated when it is planned.
     pub(super) later: Bytes,
-    /// What will be taken for a while between steps.
+    /// Bytes that will be used temporarily between steps.
     pub(super) between: Bytes,
     /// Whether ranks share the step.
     pub(super) shared: bool,
-    /// Whether steps have run, after which the optimizer's state is in use.
+    /// Whether steps have run, so that the optimizer's state is in use.
     pub(super) updated: bool,
-    /// Whether the batch, too, is not there.
+    /// Whether the batch is not allocated either.
     pub(super) without_batch: bool,
     pub(super) meter: Arc<dyn Meter>,
     pub(super) device: Device,
     pub(super) check: bool,
-    /// Whether memory is the process's own, which is read at no cost.
+    /// Whether the step runs in the process's own memory, which is read at no cost.
     pub(super) on_host: bool,
     /// Whether steps are compared with their recordings.
     pub(super) compare: bool,
@@ -76,7 +76,7 @@ pub(super) struct Planning {
 }
 
 impl Planning {
-    /// The same for another budget.
+    /// These options for another budget.
     pub(super) fn with_budget(&self, budget: Option<Bytes>, wanted: Wanted) -> Self {
         let planning = Self {
             budget,
@@ -89,7 +89,7 @@ impl Planning {
         }
     }
 
-    /// What keeps pools within the budget, where it bounds them.
+    /// A [`Room`] that keeps pools within the budget, if the budget bounds them.
     pub(super) fn new_room(&self) -> Option<Room> {
         let budget = self.budget.filter(|_| self.bounds_pools())?;
         let budget = without_reserve(budget, RESERVE * FOR_POOLS);
@@ -97,7 +97,7 @@ impl Planning {
         Some(Room::new(self.meter.clone(), for_pools))
     }
 
-    /// The same with parameters of a recording updated when `update` says.
+    /// These options with another time of updates.
     pub(super) fn with_update(
         &self,
         update: Update,
@@ -120,7 +120,7 @@ impl Planning {
         })
     }
 
-    /// Has each rank make the updates of its own parameters alone, or all of them, from now on.
+    /// Sets whether each rank updates only its own parameters (`Some`), or all of them (`None`).
     pub(super) fn set_shards(&mut self, shards: Option<&Shards>, recording: &Recording) {
         let either = self.either.iter_mut();
         let all = either.flat_map(|either| [&mut either.after, &mut either.in_backward]);
@@ -130,7 +130,7 @@ impl Planning {
         self.optimizer = self.updates.together(self.update, recording);
     }
 
-    /// What an exchange between ranks holds while the step runs, and not while the optimizer updates.
+    /// Bytes that an exchange between ranks holds while the step runs, and not during the optimizer's update.
     pub(super) fn staging(&self, recording: &Recording) -> Bytes {
         match self.shared && self.on_host {
             true => staging(recording, self.update, self.updates.most_temporary()),
@@ -138,7 +138,7 @@ impl Planning {
         }
     }
 
-    /// Whether the bytes that count are those that pools reserve.
+    /// Whether the budget bounds the bytes that pools reserve.
     pub(super) fn bounds_pools(&self) -> bool {
         self.count == Count::Reserved && self.has_pools()
     }
@@ -148,12 +148,12 @@ impl Planning {
         self.meter.read().reserved_bytes.is_some()
     }
 
-    /// Fails where an allocation failed, or the process holds more than its budget: what runs on takes still more.
+    /// Fails if an allocation has failed, or the process exceeds its budget: running on would allocate still more.
     pub(super) fn check_memory(&self) -> Result<(), RecordError> {
         if let Some(failure) = self.meter.failure() {
             return Err(RecordError::OutOfMemory(failure));
         }
-        // Pools, whose reading waits for queued work, are kept within theirs by `room`.
+        // Pools are kept within their budget by `room`, because reading them waits for queued work.
         let budget = self.budget.filter(|_| self.on_host);
         match budget.map(|budget| (self.in_use(), budget)) {
             Some((in_use, budget)) if in_use > budget => {
@@ -171,8 +171,7 @@ impl Planning {
         self.meter.read().in_use_bytes
     }
 
-    /// What the device loses beside live buffers: the driver's context, padding, and one tensor that a queue frees
-    /// late.
+    /// Device memory besides live buffers: the driver's context, padding, and one tensor that a queue frees late.
     pub(super) fn beside_buffers(&self, graph: &Graph) -> Bytes {
         if !self.bounds_pools() {
             return Bytes::ZERO;

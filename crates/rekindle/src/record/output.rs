@@ -1,4 +1,4 @@
-//! What a step hands out: loss, auxiliary output, gradients; and the running statistics that it moves.
+//! The output of a step: loss, auxiliary output, gradients; and the running statistics that it updates.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -27,58 +27,60 @@ use crate::{
 pub struct SpanReading {
     /// The memory.
     pub memory: MemoryReading,
-    /// When the span was done, from the start of the step on.
+    /// When the span was done, counted from the start of the step.
     pub done_at: Duration,
 }
 
-/// What was seen of a step while it ran.
+/// Measurements of a running step.
 pub(super) struct Seen {
     pub(super) phases: Vec<PhaseReading>,
     pub(super) spans: Vec<SpanReading>,
     pub(super) predicted_peak: Bytes,
 }
 
-/// What a step leaves.
+/// The output of a step.
 pub struct Output<A, I> {
-    /// The loss, shape `[1]`, without autodiff: the whole batch's where [ranks](crate::reduce) share the step.
+    /// The loss, shape `[1]`, without autodiff: of the whole batch if [ranks](crate::reduce) share the step.
     pub loss: Tensor<1>,
-    /// What else the step returned, without autodiff, of this rank's samples.
+    /// The auxiliary output, without autodiff, for this rank's samples.
     pub auxiliary: A,
-    /// Gradients of the parameters, as burn's optimizers take them: the whole batch's where ranks share the step.
+    /// Gradients of the parameters, for burn's optimizers: of the whole batch if ranks share the step.
     pub gradients: GradientsParams,
-    /// Gradients of the batch's float tensors, where [`with_input_gradients`](super::Recorded::with_input_gradients) asked for them: zeros where
-    /// the loss does not depend on one. Integer and boolean tensors are the batch's own.
+    /// Gradients of the batch's float tensors, if requested by
+    /// [`with_input_gradients`](super::Recorded::with_input_gradients): zeros for a tensor on which the loss does not
+    /// depend. Integer and boolean tensors are those of the batch.
     pub input_gradients: Option<I>,
-    /// Memory at the step's end, and its peak since the step began; the optimizer's update comes later.
+    /// Memory at the step's end, and its peak since the step began, without a later optimizer update.
     pub memory: MemoryReading,
-    /// Memory and time of forward, loss and backward.
+    /// Memory and time of forward pass, loss and backward pass.
     pub phases: Vec<PhaseReading>,
-    /// Memory after every span of the program, where the step was [watched](super::Step::run_watched).
+    /// Memory after every span of the program, if the step was [watched](super::Step::run_watched).
     pub spans: Vec<SpanReading>,
-    /// The peak predicted for this run and the update after it: [`StepPlan::predicted_peak`](super::StepPlan::predicted_peak), and what more the process
-    /// holds beside the step than when it was planned. Equal to the plan's where nothing was added since. `memory` ends
-    /// with the step, so its peak may be lower: the update comes later.
+    /// The peak predicted for this run and the update after it:
+    /// [`StepPlan::predicted_peak`](super::StepPlan::predicted_peak), plus the growth of the process's other memory
+    /// since planning. Equal to the plan's peak if nothing was added. `memory` ends with the step, so its peak may be
+    /// lower than this if the peak is in the update.
     pub predicted_peak: Bytes,
-    /// What the exchange took, where [ranks](crate::reduce) share the step.
+    /// Measurements of the exchange, if [ranks](crate::reduce) share the step.
     pub exchange: Option<ExchangeReading>,
 }
 
-/// What a program left.
+/// The results of a program.
 pub(super) struct Done {
     pub(super) tensors: HashMap<usize, DispatchTensor>,
-    /// What ranks that share the step have together.
+    /// The joint result of ranks that share the step.
     pub(super) shared: Option<Shared>,
 }
 
 impl Done {
-    /// Whether loss and gradients are finite, and were computed at all.
+    /// Checks that loss and gradients are finite and were computed.
     pub(super) fn check(&self, recording: &Recording) -> Result<(), RecordError> {
         let gradients = self.gradients(recording);
         let named = gradients.map(|(parameter, gradient)| (parameter.path.as_str(), gradient));
         finite::check(&self.loss(recording)?, &named.collect::<Vec<_>>())
     }
 
-    /// Hands everything out, and moves the running statistics of `model`.
+    /// Builds the output, and updates the running statistics of `model`.
     pub(super) fn finish<M: Module, A: Activation, I: Activation>(
         mut self,
         measured: &MeasuredRecording<A>,
@@ -143,7 +145,7 @@ impl Done {
     }
 }
 
-/// Memory at the end of the last phase, and its peaks in all.
+/// Memory at the end of the last phase, and its peaks over all phases.
 fn whole(phases: &[PhaseReading]) -> MemoryReading {
     let last = phases.last().map(|phase| phase.memory).unwrap_or_default();
     let memories = || phases.iter().map(|phase| phase.memory);
@@ -185,7 +187,7 @@ impl ActivationMapper for Values {
     }
 }
 
-/// Puts gradients in the place of a batch's float tensors.
+/// Replaces a batch's float tensors by their gradients.
 struct InputGradients(std::vec::IntoIter<Option<DispatchTensor>>);
 
 impl ActivationMapper for InputGradients {

@@ -1,4 +1,4 @@
-//! A recording that was measured, and a plan of it that is ready to run.
+//! A measured recording, and a plan for it that is ready to run.
 
 use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
 
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::meter::{Meter, Phase};
 
-/// The phase of a pass that follows on another phase.
+/// The phase of a pass, given the phase before it.
 pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {
     match (pass, before) {
         (SpanPass::Forward, phase) => phase,
-        // Parts of the loss may run again in the backward.
+        // Parts of the loss may be recomputed in the backward pass.
         (SpanPass::Loss, Phase::Forward) => Phase::Loss,
         (SpanPass::Loss, phase) => phase,
         (SpanPass::Recompute | SpanPass::Backward, _) => Phase::Backward,
@@ -43,25 +43,25 @@ pub(super) struct MeasuredRecording<A> {
 pub(super) struct PlannedRecording<A> {
     pub(super) measured: Rc<MeasuredRecording<A>>,
     pub(super) prepared: Prepared,
-    /// In numbers, without the exchange.
+    /// The plan in numbers, without the exchange.
     pub(super) numbers: StepPlan,
-    /// The schedule over stages that the program comes from, where it comes from one.
+    /// The schedule over stages from which the program was made, if any.
     pub(super) schedule: Option<Schedule>,
-    /// The program in passes of stages.
+    /// The program divided into passes of stages.
     pub(super) spans: Vec<Span>,
-    /// Resident all along, as it was planned.
+    /// Bytes held permanently, according to the plan.
     pub(super) fixed_bytes: Bytes,
-    /// In use at most while the optimizer updates.
+    /// Peak bytes in use during the optimizer's update.
     pub(super) update_bytes: Bytes,
-    /// What is in use beside the step's own tensors when it was planned, without the optimizer's state.
+    /// Bytes in use at planning besides the step's own tensors, without the optimizer's state.
     pub(super) base: Bytes,
-    /// Counted, but no live buffers: the driver's context, and what pools add.
+    /// Counted bytes that are not in live buffers: the driver's context, and the overhead of pools.
     pub(super) beside: Bytes,
     pub(super) optimizer_state: Bytes,
-    /// When gradients are handed over, by the plan and by the plain order, where ranks share the step: by the places of
-    /// their parameters.
+    /// When gradients are completed, in the plan and in the plain order, by the indices of their parameters, if ranks
+    /// share the step.
     pub(super) timetables: Option<[Timetable; 2]>,
-    /// Whether the program's kernels are chosen, where it runs on a GPU: for steps that nobody watches, and for others.
+    /// Whether the program's kernels are chosen, if it runs on a GPU: for unwatched and for watched steps.
     pub(super) chosen: [Cell<bool>; 2],
 }
 
@@ -88,7 +88,8 @@ impl<A> PlannedRecording<A> {
         Ok(())
     }
 
-    /// The turns of the program after which memory is read: where a phase ends, or each span if they are watched.
+    /// The turns of the program after which memory is read: at the end of each phase, or of each span if the step is
+    /// watched.
     fn waits(&self, watched: bool) -> Vec<usize> {
         let mut phase = Phase::Forward;
         let mut waits = Vec::new();
@@ -106,7 +107,7 @@ impl<A> PlannedRecording<A> {
         waits
     }
 
-    /// The measured graph that was planned.
+    /// The measured graph used for planning.
     pub(super) fn graph(&self) -> Graph {
         let MeasuredRecording {
             costs, recording, ..
@@ -114,18 +115,18 @@ impl<A> PlannedRecording<A> {
         costs.graph(recording, self.fixed_bytes)
     }
 
-    /// The same with transfers of the tensors that go to the host: the program's graph.
+    /// The program's graph: the measured graph with transfers of the offloaded tensors.
     pub(super) fn linked(&self) -> Graph {
         let graph = self.graph();
         let linked = graph.linked(
             self.prepared.offloaded(),
             self.numbers.offload.as_ref().map(|offload| &offload.link),
         );
-        // That they can be moved was found when the plan was made.
+        // Planning has checked that these tensors can be moved.
         linked.map(Cow::into_owned).unwrap_or(graph)
     }
 
-    /// How much more is in use beside the step than when it was planned, the optimizer's state apart.
+    /// Growth of the bytes in use besides the step since planning, without the optimizer's state.
     pub(super) fn growth(&self, meter: &dyn Meter) -> Bytes {
         meter.read().in_use_bytes - (self.base + self.optimizer_state)
     }

@@ -1,8 +1,9 @@
-//! From a recording to a plan inside a budget: shapes, measurement, program.
+//! From a recording to a plan within a budget: shapes, measurement, program.
 //!
-//! 1. From shapes alone a first program is found, the leanest where the plain order may not fit.
+//! 1. A first program is found from shapes alone: the plain order, or the program with the smallest peak if the plain
+//!    order may not fit.
 //! 2. It runs a few times, and every operation is measured.
-//! 3. The measured graph is planned for the budget, less all that the process holds besides.
+//! 3. The measured graph is planned for the budget minus the process's other memory.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -27,14 +28,14 @@ use super::{
 };
 use crate::graph::free_dead_nodes;
 
-/// How often the plan is made again because it takes memory itself.
+/// Maximum number of planning rounds. Planning repeats because the plan itself takes memory.
 const ROUNDS: usize = 3;
 
-/// A plan for a measured recording, with what is in use now.
+/// A plan for a measured recording, given the bytes in use now.
 ///
 /// # Errors
 ///
-/// If none fits: with a budget that was tried and works now.
+/// If no plan fits: with a smallest budget, tested, that is feasible now.
 pub(super) fn planned<A>(
     planning: &Planning,
     measured: Rc<MeasuredRecording<A>>,
@@ -45,7 +46,7 @@ pub(super) fn planned<A>(
     };
     let (budget, mut smallest) = refused;
     for _ in 0..ROUNDS {
-        // A plan takes memory too, which is known when it is made.
+        // The plan itself takes memory, which is only known after planning.
         let larger = planning.with_budget(Some(smallest), planning.wanted.clone());
         match planned_once(&larger, measured.clone()) {
             Err(RecordError::Infeasible { smallest: more, .. }) => {
@@ -55,7 +56,7 @@ pub(super) fn planned<A>(
             Ok(_) => break,
         }
     }
-    // Another measurement may find some bytes more.
+    // Another measurement may give a few bytes more.
     let smallest = smallest + Bytes(smallest.0 / 256);
     Err(RecordError::Infeasible { budget, smallest })
 }
@@ -69,10 +70,10 @@ fn planned_once<A>(
     let budget = planning
         .budget
         .map_or(Bytes::MAX, |budget| without_reserve(budget, RESERVE));
-    // What burn's graph keeps until the next backward, and what a queue frees late, is not there for long.
+    // Do not count what burn's graph keeps until the next backward pass, and buffers that a queue frees late.
     free_dead_nodes(&planning.device);
     planning.meter.trim();
-    // On the processor a plan takes of the memory that it plans.
+    // On the CPU, a plan occupies a part of the memory for which it plans.
     let mut of_plan = Bytes::ZERO;
     let mut smallest = Bytes::ZERO;
     for _ in 0..ROUNDS {
@@ -86,7 +87,7 @@ fn planned_once<A>(
         let base = before + of_plan + planning.later + batch;
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer;
-        // State that the first update makes of gradients has their storage until the second.
+        // State that the first update creates from gradients keeps their storage until the second update.
         let state = match (planning.updated, planning.updates.keeps_storage) {
             (true, _) => Bytes::ZERO,
             (false, false) => optimizer.state_bytes,
@@ -137,7 +138,7 @@ fn planned_once<A>(
             measured: measured.clone(),
             chosen: [const { Cell::new(false) }; 2],
         };
-        // What is left is the plan.
+        // The remaining difference is the plan's memory.
         drop(graph);
         let takes = planning.in_use() - before;
         let uncounted = takes - of_plan;
@@ -149,7 +150,7 @@ fn planned_once<A>(
             return Ok(planned);
         }
         smallest = planned.numbers.predicted_peak;
-        // The same again, with what it takes counted.
+        // Plan again, with the plan's own memory counted.
         of_plan = takes + Bytes(takes.0 / 16);
     }
     Err(RecordError::Infeasible {
@@ -158,12 +159,12 @@ fn planned_once<A>(
     })
 }
 
-/// When a program hands over the gradients of a recording's parameters, by the parameters' places, and takes means over
-/// ranks.
+/// When a program completes the gradients of a recording's parameters, by the parameters' indices, and computes means
+/// over ranks.
 pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
     let (gradients, places) = gradients(recording);
     let means = recording.synchronised().map(|(place, values)| {
-        // Each with how many ranks have failed.
+        // Each mean also carries the number of failed ranks.
         let bytes = Bytes(((values + 1) * VALUE) as u64);
         (OperationId(place as u32), bytes)
     });
@@ -174,12 +175,12 @@ pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program)
     timetable
 }
 
-/// The plan that is wanted, and what the plain order takes. `updating` is in use after the step. The budget
-/// includes the reserve.
+/// The requested plan, and the cost of the plain order. `updating` bytes are in use after the step. The budget includes
+/// the reserve.
 ///
 /// # Errors
 ///
-/// If the plan does not fit: with the smallest budget that one does.
+/// If the plan does not fit: with the smallest budget for which a plan exists.
 pub(super) fn chosen(
     graph: &Graph,
     updating: Bytes,
@@ -219,7 +220,7 @@ fn plain_order(graph: &Graph) -> Result<Program, RecordError> {
     Program::recorded(graph).map_err(|error| RecordError::Capture(error.to_string()))
 }
 
-/// The smallest budget that leaves `bytes` without its reserve.
+/// The smallest budget that leaves `bytes` after the reserve is subtracted.
 fn with_reserve(bytes: Bytes) -> Bytes {
     Bytes((bytes.0 as f64 / (1.0 - RESERVE)).ceil() as u64 + 1)
 }

@@ -1,4 +1,4 @@
-//! A measured step apart from its recording.
+//! A measured step without its recording.
 
 use rekindle_plan::{
     Bytes,
@@ -39,12 +39,12 @@ impl StepProfile {
         }
     }
 
-    /// Plans as [`Step::plan_again`](super::Step::plan_again) does. The plan's stages have no names here, and its peak
-    /// holds what the plan took that was made where the step was measured.
+    /// Plans like [`Step::plan_again`](super::Step::plan_again). The plan's stages have no names here, and its peak
+    /// includes the memory of the plan made where the step was measured.
     ///
     /// # Errors
     ///
-    /// If none fits the budget, and for a graph that makes no sense.
+    /// If no plan fits the budget, or the graph is invalid.
     pub fn plan(
         &self,
         budget: Option<Bytes>,
@@ -77,7 +77,7 @@ impl StepProfile {
     }
 }
 
-/// A number of 64 bits as text: readers of JSON may keep 53 of them.
+/// A 64-bit number as text, because JSON readers may keep only 53 bits.
 mod hexadecimal {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

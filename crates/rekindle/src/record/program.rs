@@ -1,10 +1,10 @@
-//! A program of operations, ready to run: each operation with the fate of its tensors.
+//! A program of operations that is ready to run: for each operation, the tensors to free and to return.
 //!
-//! A tensor is freed at its last use before it is made again: there the operation may take its storage over. A tensor
-//! that the step hands out is taken as soon as it is made for the last time and nothing reads it any more.
+//! A tensor is freed at its last use before it is recomputed; there the operation may reuse its storage. A tensor that
+//! the step returns is taken as soon as it is made for the last time and nothing reads it any more.
 //!
-//! Kept are the program, what each of its steps frees, and where tensors are handed out: some 20 bytes a step. burn's
-//! description of an operation is made when the operation runs.
+//! The stored data are the program, the tensors that each of its steps frees, and where tensors are returned: about 20
+//! bytes per step. burn's description of an operation is built when the operation runs.
 
 use std::collections::HashSet;
 
@@ -23,9 +23,9 @@ use super::{
 /// A program of a recording.
 pub(super) struct Prepared {
     program: Program,
-    /// The tensors that go to the host, in the order of their transfers in the graph.
+    /// The offloaded tensors, in the order of their transfers in the graph.
     offloaded: Vec<TensorId>,
-    /// Each tensor that is handed out, with the step after which it is: in the order of steps.
+    /// Each returned tensor with the step after which it is ready, in the order of steps.
     ready: Vec<(usize, usize)>,
 }
 
@@ -36,14 +36,14 @@ pub(super) enum Turn<'a> {
     Run(Run<'a>),
     /// A parameter is updated.
     Update(UpdateOf<'a>),
-    /// A tensor goes to the host or comes back.
+    /// A tensor is moved to the host or back.
     Move(Move<'a>, Ready<'a>),
 }
 
 /// The update of a parameter.
 #[derive(Clone, Copy)]
 pub(super) struct UpdateOf<'a> {
-    /// Whose.
+    /// The parameter.
     pub(super) parameter: &'a Parameter,
     gradient: usize,
     recording: &'a Recording,
@@ -58,13 +58,13 @@ pub(super) struct Run<'a> {
     /// The operation.
     pub(super) recorded: RecordedOperation<'a>,
     recording: &'a Recording,
-    /// Freed by it or after it. The graph has tensors of its own behind the recording's.
+    /// Tensors freed by it or after it. The graph has further tensors numbered after the recording's.
     freed: &'a [TensorId],
-    /// What the step hands out after it.
+    /// The tensors to return after it.
     pub(super) ready: Ready<'a>,
 }
 
-/// What is handed out after a step.
+/// The tensors to return after a step.
 #[derive(Clone, Copy)]
 pub(super) struct Ready<'a> {
     recording: &'a Recording,
@@ -73,7 +73,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Prepared {
-    /// Prepares `program`, which is one of `recording` with transfers of `offloaded`.
+    /// Prepares `program`, a program of `recording` with transfers of `offloaded`.
     pub(super) fn new(recording: &Recording, program: Program, offloaded: Vec<TensorId>) -> Self {
         let given: HashSet<usize> = recording.given().collect();
         let mut wanted: HashSet<usize> = recording
@@ -88,7 +88,7 @@ impl Prepared {
                     ready.push((step, tensor));
                 }
             };
-            // Graphs have updates and transfers behind the recording's operations.
+            // In graphs, updates and transfers are numbered after the recording's operations.
             match operation.index() {
                 place if place < recording.operations.len() => {
                     recording
@@ -117,7 +117,7 @@ impl Prepared {
         &self.program
     }
 
-    /// The tensors that go to the host.
+    /// The offloaded tensors.
     pub(super) fn offloaded(&self) -> &[TensorId] {
         &self.offloaded
     }
@@ -171,14 +171,14 @@ impl Prepared {
 }
 
 impl UpdateOf<'_> {
-    /// The gradient, which the interpreter does not hold any more where nothing else reads it.
+    /// Returns the gradient; the interpreter drops it if nothing else reads it.
     pub(super) fn take(self, interpreter: &mut dyn Interpreter) -> DispatchTensor {
         let gradient = interpreter.hand_out(&self.recording.tensors.last_read(self.gradient));
         self.skip(interpreter);
         gradient
     }
 
-    /// Frees the gradient where nothing else reads it, and updates nothing.
+    /// Frees the gradient if nothing else reads it, without an update.
     pub(super) fn skip(self, interpreter: &mut dyn Interpreter) {
         if self.freed.iter().any(|one| one.index() == self.gradient) {
             let gradient = self.recording.tensors.last_read(self.gradient);
@@ -188,12 +188,12 @@ impl UpdateOf<'_> {
 }
 
 impl<'a> Ready<'a> {
-    /// Which they are.
+    /// The tensor numbers.
     pub(super) fn tensors(self) -> impl Iterator<Item = usize> + 'a {
         self.ready.iter().map(|(_, tensor)| *tensor)
     }
 
-    /// Hands them out: the interpreter does not hold them any more.
+    /// Takes the tensors out of the interpreter.
     pub(super) fn hand_out(
         self,
         interpreter: &mut dyn Interpreter,
@@ -208,14 +208,15 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// The tensor that an operation of a graph moves, and whether to the host; the graph has so many `others` before these.
+/// The tensor that an operation of a graph transfers, and whether to the host. The graph has `others` operations before
+/// the transfers.
 fn moved(number: usize, others: usize, offloaded: &[TensorId]) -> Option<(usize, bool)> {
     let place = number.checked_sub(others)?;
     Some((offloaded.get(place / 2)?.index(), place % 2 == 0))
 }
 
 impl Run<'_> {
-    /// Runs it, and replaces what it has made; [`finish`](Self::finish) follows.
+    /// Runs the operation, with changes to its outputs; [`finish`](Self::finish) must follow.
     pub(super) fn run_changed(
         self,
         interpreter: &mut dyn Interpreter,
@@ -231,7 +232,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What follows after the operation itself: inputs that it reads twice and outputs that nobody reads are freed.
+    /// Finishes the operation: frees inputs that it reads twice and outputs that nothing reads.
     pub(super) fn finish(
         self,
         interpreter: &mut dyn Interpreter,
@@ -247,7 +248,7 @@ impl Run<'_> {
         self.ready.hand_out(interpreter, ready);
     }
 
-    /// The operation as burn describes it. It frees what it reads once and nobody reads later.
+    /// burn's description of the operation. It frees tensors that it reads once and that nothing reads later.
     pub(super) fn operation(self) -> OperationIr {
         self.recorded.filled(|tensor| self.frees(tensor))
     }
@@ -257,7 +258,7 @@ impl Run<'_> {
         self.recorded.filled(|_| false)
     }
 
-    /// The operation, with these of its inputs kept, which it would free.
+    /// The operation, keeping these inputs that it would free.
     pub(super) fn keeping(self, inputs: &[(usize, usize)]) -> OperationIr {
         let kept = |tensor| inputs.iter().any(|&(_, input)| input == tensor);
         self.recorded

@@ -1,7 +1,7 @@
-//! Tensors of a rank that is known at run time.
+//! Tensors whose number of dimensions is known only at run time.
 
-/// Evaluates an expression with the rank of a [`DispatchTensor`](burn::tensor::DispatchTensor) as a constant. burn's
-/// optimizers and records know ranks 1 to 8.
+/// Evaluates an expression with the number of dimensions of a [`DispatchTensor`](burn::tensor::DispatchTensor) as a
+/// constant. burn's optimizers and records support 1 to 8 dimensions.
 macro_rules! of_rank {
     ($tensor:expr, $rank:ident => $value:expr) => {
         $crate::record::rank::of_rank!(@ burn_backend::TensorMetadata::rank($tensor), $rank => $value)

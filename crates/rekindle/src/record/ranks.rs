@@ -17,12 +17,12 @@ use crate::reduce::Reducer;
 /// The ranks that share a step, as one of them sees it.
 pub(super) struct StepRanks {
     pub(super) reducer: Arc<dyn Reducer>,
-    /// This rank's samples over those of all ranks.
+    /// This rank's samples divided by those of all ranks.
     pub(super) share: f64,
     pub(super) buckets: Vec<Bucket>,
-    /// Values of each mean over ranks, in the order in which all ranks take them.
+    /// Number of values of each mean over ranks, in the order in which all ranks compute them.
     pub(super) means: Vec<usize>,
-    /// What their exchange takes, once it is measured.
+    /// The cost of their exchange, once measured.
     pub(super) cost: Option<ExchangeCost>,
 }
 
@@ -46,8 +46,8 @@ impl StepRanks {
     }
 }
 
-/// All ranks learn of those that have failed, each by its message, and of the most updates that one has made: what this
-/// rank's caller is told, if any failed.
+/// Exchanges the error messages of failed ranks and the largest number of updates on any rank. Returns the error for
+/// this rank's caller, if any rank failed.
 pub(super) fn failures(
     reducer: &dyn Reducer,
     updated: usize,

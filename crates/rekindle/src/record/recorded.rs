@@ -22,15 +22,16 @@ use crate::{
     step_result::StepResult,
 };
 
-/// Records one training step: whatever `step` computes from the model and the batch, and burn's backward of the loss
-/// that it returns. Nothing is computed.
+/// Records one training step: all that `step` computes from the model and the batch, and burn's backward pass of the
+/// returned loss. Nothing is computed while recording.
 ///
-/// `step` returns the loss, a tensor of one element, or the loss and more: `(loss, logits)`, any
-/// [`Activation`]. The batch is a tensor, a tuple of tensors, or any activation.
+/// `step` returns the loss, a tensor of one element, or a pair of the loss and an auxiliary output, for example
+/// `(loss, logits)`, which may be any [`Activation`]. The batch is a tensor, a tuple of tensors, or any other
+/// activation.
 ///
 /// # Errors
 ///
-/// If the step cannot be recorded: see [`RecordError`], which says what to change.
+/// If the step cannot be recorded: the [`RecordError`] says what to change.
 pub fn record<'a, M, I, R, F>(
     model: &'a M,
     batch: &'a I,
@@ -109,8 +110,8 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    /// Counts what this optimizer's step takes, and the state that its first step leaves. Without it a budget bounds
-    /// the step alone.
+    /// Counts this optimizer's update and its state, which the first update creates. Without this, a budget bounds only
+    /// the step.
     #[must_use]
     pub fn with_optimizer<O: Optimizer>(mut self, optimizer: &O) -> Self {
         let optimizer = optimizer.for_trial();
@@ -120,9 +121,9 @@ where
         self
     }
 
-    /// As [`with_optimizer`](Self::with_optimizer), for [`Step::run_updating`]: each parameter is updated in the backward
-    /// pass, as soon as its gradient is complete and nothing that is still to run reads its old value, and the gradient is
-    /// freed. Plans count it so: gradients no longer wait for the last one.
+    /// Like [`with_optimizer`](Self::with_optimizer), but for [`Step::run_updating`]: each parameter is updated in the
+    /// backward pass as soon as its gradient is complete and no remaining operation reads its old value; then the
+    /// gradient is freed. Plans take this into account: gradients are not kept until the end of the backward pass.
     ///
     /// ```
     /// # use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, prelude::*};
@@ -147,80 +148,81 @@ where
     /// # Ok::<(), RecordError>(())
     /// ```
     ///
-    /// What needs all gradients at once cannot be had with it: their sum over parts of a batch, their common norm, or
-    /// a step that is given up after the backward. See [`Step::run_updating`] for what happens to a step that fails.
+    /// This excludes everything that needs all gradients at once: accumulation over parts of a batch, clipping by the
+    /// global norm, or abandoning a step after the backward pass. See [`Step::run_updating`] for steps that fail.
     #[must_use]
     pub fn with_update_in_backward<O: Optimizer>(mut self, optimizer: &O) -> Self {
         self.recorded.0.set_update(Update::InBackward);
         self.with_optimizer(optimizer)
     }
 
-    /// As [`with_update_in_backward`](Self::with_update_in_backward), for a step that may also be planned with an update
-    /// after it: [`Step::plan_updating`] says which, [`Step::update`] tells. What the optimizer takes is measured for both,
-    /// large parameters by a part of them, so that measuring stays in a budget that gradients alone would exceed.
+    /// Like [`with_update_in_backward`](Self::with_update_in_backward), but the step may also be planned with an update
+    /// after it: [`Step::plan_updating`] selects one, and [`Step::update`] returns it. The optimizer is measured for
+    /// both, with only a part of each large parameter, so that measuring stays within a budget that the gradients alone
+    /// would exceed.
     #[must_use]
     pub fn with_either_update<O: Optimizer>(mut self, optimizer: &O) -> Self {
         self.options.either = true;
         self.with_update_in_backward(optimizer)
     }
 
-    /// Reads memory by this meter. Without it: the process's allocator on the CPU backend, the pools on GPUs.
+    /// Reads memory with this meter. The default is the process's allocator on the CPU backend, and the pools on GPUs.
     #[must_use]
     pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
         self.options.meter = Some(meter);
         self
     }
 
-    /// Whether [`Step::run`] reads one number that depends on the loss and every gradient before it hands anything out
-    /// (the default): it finds values that are not finite, and a device that ran out of memory.
+    /// Whether [`Step::run`] reads one number that depends on the loss and every gradient before it returns anything
+    /// (the default). This detects values that are not finite, and a device that ran out of memory.
     #[must_use]
     pub fn with_finite_check(mut self, on: bool) -> Self {
         self.options.check = on;
         self
     }
 
-    /// Whether the step is compared with its recording from time to time (the default). Comparing records it again, which
-    /// takes memory: without it, whoever wrote the step answers for it that nothing but the batch and the parameters
-    /// changes what it computes. Batches of other shapes are noticed all the same.
+    /// Whether the step is compared with its recording from time to time (the default). A comparison records the step
+    /// again, which takes memory. Without it, the caller must ensure that only the batch and the parameters change what
+    /// the step computes. Batches of other shapes are detected in any case.
     #[must_use]
     pub fn with_comparison(mut self, on: bool) -> Self {
         self.options.compare = on;
         self
     }
 
-    /// Which bytes the budget bounds on a GPU: what the device loses (the default), or live buffers.
+    /// Which bytes the budget bounds on a GPU: reserved device memory (the default), or live buffers.
     #[must_use]
     pub fn with_count(mut self, count: Count) -> Self {
         self.options.count = count;
         self
     }
 
-    /// Has plans made in another process, where `elsewhere` can.
+    /// Makes plans in another process, if `elsewhere` can.
     #[must_use]
     pub fn with_planner(mut self, elsewhere: Option<PlanElsewhere>) -> Self {
         self.options.elsewhere = elsewhere;
         self
     }
 
-    /// Lets plans move tensors to the host's memory between forward and backward, over a link that
-    /// [`measured_link`](super::measured_link) has measured, where that is faster than recomputing them or nothing else fits. Copies are beside
-    /// the budget, which bounds the device; [`Link::host_bytes`] bounds them.
+    /// Allows plans to offload tensors to host memory between forward and backward pass, over a link measured by
+    /// [`measured_link`](super::measured_link), if that is faster than recomputing them or nothing else fits. The host
+    /// copies do not count towards the budget, which bounds the device; [`Link::host_bytes`] bounds them.
     #[must_use]
     pub fn with_link(mut self, link: Option<Link>) -> Self {
         self.options.link = link;
         self
     }
 
-    /// Counts bytes that will be held while the step runs and are not there when it is planned, such as the sum of
-    /// gradients where a batch runs in parts.
+    /// Counts bytes that will be held while the step runs but are not allocated when it is planned, for example the sum
+    /// of gradients if a batch runs in parts.
     #[must_use]
     pub fn with_held(mut self, bytes: Bytes) -> Self {
         self.options.later = bytes;
         self
     }
 
-    /// Counts bytes that will be taken for a while between steps, when neither activations nor gradients are there, such as
-    /// copies that a snapshot is written from.
+    /// Counts bytes that will be used temporarily between steps, when there are neither activations nor gradients, for
+    /// example copies from which a snapshot is written.
     #[must_use]
     pub fn with_held_between(mut self, bytes: Bytes) -> Self {
         self.options.between = bytes;
@@ -228,32 +230,33 @@ where
     }
 
     /// Shares the step with other [ranks](crate::reduce), each of which runs it on its part of the batch: loss and
-    /// gradients are the whole batch's, for a loss that is a mean over samples. [`Step::set_share`] says how large this
-    /// rank's part is, if parts are not equal.
+    /// gradients are those of the whole batch, if the loss is a mean over samples. [`Step::set_share`] sets this rank's
+    /// share of the samples, if shares are not equal.
     ///
-    /// All ranks record, plan and run their steps together, each within its own budget; they begin with
-    /// [equal parameters](crate::reduce::broadcast_parameters). While the backward pass runs, complete gradients are summed
-    /// in buckets; on the CPU backend a plan counts what that holds. Each rank's optimizer then makes the same update, or a
-    /// [`Sharded`](crate::Sharded) one that of its part of the parameters. A step that fails on one rank fails on all, and the
-    /// next can succeed. Auxiliary output, running statistics (but those of
-    /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) and
-    /// [gradients of the batch](Self::with_input_gradients) are the rank's own.
+    /// All ranks record, plan and run their steps together, each within its own budget, starting with [equal
+    /// parameters](crate::reduce::broadcast_parameters). While the backward pass runs, complete gradients are summed in
+    /// buckets; on the CPU backend a plan counts their memory. Each rank's optimizer then makes the same update, or a
+    /// [`Sharded`](crate::Sharded) one the update of its part of the parameters. A step that fails on one rank fails on
+    /// all, and the next one can succeed. Auxiliary output, running statistics (except those of
+    /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) and [gradients of the
+    /// batch](Self::with_input_gradients) are local to the rank.
     ///
-    /// Before the first step the ranks measure their link, by a few all-reduces of two sizes, and each rank what it takes to
-    /// copy gradients to their buckets and back. The [predicted time](super::StepPlan::predicted_time) includes
-    /// [what that adds](super::StepPlan::exchange), beside the rest of the backward pass and for ranks that are as fast as this one,
-    /// with means over ranks and what a sharded optimizer sends; [`Output::exchange`](super::Output::exchange) is what it added.
+    /// Before the first step the ranks measure their link, by a few all-reduces of two sizes, and each rank the time to
+    /// copy gradients to their buckets and back. The [predicted time](super::StepPlan::predicted_time) includes the
+    /// [time that the exchange adds](super::StepPlan::exchange), overlapped with the rest of the backward pass and
+    /// assuming that all ranks are as fast as this one, with means over ranks and the parameters that a sharded
+    /// optimizer sends. [`Output::exchange`](super::Output::exchange) is the measured time.
     #[must_use]
     pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
         self.options.reducer = Some(Arc::new(reducer));
         self
     }
 
-    /// Asks for the gradients of the batch's float tensors as well.
+    /// Also computes the gradients of the batch's float tensors.
     ///
     /// # Errors
     ///
-    /// As [`record()`]: the step is recorded again.
+    /// See [`record()`]: the step is recorded again.
     pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
         self.options.input_gradients = true;
         let taken = bridge::take(self.model, self.batch, true, &self.step)?;
@@ -261,7 +264,7 @@ where
         Ok(self)
     }
 
-    /// The bytes of the largest tensor that an operation of the step makes: any program of the step has room for it.
+    /// The bytes of the largest tensor that an operation of the step makes; any program of the step has memory for it.
     pub fn largest_tensor(&self) -> Bytes {
         let recording = &self.recorded.0;
         let made = recording.operations.iter().flat_map(|one| one.outputs());
@@ -274,22 +277,23 @@ where
         self.recorded.0.operations.len()
     }
 
-    /// The fastest plan whose peak is within `budget`: a size such as `"2GiB"`, [`Bytes`], or a share such as `"60%"` of
-    /// the peak that is predicted for the plain step.
+    /// Finds the fastest plan whose peak is within `budget`: a size such as `"2GiB"`, [`Bytes`], or a percentage such
+    /// as `"60%"` of the plain step's predicted peak.
     ///
-    /// The peak is the process's on the CPU backend (whatever it holds counts), and on GPUs what the pools reserve and
-    /// the driver's context. Measures the step's operations on the model and batch that were recorded, a few times,
-    /// inside the budget. Parameters, running statistics and the random number generator stay as they are.
+    /// On the CPU backend the peak counts all memory of the process; on GPUs it counts the pools' reserved bytes and
+    /// the driver's context. Planning measures the step's operations a few times, on the recorded model and batch,
+    /// within the budget. It does not change parameters, running statistics or the random number generator.
     ///
-    /// A share is taken of [`StepPlan::plain_peak`](super::StepPlan::plain_peak), which counts as the budget does: parameters, optimizer and whatever
-    /// else the process holds are in it. Its bytes are found with this batch and hold for batches of other shapes too.
-    /// Plans leave 1% of their budget free, so `"100%"` is a little less than the plain step needs. Until the bytes are
-    /// known, the step is measured in its leanest order.
+    /// A percentage refers to [`StepPlan::plain_peak`](super::StepPlan::plain_peak), which counts the same memory as
+    /// the budget: parameters, optimizer and everything else that the process holds. It is converted to bytes with this
+    /// batch, and these bytes also apply to batches of other shapes. Plans leave 1% of their budget free, so `"100%"`
+    /// is a little less than the plain step needs. Until the bytes are known, the step is measured in the order with
+    /// the smallest peak.
     ///
     /// # Errors
     ///
-    /// If no plan fits (the error has the smallest budget that would), memory cannot be measured, or the model's
-    /// backend is not one that recordings run on.
+    /// If no plan fits (the error contains the smallest budget for which one exists), memory cannot be measured, or
+    /// recordings cannot run on the model's backend.
     pub fn within(
         self,
         budget: impl TryInto<Size, Error: Into<RecordError>>,
@@ -297,11 +301,11 @@ where
         self.within_by(budget, GraphPlanner::Auto)
     }
 
-    /// As [`within`](Self::within), with one planner.
+    /// Like [`within`](Self::within), with a given planner.
     ///
     /// # Errors
     ///
-    /// As [`within`](Self::within).
+    /// See [`within`](Self::within).
     pub fn within_by(
         self,
         budget: impl TryInto<Size, Error: Into<RecordError>>,
@@ -311,16 +315,16 @@ where
             Size::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
             share @ Size::Percent(_) => share,
         };
-        // Where nothing is free, the leanest order is measured.
+        // With no free memory, the order with the smallest peak is measured.
         let free = Some(Bytes::ZERO);
         let mut step = self.measured(None, free, GraphPlanner::None.into(), &mut |_, _| {})?;
         step.plan_share(share, planner, false)?;
         Ok(step)
     }
 
-    /// Nothing is recomputed: the plain step, run by the same interpreter.
+    /// The plain step, without recomputing, run by the same interpreter.
     ///
-    /// Its peak helps to choose a budget: [`Step::plan`] tells it, and [`Step::set_budget`] plans for one without
+    /// Its peak, returned by [`Step::plan`], helps to choose a budget; [`Step::set_budget`] plans for one without
     /// measuring again.
     ///
     /// ```
@@ -340,19 +344,20 @@ where
     ///
     /// # Errors
     ///
-    /// As [`within`](Self::within), but for budgets.
+    /// See [`within`](Self::within), except errors about budgets.
     pub fn plain(self) -> Result<Step<M, I, R, F>, RecordError> {
         self.planned(None, GraphPlanner::None.into())
     }
 
-    /// Stages cut into `segments` equal segments, as PyTorch's `checkpoint_sequential` does: the last is not run again.
+    /// Divides the stages into `segments` equal segments, like PyTorch's `checkpoint_sequential`: the last one is not
+    /// recomputed.
     ///
-    /// Stages are those between the layers of a [`Sequential`](crate::Sequential), or where the recorded forward pass is
-    /// narrow.
+    /// Stages are divided between the layers of a [`Sequential`](crate::Sequential), or where few bytes cross the
+    /// recorded forward pass.
     ///
     /// # Errors
     ///
-    /// As [`within`](Self::within), but for budgets.
+    /// See [`within`](Self::within), except errors about budgets.
     pub fn segments(self, segments: usize) -> Result<Step<M, I, R, F>, RecordError> {
         self.planned(None, GraphPlanner::Uniform(Some(segments)).into())
     }
@@ -366,13 +371,13 @@ where
         self.planned_with(measured, (budget, wanted), &mut |_, _| {})
     }
 
-    /// Measures the step for a plan of this kind, within the budget, or what is free where there is none, if it can, and
-    /// leaves it plain: plans come [after](Step::plan_again). `progress` is told how many of how many operations are
-    /// measured.
+    /// Measures the step for a plan of this kind, within the budget or the free memory if possible, and leaves the step
+    /// plain: [plan](Step::plan_again) it afterwards. `progress` receives the numbers of measured operations and of all
+    /// operations.
     ///
     /// # Errors
     ///
-    /// As [`plain`](Self::plain); [`RecordError::Choosing`] if kernels cannot be chosen within the budget.
+    /// See [`plain`](Self::plain); [`RecordError::Choosing`] if kernels cannot be chosen within the budget.
     pub fn measured(
         self,
         budget: Option<Bytes>,
@@ -384,7 +389,7 @@ where
         self.planned_with((budget, free, wanted), plain, progress)
     }
 
-    /// Measured within a budget, or what is free, for a plan; then planned for another, perhaps.
+    /// Measures within a budget or the free memory, and then plans, possibly for another budget.
     fn planned_with(
         mut self,
         measured: (Option<Bytes>, Option<Bytes>, Wanted),
@@ -467,7 +472,7 @@ where
     }
 }
 
-/// What reads the memory of a device that nobody gave a meter for.
+/// The default meter of a device.
 fn own_meter(device: &burn::tensor::Device) -> Result<Arc<dyn Meter>, RecordError> {
     match PoolMeter::of(device) {
         Some(meter) => Ok(Arc::new(meter)),

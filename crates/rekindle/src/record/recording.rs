@@ -1,9 +1,8 @@
-//! One training step as a list of operations with shapes: what the recording device took down, brought into a form of
-//! its own.
+//! One training step as a list of operations with shapes, converted from what the recording device recorded.
 //!
 //! Tensors are numbered from 0: the module's, the batch's, constants, then outputs in the order in which they are made.
-//! So two recordings of one step are equal, and their hashes too. Operations that nothing needs are left out, but for
-//! those that draw random numbers: later draws depend on them.
+//! So two recordings of one step are equal, and so are their hashes. Operations whose results are unused are left out,
+//! except those that draw random numbers, because later draws depend on them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,15 +28,15 @@ pub(crate) struct Recording {
     pub(crate) operations: Operations,
     /// All tensors, by number.
     pub(crate) tensors: Tensors,
-    /// What the module holds.
+    /// The module's tensors.
     pub(crate) parameters: Vec<Parameter>,
     /// The batch's tensors.
     pub(crate) inputs: Vec<usize>,
-    /// Numbers of the host.
+    /// Host data.
     pub(crate) constants: Vec<(usize, TensorData)>,
     /// The loss.
     pub(crate) loss: usize,
-    /// What the step returns besides.
+    /// The tensors of the auxiliary output.
     pub(crate) auxiliary: Vec<usize>,
     /// Gradients of the batch's float tensors; `None` where there is none.
     pub(crate) input_gradients: Vec<Option<usize>>,
@@ -52,20 +51,20 @@ pub(crate) struct Recording {
 /// A tensor of the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameter {
-    /// burn's identity.
+    /// burn's id.
     pub(crate) id: ParamId,
-    /// Where the module has it: `layers.1.weight`.
+    /// Its path in the module: `layers.1.weight`.
     pub(crate) path: String,
-    /// Its number.
+    /// Its tensor number.
     pub(crate) tensor: usize,
     /// Its gradient, if it trains and the loss depends on it.
     pub(crate) gradient: Option<usize>,
-    /// Whether a gradient is wanted.
+    /// Whether it requires a gradient.
     pub(crate) trains: bool,
 }
 
 impl Recording {
-    /// Brings what was recorded into its own form. What burn took down is dropped; left is the auxiliary output.
+    /// Converts a recorded step, drops burn's own data, and returns the auxiliary output.
     pub(super) fn new<A>(taken: Taken<A>, update: Update) -> (Self, A) {
         let given = taken.parameters.iter().map(|parameter| parameter.tensor);
         let given = given
@@ -138,7 +137,7 @@ impl Recording {
         (recording, taken.auxiliary)
     }
 
-    /// Puts what makes a parameter's gradient into the first stage that reads the parameter.
+    /// Assigns the operation that makes a parameter's gradient to the first stage that reads the parameter.
     fn place_gradients(&mut self) {
         let mut read_in: Vec<Option<u32>> = vec![None; self.parameters.len()];
         let places = self.parameters.iter().zip(0..);
@@ -166,7 +165,7 @@ impl Recording {
         }
     }
 
-    /// Tensors that are there before the first operation.
+    /// Tensors that exist before the first operation.
     pub(crate) fn given(&self) -> impl Iterator<Item = usize> + '_ {
         let parameters = self.parameters.iter().map(|parameter| parameter.tensor);
         let constants = self.constants.iter().map(|(tensor, _)| *tensor);
@@ -175,20 +174,20 @@ impl Recording {
             .chain(constants)
     }
 
-    /// From now on parameters are updated when `update` says.
+    /// Sets when parameters are updated.
     pub(super) fn set_update(&mut self, update: Update) {
         self.update = update;
         self.hash = self.hashed();
     }
 
-    /// The parameters that the step itself updates, in the order in which graphs have their updates.
+    /// The parameters that the step itself updates, in the order of their updates in graphs.
     pub(crate) fn updated(&self) -> impl Iterator<Item = &Parameter> {
         let updates = self.update == Update::InBackward;
         let parameters = self.parameters.iter();
         parameters.filter(move |one| updates && one.gradient.is_some())
     }
 
-    /// Each mean over ranks, in order: its operation, and how many values it has.
+    /// Each mean over ranks, in order: its operation, and its number of values.
     pub(crate) fn synchronised(&self) -> impl Iterator<Item = (usize, usize)> {
         let operations = self.operations.iter().enumerate();
         let means = operations.filter(|(_, one)| one.kind.synchronises);
@@ -200,7 +199,7 @@ impl Recording {
         })
     }
 
-    /// Numbers and bytes of the parameters that train.
+    /// Number of elements and bytes of the trained parameters.
     pub(crate) fn trained(&self) -> impl Iterator<Item = (usize, Bytes)> {
         let trained = self.parameters.iter().filter(|one| one.trains);
         trained.map(|one| {
@@ -224,7 +223,7 @@ impl Recording {
         .collect()
     }
 
-    /// Tensors that must be there at the end.
+    /// Tensors that must exist at the end.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = usize> + '_ {
         self.gradients()
             .chain(self.auxiliary.iter().copied())
@@ -233,7 +232,7 @@ impl Recording {
             .chain([self.loss])
     }
 
-    /// The gradients that the step hands out.
+    /// The gradients that the step returns.
     pub(crate) fn gradients(&self) -> impl Iterator<Item = usize> + '_ {
         let after = self.update == Update::After;
         let gradients = self.parameters.iter().filter_map(|one| one.gradient);
@@ -246,7 +245,7 @@ impl Recording {
         sizes.rev().max_by_key(|(_, bytes)| *bytes)
     }
 
-    /// What a tensor is to the step: `the gradient of layers.1.weight`.
+    /// A tensor's description: `the gradient of layers.1.weight`.
     pub(super) fn describe(&self, tensor: usize) -> String {
         let shape = self.tensors.shape(tensor).as_slice();
         for Parameter {
@@ -290,7 +289,7 @@ impl Recording {
     }
 }
 
-/// Which operations and tensors the outputs need.
+/// The operations and tensors that the outputs need.
 struct Needed {
     operations: Vec<bool>,
     tensors: HashSet<TensorId>,
@@ -303,7 +302,7 @@ fn needed(
     start_mark: TensorId,
 ) -> Needed {
     let mut tensors = outputs;
-    // Draws before it made parameters.
+    // Draws before the start mark initialised parameters.
     let starts = |operation: &OperationIr| operation.outputs().any(|one| one.id == start_mark);
     let start = operations.iter().position(starts).unwrap_or_default();
     let mut keep = vec![false; operations.len()];
@@ -326,9 +325,9 @@ fn needed(
     }
 }
 
-/// Tells, operation by operation, to which stage and part of the step they belong.
+/// Finds, operation by operation, the stage and the part of the step to which each belongs.
 struct Parts {
-    /// The marks' places in the order in which they were made.
+    /// The indices of the marks, in the order in which they were made.
     marks: HashMap<TensorId, usize>,
     backward_mark: TensorId,
     stage: Option<u32>,
@@ -345,11 +344,11 @@ impl Parts {
         }
     }
 
-    /// Comes to the next operation, which may be a mark.
+    /// Processes the next operation, which may be a mark.
     fn pass(&mut self, operation: &OperationIr) {
         for tensor in operation.outputs() {
             if let Some(&mark) = self.marks.get(&tensor.id) {
-                // A mark stands before each stage, and one after the last.
+                // There is a mark before each stage, and one after the last.
                 self.stage = (mark + 1 < self.marks.len()).then_some(mark as u32);
             }
             if tensor.id == self.backward_mark {

@@ -1,11 +1,11 @@
-//! What a device has refused, told in terms of the step.
+//! Converts device errors to errors of the step.
 
 use super::{RecordError, recording::Recording};
 use crate::{device_errors, meter::Meter};
 
 impl RecordError {
-    /// What the device has refused since this was last asked for: numbers that were to be computed are not there. Queued
-    /// work is done.
+    /// Fails if the device has rejected a kernel since the last call, so that results are missing. Queued work must be
+    /// done.
     pub(super) fn of_device(recording: &Recording, meter: &dyn Meter) -> Result<(), Self> {
         let Some(refusal) = device_errors::take() else {
             return Ok(());

@@ -1,14 +1,14 @@
-//! Room in the pools: what they reserve stays within a budget.
+//! Keeps the reserved bytes of pools within a budget.
 //!
-//! A GPU's pools keep what was freed, and a free buffer of one size is of no use to a request of another. So they may
-//! reserve more than a program ever holds at once. What each operation takes at most is known beforehand: where the pools
-//! might grow past the budget, they are trimmed first, and then reserve no more than is in use and what pools add to
-//! that, which plans count. A program whose simulated peak is within the budget therefore never reserves more than the
-//! budget.
+//! A GPU's pools keep freed buffers, and a free buffer of one size cannot serve a request of another size. So they may
+//! reserve more than a program ever uses at one time. The maximum memory of each operation is known in advance: if the
+//! pools might exceed the budget, they are trimmed first. Then they reserve no more than the bytes in use plus the
+//! overhead of pools, which plans count. So a program whose simulated peak is within the budget never reserves more
+//! than the budget.
 //!
-//! Reading the pools makes operations run that fusion holds back, so it is put off for as long as the sum of what operations
-//! may have taken since the last reading leaves room. It does not wait for the device: pools count a buffer when the
-//! operation is issued.
+//! Reading the pools runs the operations that fusion has deferred, so it is postponed as long as the last reading plus
+//! the maximum memory of all operations since then is within the budget. Reading does not wait for the device: pools
+//! count a buffer when the operation is issued.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -23,13 +23,13 @@ use crate::meter::Meter;
 pub(super) struct Room {
     meter: Arc<dyn Meter>,
     budget: u64,
-    /// What the pools may have reserved by now, at most.
+    /// Upper bound on the bytes that the pools have reserved so far.
     bound: Mutex<u64>,
     trims: AtomicU64,
 }
 
 impl Room {
-    /// Room for buffers in pools that may reserve `budget` bytes.
+    /// Keeps pools within `budget` reserved bytes.
     pub(super) fn new(meter: Arc<dyn Meter>, budget: Bytes) -> Self {
         Self {
             meter,
@@ -39,12 +39,12 @@ impl Room {
         }
     }
 
-    /// How often the pools were trimmed.
+    /// Number of times the pools were trimmed.
     pub(super) fn trims(&self) -> u64 {
         self.trims.load(Relaxed)
     }
 
-    /// Makes room for buffers of so many bytes, to be called right before they are allocated.
+    /// Makes room for buffers of `need` bytes. Call this immediately before they are allocated.
     pub(super) fn make(&self, need: Bytes) {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         if bound.saturating_add(need.0) > self.budget {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::meter::{MemoryReading, PeakMemory};
 
-    /// Pools that hold 60 bytes, 20 of them in use, and count how often they are read.
+    /// Pools that reserve 60 bytes, 20 of them in use, and count how often they are read.
     #[derive(Default)]
     struct Pools {
         trimmed: AtomicBool,

@@ -1,4 +1,4 @@
-//! A plan in terms of the model's stages: what tables and timelines show.
+//! A plan in terms of the model's stages, for tables and timelines.
 
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, Schedule, StageId,
@@ -10,31 +10,31 @@ use rekindle_plan::{
 
 use super::{planned::PlannedRecording, recording::Recording};
 
-/// A plan as its stages meet it. Stages are those between the layers of a [`Sequential`](crate::Sequential), or where
-/// the recorded forward pass is narrow.
+/// A plan by stages. Stages are divided between the layers of a [`Sequential`](crate::Sequential), or where few bytes
+/// cross the recorded forward pass.
 #[derive(Debug, Clone)]
 pub struct StagedPlan {
-    /// What each stage costs, as measured: a stage is named by the parameters that it reads. Fixed bytes are all that
-    /// the process holds besides.
+    /// The measured costs of each stage; a stage is named by the parameters that it reads. Fixed bytes are the
+    /// process's other memory.
     pub chain: Chain,
-    /// Of each stage, its place among the marks of a [`Sequential`](crate::Sequential)'s layers.
+    /// For each stage, its index among the marks of a [`Sequential`](crate::Sequential)'s layers.
     pub marks: Vec<Option<usize>>,
     /// The program, in order.
     pub spans: Vec<Span>,
-    /// What each span should hold.
+    /// The predicted memory of each span.
     pub held: Vec<Moment>,
-    /// How often each stage's forward runs: the most often that one of its operations does.
+    /// How often each stage's forward runs: the maximum over its operations.
     pub forwards: Vec<usize>,
-    /// Of these, the bytes that no live buffer holds: the driver's context, and what pools add.
+    /// The part of the fixed bytes that is not in live buffers: the driver's context, and the overhead of pools.
     pub beside_buffers: Bytes,
-    /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
+    /// If parameters are updated in the backward pass: the separate effects of that and of recomputing on the peak.
     pub levers: Option<Levers>,
-    /// The schedule over stages that the program comes from, where it comes from one.
+    /// The schedule over stages from which the program was made, if any.
     pub schedule: Option<Schedule>,
-    /// The program's operations, by their places in the recording, and behind these the
+    /// The program's operations, by their numbers in the recording; higher numbers are
     /// [transfers](Graph::with_transfers).
     pub operations: Vec<OperationId>,
-    /// The tensors that go to the host.
+    /// The offloaded tensors.
     pub offloaded: Vec<TensorId>,
     /// Equal for recordings of equal steps.
     pub recording: u64,
@@ -62,7 +62,7 @@ impl StagedPlan {
         }
     }
 
-    /// The plan of a graph alone: its stages have no names, and no parameters.
+    /// The plan of a graph without a recording: its stages have no names and no parameters.
     pub(super) fn of_graph(
         graph: &Graph,
         link: Option<Link>,
@@ -94,7 +94,7 @@ impl StagedPlan {
             marks: marks(graph, stages),
             chain: stages.chain().clone(),
             spans,
-            // A program that runs breaks no rule.
+            // A program that runs is valid, so there is no error.
             levers: Levers::of(graph, program).ok().flatten(),
             beside_buffers: Bytes::ZERO,
             schedule,
@@ -104,18 +104,18 @@ impl StagedPlan {
         }
     }
 
-    /// The passes of stages as actions: a recompute is a `forward` that comes again. Transfers belong to the pass that
-    /// they run in.
+    /// The passes of stages as actions: a recompute is another `forward`. Transfers belong to the pass in which they
+    /// run.
     pub fn actions(&self) -> Vec<Action> {
         self.passes().map(|(action, _)| action).collect()
     }
 
-    /// The actions, and of each the parts of its highest moment.
+    /// The actions, each with the memory at its highest moment by parts.
     pub fn passes(&self) -> impl Iterator<Item = (Action, Parts)> {
         let same = |a: &Span, b: &Span| (a.pass, a.stage) == (b.pass, b.stage);
         let mut held = self.held.iter().map(|moment| moment.at_peak);
         self.spans.chunk_by(same).map(move |pass| {
-            // The first of equals.
+            // The first of several equal maxima.
             let highest = held.by_ref().take(pass.len()).reduce(|highest, next| {
                 match next.total() > highest.total() {
                     true => next,
@@ -126,7 +126,7 @@ impl StagedPlan {
         })
     }
 
-    /// First and last stage of each segment of stages that are recomputed together; `None` for other plans.
+    /// First and last stage of each segment that is recomputed as a whole; `None` for other plans.
     pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
         let stages = self.chain.stages.len();
         match &self.schedule {
@@ -142,7 +142,7 @@ impl StagedPlan {
     }
 }
 
-/// What a span is in a schedule, or what it is part of.
+/// The schedule action that a span is, or is part of.
 pub fn action(span: &Span) -> Action {
     match span.pass {
         SpanPass::Forward | SpanPass::Recompute => Action::Forward(span.stage),
@@ -208,7 +208,7 @@ pub(super) fn named(graph: &Graph, recording: &Recording, stages: &Stages) -> Ch
     chain
 }
 
-/// The longest path that all paths begin with, at the level of modules.
+/// The longest common prefix of all paths, in whole modules.
 fn common<'a>(mut paths: impl Iterator<Item = &'a str>) -> Option<String> {
     let (module, _) = paths.next()?.rsplit_once('.')?;
     let mut shared: Vec<&str> = module.split('.').collect();

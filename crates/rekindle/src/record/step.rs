@@ -1,4 +1,4 @@
-//! A recorded step with its plans: what runs in the place of `forward` and `backward`.
+//! A recorded step with its plans, which runs instead of `forward` and `backward`.
 
 mod interpret;
 mod plans;
@@ -68,7 +68,7 @@ where
         }
     }
 
-    /// A step that ranks share, once they have all planned it.
+    /// A step shared by ranks, after all ranks have planned it.
     pub(super) fn shared(
         step: Result<Self, RecordError>,
         reducer: Arc<dyn Reducer>,
@@ -88,34 +88,34 @@ where
         })
     }
 
-    /// This rank's samples over those of all ranks, from the next step on: 1 over the number of ranks where this was never
-    /// called. A rank that has no sample says 0, and runs the step on any batch.
+    /// Sets this rank's share of the samples, from the next step on. The default is 1 divided by the number of ranks. A
+    /// rank without samples sets 0, and runs the step on any batch.
     pub fn set_share(&mut self, share: f64) {
         if let Some(ranks) = &mut self.ranks {
             ranks.share = share;
         }
     }
 
-    /// Runs the step on a batch: the plan's operations, each as often as the plan says.
+    /// Runs the step on a batch, according to the plan.
     ///
-    /// Running statistics of `model` move once. A batch of another shape than before, or a step that would now do
-    /// something else than its recording, is recorded and planned on its own first; that is said by
-    /// [`recordings`](Self::recordings) and [`log`].
+    /// Running statistics of `model` are updated once. If the batch has new shapes, or the step now differs from its
+    /// recording, it is first recorded and planned again; [`recordings`](Self::recordings) counts this and [`log`]
+    /// reports it.
     ///
     /// # Errors
     ///
-    /// If the step cannot be recorded or fits no plan, a value is not finite, or the device fails. Then nothing is
-    /// handed out, and the model is as it was.
+    /// If the step cannot be recorded, no plan fits, a value is not finite, or the device fails. Then nothing is
+    /// returned, and the model is unchanged.
     pub fn run(&self, model: &M, batch: I) -> Result<Output<R::Auxiliary, I>, RecordError> {
         self.run_with(model, batch, None)
     }
 
-    /// As [`run`](Self::run). Memory is read after every [`Span`] of the program, which takes longer, and `watch` is
-    /// told of each one that is done.
+    /// Like [`run`](Self::run), but reads memory after every [`Span`] of the program, which takes longer, and calls
+    /// `watch` after each one.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run).
+    /// See [`run`](Self::run).
     pub fn run_watched(
         &self,
         model: &M,
@@ -125,24 +125,24 @@ where
         self.run_with(model, batch, Some(&mut watch))
     }
 
-    /// Runs the step on a batch, and updates the model in its backward pass: the step was recorded
-    /// [for that](super::Recorded::with_update_in_backward). `rate` is the learning rate. The output has no gradients.
+    /// Runs the step on a batch, and updates the model in its backward pass; the step must be recorded [for
+    /// that](super::Recorded::with_update_in_backward). `rate` is the learning rate. The output has no gradients.
     ///
-    /// Parameters, losses and statistics are those of [`run`](Self::run) and an update after it; on the CPU backend bit for
-    /// bit.
+    /// Parameters, losses and statistics are those of [`run`](Self::run) with an update after it; on the CPU backend
+    /// bit for bit.
     ///
-    /// While the step runs it alone has the parameters, so that they are updated in place where nobody else holds them:
-    /// a clone of the model keeps a second copy of each alive.
+    /// While the step runs, it takes the parameters out of the model, so that they can be updated in place. A clone of
+    /// the model prevents that: it keeps a second copy of each parameter.
     ///
     /// Each gradient is checked by itself before it updates its parameter, unless
-    /// [`with_finite_check`](super::Recorded::with_finite_check) said no; the loss is checked at the end. A loss that is
-    /// not finite mostly shows in the first gradient, before anything was updated.
+    /// [`with_finite_check`](super::Recorded::with_finite_check) turned that off; the loss is checked at the end. A
+    /// loss that is not finite usually shows in the first gradient, before anything is updated.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run). The model is as it was, unless the error is [`RecordError::PartlyUpdated`]: then some of its
-    /// parameters are updated and others not, and training goes on from a snapshot of model and optimizer.
-    /// [`RecordError::OtherUpdate`] where the step was recorded for [`run`](Self::run).
+    /// See [`run`](Self::run). The model is unchanged, unless the error is [`RecordError::PartlyUpdated`]: then only
+    /// some of its parameters are updated; resume from a snapshot of model and optimizer. [`RecordError::OtherUpdate`]
+    /// if the step was recorded for [`run`](Self::run).
     pub fn run_updating<O: Optimizer>(
         &self,
         model: &mut M,
@@ -153,11 +153,11 @@ where
         self.run_updating_with(model, batch, (rate, optimizer), None)
     }
 
-    /// As [`run_updating`](Self::run_updating), watched as by [`run_watched`](Self::run_watched).
+    /// [`run_updating`](Self::run_updating), watched like [`run_watched`](Self::run_watched).
     ///
     /// # Errors
     ///
-    /// As [`run_updating`](Self::run_updating).
+    /// See [`run_updating`](Self::run_updating).
     pub fn run_updating_watched<O: Optimizer>(
         &self,
         model: &mut M,
@@ -227,7 +227,7 @@ where
             });
             let done = self.checked(done, recording);
             let updated = lent.updated();
-            // No rank has given the step up: all come here.
+            // No rank has abandoned the step: all ranks reach this point.
             let exchange = exchange.filter(|exchange| exchange.is_done());
             let done = match exchange.zip(optimizer.shards()) {
                 Some((exchange, shards)) => {
@@ -249,7 +249,7 @@ where
         })
     }
 
-    /// Runs a step with the exchange of its ranks, if it has any. The others are told of a failure.
+    /// Runs a step with the exchange of its ranks, if it has ranks. Reports a failure to the other ranks.
     fn among_ranks<T>(
         &self,
         run: impl FnOnce(Option<&mut Exchange<'_>>) -> Result<T, Failed>,
@@ -278,7 +278,7 @@ where
         })
     }
 
-    /// What a run left behind, its values finite where that is checked.
+    /// The results of a run; checks that values are finite, if that is on.
     fn checked(
         &self,
         done: Result<Done, RecordError>,
@@ -291,7 +291,7 @@ where
         Ok(done)
     }
 
-    /// The plan that runs, and its peak with what is in use now; the step updates its parameters as `update` says.
+    /// The plan to run, and its peak given the bytes in use now; `update` is when the step updates its parameters.
     fn begin(
         &self,
         update: Update,
@@ -304,9 +304,9 @@ where
                 update: self.planning.update,
             });
         }
-        // What the update before has left in burn's graph goes with the next backward, and the step has none.
+        // Dead nodes of the last update would only be freed by a backward pass, and a recorded step runs none.
         free_dead_nodes(&self.planning.device);
-        // An update or an evaluation since the last step may have been refused.
+        // The device may have rejected a kernel of an update or an evaluation since the last step.
         let current = self.plan_for(model, batch)?;
         let planned = &current.0;
         planned.choose_kernels(&self.planning, watched, |recording| {
@@ -339,18 +339,18 @@ where
         }
     }
 
-    /// When the step updates its parameters: [`run`](Self::run) is for steps that do it after, and
-    /// [`run_updating`](Self::run_updating) for the others.
+    /// When the step updates its parameters: use [`run`](Self::run) for updates after the step, and
+    /// [`run_updating`](Self::run_updating) for updates in the backward pass.
     pub fn update(&self) -> Update {
         self.planning.update
     }
 
-    /// Whether values are checked: see [`with_finite_check`](super::Recorded::with_finite_check).
+    /// Sets whether values are checked: see [`with_finite_check`](super::Recorded::with_finite_check).
     pub fn set_finite_check(&mut self, on: bool) {
         self.planning.check = on;
     }
 
-    /// Into how many slots the planner `optimal` cuts the memory from now on.
+    /// Sets the number of memory slots for the planner `optimal`.
     pub fn set_slots(&mut self, slots: usize) {
         self.planning.slots = slots;
     }
@@ -360,18 +360,18 @@ where
         StagedPlan::new(&self.state.borrow().plans[0])
     }
 
-    /// The step as it was measured, to be planned elsewhere.
+    /// The measured step, for planning elsewhere.
     pub fn profile(&self) -> StepProfile {
         StepProfile::new(&self.state.borrow().plans[0])
     }
 
-    /// What the optimizer's step takes, as it was measured.
+    /// The measured cost of the optimizer's step.
     pub fn optimizer_cost(&self) -> OptimizerCost {
         self.planning.optimizer
     }
 
-    /// What ranks that share out the updates so hold each of the optimizer's state, and what sending each other the updated
-    /// parameters takes of a step; with `None`, of a state that every rank has whole.
+    /// For ranks that divide the updates by `shards`: the bytes of the optimizer's state per rank, and the time per
+    /// step to exchange updated parameters. `None` means that every rank has the whole state.
     pub fn state_cost(&self, shards: Option<&Shards>) -> (Bytes, Seconds) {
         let planned = &self.state.borrow().plans[0];
         let recording = &planned.measured.recording;
@@ -387,20 +387,20 @@ where
         (cost.state_bytes, sent.unwrap_or_default())
     }
 
-    /// Makes room in a GPU's pools for bytes that the program is about to allocate beside the step, such as a batch:
-    /// pools that might grow past the budget are trimmed. Nothing where there is no budget or are no pools.
+    /// Makes room in a GPU's pools for bytes that the program is about to allocate outside the step, such as a batch:
+    /// pools that might exceed the budget are trimmed. No effect without a budget or without pools.
     pub fn make_room(&self, bytes: Bytes) {
         if let Some(room) = self.planning.room() {
             room.make(bytes);
         }
     }
 
-    /// How often the pools were trimmed so that they stayed within the budget.
+    /// Number of times the pools were trimmed to stay within the budget.
     pub fn trims(&self) -> u64 {
         self.planning.room().map_or(0, Room::trims)
     }
 
-    /// The measured graph and the program of the last step, for looking at and for planning again.
+    /// The measured graph and the program of the last step, for inspection and for planning again.
     pub fn graph(&self) -> (Graph, Program) {
         let state = self.state.borrow();
         let planned = &state.plans[0];
@@ -410,7 +410,7 @@ where
 
 /// A step that failed.
 struct Failed {
-    /// How many parameters were updated by then.
+    /// Number of parameters updated before the failure.
     updated: usize,
     error: RecordError,
 }
@@ -421,7 +421,7 @@ impl From<RecordError> for Failed {
     }
 }
 
-/// Sizes of the parameters that ranks send each other after their updates.
+/// Sizes of the parameters that ranks exchange after their updates.
 fn sent(recording: &Recording, shards: Option<&Shards>) -> Vec<Bytes> {
     let trained = recording.trained().filter(|_| shards.is_some());
     trained.map(|(_, bytes)| bytes).collect()

@@ -8,35 +8,34 @@ use rekindle_plan::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A plan in numbers, as they were when it was made.
+/// A plan in numbers, at the time it was made.
 ///
-/// Displayed as one line: budget, both peaks, time ratio, operations that run again.
+/// Displayed as one line: budget, both peaks, time ratio, repeated operations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepPlan {
-    /// Which planner found it.
+    /// The planner that found it.
     pub planner: GraphPlanner,
-    /// What it had to fit in; a share of the plain peak as the bytes that it stands for. `None` for plans without a
-    /// budget.
+    /// The budget in bytes, also if it was given as a percentage of the plain peak. `None` for plans without a budget.
     pub budget: Option<Bytes>,
-    /// Most bytes in use while the step runs and while the optimizer updates. All that the process holds is included,
-    /// as it was when the plan was made: compare it with `budget` and `plain_peak`.
-    /// [`Output::predicted_peak`](super::Output::predicted_peak) is the same for one run, with what the process holds by
-    /// then.
+    /// Peak of the bytes in use during the step and the optimizer's update. It includes all memory of the process at
+    /// the time of planning, so it can be compared with `budget` and `plain_peak`.
+    /// [`Output::predicted_peak`](super::Output::predicted_peak) is the same for one run, with the process's memory at
+    /// that time.
     pub predicted_peak: Bytes,
-    /// Time of the step, the [exchange](Self::exchange) included, after the update too; of the optimizer's update only where it
-    /// is part of the backward pass.
+    /// Time of the step, including the [exchange](Self::exchange), also the part after the update. The optimizer's
+    /// update is included only if it is part of the backward pass.
     pub predicted_time: Seconds,
-    /// The peak of the plain run, counted as `predicted_peak` is.
+    /// The peak of the plain run, counted like `predicted_peak`.
     pub plain_peak: Bytes,
-    /// The time of the plain run, counted as `predicted_time` is.
+    /// The time of the plain run, counted like `predicted_time`.
     pub plain_time: Seconds,
     /// Operations of the recorded step.
     pub operations: usize,
-    /// Operations that run again.
+    /// Number of repeated operations.
     pub repeated: usize,
-    /// What goes to the host's memory, where there is a link to it.
+    /// Offloading to host memory, if there is a link to it.
     pub offload: Option<Offload>,
-    /// What the exchange adds to the step, where [ranks](crate::reduce) share it.
+    /// Time that the exchange adds to the step, if [ranks](crate::reduce) share it.
     pub exchange: Option<StepExchange>,
 }
 
@@ -75,8 +74,8 @@ pub struct Offload {
 }
 
 impl StepPlan {
-    /// Of a plan of a step of so many operations; `plain` is what the plain order takes, and `updating` is in use while the
-    /// optimizer updates.
+    /// The numbers of a plan for a step with this many operations; `plain` is the cost of the plain order, and
+    /// `updating` the bytes in use during the optimizer's update.
     pub(super) fn new(
         plan: &GraphPlan,
         plain: &Simulated,
@@ -107,7 +106,7 @@ impl StepPlan {
         }
     }
 
-    /// Counts bytes that are held all along.
+    /// Adds permanently held bytes.
     pub(super) fn add_held(&mut self, bytes: Bytes) {
         let on_device = self.offload.as_mut().and_then(|one| one.on_device.as_mut());
         let peaks = [&mut self.predicted_peak, &mut self.plain_peak];

@@ -1,4 +1,4 @@
-//! The tensors of a recording, by number: 4 bytes for each, and shape and type once for all tensors that have the same.
+//! The tensors of a recording, by number: 4 bytes per tensor, and each distinct shape and type once.
 
 use std::collections::HashMap;
 
@@ -10,33 +10,33 @@ use burn_ir::{TensorId, TensorIr, TensorStatus};
 pub(crate) struct Tensors {
     /// The distinct shapes and types.
     formats: Vec<(Shape, DType)>,
-    /// The place in `formats`, by tensor.
+    /// The index in `formats`, by tensor.
     of: Vec<u32>,
 }
 
 impl Tensors {
-    /// How many there are.
+    /// The number of tensors.
     pub(crate) fn len(&self) -> usize {
         self.of.len()
     }
 
-    /// The shape of one.
+    /// A tensor's shape.
     pub(crate) fn shape(&self, tensor: usize) -> &Shape {
         &self.format(tensor).0
     }
 
-    /// The type of one's numbers.
+    /// A tensor's number type.
     pub(crate) fn dtype(&self, tensor: usize) -> DType {
         self.format(tensor).1
     }
 
-    /// Bytes of one's numbers.
+    /// Bytes of a tensor's numbers.
     pub(crate) fn value_bytes(&self, tensor: usize) -> u64 {
         let (shape, dtype) = self.format(tensor);
         (shape.num_elements() * dtype.size()) as u64
     }
 
-    /// One as burn describes it to an interpreter, to be read for the last time.
+    /// burn's description of a tensor for an interpreter, marked as the last read.
     pub(crate) fn last_read(&self, tensor: usize) -> TensorIr {
         let (shape, dtype) = self.format(tensor).clone();
         TensorIr {
@@ -82,7 +82,7 @@ impl Numbering {
         self.known[&id] as usize
     }
 
-    /// All that were added.
+    /// The tensors that were added.
     pub(super) fn finish(mut self) -> Tensors {
         self.tensors.of.shrink_to_fit();
         self.tensors.formats.shrink_to_fit();

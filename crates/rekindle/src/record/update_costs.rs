@@ -1,4 +1,4 @@
-//! What updates of parameters take.
+//! The costs of parameter updates.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,20 +8,21 @@ use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 use super::{recording::Recording, update::Update};
 use crate::reduce::Shards;
 
-/// What the updates of parameters take.
+/// The costs of parameter updates.
 #[derive(Clone, Default)]
 pub(super) struct UpdateCosts {
-    /// That of each: with a gradient that lies in memory as the parameter does, and with one whose first two dimensions
-    /// are exchanged there.
+    /// The cost per parameter: with a gradient in the parameter's memory layout, and with one whose first two
+    /// dimensions are exchanged in memory.
     pub(super) each: Arc<HashMap<ParamId, [OptimizerCost; 2]>>,
-    /// Whether the first update leaves state in the storage of gradients, which may be larger than their numbers.
+    /// Whether the first update creates state in the storage of gradients, which may be larger than their numbers.
     pub(super) keeps_storage: bool,
-    /// Whose updates are whose, where ranks share them out: those of the others take nothing here.
+    /// The assignment of parameters to ranks, if ranks divide the updates: updates of other ranks cost nothing here.
     pub(super) shards: Option<Shards>,
 }
 
 impl UpdateCosts {
-    /// What an update takes besides gradient and state; `turned` says that its gradient has dimensions exchanged in memory.
+    /// The cost of an update besides gradient and state; `turned` means that the gradient's dimensions are exchanged in
+    /// memory.
     pub(super) fn of(&self, parameter: ParamId, turned: bool) -> OptimizerCost {
         let one = self.each.get(&parameter).filter(|_| self.is_own(parameter));
         let [as_it_lies, exchanged] = one.copied().unwrap_or_default();
@@ -37,7 +38,7 @@ impl UpdateCosts {
             .is_none_or(|shards| shards.keeps(parameter))
     }
 
-    /// What all updates take together; of those in the backward pass that is state alone.
+    /// The cost of all updates together; for updates in the backward pass, only their state.
     pub(super) fn together(&self, update: Update, recording: &Recording) -> OptimizerCost {
         let own = self.each.iter().filter(|(id, _)| self.is_own(**id));
         let mut sum = OptimizerCost::default();
@@ -52,18 +53,19 @@ impl UpdateCosts {
         sum
     }
 
-    /// The most that one update takes besides gradient and state.
+    /// The maximum temporary bytes of one update, besides gradient and state.
     pub(super) fn most_temporary(&self) -> Bytes {
         let temporary = self.each.values().flatten().map(|cost| cost.temp_bytes);
         temporary.max().unwrap_or_default()
     }
 
-    /// What updates after the step take besides gradients and state: one comes after the other, and frees its gradient.
+    /// Temporary bytes of updates after the step, besides gradients and state. Updates run one after another, and each
+    /// frees its gradient.
     fn after(&self, recording: &Recording) -> Bytes {
         let turned = recording.turned();
         let (mut freed, mut most) = (Bytes::ZERO, Bytes::ZERO);
         for parameter in &recording.parameters {
-            // Ranks that share out the updates make some of them.
+            // A rank that divides the updates with others makes only its own.
             let own = self.each.contains_key(&parameter.id) && self.is_own(parameter.id);
             let (Some(gradient), true) = (parameter.gradient, own) else {
                 continue;
@@ -76,7 +78,7 @@ impl UpdateCosts {
     }
 }
 
-/// What updates take, of a step that can be planned either way.
+/// The costs of updates for a step that can be planned either way.
 #[derive(Clone)]
 pub(super) struct EitherUpdate {
     pub(super) after: UpdateCosts,

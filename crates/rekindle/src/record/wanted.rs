@@ -1,4 +1,4 @@
-//! Which program is wanted of a planner.
+//! The kind of program requested from a planner.
 
 use rekindle_plan::{
     Bytes, Schedule,
@@ -8,22 +8,22 @@ use rekindle_plan::{
     },
 };
 
-/// Plans in another process, where that can be (`None` where not): planners take memory, which on the CPU backend is
-/// memory that a budget bounds.
+/// Plans in another process, or returns `None` if that is impossible. Planners take memory, which on the CPU backend
+/// counts towards the budget.
 pub type PlanElsewhere = fn(&Graph, &GraphRequest) -> Option<Result<GraphPlan, GraphPlanError>>;
 
-/// Which program is wanted.
+/// The kind of program that is requested.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wanted {
-    /// The planner's fastest that fits.
+    /// The planner's fastest program that fits.
     Planner(GraphPlanner),
-    /// A schedule over the stages that the plan is told in; see [`StagedPlan`](super::StagedPlan).
+    /// A schedule over the stages of [`StagedPlan`](super::StagedPlan).
     Schedule(Schedule),
     /// These operations of the recording, with transfers of some of its tensors.
     Operations {
-        /// The operations, and behind the recording's the [transfers](Graph::with_transfers).
+        /// The operations; numbers after the recording's are [transfers](Graph::with_transfers).
         operations: Vec<OperationId>,
-        /// The tensors that go to the host.
+        /// The offloaded tensors.
         offloaded: Vec<TensorId>,
     },
 }

@@ -1,7 +1,7 @@
-//! From borders to a chain: which operations belong to which stage, what is held, what each stage takes.
+//! From borders to a chain: the operations of each stage, the held storages, and the costs of each stage.
 //!
-//! Everything is counted by storage, under the tensor that the storage was made for (its *base*). The table in
-//! `stages.rs` says what is counted where. Cost: O(stages) times O(operations and their tensors).
+//! Everything is counted by storage, under the tensor for which the storage was made (its *base*). The table in
+//! `stages.rs` defines what is counted where. Cost: O(stages) times O(operations and their tensors).
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
 use crate::seconds::Seconds;
 
 impl Stages {
-    /// Cuts a graph that breaks no rule at borders; without any, the whole forward pass is one stage.
+    /// Cuts a valid graph at borders; without borders, the whole forward pass is one stage.
     pub fn new(graph: &Graph, borders: &[Border], crossing: Crossing) -> Stages {
         Stages::of(graph, &Index::new(graph), borders, crossing)
     }
@@ -35,14 +35,14 @@ impl Stages {
 #[derive(Clone, Copy)]
 struct Span {
     bytes: u64,
-    /// The place of the operation that makes it; `None` for given ones.
+    /// The index of the operation that makes it; `None` for given ones.
     made: Option<usize>,
-    /// The last place that reads it, and the last of the forward pass; its maker's place where there is none.
+    /// The index of its last reader, and of its last reader in the forward pass; its maker's index if there is none.
     last_read: usize,
     last_forward_read: usize,
     output: bool,
     held: bool,
-    /// Whether an update reads it: then it stays until its stage's backward is done.
+    /// Whether an update reads it: then it is kept until its stage's backward pass is done.
     updating: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Cut<'a> {
     index: &'a Index,
     /// By base tensor.
     spans: Vec<Span>,
-    /// By border, from 1 on; nothing at 0 and behind the loss.
+    /// By border, from 1; empty at 0 and after the loss.
     live: Vec<Vec<TensorId>>,
     forward: Vec<Range<usize>>,
     backward: Vec<Range<usize>>,
@@ -90,7 +90,7 @@ impl<'a> Cut<'a> {
         cut
     }
 
-    /// Decides what is held and which operations run once.
+    /// Determines the held storages and the operations that run once.
     fn hold(&mut self, crossing: Crossing) {
         let operations = self.graph.operations[..self.loss_end()].iter();
         for (place, operation) in operations.enumerate() {
@@ -127,7 +127,7 @@ impl<'a> Cut<'a> {
                 .outputs
                 .iter()
                 .map(|&t| self.index.root(t).index());
-            // One held output would be made twice with another one that is not held.
+            // A held output would be made twice if another output of its operation were not held.
             if bases.clone().any(|base| self.spans[base].held) {
                 bases.for_each(|base| self.spans[base].held = true);
                 self.once[place] = true;
@@ -143,8 +143,8 @@ impl<'a> Cut<'a> {
         self.forward.last().map_or(0, |range| range.end)
     }
 
-    /// Whether an operation makes something no larger from random draws alone, like a mask: then that is kept
-    /// instead.
+    /// Whether an operation makes an output from random draws alone that is no larger than the draws, like a mask: then
+    /// the output is kept instead.
     fn shrinks_draws(&self, place: usize) -> bool {
         let operation = &self.graph.operations[place];
         let bytes = |tensors: &[TensorId]| -> Bytes {
@@ -160,7 +160,7 @@ impl<'a> Cut<'a> {
             && bytes(&operation.outputs) <= bytes(&operation.inputs)
     }
 
-    /// The places that read a storage, through views too.
+    /// The indices of operations that read a storage, also through views.
     fn family_readers(&self, base: TensorId) -> Vec<usize> {
         let mut open = vec![base];
         let mut readers = Vec::new();
@@ -176,7 +176,7 @@ impl<'a> Cut<'a> {
         readers
     }
 
-    /// Whether an operation that may run again, or the backward, reads a storage.
+    /// Whether the backward pass, or an operation that may run again, reads a storage.
     fn read_again(&self, base: TensorId) -> bool {
         let readers = self.family_readers(base);
         readers
@@ -184,7 +184,7 @@ impl<'a> Cut<'a> {
             .any(|reader| reader >= self.loss_end() || !self.once[reader])
     }
 
-    /// What each stage costs.
+    /// The costs of each stage.
     pub(super) fn stages(self) -> Stages {
         let loss = self.forward.len() - 1;
         let x: Vec<u64> = self.live.iter().map(|live| self.bytes(live)).collect();
@@ -193,7 +193,7 @@ impl<'a> Cut<'a> {
         fixed += held.map(|span| Bytes(span.bytes)).sum();
         let excess = (0..loss).map(|i| self.gradients_before(i).saturating_sub(x[i + 1]));
         fixed += Bytes(excess.max().unwrap_or(0));
-        // Parameter gradients of the loss's own operations have no place in a chain.
+        // A chain cannot express parameter gradients of the loss's own operations.
         fixed += Bytes(self.outputs_of(&self.backward[loss]));
         let stages = (0..loss).map(|i| self.stage(i, &x)).collect();
         let (forward, backward) = (&self.forward[loss], &self.backward[loss]);
@@ -262,8 +262,8 @@ impl<'a> Cut<'a> {
             .sum()
     }
 
-    /// What the updates take that read what some backward operations make: all their seconds, and the most of their
-    /// temporary bytes.
+    /// The cost of the updates that read outputs of some backward operations: the sum of their seconds, and the maximum
+    /// of their temporary bytes.
     fn updates_of(&self, range: &Range<usize>) -> (Seconds, u64) {
         let updates = self.graph.operations[self.graph.recorded_operations()..].iter();
         let made = |input: &TensorId| {
@@ -280,7 +280,7 @@ impl<'a> Cut<'a> {
         bases.iter().map(|t| self.spans[t.index()].bytes).sum()
     }
 
-    /// What the backward pass has made when stage i's backward starts, and reads from there on.
+    /// Bytes that the backward pass has made before stage i's backward starts, and reads later.
     fn gradients_before(&self, i: usize) -> u64 {
         let start = self.backward[i].start;
         let waits = |span: &&Span| {
@@ -290,14 +290,14 @@ impl<'a> Cut<'a> {
         self.spans.iter().filter(waits).map(|s| s.bytes).sum()
     }
 
-    /// The outputs of the graph that some backward operations make.
+    /// Bytes of the graph's outputs that some backward operations make.
     fn outputs_of(&self, range: &Range<usize>) -> u64 {
         let made = |span: &&Span| span.output && span.made.is_some_and(|m| range.contains(&m));
         self.spans.iter().filter(made).map(|s| s.bytes).sum()
     }
 
-    /// The most that some operations hold of what they make themselves, what is held all along not counted. `stays`
-    /// says what they leave behind.
+    /// Peak bytes of the outputs of some operations, without held storages. `stays` determines which outputs remain
+    /// afterwards.
     fn peak(
         &self,
         places: impl Iterator<Item = usize> + Clone,
@@ -373,8 +373,8 @@ fn spans(graph: &Graph, index: &Index) -> Vec<Span> {
     spans
 }
 
-/// Whether a backward operation stands apart from the gradients: it reads nothing that the backward makes, and nothing
-/// reads what it makes. So it is with running statistics, which a step hands out at its end.
+/// Whether a backward operation is independent of the gradients: it reads nothing that the backward pass makes, and
+/// nothing reads its outputs. An example is running statistics, which a step returns at its end.
 fn stands_apart(graph: &Graph, index: &Index, id: OperationId) -> bool {
     let operation = graph.operation(id);
     let from_backward = |tensor: &TensorId| {
@@ -385,8 +385,8 @@ fn stands_apart(graph: &Graph, index: &Index, id: OperationId) -> bool {
     !operation.inputs.iter().any(from_backward) && !operation.outputs.iter().any(read)
 }
 
-/// The backward operations of each stage: they end with the last one that reads anything made in it or in a later
-/// one. What stands apart belongs to the first stage, which ends last.
+/// The backward operations of each stage: they end with the last one that reads anything made in this or a later stage.
+/// Independent operations belong to the first stage, which ends last.
 fn backward(
     graph: &Graph,
     index: &Index,
@@ -412,7 +412,7 @@ fn backward(
                 }
             }
         }
-        // Up to what is marked, as long as nothing inside an earlier stage is read.
+        // Extend to the marked operations, as long as nothing inside an earlier stage is read.
         let own_mark = mark(range);
         let inside_earlier = |tensor: &TensorId| {
             let base = index.root(*tensor);

@@ -1,9 +1,9 @@
-//! Tensors that a walk moves to the host instead of dropping them.
+//! Tensors that a walk offloads instead of dropping them.
 //!
-//! A storage that is evicted and wanted again is copied to the host first where that and the way back take less time than
-//! making it again, and what is missing is fetched where that is faster. The copy may be made at any moment since the
-//! storage exists: it is made at the latest one that has room for what an offload takes besides, and before the operation
-//! that lacks room where that has.
+//! A storage that is evicted and needed again is first copied to the host if offloading and fetching take less time
+//! than recomputing it; a missing tensor is fetched if that is faster. The copy may be made at any moment since the
+//! storage was made. The walk chooses the latest moment with room for the offload's additional bytes: directly before
+//! the operation that lacks room, if there is room then.
 
 use super::super::index::Moves;
 use super::super::{OperationId, TensorId};
@@ -11,7 +11,7 @@ use super::score::Want;
 use super::state::{GIVEN, NONE, Walk};
 
 impl Walk<'_> {
-    /// Notes what is held after a run.
+    /// Records the bytes held after a run.
     pub(super) fn note_held(&mut self) {
         if self.index.has_moves() {
             self.host.held.push(self.used);
@@ -19,14 +19,14 @@ impl Walk<'_> {
         }
     }
 
-    /// How a tensor comes back from the host, where a copy of it is there.
+    /// The transfers of a tensor, if it has a host copy.
     pub(super) fn copied(&self, tensor: TensorId) -> Option<Moves> {
         let moves = self.index.moves(tensor)?;
         (self.of[moves.copy.index()] != NONE).then_some(moves)
     }
 
-    /// The operation that gives a missing tensor: its fetch, where a copy is the cheaper way to it, else its maker. `None`
-    /// for a given tensor.
+    /// The operation that provides a missing tensor: its fetch, if there is a copy and fetching is cheaper, else its
+    /// maker. `None` for a given tensor.
     pub(super) fn source(&mut self, tensor: TensorId) -> Option<OperationId> {
         if let Some(moves) = self.copied(tensor) {
             let fetch = self.graph.operation(moves.fetch).seconds.0;
@@ -38,8 +38,8 @@ impl Walk<'_> {
         self.index.maker(tensor)
     }
 
-    /// The seconds to have the storage of tensors again by way of the host, and the tensor whose copy that takes; `None`
-    /// where it cannot go there.
+    /// The seconds to offload and fetch the storage of these tensors, and the tensor that is copied; `None` if it
+    /// cannot be offloaded.
     pub(super) fn transfer_seconds(&self, tensors: &[TensorId]) -> Option<(f64, TensorId)> {
         let root = self.index.root(*tensors.first()?);
         let moves = self.index.moves(root)?;
@@ -54,8 +54,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Copies a storage that is about to be evicted to the host, if it is wanted again and that is the cheaper way to it.
-    /// Whether the storage may go: it may not if it can be had again in no other way and there is no room for the copy.
+    /// Copies a storage that is about to be evicted to the host, if it is needed again and this is cheaper than
+    /// recomputing. Returns whether the storage may be evicted: not if it cannot be recomputed and there is no room for
+    /// the copy.
     pub(super) fn save(&mut self, storage: u32) -> bool {
         if !self.index.has_moves() {
             return true;
@@ -95,7 +96,7 @@ impl Walk<'_> {
         let Some(place) = place.filter(|_| self.make_host_room(bytes)) else {
             return false;
         };
-        // A copy that is made earlier is there as long as copies that were dropped since.
+        // An earlier copy coexists with copies that were dropped since then.
         let since = &mut self.host.copied[place..];
         if since.iter().any(|used| used + bytes > self.task.host_room) {
             return false;
@@ -108,7 +109,7 @@ impl Walk<'_> {
         true
     }
 
-    /// Drops copies that nobody needs until there is room for so many bytes more, if there can be.
+    /// Drops unneeded copies until there is room for `bytes` more bytes. Returns whether there is.
     fn make_host_room(&mut self, bytes: u64) -> bool {
         let mut place = 0;
         while self.host.used + bytes > self.task.host_room && place < self.host.copies.len() {

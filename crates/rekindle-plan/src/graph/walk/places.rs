@@ -1,4 +1,4 @@
-//! When an outline reads or makes something next. Cost: O(1) for each question, spread over a walk.
+//! Finds where an outline next reads or makes something. Cost: O(1) per query, amortised over a walk.
 
 /// Never again.
 pub(super) const NEVER: u32 = u32::MAX;

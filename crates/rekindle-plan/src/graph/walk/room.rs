@@ -1,9 +1,9 @@
-//! Making room: the storages of a walk and the queue of those to evict.
+//! Makes room: the storages of a walk and the eviction queue.
 //!
-//! The queue holds scores that were right when they were put there. As time passes and neighbours are evicted scores
-//! only fall, so an old one is an upper bound: the top of the queue is scored again before it is evicted. What can
-//! raise a score puts the storage into the queue again. Cost: O(log n) per run and eviction, times the size of the
-//! evicted neighbourhood.
+//! The queue holds scores that were correct when they were inserted. Scores only fall as the walk proceeds and
+//! neighbours are evicted, so an old score is an upper bound: the top of the queue is scored again before it is
+//! evicted. Events that can raise a score insert the storage again. Cost: O(log n) per run and eviction, times the size
+//! of the evicted neighbourhood.
 
 use super::super::{Operation, TensorId};
 use super::state::{Entry, GIVEN, NONE, Storage, Walk};
@@ -22,7 +22,7 @@ impl Walk<'_> {
         (self.storages.len() - 1) as u32
     }
 
-    /// The storage that an in-place operation may take over, if nothing but this operation holds on to it.
+    /// The storage that an in-place operation may reuse, if only this operation needs it.
     fn replaceable(&self, operation: &Operation) -> Option<u32> {
         let input = operation.inputs[operation.in_place?];
         let output = *operation.outputs.first()?;
@@ -36,7 +36,7 @@ impl Walk<'_> {
         (!operation.view && storage != GIVEN && same_size && free).then_some(storage)
     }
 
-    /// Takes an older value of a tensor out of its storage.
+    /// Removes an older value of a tensor from its storage.
     pub(super) fn forget(&mut self, tensor: TensorId) {
         let storage = std::mem::replace(&mut self.of[tensor.index()], NONE);
         if storage == NONE || storage == GIVEN {
@@ -59,8 +59,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Evicts until so many bytes are free for an operation. Where the best thing to evict is the input that the
-    /// operation can overwrite, it returns that storage and counts it for the output.
+    /// Evicts until enough bytes are free for an operation. If the best candidate is the input that the operation can
+    /// overwrite, returns that storage and counts it for the output.
     pub(super) fn make_room(
         &mut self,
         mut bytes: u64,
@@ -92,7 +92,7 @@ impl Walk<'_> {
             let Some(score) = self.score(entry.storage) else {
                 continue;
             };
-            // Scores fall as time passes and neighbours are evicted: an old one is only an upper bound.
+            // Scores fall as the walk proceeds and neighbours are evicted: an old one is only an upper bound.
             if self.queue.peek().is_some_and(|next| next.score > score) {
                 self.queue.push(Entry {
                     score,
@@ -111,8 +111,8 @@ impl Walk<'_> {
         (self.used + bytes <= self.task.room).then_some(taken)
     }
 
-    /// Whatever a run may have raised the scores of: its outputs are new, its inputs are wanted later, and what is
-    /// made from its outputs is cheaper to regain.
+    /// Inserts the storages whose scores a run may have raised: its outputs are new, its inputs are needed later, and
+    /// tensors made from its outputs are cheaper to recompute.
     pub(super) fn requeue(&mut self, operation: &Operation) {
         for tensor in operation.inputs.iter().chain(&operation.outputs) {
             self.enqueue(self.of[tensor.index()]);
@@ -128,7 +128,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Puts a storage into the queue with the score that it has now.
+    /// Inserts a storage into the queue with its current score.
     pub(super) fn enqueue(&mut self, storage: u32) {
         if storage == NONE || storage == GIVEN || self.storages[storage as usize].bytes == 0 {
             return;

@@ -1,27 +1,27 @@
-//! What evicting a storage is worth.
+//! The score of evicting a storage.
 //!
-//! The formula is in `walk.rs`. Both traversals stop after [`REACH`] operations: what is evicted further away counts
-//! nothing, except that a source that others may depend on is taken to be wanted at the end.
+//! The formula is in `walk.rs`. Both traversals stop after [`REACH`] operations: evicted tensors further away do not
+//! count, except that a source on which others may depend is assumed to be needed at the end.
 
 use super::super::{OperationId, TensorId};
 use super::places::NEVER;
 use super::state::{END, Walk};
 
-/// How many evicted operations one traversal looks at.
+/// Maximum number of evicted operations that one traversal visits.
 const REACH: usize = 96;
 /// An operation that takes no time still costs a launch.
 const LEAST_SECONDS: f64 = 1e-9;
-/// Nobody wants it: before everything else.
+/// Score of an unneeded storage: evicted before everything else.
 const UNWANTED: f64 = 1e200;
-/// The outline makes it again: before everything that is kept.
+/// Score of a storage that the outline recomputes: evicted before everything that is kept.
 const REMADE: f64 = 1e100;
 
-/// When the walk wants a tensor next.
+/// When the walk next needs a tensor.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Want {
-    /// At a place of the outline.
+    /// At this position of the outline.
     At(u32),
-    /// The outline makes it again first.
+    /// The outline recomputes it first.
     Remade,
     /// Never.
     Never,
@@ -31,12 +31,12 @@ pub(super) enum Want {
 struct Dependents {
     /// The seconds of the operations that make them.
     seconds: f64,
-    /// When the first of them is wanted.
+    /// When the first of them is needed.
     wanted: u32,
 }
 
 impl Walk<'_> {
-    /// When a tensor is wanted next, what is pending not counted.
+    /// When a tensor is next needed, without pending operations.
     pub(super) fn want(&mut self, tensor: TensorId) -> Want {
         let use_at = match self.uses.after(tensor.index(), self.now) {
             NEVER if self.graph.tensor(tensor).output => END,
@@ -56,7 +56,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The score of a held storage; `None` where it must stay.
+    /// The score of a held storage; `None` if it must be kept.
     pub(super) fn score(&mut self, storage: u32) -> Option<f64> {
         let tensors = std::mem::take(&mut self.storages[storage as usize].tensors);
         let score = self.score_of(&tensors, self.storages[storage as usize].bytes);
@@ -96,8 +96,8 @@ impl Walk<'_> {
         Some((class, score))
     }
 
-    /// When tensors of one storage are wanted next, or evicted ones that depend on them, and the seconds that making those
-    /// again takes.
+    /// When tensors of one storage, or evicted tensors that depend on them, are next needed, and the seconds to
+    /// recompute the latter.
     pub(super) fn class(&mut self, tensors: &[TensorId]) -> (Want, f64) {
         let mut wanted = NEVER;
         let mut remade = false;
@@ -117,13 +117,13 @@ impl Walk<'_> {
         (class, dependents.seconds)
     }
 
-    /// Whether the current traversal meets an operation for the first time.
+    /// Whether the current traversal visits an operation for the first time.
     fn first_visit(&mut self, id: OperationId) -> bool {
         std::mem::replace(&mut self.seen[id.index()], self.traversal) != self.traversal
     }
 
-    /// The seconds to make tensors again from what else is held now, on the device or on the host; `None` where that cannot
-    /// be done.
+    /// The seconds to recompute tensors from the others held now, on the device or on the host; `None` if that is
+    /// impossible.
     pub(super) fn regain_seconds(&mut self, tensors: &[TensorId]) -> Option<f64> {
         self.traversal += 1;
         let mut open: Vec<OperationId> = Vec::new();
@@ -162,7 +162,7 @@ impl Walk<'_> {
         Some(seconds)
     }
 
-    /// The evicted tensors that would be made again from these.
+    /// The evicted tensors that would be recomputed from these.
     fn dependents(&mut self, tensors: &[TensorId]) -> Dependents {
         self.traversal += 1;
         let mut found = Dependents {

@@ -1,4 +1,4 @@
-//! What a walk knows while it goes on: what is held where, when it is wanted, and what has run.
+//! The state of a walk: where tensors are held, when they are needed, and which operations have run.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -7,9 +7,9 @@ use super::super::index::Index;
 use super::super::{Graph, OperationId, Tensor, TensorId};
 use super::places::Places;
 
-/// A walk that runs and looks at more operations than this per operation of the outline is given up.
+/// A walk is abandoned if it runs and examines more operations than this per operation of the outline.
 const MOST_WORK: usize = 400;
-/// Later than any place in an outline: the end, where the graph's outputs are wanted.
+/// Later than any position in an outline: the end, where the graph's outputs are needed.
 pub(super) const END: u32 = u32::MAX - 1;
 /// No storage.
 pub(super) const NONE: u32 = u32::MAX;
@@ -20,9 +20,9 @@ pub(super) const GIVEN: u32 = 0;
 pub(crate) struct WalkTask<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) index: &'a Index,
-    /// The most bytes above the graph's fixed ones.
+    /// Maximum bytes above the graph's fixed ones.
     pub(crate) room: u64,
-    /// The most bytes of copies on the host.
+    /// Maximum bytes of host copies.
     pub(crate) host_room: u64,
     pub(crate) scoring: &'a Scoring,
     /// A factor on the score of each tensor's storage, by its first tensor; empty for none.
@@ -33,7 +33,7 @@ pub(super) struct Walk<'a> {
     pub(super) task: &'a WalkTask<'a>,
     pub(super) graph: &'a Graph,
     pub(super) index: &'a Index,
-    /// The place in the outline.
+    /// The position in the outline.
     pub(super) now: u32,
     /// The length of the outline.
     pub(super) length: u32,
@@ -43,7 +43,7 @@ pub(super) struct Walk<'a> {
     pub(super) of: Vec<u32>,
     pub(super) used: u64,
     pub(super) ran: Vec<bool>,
-    /// How many pending operations read each tensor.
+    /// Number of pending operations that read each tensor.
     pub(super) pins: Vec<u32>,
     pub(super) queue: BinaryHeap<Entry>,
     pub(super) runs: Vec<OperationId>,
@@ -106,7 +106,7 @@ pub(super) struct Storage {
     pub(super) alive: bool,
 }
 
-/// A storage in the queue of those to evict, with a score that was right when it was put there.
+/// A storage in the eviction queue, with its score at the time of insertion.
 pub(super) struct Entry {
     pub(super) score: f64,
     pub(super) storage: u32,
@@ -140,9 +140,9 @@ pub(super) struct Host {
     pub(super) copies: Vec<TensorId>,
     /// Offloads, each with the number of runs before it.
     pub(super) offloads: Vec<(usize, OperationId)>,
-    /// What was held on the device after each run.
+    /// Bytes held on the device after each run.
     pub(super) held: Vec<u64>,
-    /// What copies took on the host after each run.
+    /// Bytes of host copies after each run.
     pub(super) copied: Vec<u64>,
 }
 

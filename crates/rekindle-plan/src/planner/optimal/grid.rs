@@ -1,20 +1,20 @@
-//! How finely the table tells budgets apart.
+//! The memory resolution of the table.
 //!
-//! Memory is cut into slots of equal width. A row keeps at most one schedule per slot, the fastest that needs less than
-//! the slot's end, with its need in exact bytes: the width decides how many schedules are told apart, it rounds no
-//! size. It depends on the chain and the number of slots that was asked for, never on the budget, so every budget reads
-//! the same table.
+//! Memory is divided into slots of equal width. A row keeps at most one schedule per slot, the fastest that needs less
+//! than the slot's end, with its need in exact bytes: the width determines how many schedules are kept, but rounds no
+//! size. It depends on the chain and the requested number of slots, never on the budget, so every budget uses the same
+//! table.
 
 use super::super::terms::Terms;
 
-/// Stages cubed times slots that take some ten milliseconds.
+/// The value of stages^3 * slots that takes some ten milliseconds.
 const CHEAP_WORK: u64 = 300_000_000;
 
-/// More slots than this are never free.
+/// The maximum number of slots that is used beyond the requested one.
 const MOST_CHEAP_SLOTS: u64 = 4_096;
 
-/// Windows times slots of the largest table, of 16 bytes each: at most 2 GB, and a part of that in practice, as most windows
-/// have fewer steps than there are slots. More slots than that are not used.
+/// Maximum of windows * slots of a table, with 16 bytes each: at most 2 GB, and less in practice, because most windows
+/// have fewer steps than there are slots. The number of slots is reduced to stay within this.
 const MOST_CELLS: u64 = 125_000_000;
 
 /// The slots of a chain.
@@ -22,13 +22,13 @@ const MOST_CELLS: u64 = 125_000_000;
 pub(super) struct Grid {
     /// Bytes of one slot.
     pub(super) width: u64,
-    /// Whether every size is a whole number of slots: then no schedule is lost.
+    /// Whether every size is a multiple of the slot width: then no schedule is lost.
     pub(super) exact: bool,
 }
 
 impl Grid {
-    /// The slots for up to `most` bytes above what is always resident: as many as were asked for, more where the chain
-    /// is so short that they cost nothing, fewer where the table might take more than 2 GB.
+    /// The slots for up to `most` bytes above those that are always held: as many as requested, more if the chain is so
+    /// short that they cost almost nothing, fewer if the table might take more than 2 GB.
     pub(super) fn new(terms: &Terms, most: u64, slots: usize) -> Grid {
         let stages = terms.nodes.len() as u64;
         let cheap = CHEAP_WORK / stages.pow(3);

@@ -1,4 +1,4 @@
-//! The program's table: C(s,t,m) for all windows, in exact bytes.
+//! The table of the dynamic program: C(s,t,m) for all windows, in exact bytes.
 //!
 //! ```text
 //! C(s,s,m) = forward_s + backward_s                                     if m >= all(s,s), else infinite
@@ -6,24 +6,24 @@
 //! C2 = min over the ways to record s of  forward_s + backward_s + C(s+1,t,m-X_{s+1})      if m >= all(s,t)
 //! C  = min(C1, C2)
 //! ```
-//! Memory is counted above G(t), the parameter gradients that are there when the window's backward starts. So C(s,j-1,m)
-//! becomes C(s,j-1, m - (G(j-1) - G(t))), and a window's row depends on its own stages alone.
+//! Memory is counted above G(t), the parameter gradients that exist when the window's backward pass starts. So
+//! C(s,j-1,m) becomes C(s,j-1, m - (G(j-1) - G(t))), and a window's row depends only on its own stages.
 //!
-//! C(s,t,.) is a falling staircase. Its row keeps at most one step per slot of memory: the fastest schedule that needs less
-//! than the slot's end, with its need in exact bytes. The larger the slots, the more steps are lost, but none that is kept
-//! is wrong. What a slot holds depends on no slot above it, so a table that ends at a budget has the same steps below it
-//! as a table that does not.
+//! C(s,t,.) is a decreasing step function. Its row keeps at most one step per slot of memory: the fastest schedule that
+//! needs less than the slot's end, with its need in exact bytes. With larger slots more steps are lost, but all steps
+//! that are kept are correct. The content of a slot depends on no slot above it, so a table that ends at a budget has
+//! the same steps below it as a larger table.
 //!
-//! Times are rounded down to multiples of a power of two, about a part in 2^40 of what the stages take together. So sums
-//! are exact in any order, which equal windows rely on, and never more than the simulator's.
+//! Times are rounded down to multiples of a power of two, about 2^-40 of the total time of the stages. So sums are
+//! exact in any order, which equal windows require, and never exceed those of the simulator.
 //!
-//! Cost: O(n^3 slots) time, O(n^2 slots) bytes, both cut down by
+//! Cost: O(n^3 slots) time, O(n^2 slots) bytes, both reduced by
 //! - computing equal windows once, and windows of one length in parallel;
 //! - storing steps, of which most rows have far fewer than there are slots;
-//! - leaving out, for a split at j, the slots where even the least time of both parts is no improvement. The sum of
-//!   forwards grows with j, so this end of the row only moves down.
+//! - skipping, for a split at j, the slots where even the least time of both parts is no improvement. The sum of
+//!   forwards grows with j, so the end of the remaining slots only moves down.
 //!
-//! Choices are not stored: the few on the way of one schedule are derived again.
+//! Choices are not stored: the few of the final schedule are derived again.
 
 use rayon::prelude::*;
 
@@ -65,9 +65,9 @@ pub(super) struct Table<'a> {
 /// One or two rows whose steps make a step of a longer window.
 #[derive(Clone, Copy)]
 struct Parts<'a> {
-    /// Seconds besides those of the rows.
+    /// Seconds in addition to those of the rows.
     time: f64,
-    /// The least need, whatever the rows need.
+    /// The minimum need, regardless of the rows.
     least: u64,
     /// Rows, each with what is held besides.
     right: (u64, &'a [Stair]),
@@ -132,16 +132,16 @@ fn within(row: &[Stair], most: u64) -> Option<Stair> {
     Some(row[fitting.checked_sub(1)?])
 }
 
-/// What times are multiples of.
+/// The unit of which all times are multiples.
 fn unit(terms: &Terms) -> f64 {
     let slowest = |node: &Node| node.ways.iter().map(|way| way.seconds).fold(0.0, f64::max);
     let all: f64 = terms.nodes.iter().map(slowest).sum();
-    // A schedule runs no stage more often than there are stages, at most 2^11 times: sums stay below 2^53 units.
+    // A schedule runs each stage at most as often as there are stages, at most 2^11 times: sums stay below 2^53 units.
     2_f64.powf(all.log2().ceil() - 40.0).max(f64::MIN_POSITIVE)
 }
 
 impl<'a> Table<'a> {
-    /// Solves the program for the slots, `width` bytes each, up to the one that `memory` lies in.
+    /// Solves the program for slots of `width` bytes each, up to the slot that contains `memory`.
     pub(super) fn solve(
         terms: &'a Terms,
         windows: &'a Windows,
@@ -201,7 +201,7 @@ impl<'a> Table<'a> {
         self.terms.nodes[s].ways.iter().map(move |way| Parts {
             time: self.rounded(way.seconds),
             least: self.terms.all(s, t, way),
-            // Where nothing is inside, all(s,s) counts X.
+            // If nothing is inside, all(s,s) counts X.
             right: (if s < t { way.saved } else { 0 }, inside),
             left: (0, NOTHING),
         })
@@ -231,7 +231,7 @@ impl<'a> Table<'a> {
             time: f64::INFINITY,
         };
         let mut best = vec![none; self.slots];
-        // Nearly always the best, they make most splits easy to dismiss.
+        // These are nearly always the best, and allow most splits to be skipped.
         for parts in self.recorded(s, t) {
             parts.relax(&mut best, self.slots, self.width);
         }
@@ -256,8 +256,8 @@ impl<'a> Table<'a> {
         row
     }
 
-    /// How the schedule of s..t with this need came about: the first choice in the order of the recurrence with the
-    /// same time and the same need.
+    /// The choice that gives the schedule of s..t with this need: the first one, in the order of the recurrence, with
+    /// the same time and need.
     fn choice(&self, s: usize, t: usize, need: u64) -> Choice<u64> {
         let wanted = within(self.row(s, t), need);
         let most = (need / self.width + 1) * self.width - 1;
@@ -276,7 +276,7 @@ impl<'a> Table<'a> {
             }
         }
         debug_assert!(false, "every step is made of shorter ones");
-        // Recording all stages is always a schedule, if not the one that was asked for.
+        // Recording all stages is always a valid schedule, even if it is not the requested one.
         Choice::Track {
             alternative: 0,
             rest: 0,
@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    /// C(s,t,m) by the recurrence as it stands in the module's header, for every number of bytes.
+    /// C(s,t,m) directly by the recurrence in the module's header, for every number of bytes.
     fn plain(terms: &Terms, most: usize) -> Vec<Vec<Vec<Option<f64>>>> {
         let n = terms.nodes.len();
         let mut table = vec![vec![Vec::<Option<f64>>::new(); n]; n];
@@ -393,7 +393,7 @@ mod tests {
         agrees(&chain(41, 3, 1), 200);
     }
 
-    /// Needs are exact whatever the slots: the simulator measures the same.
+    /// Needs are exact for any slots: the simulator measures the same.
     #[test]
     fn steps_need_what_the_simulator_says() {
         for (stages, kinds) in [(40, 40), (40, 3), (7, 7)] {
@@ -414,7 +414,7 @@ mod tests {
         }
     }
 
-    /// What a table holds below a budget does not depend on where it ends.
+    /// The steps below a budget do not depend on where the table ends.
     #[test]
     fn a_shorter_table_has_the_same_steps() {
         let chain = chain(50, 50, 1_000_003);

@@ -1,4 +1,4 @@
-//! The recording device, and the marks that chains leave on it.
+//! The recording device, and the marks with which chains delimit their stages.
 
 use std::{
     cell::RefCell,
@@ -14,12 +14,12 @@ use burn_ir::TensorId;
 use super::tensors::capture_of;
 use crate::record::RecordError;
 
-/// The recording device whose default types are those of `device`, so that what the step makes itself (positions,
-/// masks, the places of a pool's maxima) has the type that it has there. burn has numbers for 65,536 recording devices
-/// in a process, and a device's defaults are set once: one is made for each set of defaults, and used by one thread at a
-/// time.
+/// The recording device with the default types of `device`, so that tensors that the step itself creates (positions,
+/// masks, indices of pooled maxima) have the same types as there. burn supports 65,536 recording devices per process,
+/// and a device's defaults can be set only once: so one device is created for each set of defaults, and used by one
+/// thread at a time.
 pub(super) fn recording_device(device: Option<&Device>) -> Result<Arc<Mutex<Device>>, RecordError> {
-    /// What burn's tensors take, and what autodiff takes, which asks the backend.
+    /// The defaults of burn's tensors, and those of autodiff, which reads them from the backend.
     type Defaults = [DeviceSettings; 2];
     type Made = Vec<(Option<Defaults>, Arc<Mutex<Device>>)>;
     static MADE: Mutex<Made> = Mutex::new(Vec::new());
@@ -31,7 +31,7 @@ pub(super) fn recording_device(device: Option<&Device>) -> Result<Arc<Mutex<Devi
     let device = Device::capture();
     if let Some([tensors, backend]) = defaults {
         let mut configured = Ok(());
-        // Which types there are is asked of the device, and answered in a scope alone.
+        // The device answers queries for its supported types only inside a scope.
         let empty = device.capture_scope(|scope| {
             configured = configure(&device, &tensors, &backend);
             scope.complete([], [])
@@ -70,7 +70,7 @@ fn configure(
 pub(super) struct Marks {
     pub(super) device: Device,
     pub(super) made: Vec<TensorId>,
-    /// Chains inside a stage of another chain leave none.
+    /// Nesting depth of chains: a chain inside a stage of another chain makes no marks.
     pub(super) depth: usize,
 }
 
@@ -78,7 +78,8 @@ thread_local! {
     pub(super) static MARKS: RefCell<Option<Marks>> = const { RefCell::new(None) };
 }
 
-/// Marks the borders between the stages of a chain, if this thread records: `run` is given what makes a mark.
+/// Marks the borders between the stages of a chain, if this thread is recording: `run` receives the function that makes
+/// a mark.
 pub(crate) fn marking<T>(run: impl FnOnce(&dyn Fn()) -> T) -> T {
     let deeper = |by: isize| {
         MARKS.with_borrow_mut(|marks| {
@@ -99,7 +100,7 @@ pub(crate) fn marking<T>(run: impl FnOnce(&dyn Fn()) -> T) -> T {
     result
 }
 
-/// Whether this thread records.
+/// Whether this thread is recording.
 pub(super) fn is_recording() -> bool {
     MARKS.with_borrow(Option::is_some)
 }

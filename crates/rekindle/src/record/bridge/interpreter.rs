@@ -1,4 +1,4 @@
-//! burn's interpreter on the device of a model.
+//! burn's interpreter on a model's device.
 
 use burn::tensor::{DispatchTensor, TensorData};
 use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensorKind};
@@ -7,15 +7,15 @@ use burn_router::TensorInterpreter;
 
 use crate::record::RecordError;
 
-/// Operations on one device, run one by one.
+/// Runs operations one by one on a device.
 pub(in crate::record) trait Interpreter {
-    /// Gives a tensor, without autodiff.
+    /// Adds a tensor without autodiff.
     fn give(&mut self, id: TensorId, tensor: DispatchTensor);
-    /// Gives a tensor's numbers.
+    /// Adds a tensor by its numbers.
     fn give_data(&mut self, id: TensorId, data: TensorData);
     /// Runs an operation.
     fn run(&mut self, operation: OperationIr);
-    /// Hands a tensor out.
+    /// Returns a tensor.
     fn hand_out(&mut self, tensor: &TensorIr) -> DispatchTensor;
 }
 

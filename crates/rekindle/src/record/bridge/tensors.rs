@@ -1,4 +1,4 @@
-//! A model's and a batch's tensors on the recording device, and their numbers there.
+//! A model's and a batch's tensors on the recording device, and their ids there.
 
 use std::{any::Any, collections::HashMap};
 
@@ -38,13 +38,13 @@ pub(super) fn tracked_of<const D: usize>(tensor: Tensor<D>) -> Result<TrackedFlo
         .map_err(|_| RecordError::LossElsewhere)
 }
 
-/// Puts a module's tensors on the recording device: empty ones of the same shapes.
+/// Replaces a module's tensors by empty ones of the same shapes on the recording device.
 pub(super) struct ToRecording {
     pub(super) device: Device,
     path: Vec<String>,
     pub(super) parameters: Vec<TakenParameter>,
     pub(super) leaves: Vec<(usize, TrackedFloat)>,
-    /// Parameters of one id are one tensor.
+    /// Parameters with the same id are one tensor.
     known: HashMap<ParamId, Box<dyn Any>>,
 }
 
@@ -113,7 +113,7 @@ impl ModuleMapper for ToRecording {
             self.leaves.push((self.parameters.len() - 1, leaf.clone()));
             Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
         } else {
-            // Without autodiff: running statistics are moved to the input's device in `forward`, which burn refuses
+            // Without autodiff: `forward` moves running statistics to the input's device, which burn does not support
             // for recorded tensors with autodiff.
             let plain = capture_of(Tensor::<D>::empty(shape.clone(), (&self.device, dtype)));
             self.note(id, plain.id(), shape, dtype, false);
@@ -167,11 +167,11 @@ fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, B
     (Tensor::from_primitive::<TrackedBackend>(primitive), id)
 }
 
-/// Puts a batch on the recording device.
+/// Replaces a batch's tensors by tensors on the recording device.
 pub(super) struct Inputs<'a> {
     pub(super) map: &'a ToRecording,
     pub(super) tensors: Vec<TakenInput>,
-    /// Of the float tensors, in order.
+    /// Leaves of the float tensors, in order.
     pub(super) leaves: Vec<TrackedFloat>,
     pub(super) trains: bool,
 }
@@ -233,7 +233,7 @@ pub(super) fn id_of(tensor: DispatchTensor) -> TensorId {
     }
 }
 
-/// Gives autodiff to the recorded tensors that have none, by hand: burn refuses.
+/// Adds autodiff to the recorded tensors that have none. Done by hand, because burn does not support it.
 pub(super) struct WithAutodiff;
 
 impl ModuleMapper for WithAutodiff {

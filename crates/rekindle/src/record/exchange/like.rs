@@ -1,10 +1,10 @@
-//! A tensor without its values, which are on their way through the network.
+//! The form of a tensor while its values are sent over the network.
 
 use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
 
 use crate::record::{RecordError, rank::of_rank};
 
-/// What a tensor is besides its values.
+/// All properties of a tensor besides its values.
 #[derive(Clone)]
 pub(super) struct Like {
     shape: Shape,
@@ -13,8 +13,8 @@ pub(super) struct Like {
 }
 
 impl Like {
-    /// A tensor's values in 32 bits, in memory of its own, times the rank's share: nothing of a rank without samples counts,
-    /// whatever it computed.
+    /// Copies a tensor's values, in 32 bits and multiplied by the rank's share. The values of a rank without samples
+    /// are ignored, whatever it computed.
     pub(super) fn take(
         tensor: DispatchTensor,
         share: f64,

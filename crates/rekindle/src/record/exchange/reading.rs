@@ -1,4 +1,4 @@
-//! What an exchange took.
+//! Measurements of an exchange.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::reduce::SharedReading;
 
-/// What the exchange of a step took.
+/// Measured times and operations of a step's exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExchangeReading {
-    /// How long the step waited for other ranks and the network: what its computation did not hide.
+    /// How long the step waited for other ranks and the network: the part that computation did not hide.
     pub waited: Duration,
-    /// How long it copied gradients to their buckets. What a device had still to compute of them is not included.
+    /// Time to copy gradients to their buckets, without the device's pending computation of them.
     pub taken: Duration,
-    /// How long it copied sums back.
+    /// Time to copy sums back.
     pub returned: Duration,
-    /// How long it took means over ranks ([`synchronised_batch_norm`](crate::synchronised_batch_norm)), copies included.
+    /// Time for means over ranks ([`synchronised_batch_norm`](crate::synchronised_batch_norm)), copies included.
     pub means: Duration,
-    /// How long ranks that share out the updates sent each other what they had updated, copies included. Of updates after the
-    /// step that comes later, with [`Shards::share`](crate::reduce::Shards::share): zero here.
+    /// Time to exchange updated parameters between ranks that divide the updates, copies included. Zero here for
+    /// updates after the step, whose exchange comes later, with [`Shards::share`](crate::reduce::Shards::share).
     pub parameters: Duration,
-    /// What the network did, in order.
+    /// The network operations, in order.
     pub operations: Vec<NetworkReading>,
 }
 
 impl ExchangeReading {
-    /// What it added to the step.
+    /// Time that the exchange added to the step.
     #[must_use]
     pub fn added(&self) -> Duration {
         self.waited + self.taken + self.returned + self.means + self.parameters
     }
 
-    /// Adds what a later part of the step took; what the network did is that of the later one.
+    /// Adds the times of a later part of the step; the network operations are those of the later part.
     pub fn add_part(&mut self, part: Self) {
         self.waited += part.waited;
         self.taken += part.taken;
@@ -42,7 +42,7 @@ impl ExchangeReading {
         self.operations = part.operations;
     }
 
-    /// Adds that updated parameters were sent, until so long after the step began.
+    /// Adds an exchange of updated parameters that ended `until` after the start of the step.
     pub fn add_shared(&mut self, shared: SharedReading, until: Duration) {
         self.parameters += shared.took;
         self.operations.push(NetworkReading {
@@ -70,12 +70,12 @@ pub enum Exchanges {
 /// An operation of the network in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetworkReading {
-    /// What for.
+    /// The purpose.
     pub what: Exchanges,
-    /// Bytes that the rank gave; of parameters, all that ranks sent.
+    /// Bytes that the rank sent; for parameters, the bytes that all ranks sent.
     pub bytes: Bytes,
-    /// When it was begun, from the start of the step on.
+    /// When it began, counted from the start of the step.
     pub begun: Duration,
-    /// When the network was done.
+    /// When the network had finished.
     pub done: Duration,
 }

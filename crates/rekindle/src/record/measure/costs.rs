@@ -14,17 +14,17 @@ use crate::record::{
     update_costs::UpdateCosts,
 };
 
-/// Bytes of memory that each tensor takes besides its numbers, as long as nothing is measured.
+/// Assumed overhead of a tensor in bytes, besides its numbers, when nothing is measured.
 const TENSOR_BYTES: u64 = 256;
 
-/// Tensors are as large as a multiple of this, those of at least so many bytes.
+/// Tensors of at least [`LARGE`] bytes are rounded up to a multiple of this.
 pub(super) const ALIGNED: u64 = 256;
 pub(super) const LARGE: u64 = 16 * 1024;
 
-/// What one operation costs.
+/// The cost of one operation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cost {
-    /// All its outputs together.
+    /// Bytes of all its outputs together.
     pub(super) output_bytes: u64,
     pub(super) temp_bytes: u64,
     pub(super) seconds: f64,
@@ -32,25 +32,26 @@ pub(super) struct Cost {
     pub(super) in_place: Option<usize>,
 }
 
-/// What the operations of a recording cost.
+/// The costs of a recording's operations.
 pub(crate) struct Costs {
     /// Each operation's group.
     pub(super) group: Vec<u32>,
     /// By group.
     pub(super) costs: Vec<Cost>,
-    /// By parameters that the step itself updates.
+    /// Costs of the updates that the step itself makes.
     pub(super) updates: UpdateCosts,
-    /// What threads took for good while they were held together: one that came too late may take it in a step.
+    /// Memory that threads took permanently while they were gathered: a thread that did not take part may still take it
+    /// in a step.
     pub(super) scratch_bytes: u64,
 }
 
 impl Costs {
-    /// From shapes alone.
+    /// Costs from shapes alone.
     pub(crate) fn from_shapes(recording: &Recording) -> Self {
         Self::of_groups(recording, Alike::new(recording))
     }
 
-    /// From shapes, with what kernels are known to take.
+    /// Costs from shapes, with the known memory of kernels.
     pub(in crate::record) fn of_kernels(recording: &Recording, kernels: Kernels) -> Self {
         let alike = Alike::new(recording);
         let taken = kernels.taken(recording);
@@ -96,17 +97,17 @@ impl Costs {
         }
     }
 
-    /// The same with what the updates of parameters take, where the step makes them.
+    /// Adds the costs of parameter updates, if the step makes them.
     pub(in crate::record) fn with_updates(self, updates: UpdateCosts) -> Self {
         Self { updates, ..self }
     }
 
-    /// Replaces what the updates of parameters take.
+    /// Replaces the costs of parameter updates.
     pub(in crate::record) fn set_updates(&mut self, updates: &UpdateCosts) {
         self.updates = updates.clone();
     }
 
-    /// All times, so many times as long.
+    /// Multiplies all times by `factor`.
     pub(super) fn slow(&mut self, factor: f64) {
         for cost in &mut self.costs {
             cost.seconds *= factor;
@@ -117,8 +118,8 @@ impl Costs {
         &self.costs[self.group[number] as usize]
     }
 
-    /// What is held beside tensors: what all views take themselves, besides the storage that they share, and scratch that
-    /// threads may still take.
+    /// Bytes held besides tensors: the overhead of all views, without the storage that they share, and scratch memory
+    /// that threads may still take.
     pub(crate) fn beside_tensors(&self) -> Bytes {
         let costs = (0..self.group.len()).map(|number| self.of(number));
         let views = costs.filter(|cost| cost.view);
@@ -126,13 +127,13 @@ impl Costs {
         views + Bytes(self.scratch_bytes)
     }
 
-    /// What an operation takes while it runs: its outputs and temporary bytes.
+    /// Bytes that an operation takes while it runs: its outputs and temporary bytes.
     pub(crate) fn taken_by(&self, recording: &Recording, number: usize) -> Bytes {
         let made = self.output_bytes(recording, number);
         made.map(|(_, bytes)| bytes).sum::<Bytes>() + Bytes(self.of(number).temp_bytes)
     }
 
-    /// The outputs of an operation with what each takes: their share of what all take together.
+    /// The outputs of an operation and the bytes of each: its share of the bytes of all outputs.
     fn output_bytes<'a>(
         &self,
         recording: &'a Recording,
@@ -147,7 +148,7 @@ impl Costs {
         })
     }
 
-    /// What `rekindle_plan` plans with: `fixed` is resident all along.
+    /// The graph for `rekindle_plan`; `fixed` bytes are held permanently.
     pub(crate) fn graph(&self, recording: &Recording, fixed: Bytes) -> Graph {
         let mut tensors: Vec<Tensor> = (0..recording.tensors.len())
             .map(|number| Tensor {
@@ -173,8 +174,8 @@ impl Costs {
             let mut outputs: Vec<TensorId> = one.outputs().map(id).collect();
             let ordered = one.kind.draws || one.kind.synchronises;
             if ordered {
-                // The state of generator and network, of no bytes, from each draw or mean over ranks to the next: they keep
-                // their order.
+                // A tensor of no bytes from each draw or mean over ranks to the next stands for the state of generator
+                // and network, and keeps them in order.
                 let state = TensorId(tensors.len() as u32);
                 tensors.push(Tensor::default());
                 inputs.extend(last_ordered.replace(state));
@@ -196,7 +197,7 @@ impl Costs {
         let mut operations: Vec<Operation> = operations.collect();
         let turned = recording.turned();
         for parameter in recording.updated() {
-            // That it was made, of no bytes.
+            // A tensor of no bytes that shows that the update was made.
             let made = id(tensors.len());
             tensors.push(Tensor {
                 output: true,
@@ -219,7 +220,7 @@ impl Costs {
             });
         }
         if let Some(state) = last_ordered {
-            // Draws that nothing needs move the generator too.
+            // Draws whose result is unused also advance the generator.
             tensors[state.0 as usize].output = true;
         }
         Graph {
@@ -230,8 +231,8 @@ impl Costs {
     }
 }
 
-/// Headers differ by some bytes from operation to operation: tensors of one size count as equally large, so that one
-/// may take the place of another.
+/// Headers differ by a few bytes between operations: tensors of one size are rounded to the same bytes, so that one may
+/// replace another.
 fn rounded(bytes: u64) -> Bytes {
     Bytes(match bytes {
         ..LARGE => bytes,

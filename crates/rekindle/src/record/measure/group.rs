@@ -1,4 +1,4 @@
-//! What was seen of operations that are alike, and what they are taken to cost.
+//! Measurements of a group of operations, and the cost derived from them.
 
 use rekindle_plan::Bytes;
 
@@ -11,23 +11,23 @@ use crate::{
     record::operation::may_be_view,
 };
 
-/// What was seen of a group of operations.
+/// Measurements of a group of operations.
 #[derive(Default)]
 pub(super) struct Group {
     pub(super) seconds: Vec<f64>,
     pub(super) runs: Vec<Look>,
-    /// The input whose storage was taken over, of each pass with a run that could free one.
+    /// The input whose storage was reused, for each pass with a run that could free one.
     pub(super) took_over: Vec<Option<usize>>,
 }
 
-/// One look at its memory.
+/// One measurement of its memory.
 pub(super) struct Look {
     pub(super) output_bytes: u64,
     pub(super) temp_bytes: u64,
 }
 
 impl Group {
-    /// What an operation of the group takes while it runs, as far as it is known.
+    /// Bytes that an operation of the group takes while it runs, as far as known.
     pub(super) fn takes(&self) -> Bytes {
         let takes = self
             .runs
@@ -36,7 +36,8 @@ impl Group {
         Bytes(takes.max().unwrap_or_default())
     }
 
-    /// `look` is there in the pass's first run of the group; `over` is the input that could be taken over.
+    /// Adds a run. `look` is given in the pass's first run of the group; `over` is the input whose storage could be
+    /// reused.
     pub(super) fn note(
         &mut self,
         pass: usize,
@@ -46,7 +47,7 @@ impl Group {
         over: Option<usize>,
     ) {
         if pass == 0 && look.is_some() {
-            // Warming up: tables grow, kernels are compiled.
+            // Warm-up: tables grow, kernels are compiled.
             self.seconds.clear();
         }
         self.seconds.push(taken.seconds);
@@ -58,9 +59,10 @@ impl Group {
     }
 
     pub(super) fn cost(&self, name: &str, numbers: u64) -> Cost {
-        // The first look may be a warm-up's.
+        // The first measurement may be from the warm-up.
         let looks = &self.runs[self.runs.len().min(2) / 2..];
-        // Now and then a table grows while one is looked at, or a thread takes scratch for good: the least is the outputs.
+        // Occasionally a table grows during a measurement, or a thread takes scratch memory permanently: the minimum is
+        // the outputs.
         let least = looks.iter().map(|look| look.output_bytes).min();
         let output_bytes = alike(numbers, least.unwrap_or_default());
         let temp_bytes = looks
@@ -83,8 +85,9 @@ impl Group {
     }
 }
 
-/// What an output takes, by its numbers and as it was measured. Operations leave a little beside some outputs: those of one
-/// size count as equally large, a thousandth more than their numbers.
+/// The bytes of an output, from its numbers and the measurement. Operations allocate a little more for some outputs:
+/// large outputs that exceed their numbers by at most a thousandth all count as that upper bound, so that outputs of
+/// one size are equal.
 fn alike(numbers: u64, measured: u64) -> u64 {
     let most = (numbers + numbers / 1024).next_multiple_of(ALIGNED) + ALIGNED;
     match (numbers..=most).contains(&measured) && numbers >= LARGE {

@@ -1,4 +1,4 @@
-//! One operation, or a whole program, run and looked at.
+//! Runs and measures one operation, or a whole program.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ use crate::{
     },
 };
 
-/// A third pass is made where the first took less.
+/// A third pass is made if the first took less time than this.
 pub(super) const WORTH_ANOTHER: Duration = Duration::from_secs(2);
 
-/// How much longer operations take in one go than each by itself, where the device is waited for and what an operation
-/// reads is in the processor's caches. Seen on the CPU: 1.02 to 1.16.
+/// How much longer operations take in one pass than one by one. One by one, each waits for the device, and its inputs
+/// are in the processor's caches. Observed on the CPU: 1.02 to 1.16.
 ///
-/// Where too little ran to tell, nothing; no pass is believed to be faster, or twice as slow.
+/// Returns 1 if the run was too short to tell. The result is limited to between 1 and 2.
 pub(super) fn slowdown(in_one_go: f64, one_by_one: f64) -> f64 {
     /// Seconds below which a ratio is noise.
     const LEAST: f64 = 2e-3;
@@ -43,14 +43,15 @@ pub(super) struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Makes room in pools for what an operation takes, where there is a budget.
+    /// Makes room in the pools for an operation, if there is a budget.
     pub(super) fn make_room(&self, bytes: Bytes) {
         if let Some(room) = self.planning.new_room() {
             room.make(bytes);
         }
     }
 
-    /// Seconds of the program's operations in one go, as a step runs them: the quicker of two where that is soon done.
+    /// Seconds of the program's operations in one pass, as a step runs them: the shorter of two passes if the first is
+    /// short.
     pub(super) fn pass(
         &self,
         recording: &Recording,
@@ -104,7 +105,7 @@ impl Probe<'_> {
     pub(super) fn time(&self, interpreter: &mut dyn Interpreter, operation: OperationIr) -> f64 {
         let start = Instant::now();
         interpreter.run(operation);
-        // A failure shows where values are read.
+        // Errors are reported when values are read.
         let _ = self.planning.device.sync();
         start.elapsed().as_secs_f64()
     }
@@ -115,7 +116,7 @@ impl Probe<'_> {
         operation: OperationIr,
     ) -> Interval {
         if self.meter.exact_sizes() {
-            // Pools that serve exact sizes reserve at most what an operation takes at most, if they start empty.
+            // If pools serve exact sizes and start empty, their peak is the operation's peak.
             self.meter.trim();
         }
         let (_, interval) = Interval::of(self.meter, || self.time(interpreter, operation));
@@ -123,7 +124,7 @@ impl Probe<'_> {
     }
 }
 
-/// The peak of an operation, as far as it is known: what exact pools have reserved includes what no reading showed.
+/// The peak of an operation, as far as known: the reserved bytes of exact pools include buffers that no reading showed.
 fn peak(interval: &Interval) -> u64 {
     let reserved = interval.after.reserved_bytes.unwrap_or_default();
     interval.after.peak_in_use_bytes.max(reserved).0
@@ -134,7 +135,7 @@ pub(super) fn temp_bytes(interval: &Interval) -> u64 {
     interval.above(peak(interval))
 }
 
-/// Whether it took its output's storage over from an input: it needed less than half of what the output takes.
+/// Whether the output reused an input's storage: the operation needed less than half of the output's bytes.
 pub(super) fn took_over(interval: &Interval, output_bytes: u64) -> bool {
     peak(interval).saturating_sub(interval.before.in_use_bytes.0) < output_bytes / 2
 }

@@ -107,7 +107,7 @@ where
             let shared = None;
             return Ok(Done { tensors, shared });
         };
-        // What the device has refused is said with the last bucket.
+        // A rejected kernel is reported with the last bucket.
         RecordError::of_device(recording, &*self.planning.meter)?;
         let loss = tensors.get(&recording.loss).cloned();
         exchange.close(loss.ok_or(RecordError::LossElsewhere)?)?;
@@ -128,11 +128,11 @@ where
     }
 }
 
-/// What a step hands out, by its numbers in the recording.
+/// The step's outputs, by tensor number.
 pub(super) type Handed = HashMap<usize, DispatchTensor>;
 
-/// Keeps a tensor that the step hands out, unless it is a gradient that ranks sum. Nothing more is exchanged once that has
-/// failed.
+/// Stores an output of the step, unless it is a gradient that ranks sum. After a failed exchange nothing more is
+/// exchanged.
 fn keep(
     tensors: &mut Handed,
     exchange: &mut Option<&mut Exchange<'_>>,
@@ -149,12 +149,12 @@ fn keep(
     }
 }
 
-/// What makes an update.
+/// The function that updates a parameter.
 pub(super) type UpdateHook<'a> =
     dyn FnMut(&Parameter, DispatchTensor, &mut dyn Interpreter) -> Result<(), RecordError> + 'a;
 
-/// An interpreter that holds what is there before the step, and what of that the step returns: the batch's tensors, or a
-/// parameter.
+/// An interpreter that holds the tensors that exist before the step, and those of them that the step returns: the
+/// batch's tensors, or a parameter.
 pub(super) fn start<M: Module, I: Activation>(
     recording: &Recording,
     model: &M,

@@ -1,4 +1,4 @@
-//! The plans of a step: kept by the shapes of their batches, compared with what the step does, and made again.
+//! The plans of a step: stored by the shapes of their batches, compared with the step, and made again when needed.
 
 use std::{
     rc::Rc,
@@ -26,13 +26,13 @@ use crate::{
     step_result::StepResult,
 };
 
-/// Recordings with their plans that are kept, for batches of several shapes.
+/// Maximum number of stored recordings with plans, for batches of several shapes.
 const KEPT: usize = 8;
 
-/// The first steps are all compared with their recording, so that a number that changes with every step is found.
+/// The number of first steps that are all compared with their recording, to find numbers that change with every step.
 const COMPARED_AT_FIRST: u64 = 3;
 
-/// Share of the step's time that comparing it with its recording may take.
+/// Maximum share of the step's time for comparing it with its recording.
 const COMPARING: f64 = 0.01;
 
 impl<M, I, R, F> Step<M, I, R, F>
@@ -42,12 +42,12 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    /// Plans the step again for another budget, without measuring it again: to look at several. A share such as `"60%"`
-    /// is one of the plan's [`plain_peak`](crate::record::StepPlan::plain_peak).
+    /// Plans the step again for another budget, without measuring it again, for example to compare several. A
+    /// percentage such as `"60%"` refers to the plan's [`plain_peak`](crate::record::StepPlan::plain_peak).
     ///
     /// # Errors
     ///
-    /// As [`within`](crate::record::Recorded::within); then the step is as it was.
+    /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
     pub fn set_budget(
         &mut self,
         budget: impl TryInto<Size, Error: Into<RecordError>>,
@@ -56,7 +56,7 @@ where
         self.plan_share(budget.try_into().map_err(Into::into)?, planner, true)
     }
 
-    /// Plans for a budget that may be a share; `without_batch` says that the batch is not there now.
+    /// Plans for a budget that may be a percentage; `without_batch` means that the batch is not allocated now.
     pub(in crate::record) fn plan_share(
         &mut self,
         budget: Size,
@@ -80,12 +80,12 @@ where
         })
     }
 
-    /// As [`set_budget`](Self::set_budget), for any plan, and with no budget where there is none. The batch of the next
-    /// step is counted beside what is in use now.
+    /// Like [`set_budget`](Self::set_budget), for any kind of plan and an optional budget. The batch of the next step
+    /// is counted in addition to the bytes in use now.
     ///
     /// # Errors
     ///
-    /// As [`within`](crate::record::Recorded::within); then the step is as it was.
+    /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
     pub fn plan_again(
         &mut self,
         budget: Option<Bytes>,
@@ -103,7 +103,7 @@ where
         };
         let state = self.state.get_mut();
         let mut measured = state.plans[0].measured.clone();
-        // The old plan takes memory, which the new one is not to count.
+        // Drop the old plan, so that the new one does not count its memory.
         state.plans.clear();
         // Nobody else holds it now.
         let updating = |measured: &mut Rc<MeasuredRecording<_>>, planning: &Planning| {
@@ -136,24 +136,27 @@ where
         }
     }
 
-    /// How many recordings are kept, and how often a step differed from its recording though its batch had the same
-    /// shapes: something else than the batch and the parameters changes what it computes.
+    /// The number of stored recordings, and how often a step differed from its recording although its batch had the
+    /// same shapes: then something other than the batch and the parameters changes what it computes.
     pub fn recordings(&self) -> (usize, u64) {
         let state = self.state.borrow();
         (state.plans.len(), state.changed)
     }
 
-    /// How much more was in use than planned, where a step was planned again for it since this was last asked.
+    /// By how many bytes memory in use exceeded the plan, if a step was planned again for that reason since the last
+    /// call.
     pub fn take_growth(&self) -> Option<Bytes> {
         self.state.borrow_mut().grown.take()
     }
 
-    /// As [`plan_again`](Self::plan_again), with parameters updated when `update` says, by a step that was recorded for
-    /// [either](crate::record::Recorded::with_either_update). Plans for batches of other shapes are made again when they come.
+    /// Like [`plan_again`](Self::plan_again), with updates as given by `update`, for a step that was recorded for
+    /// [either](crate::record::Recorded::with_either_update). Plans for batches of other shapes are made again when
+    /// such batches occur.
     ///
     /// # Errors
     ///
-    /// As [`plan_again`](Self::plan_again); [`RecordError::OtherUpdate`] where the step was recorded for the other.
+    /// See [`plan_again`](Self::plan_again); [`RecordError::OtherUpdate`] if the step was recorded only for the other
+    /// kind of update.
     pub fn plan_updating(
         &mut self,
         update: Update,
@@ -165,15 +168,15 @@ where
         self.plan_by(planning.with_budget(budget, wanted.into()), true)
     }
 
-    /// From the next plan on, each rank makes the updates of its own parameters and keeps their state, or with `None` all of
-    /// them. The step was recorded with an optimizer that has no [shards](crate::record::Optimizer::shards) itself, and is run with one that
-    /// has these.
+    /// From the next plan on, each rank updates its own parameters and keeps their state, or, with `None`, all
+    /// parameters. The step must be recorded with an optimizer without [shards](crate::record::Optimizer::shards), and
+    /// run with one that has these shards.
     pub fn set_shards(&mut self, shards: Option<&Shards>) {
         let recording = &self.state.get_mut().plans[0].measured.recording;
         self.planning.set_shards(shards, recording);
     }
 
-    /// The plan for this batch, a kept one or a new one, and its peak with what is in use now.
+    /// The plan for this batch, stored or new, and its peak given the bytes in use now.
     pub(super) fn plan_for(
         &self,
         model: &M,
@@ -233,7 +236,7 @@ where
                 }
             }
         };
-        // The first place is the most recently used.
+        // The first plan is the most recently used.
         state.plans[..=place].rotate_right(1);
         let planned_peak = state.plans[0].numbers.predicted_peak;
         let meter = &*self.planning.meter;
@@ -243,7 +246,7 @@ where
             None => true,
         };
         if !fits(growth) {
-            // A queue may have freed something that pools still count.
+            // A queue may have freed buffers that pools still count.
             meter.trim();
             growth = state.plans[0].growth(meter);
         }
@@ -251,11 +254,12 @@ where
             return Ok((state.plans[0].clone(), planned_peak + growth));
         }
         log::info!("{growth} more are in use than when the step was planned: planned again");
-        // The old plan takes memory itself.
+        // Drop the old plan first, because it takes memory.
         let measured = state.plans.remove(0).measured.clone();
         let planning = planning();
         let again = planned(&planning, measured.clone()).or_else(|error| {
-            // The plain order stands for the step until memory is there: it is planned again before it runs.
+            // Use the plain order as a placeholder until there is enough memory: the step is planned again before it
+            // runs.
             let plain = planning.with_budget(None, GraphPlanner::None.into());
             state.plans.insert(0, Rc::new(planned(&plain, measured)?));
             Err(error)

@@ -1,4 +1,4 @@
-//! Memory and time, read while a step runs.
+//! Measures memory and time while a step runs.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    /// Runs a plan's program, with what is seen of memory and time meanwhile.
+    /// Runs a plan's program, and measures memory and time.
     pub(super) fn watched(
         &self,
         planned: &PlannedRecording<R::Auxiliary>,
@@ -35,7 +35,7 @@ where
     ) -> (Result<Done, RecordError>, Seen) {
         let started = Instant::now();
         let [phases, spans] = halves(&self.planning.meter);
-        // A second reader costs the device a wait at every phase.
+        // A second reader would make the device wait at every phase.
         let phases: &dyn Meter = match &watch {
             Some(_) => &phases,
             None => &*self.planning.meter,
@@ -68,10 +68,10 @@ where
     }
 }
 
-/// What is read while a step runs.
+/// Readings of a running step.
 pub(super) struct Readings<'a> {
     phases: PhaseRecorder<'a>,
-    /// The phase that is under way.
+    /// The current phase.
     phase: Phase,
     watch: Option<Watch<'a>>,
 }

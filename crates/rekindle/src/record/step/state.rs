@@ -1,4 +1,4 @@
-//! A step and what it knows.
+//! A step and its state.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -9,10 +9,10 @@ use crate::{
     step_result::StepResult,
 };
 
-/// A training step that runs inside its budget.
+/// A training step that runs within its budget.
 ///
-/// Made by [`Recorded::within`](crate::record::Recorded::within) and its siblings. It holds no parameter: [`run`](Self::run) is given the model of the
-/// moment.
+/// Created by [`Recorded::within`](crate::record::Recorded::within) and similar methods. It holds no parameters:
+/// [`run`](Self::run) receives the current model.
 pub struct Step<M, I, R: StepResult, F> {
     pub(super) step: F,
     pub(super) planning: Planning,
@@ -27,9 +27,9 @@ pub(super) struct State<A> {
     pub(super) plans: Vec<Rc<PlannedRecording<A>>>,
     pub(super) steps: u64,
     pub(super) compare_next: u64,
-    /// How often a step differed from its recording though its batch's shapes were equal.
+    /// How often a step differed from its recording although its batch had the same shapes.
     pub(super) changed: u64,
-    /// What more was in use when a step was last planned again for that.
+    /// The growth in bytes for which a step was last planned again.
     pub(super) grown: Option<Bytes>,
 }
 
