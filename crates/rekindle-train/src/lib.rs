@@ -7,7 +7,7 @@
 //! | [`model`] | models from plain descriptions: shapes, costs, modules |
 //! | [`data`] | real data on the host: loaders, splits, shuffled mini-batches |
 //! | [`device`] | devices, and the memory available on them |
-//! | [`Estimated`] | a step's memory and work, from shapes alone |
+//! | [`Estimated`], [`fit`] | a step's memory and work, from shapes alone; whether it fits, and what would |
 //! | [`settings`] | the settings of a run: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
 //! | [`optimizer_state`] | whether ranks share out the optimizer's state |
@@ -37,6 +37,7 @@ mod engine;
 mod estimate;
 mod fingerprint;
 mod finite;
+pub mod fit;
 #[cfg(fuzzing)]
 mod fuzz;
 mod history;

@@ -3,6 +3,7 @@
 use rekindle_plan::{PlanError, PlanRequest};
 use rekindle_train::{
     device::DeviceInfo,
+    fit::{Limit, Wanted},
     kernels,
     session::Order,
     update::{UpdateChoice, Updates},
@@ -13,7 +14,7 @@ use crate::{
     args::EstimateArgs,
     config::{self, Config, Overrides, RunKeys},
     estimate::{
-        Estimate, Limit, Wanted,
+        Estimate,
         ranks::{Asked, RanksEstimate},
     },
     exit,

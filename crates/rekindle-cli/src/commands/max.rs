@@ -9,6 +9,7 @@ use rekindle::{record::Update, size::Size};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
+    fit::{ScheduleKind, largest},
     record::RunRecord,
     session::{MeasuredStep, Planned},
     settings::TrainSettings,
@@ -25,8 +26,6 @@ use crate::{
     failure::{Failure, Outcome},
     max::{
         record::{Confirmed, Difference, Largest, MAX_FORMAT, MaxRecord},
-        schedule_kind::ScheduleKind,
-        search::largest,
         subject::Subject,
     },
     output, stop,
@@ -249,7 +248,10 @@ impl Search<'_> {
         let mut found = None;
         let limit = self.subject.varied.limit / unit;
         largest(limit, first / unit, factor, precision, |units| {
-            let step = |update| Ok(Rc::new(self.subject.counted(units * unit, update)?));
+            let step = |update| {
+                let step = self.subject.counted(units * unit, update)?;
+                Ok::<_, Failure>(Rc::new(step))
+            };
             let plan = way.fits(updates, step, self.budget, (self.slowdown, true))?;
             let fits = plan.is_some();
             found = plan.map(|plan| (units * unit, plan)).or(found.take());

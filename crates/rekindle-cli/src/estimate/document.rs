@@ -5,15 +5,14 @@ use rekindle::{
     record::{Kernels, Update},
 };
 use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
-use rekindle_train::session::{Planned, RunError};
+use rekindle_train::{
+    fit::{Advice, Breakdown, Budgets, Known, Limit, Wanted},
+    session::{Planned, RunError},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    advice::{Advice, Limit},
-    breakdown::Breakdown,
-    budgets::Budgets,
-    known::{Known, Wanted},
     layers::{self, Layer},
     ranks::RanksEstimate,
 };
@@ -90,7 +89,7 @@ impl Estimate {
         wanted: &Wanted,
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
-        let known = Known::new(config, kernels)?;
+        let known = Known::new(config.estimated(&config.training, kernels))?;
         let plain = known.step.plan(&PlanRequest {
             planner: PlannerKind::None,
             ..PlanRequest::default()

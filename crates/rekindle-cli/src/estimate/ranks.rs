@@ -4,6 +4,7 @@ use rekindle::record::{self, Kernels, Rate, Ring, Update};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind, Seconds};
 use rekindle_train::{
     Estimated,
+    fit::{Limit, MOST_OPERATIONS, largest},
     optimizer_state::{OptimizerState, StateChoice},
     ranks::RanksRefused,
     settings::TrainSettings,
@@ -12,11 +13,9 @@ use rekindle_train::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Limit, budgets::MOST_OPERATIONS};
 use crate::{
     config::Config,
     failure::Failure,
-    max::search::largest,
     network::{Flops, LinkChoice, in_words},
     table::{self, thousands},
 };

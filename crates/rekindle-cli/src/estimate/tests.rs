@@ -6,7 +6,9 @@ use std::path::Path;
 use rekindle::record::Kernels;
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
-use super::{Estimate, Limit, Wanted};
+use rekindle_train::fit::{Limit, Wanted};
+
+use super::Estimate;
 use crate::{
     args::ReplaceArgs,
     config::{self, Overrides},

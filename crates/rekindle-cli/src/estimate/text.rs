@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use rekindle::record::Update;
 use rekindle_plan::Bytes;
+use rekindle_train::fit::Breakdown;
 
-use super::{Estimate, breakdown::Breakdown, layer_table, ranks};
+use super::{Estimate, layer_table, ranks};
 use crate::{
     table::{self, Table},
     terminal,
@@ -22,7 +23,7 @@ impl Estimate {
             let _ = writeln!(text, "Parameters are updated in the backward pass.");
         }
         if let Some(budgets) = &self.budgets {
-            let _ = writeln!(text, "\n{}", budgets.text());
+            let _ = writeln!(text, "\n{}", terminal::wrapped(&budgets.to_string(), ""));
         }
         if !self.ranks.is_empty() {
             let _ = writeln!(text, "\n{}", ranks::text(&self.ranks));

@@ -6,7 +6,9 @@ use rekindle_train::session::Planned;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{schedule_kind::ScheduleKind, subject::Varied};
+use rekindle_train::fit::ScheduleKind;
+
+use super::subject::Varied;
 
 /// Format tag of [`MaxRecord`].
 pub const MAX_FORMAT: &str = "rekindle-max/1";

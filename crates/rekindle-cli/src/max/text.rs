@@ -3,22 +3,10 @@
 use std::fmt::Write;
 
 use rekindle_plan::Bytes;
+use rekindle_train::fit::ScheduleKind;
 
-use super::{
-    record::{Difference, Largest, MaxRecord},
-    schedule_kind::ScheduleKind,
-};
+use super::record::{Difference, Largest, MaxRecord};
 use crate::{table, terminal};
-
-impl ScheduleKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Segments => "equal segments",
-            Self::Plan => "under a plan",
-        }
-    }
-}
 
 impl MaxRecord {
     /// Heading, table, what made the difference, and how to run it.

@@ -7,6 +7,7 @@
 /// That takes about log(answer / first) / log(factor) + log2(1 / `precision`) questions.
 ///
 /// # Errors
+///
 /// The first that `fits` returns.
 pub fn largest<E>(
     limit: usize,

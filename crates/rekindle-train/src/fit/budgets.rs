@@ -1,16 +1,18 @@
 //! What smaller budgets cost.
 
+use std::fmt;
+
 use rekindle::record;
 use rekindle_plan::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{failure::Failure, terminal};
+use crate::session::RunError;
 
 /// Budgets that are planned for where none was asked for, in parts of the plain step's peak.
 const SHARES: [f64; 2] = [0.75, 0.5];
 /// Planning for more operations would take minutes.
-pub(super) const MOST_OPERATIONS: usize = 60_000;
+pub const MOST_OPERATIONS: usize = 60_000;
 
 /// What smaller budgets cost.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -32,7 +34,14 @@ struct BudgetCost {
 
 impl Budgets {
     /// Plans a step. Nothing where it has too many operations to plan in seconds.
-    pub fn new(estimate: &record::Estimate, asked: Option<Bytes>) -> Result<Option<Self>, Failure> {
+    ///
+    /// # Errors
+    ///
+    /// If the step cannot be planned.
+    pub fn new(
+        estimate: &record::Estimate,
+        asked: Option<Bytes>,
+    ) -> Result<Option<Self>, RunError> {
         if estimate.operations > MOST_OPERATIONS {
             return Ok(None);
         }
@@ -53,21 +62,25 @@ impl Budgets {
             some,
         }))
     }
+}
 
-    /// For people.
-    pub fn text(&self) -> String {
-        let some = self.some.iter().map(|one| {
+/// In whole sentences.
+impl fmt::Display for Budgets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for one in &self.some {
             let BudgetCost {
                 budget_bytes,
                 work_ratio,
             } = one;
-            format!("Within {budget_bytes}, a step takes {work_ratio:.2}x the operations of the plain step. ")
-        });
-        let text = format!(
-            "{}The smallest workable budget is {}.",
-            some.collect::<String>(),
+            write!(
+                f,
+                "Within {budget_bytes}, a step takes {work_ratio:.2}x the operations of the plain step. "
+            )?;
+        }
+        write!(
+            f,
+            "The smallest workable budget is {}.",
             self.smallest_bytes
-        );
-        terminal::wrapped(&text, "")
+        )
     }
 }

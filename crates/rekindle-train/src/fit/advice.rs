@@ -3,17 +3,14 @@
 use std::fmt;
 
 use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
-use rekindle_train::{
-    session::{MeasuredStep, Planned, RunError},
-    settings::TrainSettings,
-};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::known::Known;
+use super::{known::Known, schedule_kind::spread, search::largest};
 use crate::{
-    failure::Failure,
-    max::{schedule_kind::spread, search::largest},
+    Estimated,
+    session::{MeasuredStep, Planned, RunError},
+    settings::TrainSettings,
 };
 
 /// The most memory that there is.
@@ -65,12 +62,16 @@ struct Fit {
 impl Advice {
     /// Looks for what fits. A share of the limit is held back, as when a plan is made to be run. `found` is what the
     /// optimal planner finds, where it has been asked already.
+    ///
+    /// # Errors
+    ///
+    /// If the step cannot be planned.
     pub fn new(
         known: &Known<'_>,
         plain: &Planned,
         limit: Limit,
         found: Option<&Result<Planned, PlanError>>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RunError> {
         let step = &known.step;
         let within = |planner, segments| request(planner, segments, limit.bytes);
         let mut advice = Self {
@@ -103,7 +104,7 @@ impl Advice {
             None => match step.plan(&within(PlannerKind::Optimal, None)) {
                 Ok(plan) => Ok(plan),
                 Err(RunError::Plan(error)) => Err(error),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             },
         };
         match found {
@@ -134,15 +135,15 @@ fn fitting_batch(
     known: &Known<'_>,
     limit: Bytes,
     smallest: Bytes,
-) -> Result<Option<usize>, Failure> {
+) -> Result<Option<usize>, RunError> {
     let settings = known.estimated.settings;
     let parts = settings.accumulate.max(1);
-    let mut fits = |samples: usize| -> Result<bool, Failure> {
+    let mut fits = |samples: usize| -> Result<bool, RunError> {
         let settings = TrainSettings {
             batch: samples * parts,
             ..settings.clone()
         };
-        let estimated = rekindle_train::Estimated {
+        let estimated = Estimated {
             settings: &settings,
             ..known.estimated
         };

@@ -1,11 +1,11 @@
 //! What a peak is made of.
 
 use rekindle_plan::{Action, Bytes, Chain};
-use rekindle_train::session::Planned;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::known::Known;
+use crate::session::Planned;
 
 /// The bytes of the moment that holds most.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -32,6 +32,7 @@ pub struct Breakdown {
 
 impl Breakdown {
     /// The peak of a plan.
+    #[must_use]
     pub fn new(known: &Known<'_>, planned: &Planned) -> Self {
         let estimate = &known.estimate;
         let summed_bytes = known.summed_bytes;
@@ -53,7 +54,8 @@ impl Breakdown {
     }
 
     /// The parts by name, in the order of tables and bars.
-    pub(super) fn parts(&self) -> [(&'static str, Bytes); 7] {
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, Bytes); 7] {
         [
             ("parameters", self.parameters_bytes),
             ("gradients", self.gradients_bytes),

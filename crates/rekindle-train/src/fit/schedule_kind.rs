@@ -4,14 +4,13 @@ use std::rc::Rc;
 
 use rekindle::record::Update;
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
-use rekindle_train::{
-    session::{MeasuredStep, Planned},
-    update::{Candidate, Updates},
-};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::{
+    session::{MeasuredStep, Planned, RunError},
+    update::{Candidate, Updates},
+};
 
 /// Stages beyond which plans of counted steps are equal segments alone: the table of all schedules grows with their
 /// square.
@@ -36,6 +35,16 @@ impl ScheduleKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Plain, Self::Segments, Self::Plan];
 
+    /// What tables call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Segments => "equal segments",
+            Self::Plan => "under a plan",
+        }
+    }
+
     /// The planner that finds its schedule. Of a counted step, where many sizes are asked about, plans are those over
     /// stages, which take a tenth of the time.
     fn planner(self, counted: bool, stages: usize) -> PlannerKind {
@@ -50,17 +59,21 @@ impl ScheduleKind {
 
     /// The schedule that a training within a budget makes, if it takes at most `slowdown` plain steps, and when it updates
     /// parameters. `step` gives a step with either update, which may be `counted`.
-    pub fn fits(
+    ///
+    /// # Errors
+    ///
+    /// Those of `step`, and of plans that make no sense.
+    pub fn fits<E: From<RunError>>(
         self,
         updates: Updates,
-        step: impl Fn(Update) -> Result<Rc<MeasuredStep>, Failure>,
+        step: impl Fn(Update) -> Result<Rc<MeasuredStep>, E>,
         budget: Bytes,
         (slowdown, counted): (f64, bool),
-    ) -> Result<Option<(Planned, Update)>, Failure> {
+    ) -> Result<Option<(Planned, Update)>, E> {
         let chosen = updates.choose(|update| {
             let step = step(update)?;
             let fastest = self.fastest(&step, budget, counted)?;
-            Ok::<_, Failure>(fastest.map(|plan| Candidate {
+            Ok::<_, E>(fastest.map(|plan| Candidate {
                 step: plan.step,
                 recomputes: plan.forwards.iter().any(|&runs| runs > 1),
                 plan,
@@ -79,7 +92,7 @@ impl ScheduleKind {
         step: &MeasuredStep,
         budget: Bytes,
         counted: bool,
-    ) -> Result<Result<Planned, Bytes>, Failure> {
+    ) -> Result<Result<Planned, Bytes>, RunError> {
         let stages = step.chain.stages.len();
         let planner = self.planner(counted, stages);
         let asked = match planner {
@@ -106,6 +119,7 @@ impl ScheduleKind {
 }
 
 /// Segment counts from 1 to the number of stages, evenly spread by ratio.
+#[must_use]
 pub fn spread(stages: usize) -> Vec<usize> {
     let ratio = (stages as f64).powf(1.0 / (SEGMENT_COUNTS - 1) as f64);
     let powers = (0..SEGMENT_COUNTS).map(|power| ratio.powi(power as i32).round() as usize);

@@ -1,13 +1,12 @@
 //! A step that is known by its shapes alone.
 
-use rekindle::record::{self, Kernels};
+use rekindle::record;
 use rekindle_plan::{Bytes, PlanRequest, Schedule};
-use rekindle_train::{
+
+use crate::{
     Estimated,
     session::{MeasuredStep, Planned, RunError},
 };
-
-use crate::{config::Config, failure::Failure};
 
 /// What is to be estimated beside the plain run.
 pub enum Wanted {
@@ -21,7 +20,8 @@ pub enum Wanted {
 
 impl Wanted {
     /// The budget that was asked for.
-    pub(super) fn budget(&self) -> Option<Bytes> {
+    #[must_use]
+    pub fn budget(&self) -> Option<Bytes> {
         match self {
             Self::Plan(request) => request.budget,
             _ => None,
@@ -30,28 +30,36 @@ impl Wanted {
 }
 
 /// A step by its shapes.
-pub(super) struct Known<'a> {
-    pub(super) estimated: Estimated<'a>,
-    pub(super) estimate: record::Estimate,
-    pub(super) step: MeasuredStep,
+pub struct Known<'a> {
+    /// What is estimated.
+    pub estimated: Estimated<'a>,
+    /// The estimate.
+    pub estimate: record::Estimate,
+    /// The same, to be planned.
+    pub step: MeasuredStep,
     /// The sum of gradients that stays while a batch is run in parts.
-    pub(super) summed_bytes: Bytes,
+    pub summed_bytes: Bytes,
 }
 
 impl<'a> Known<'a> {
-    pub(super) fn new(config: &'a Config, kernels: Kernels) -> Result<Self, Failure> {
-        let estimated = config.estimated(&config.training, kernels);
+    /// Records the step by its shapes; nothing runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Estimated::estimate`].
+    pub fn new(estimated: Estimated<'a>) -> Result<Self, RunError> {
         let estimate = estimated.estimate()?;
         Ok(Self {
             step: estimated.step_of(&estimate)?,
-            summed_bytes: config.training.accumulated_bytes(estimate.trainable),
+            summed_bytes: estimated.settings.accumulated_bytes(estimate.trainable),
             estimate,
             estimated,
         })
     }
 
     /// What is wanted, or why it cannot be had.
-    pub(super) fn find(&self, wanted: &Wanted) -> Option<Result<Planned, RunError>> {
+    #[must_use]
+    pub fn find(&self, wanted: &Wanted) -> Option<Result<Planned, RunError>> {
         match wanted {
             Wanted::Plain => None,
             Wanted::Plan(request) => Some(self.step.plan(request)),
