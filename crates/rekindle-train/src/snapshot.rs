@@ -8,14 +8,14 @@
 //! where the loss scale is dynamic: the scale, and steps since it changed
 //! "end\n", CRC-32 of everything before
 //! ```
-//! Between the marks all is bincode, at full precision. Ids of parameters survive, since the optimizer finds its state
-//! by them; statistics get new ones, which nothing looks up.
+//! Everything between the start and end marks is bincode, at full precision. Ids of parameters are kept, because the
+//! optimizer finds its state by them; statistics get new ids, which are not used.
 //!
-//! Memory: on the host, copies of one parameter's optimizer state, and of one tensor once more while burn aligns it: two
-//! times the largest parameter for SGD with momentum, three times for Adam, each once more with master weights. No gradient
-//! is there when a snapshot is taken, so this stays below the optimizer's own peak where no parameter is more than a third of
-//! the model, with master weights a sixth.
-//! Cost: reading goes over the file twice, so that a damaged one is known before anything is built on it.
+//! Memory: on the host, copies of one parameter's optimizer state, and another copy of one tensor while burn aligns it:
+//! two times the largest parameter for SGD with momentum, three times for Adam, and one more with master weights. There
+//! are no gradients when a snapshot is taken, so this stays below the optimizer's own peak if no parameter is more than
+//! a third of the model (a sixth with master weights). Cost: the file is read twice, so that damage is detected before
+//! the content is used.
 
 mod reader;
 #[cfg(test)]
@@ -36,13 +36,13 @@ pub(crate) use reader::Snapshot;
 pub(crate) use writer::{SnapshotWriter, flattened};
 
 const START: &str = "rekindle-snapshot/3\n";
-/// How files of earlier versions start: the first with burn 0.21, the second with the whole history inside.
+/// The starts of files of earlier versions: the first with burn 0.21, the second with the whole history inside.
 const EARLIER_STARTS: [&str; 2] = ["rekindle-snapshot/1\n", "rekindle-snapshot/2\n"];
 const END: &[u8; 4] = b"end\n";
 /// Bytes of [`END`] and of the checksum.
 const TRAILER: u64 = 8;
 
-/// Names inside a parameter's state start with nothing: the id stands beside them.
+/// Names inside a parameter's state have no prefix: the id is stored separately.
 const STATE_PREFIX: &str = "";
 
 /// What a run has done, apart from its tensors. It does not grow with the steps.
@@ -79,7 +79,7 @@ impl Progress {
         self.last_loss = step.loss;
     }
 
-    /// Whether no evaluation before had so small a loss.
+    /// Adds an evaluation, and returns whether it has the smallest loss so far.
     pub(super) fn evaluated(&mut self, evaluation: &EvalRecord) -> bool {
         self.evaluation = Some(evaluation.clone());
         let bound = self.best.as_ref().map_or(f64::INFINITY, |best| best.loss);
@@ -126,7 +126,7 @@ fn crafted(path: &Path, body: &[u8]) -> std::io::Result<()> {
 ///
 /// # Errors
 ///
-/// What is wrong with the body.
+/// The error of the body.
 #[cfg(fuzzing)]
 pub fn fuzz_snapshot(path: &Path, body: &[u8]) -> Result<(), RunDirError> {
     crafted(path, body).map_err(RunDirError::refused(path, "written"))?;

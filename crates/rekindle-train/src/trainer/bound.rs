@@ -1,4 +1,4 @@
-//! What bounds a trainer's steps: the budget and the plan's peak.
+//! The bounds of a trainer's steps: the budget and the plan's peak.
 
 use burn::tensor::Tensor;
 use rekindle::{
@@ -10,17 +10,17 @@ use rekindle_plan::Bytes;
 use super::Trainer;
 use crate::{engine::Engine, finite, ranks::Tally, shortage::Shortage, train_error::TrainError};
 
-/// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
+/// Bytes of a buffer for testing a device: below the buffer size limit of any device.
 const TRIAL_BYTES: u64 = 128 << 20;
 
-/// What a step may take.
+/// The memory bounds of a step.
 #[derive(Default)]
 pub(super) struct Bound {
     budget: Option<Bytes>,
     count: Count,
     /// The plan's peak.
     peak: Bytes,
-    /// Whether a step is done, with which the optimizer's state came.
+    /// Whether a step is done, so that the optimizer's state is allocated.
     pub(super) settled: bool,
 }
 
@@ -52,7 +52,7 @@ impl Trainer {
         self.meter.lifetime_peak().counted(self.bound.count)
     }
 
-    /// Fails on all ranks before the first step that they run together, where one has no room for an update within it.
+    /// Fails on all ranks before their first common step if a rank has no memory for an update within it.
     pub(super) fn check_first_step(&self) -> Result<(), TrainError> {
         if self.bound.settled {
             return Ok(());
@@ -65,8 +65,8 @@ impl Trainer {
         self.ranks.tell(told, || self.counted_peak()).map(drop)
     }
 
-    /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
-    /// cannot be taken back.
+    /// Fails if a device has no memory for the first update, which allocates the optimizer's state: an update that has
+    /// begun cannot be undone.
     pub(super) fn check_first_update(&self) -> Result<(), TrainError> {
         if self.bound.settled || self.meter.read().reserved_bytes.is_none() {
             return Ok(());
@@ -88,7 +88,7 @@ impl Trainer {
         had
     }
 
-    /// An allocation that failed, or a step that took more than its budget.
+    /// A failed allocation, or a step that exceeded its budget, if any.
     pub(super) fn shortage(&self, peak: PeakMemory) -> Option<Shortage> {
         if let Some(failure) = self.meter.failure() {
             return Some(Shortage::Failed(failure));

@@ -1,4 +1,4 @@
-//! Forward, loss and backward of a batch, part by part.
+//! Forward pass, loss and backward pass of a batch, part by part.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -15,11 +15,11 @@ use rekindle::{
 use super::{Trainer, step_batch};
 use crate::{data::batch::Batch, engine::Part, finite, ranks::Tally, train_error::TrainError};
 
-/// What the parts of a batch give together; phases and spans are those of the last.
+/// The joint results of the parts of a batch; phases and spans are those of the last part.
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) gradients: GradientsParams,
-    /// The sum of their squares, once it is known, where they are clipped by it.
+    /// The sum of their squares, if known and used for clipping.
     pub(super) squares: Option<f64>,
     pub(super) loss: f64,
     pub(super) tally: Tally,
@@ -30,7 +30,7 @@ pub(super) struct Parts {
 }
 
 impl Trainer {
-    /// Runs all parts, with the update where it belongs to the backward.
+    /// Runs all parts, with the update if it is in the backward pass.
     pub(super) fn parts(
         &mut self,
         parts: impl ExactSizeIterator<Item = Batch>,
@@ -63,7 +63,7 @@ impl Trainer {
         Ok(all)
     }
 
-    /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
+    /// Runs one of several equal parts. Losses and gradients of the parts sum to those of the whole batch's mean.
     fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<Part, TrainError> {
         let mut before = PhaseRecorder::start(Some(&*self.meter));
         self.engine.make_room(batch.bytes(self.settings.dtype));
@@ -86,7 +86,7 @@ impl Trainer {
         Ok(part)
     }
 
-    /// Below every peak: nothing but what the driver's context took.
+    /// The lowest possible peak: only the driver's context.
     pub(super) fn no_peak(&self) -> PeakMemory {
         PeakMemory {
             context_bytes: self.meter.context_bytes(),
@@ -103,7 +103,8 @@ pub(super) fn raise(peak: &mut PeakMemory, phases: &[PhaseReading]) {
     }
 }
 
-/// Adds a part's gradients to a sum in `f32`: halves would lose what is small beside the sum, and overflow sooner.
+/// Adds a part's gradients to a sum in `f32`: half types would lose values that are small relative to the sum, and
+/// overflow sooner.
 fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: GradientsParams) {
     struct Add<'a> {
         sum: &'a mut GradientsParams,
@@ -111,7 +112,7 @@ fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: GradientsPa
     }
     impl ModuleVisitor for Add<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // Taken, so that a parameter that is used twice is added once.
+            // Removed, so that the gradient of a parameter that is used twice is added once.
             if let Some(gradient) = self.part.remove::<D>(param.id) {
                 let gradient = gradient.cast(Dtype::F32.float());
                 let sum = match self.sum.remove::<D>(param.id) {
