@@ -4,21 +4,21 @@
 //! |---|---|
 //! | [`args`] | the command line as typed |
 //! | [`config`] | the config file: from text to checked settings |
-//! | [`device`], [`size`] | devices and sizes as people write them |
-//! | [`cache`], [`compiling`] | what is kept between commands; kernels while they are compiled |
+//! | [`device`], [`size`] | devices and sizes as users write them |
+//! | [`cache`], [`compiling`] | the cache between commands; the progress of compiling kernels |
 //! | [`commands`] | one file for each command |
-//! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
-//! | [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
-//! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees during a run and after it |
-//! | [`input`] | text files that a user names |
-//! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
-//! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
+//! | [`estimate`](mod@estimate) | memory and time of a config, from shapes |
+//! | [`ranks`], [`network`] | processes started by `mpirun`; the link between them, parsed and in words |
+//! | [`progress`], [`summary`], [`table`], [`output`] | output during a run and after it |
+//! | [`input`] | input files named by the user |
+//! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; the JSON document if no plan fits |
+//! | [`sweep`] | the rows of a sweep, and the record from which its table, files and picture are made |
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures; runs as one page |
-//! | [`started`] | what a run was started with, for going on |
-//! | [`child`] | this program, run again in a process of its own that ends with this one |
+//! | [`started`] | the command line of a run, for resuming it |
+//! | [`child`] | runs this program as a child process that ends with this one |
 //! | [`stop`] | signals that stop a command |
-//! | [`failure`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
+//! | [`failure`], [`exit`], [`terminal`], [`error_document`] | failures, their exit codes, and their output as text and JSON |
 
 // A target of `fuzz` has this file as its root.
 #![cfg_attr(
@@ -73,7 +73,7 @@ use args::{Cli, Command};
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
 fn main() {
-    // Reading arguments takes memory already.
+    // Reading arguments already allocates memory.
     failure::report_exhausted_memory();
     // Before any thread starts.
     rekindle_train::device::prepare();

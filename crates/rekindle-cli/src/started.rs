@@ -42,7 +42,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// What this process was started with.
+    /// The command line of this process.
     pub fn now() -> Result<Self, Failure> {
         Ok(Self {
             format: COMMAND_FORMAT.into(),
@@ -56,12 +56,12 @@ impl Started {
         })
     }
 
-    /// Leaves it in a run's folder.
+    /// Writes it to a run's folder.
     pub fn keep(&self, folder: &Path) -> Outcome {
         output::json_file(&folder.join(FILE), self)
     }
 
-    /// What was typed, in one line that a shell takes.
+    /// The command line as one line for a shell.
     pub fn line(&self) -> String {
         line(&self.arguments)
     }
@@ -71,7 +71,7 @@ impl Started {
         Some((self.started_at.as_deref()?, self.version.as_deref()?))
     }
 
-    /// What the run in this folder was started with.
+    /// The command line of the run in this folder.
     pub fn read(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(FILE);
         if folder.is_dir() && !path.exists() {
@@ -117,13 +117,13 @@ impl Started {
     }
 }
 
-/// A command of this program as a shell takes it.
+/// A command of this program, quoted for a shell.
 pub fn line(arguments: &[String]) -> String {
     let words: Vec<_> = arguments.iter().map(|word| quoted(word)).collect();
     format!("rekindle {}", words.join(" "))
 }
 
-/// A word as a shell takes it: `80%` as it is.
+/// A word quoted for a shell if necessary: `80%` is unchanged.
 fn quoted(word: &str) -> Cow<'_, str> {
     match word.strip_suffix('%') {
         Some(number) if number.parse::<f64>().is_ok() => word.into(),
@@ -131,8 +131,8 @@ fn quoted(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// The arguments of a training: for a run that is resumed without a config, those that it was started with, replaced by what
-/// is typed now.
+/// The arguments of a training: for a run that is resumed without a config, those of its start, overridden by the
+/// arguments typed now.
 pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
     let (None, Some(folder)) = (&typed.config, &typed.resume) else {
         return Ok(typed);
@@ -146,7 +146,7 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
         ..RunKeys::default()
     };
     let schedule = schedule.replaced(&typed.schedule, typed.plan.as_deref());
-    // What it left is not left again; one place of the data replaces the other.
+    // Do not write the same outputs again; a new data path replaces the old one.
     (before.output, before.track) = (None, None);
     if typed.replace.data.is_some() || typed.replace.data_dir.is_some() {
         (before.replace.data, before.replace.data_dir) = (None, None);
@@ -168,7 +168,7 @@ pub fn resolved(typed: TrainArgs) -> Result<TrainArgs, Failure> {
     Ok(args)
 }
 
-/// Arguments, and where nothing is typed for one, that of before. Flags are those that are typed.
+/// The typed arguments, with missing ones taken from before. Flags are only those typed now.
 fn completed(typed: Value, before: Value) -> Value {
     match (typed, before) {
         (Value::Null, before) => before,

@@ -1,4 +1,4 @@
-//! Arguments of `train`, typed or handed to a child.
+//! Arguments of `train`, typed or passed to a child process.
 
 use std::path::{Path, PathBuf};
 
@@ -94,7 +94,7 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// The config's path; empty where there is none.
+    /// The config's path; empty if there is none.
     pub fn config_path(&self) -> &Path {
         self.config.as_deref().unwrap_or(Path::new(""))
     }
@@ -113,7 +113,7 @@ impl TrainArgs {
     }
 }
 
-/// Fields are called what their options are called.
+/// Fields have the same names as their options.
 fn add_typed(words: &mut Vec<String>, fields: &Value) {
     for (name, value) in fields.as_object().into_iter().flatten() {
         let option = format!("--{}", name.replace('_', "-"));

@@ -1,4 +1,4 @@
-//! Whether a model fits a limit, and what would.
+//! Whether a model fits a limit, and which changes would make it fit.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit is one that was asked for.
+    /// Marks a limit that was requested.
     pub const BUDGET: &str = "budget";
 }
 
@@ -63,8 +63,8 @@ struct Fit {
 }
 
 impl Advice {
-    /// Looks for what fits. A share of the limit is held back, as when a plan is made to be run. `found` is what the
-    /// optimal planner finds, where it has been asked already.
+    /// Searches for changes that fit. A share of the limit is held in reserve, as for a plan that runs. `found` is the
+    /// result of the optimal planner, if it has already run.
     pub fn new(
         known: &Known<'_>,
         plain: &Planned,
@@ -129,7 +129,8 @@ fn request(planner: PlannerKind, segments: Option<usize>, limit: Bytes) -> PlanR
     }
 }
 
-/// The largest batch below the settings' that a plan over stages fits. Bytes are about linear in it: the first guess is near.
+/// The largest batch below the settings' for which a plan over stages fits. Bytes are approximately linear in it, so
+/// the first guess is close.
 fn fitting_batch(
     known: &Known<'_>,
     limit: Bytes,

@@ -1,4 +1,4 @@
-//! What a peak is made of.
+//! The parts of a peak.
 
 use std::fmt::Write;
 
@@ -170,7 +170,7 @@ pub fn bars(estimate: &Estimate, width: usize, colours: bool) -> String {
     text
 }
 
-/// When the peaks come, and what the words mean.
+/// Notes on when the peaks occur, and on the meaning of terms.
 pub fn notes(estimate: &Estimate) -> String {
     let mut text = format!("The plain run peaks in {}", estimate.plain.peak.at);
     if let Some(plan) = &estimate.plan {

@@ -1,4 +1,4 @@
-//! What smaller budgets cost.
+//! The time costs of smaller budgets.
 
 use rekindle::record;
 use rekindle_plan::Bytes;
@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::{failure::Failure, terminal};
 
-/// Budgets that are planned for where none was asked for, in parts of the plain step's peak.
+/// Default budgets, as shares of the plain step's peak.
 const SHARES: [f64; 2] = [0.75, 0.5];
-/// Planning for more operations would take minutes.
+/// Maximum number of operations: planning for more would take minutes.
 pub(super) const MOST_OPERATIONS: usize = 60_000;
 
 /// What smaller budgets cost.
@@ -31,7 +31,7 @@ struct BudgetCost {
 }
 
 impl Budgets {
-    /// Plans a step. Nothing where it has too many operations to plan in seconds.
+    /// Plans a step; no result if it has too many operations to plan in seconds.
     pub fn new(estimate: &record::Estimate, asked: Option<Bytes>) -> Result<Option<Self>, Failure> {
         if estimate.operations > MOST_OPERATIONS {
             return Ok(None);

@@ -82,10 +82,10 @@ fn list(specs: &[LayerSpec], shapes: &[LayerShape], settings: &TrainSettings) ->
 /// Bytes of a token id.
 const TOKEN_BYTES: u64 = 4;
 
-/// Columns that a narrow terminal can spare, the first first.
+/// Columns to drop on a narrow terminal, in this order.
 const SPARED: [usize; 4] = [6, 1, 5, 3];
 
-/// The tree as a table, so many levels deep; its last line sums it up.
+/// The tree as a table with `levels` levels; its last line has the totals.
 pub fn text(estimate: &Estimate, levels: usize) -> String {
     let mut table = table::table(
         [
@@ -208,7 +208,7 @@ fn share(params: u64, of: u64) -> String {
     }
 }
 
-/// The layer with the setting that tells it from others of its kind.
+/// The layer with its most characteristic setting.
 pub fn describe(spec: &LayerSpec) -> String {
     let kind = spec.kind();
     match spec {
@@ -230,10 +230,10 @@ struct Run<'a> {
     layers: &'a [Layer],
 }
 
-/// Longest group that is looked for.
+/// Maximum length of a repeated group.
 const LONGEST_GROUP: usize = 32;
 
-/// Folds repeated layers and groups of layers, longest stretch first and shortest group for it.
+/// Folds repeated layers and groups of layers, longest repetition first, with the shortest group.
 fn runs(layers: &[Layer]) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
     let (mut single, mut at) = (0, 0);
@@ -248,7 +248,7 @@ fn runs(layers: &[Layer]) -> Vec<Run<'_>> {
                 )
             })
             .filter(|(times, _)| *times > 1)
-            // The last of equals wins: go from long groups to short ones.
+            // The last of equals is chosen: iterate from long groups to short ones.
             .rev()
             .max_by_key(|(times, group)| times * group);
         match best {

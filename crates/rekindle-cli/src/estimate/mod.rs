@@ -1,12 +1,12 @@
-//! What a config takes, from shapes: the step is recorded, and nothing is run.
+//! Estimates the memory and time of a config from shapes: the step is recorded, and nothing is run.
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | [`layers`] | the tree of layers |
-//! | [`breakdown`] | what a peak is made of |
-//! | [`budgets`] | what smaller budgets cost |
+//! | [`breakdown`] | the parts of a peak |
+//! | [`budgets`] | the time costs of smaller budgets |
 //! | [`ranks`] | the batch shared by several ranks |
-//! | [`advice`] | whether it fits, and what would |
+//! | [`advice`] | whether it fits, and which changes would make it fit |
 
 mod advice;
 mod breakdown;
@@ -99,22 +99,22 @@ struct Column {
     peak: Breakdown,
 }
 
-/// What is to be estimated beside the plain run.
+/// What to estimate besides the plain run.
 pub enum Wanted {
     /// Nothing.
     Plain,
-    /// What a planner finds.
+    /// A planner's result.
     Plan(PlanRequest),
     /// A plan that was made before, by the planner of this name.
     Made(Schedule, String),
 }
 
-/// A step by its shapes.
+/// A step from shapes.
 struct Known<'a> {
     estimated: Estimated<'a>,
     estimate: record::Estimate,
     step: MeasuredStep,
-    /// The sum of gradients that stays while a batch is run in parts.
+    /// The sum of gradients that is kept while a batch runs in parts.
     summed_bytes: Bytes,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Known<'a> {
         })
     }
 
-    /// What is wanted, or why it cannot be had.
+    /// The requested plan, or the reason why there is none.
     fn find(&self, wanted: &Wanted) -> Option<Result<Planned, RunError>> {
         match wanted {
             Wanted::Plain => None,
@@ -143,7 +143,7 @@ impl<'a> Known<'a> {
 }
 
 impl Estimate {
-    /// Estimates. The second answer is why what is wanted cannot be had, where no plan fits.
+    /// Makes an estimate. The second result is the reason if the requested plan does not fit.
     pub fn new(
         config: &Config,
         kernels: Kernels,
@@ -214,13 +214,13 @@ impl Estimate {
         Ok((estimate, impossible))
     }
 
-    /// The same with what several ranks take.
+    /// Adds the estimates for several ranks.
     #[must_use]
     pub fn with_ranks(self, ranks: Vec<RanksEstimate>) -> Self {
         Self { ranks, ..self }
     }
 
-    /// For people: so many levels of layers inside layers; `colours` paints the bars.
+    /// Text for users, with `levels` levels of nested layers; `colours` colours the bars.
     pub fn text(&self, levels: usize, colours: bool) -> String {
         let mut text = format!("{}\n\n", layers::text(self, levels));
         let _ = writeln!(text, "{}\n", breakdown::table(self));
