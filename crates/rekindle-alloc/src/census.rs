@@ -1,44 +1,44 @@
-//! A census: which sizes of blocks came and went in an interval, and stayed so to its end.
+//! A census: the sizes of the blocks allocated and freed in an interval, without temporary ones.
 //!
-//! Every block that is allocated while counting is on is remembered by its address, with the interval it was born in. One
-//! that is freed in the same interval was temporary and leaves no trace. What was born in an interval and is still there
-//! is told later, too: [`kept`]. All tables are of fixed size, so that counting allocates nothing: open addressing, with a
-//! bounded walk. What finds no place is missed, and told.
+//! Every block that is allocated while counting is on is stored by its address, with the interval of its allocation. A
+//! block that is freed in the same interval was temporary and is not counted. [`kept`] also returns later which blocks
+//! of an interval still exist. All tables have a fixed size, so that counting allocates nothing: they use open
+//! addressing with bounded probing. Blocks that find no free slot are missed; their number is returned.
 
 use std::{
     ops::Range,
     sync::atomic::{AtomicIsize, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed},
 };
 
-/// The most sizes that can be told apart.
+/// Maximum number of distinct sizes.
 pub const SIZES: usize = 1 << 12;
-/// The most blocks that can be remembered at once.
+/// Maximum number of stored blocks.
 const BLOCKS: usize = 1 << 17;
-/// Places that are looked at for one size or one block.
+/// Maximum number of slots probed for one size or one block.
 const PROBES: usize = 64;
-/// Intervals whose blocks are told apart by their birth: the last ones.
+/// Number of latest intervals whose blocks are counted separately.
 pub const INTERVALS: usize = 1 << 14;
 
-/// A place whose block was freed: a walk goes on past it.
+/// A slot whose block was freed: probing continues past it.
 const FREED: usize = 1;
 
-/// Bytes of the smallest block that is counted; none is where counting is off.
+/// Bytes of the smallest block that is counted; the maximum if counting is off.
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static INTERVAL: AtomicU32 = AtomicU32::new(0);
 static MISSED: AtomicUsize = AtomicUsize::new(0);
 
-/// The size of which a place counts; 0 where none does.
+/// The size counted in a slot; 0 for an unused slot.
 static SIZE: [AtomicUsize; SIZES] = [const { AtomicUsize::new(0) }; SIZES];
-/// Blocks born in this interval that are still there.
+/// Blocks allocated in this interval that still exist.
 static CAME: [AtomicIsize; SIZES] = [const { AtomicIsize::new(0) }; SIZES];
 /// Older blocks that were freed in this interval.
 static WENT: [AtomicIsize; SIZES] = [const { AtomicIsize::new(0) }; SIZES];
 
-/// The block in a place; 0 where there never was one.
+/// The block in a slot; 0 if there never was one.
 static ADDRESS: [AtomicUsize; BLOCKS] = [const { AtomicUsize::new(0) }; BLOCKS];
 static BORN: [AtomicU32; BLOCKS] = [const { AtomicU32::new(0) }; BLOCKS];
 
-/// Bytes of the blocks of an interval that are still there, and what kind of interval it was.
+/// Bytes of the blocks of an interval that still exist, and the kind of the interval.
 static KEPT: [AtomicIsize; INTERVALS] = [const { AtomicIsize::new(0) }; INTERVALS];
 static KIND: [AtomicU8; INTERVALS] = [const { AtomicU8::new(0) }; INTERVALS];
 
@@ -47,14 +47,14 @@ static KIND: [AtomicU8; INTERVALS] = [const { AtomicU8::new(0) }; INTERVALS];
 pub struct SizeCount {
     /// The size of each in bytes.
     pub size: usize,
-    /// How many were allocated in the interval and are still there.
+    /// Number of blocks allocated in the interval that still exist.
     pub came: usize,
-    /// How many older ones were freed in it.
+    /// Number of older blocks freed in the interval.
     pub went: usize,
 }
 
-/// Starts counting blocks of at least so many bytes, with a first interval. Every allocation costs some tens of
-/// nanoseconds more from here on.
+/// Starts counting blocks of at least `least` bytes, with a first interval. From here on every allocation takes some
+/// tens of nanoseconds longer.
 pub fn start_census(least: usize) {
     stop_census();
     for place in &ADDRESS {
@@ -68,7 +68,7 @@ pub fn start_census(least: usize) {
     LEAST.store(least, Relaxed);
 }
 
-/// Starts the next interval. To be called by one thread at a time.
+/// Starts the next interval. Call this from one thread at a time.
 pub fn next_interval() {
     let next = INTERVAL.load(Relaxed).wrapping_add(1);
     KEPT[next as usize % INTERVALS].store(0, Relaxed);
@@ -78,7 +78,7 @@ pub fn next_interval() {
     }
 }
 
-/// Says of what kind this interval was, and starts the next. Does nothing where counting is off.
+/// Sets the kind of this interval and starts the next one. Does nothing if counting is off.
 pub fn end_interval(kind: u8) {
     if LEAST.load(Relaxed) < usize::MAX {
         KIND[interval() as usize % INTERVALS].store(kind, Relaxed);
@@ -86,14 +86,14 @@ pub fn end_interval(kind: u8) {
     }
 }
 
-/// The number of this interval: one more than that of the interval before.
+/// The number of this interval: one more than the previous one.
 #[must_use]
 pub fn interval() -> u32 {
     INTERVAL.load(Relaxed)
 }
 
-/// Bytes of the blocks that were born in intervals of a kind and are still there. Intervals that are more than
-/// [`INTERVALS`] ago are not known any more.
+/// Bytes of the blocks that were allocated in intervals of a kind and still exist. Intervals more than [`INTERVALS`]
+/// ago are no longer known.
 #[must_use]
 pub fn kept(intervals: Range<u32>, kind: u8) -> usize {
     let places = intervals.map(|interval| interval as usize % INTERVALS);
@@ -107,9 +107,10 @@ pub fn stop_census() {
     LEAST.store(usize::MAX, Relaxed);
 }
 
-/// Writes down what came and went in this interval, in all threads. Returns how many blocks were missed since the start.
+/// Stores in `into` the blocks allocated and freed in this interval, in all threads. Returns the number of blocks
+/// missed since the start.
 ///
-/// Allocates nothing where `into` has room for [`SIZES`] entries.
+/// Allocates nothing if `into` has capacity for [`SIZES`] entries.
 pub fn census(into: &mut Vec<SizeCount>) -> usize {
     into.clear();
     let read = |count: &AtomicIsize| usize::try_from(count.load(Relaxed)).unwrap_or(0);
@@ -164,7 +165,7 @@ fn forget(address: usize, size: usize) {
         .take_while(|&place| ADDRESS[place].load(Relaxed) != 0)
         .find(|&place| ADDRESS[place].load(Relaxed) == address);
     let born = place.map(|place| {
-        // Read before the place can be another block's.
+        // Read before the slot can be reused for another block.
         let born = BORN[place].load(Relaxed);
         ADDRESS[place].store(FREED, Relaxed);
         keep(born, -(size as isize));
@@ -196,8 +197,8 @@ fn add(counts: &[AtomicIsize; SIZES], size: usize, change: isize) {
     }
 }
 
-/// Where to look for a key in a table: Fibonacci hashing, because sizes and addresses are multiples of powers of two, and
-/// the places that follow.
+/// The slots to probe for a key: first by Fibonacci hashing, because sizes and addresses are multiples of powers of
+/// two, then the following slots.
 fn places<const TABLE: usize>(key: usize) -> impl Iterator<Item = usize> {
     let hash = (key as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - TABLE.ilog2());
     (0..PROBES).map(move |probe| (hash as usize + probe) % TABLE)

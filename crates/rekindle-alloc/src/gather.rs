@@ -1,4 +1,4 @@
-//! Allocations that take a while, so that threads that work side by side hold at once what they hold at once at worst.
+//! Delays allocations, so that threads that work in parallel hold their memory at the same time, as in the worst case.
 
 use std::{
     cell::Cell,
@@ -7,25 +7,25 @@ use std::{
     time::Duration,
 };
 
-/// Smaller blocks take no longer than usual.
+/// Smaller blocks are not delayed.
 const LEAST: usize = 4096;
 
-/// How much longer a block takes: enough for a thread that has work to get a processor.
+/// The delay per block: long enough for another thread with work to be scheduled.
 const WAIT: Duration = Duration::from_millis(1);
 
-/// How many blocks take longer before all is as usual again.
+/// Number of blocks to delay.
 const BLOCKS: usize = 400;
 
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether this thread gathers the others, and does not wait itself.
+    /// Whether this thread gathers the others, and is not delayed itself.
     static GATHERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has every other thread take a while for the blocks that it allocates, or no more. What threads that share a piece of
-/// work need for their parts is then there at the same time, however busy the machine is: the most that the work can
-/// take. Only for measuring memory: it takes up to 0.4 s of the threads' time.
+/// Turns the delay of all other threads' allocations on or off. While on, threads that share a piece of work hold the
+/// memory for their parts at the same time, however busy the machine is, so that the largest possible peak is measured.
+/// Only for measuring memory: it takes up to 0.4 s of the threads' time.
 pub fn gather_threads(on: bool) {
     GATHERS.set(on);
     LEFT.store(if on { BLOCKS } else { 0 }, Relaxed);

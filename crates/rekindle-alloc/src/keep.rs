@@ -1,14 +1,14 @@
-//! Freed memory stays with the process, and threads share what there is where address space is scarce.
+//! Keeps freed memory in the process, and makes threads share arenas if address space is limited.
 
-/// Tells the system allocator to keep what is freed, and to give threads no arenas of their own where the address space has
-/// a limit: each takes 64 MiB of it, whatever is in it. Nothing was allocated before, or everything was freed.
+/// Tells the system allocator to keep freed memory, and, if the address space is limited, to give threads no separate
+/// arenas: each takes 64 MiB of address space regardless of its content. Call this while nothing is allocated.
 #[cold]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn what_is_freed() {
-    /// The most that glibc takes on machines of 64 bits; greater blocks go back to the system.
+    /// The maximum that glibc accepts on 64-bit machines; larger blocks are returned to the system.
     const MAPPED_FROM: libc::c_int = 32 << 20;
     const NEVER: libc::c_int = -1;
-    // SAFETY: sets two numbers of the allocator, under its own lock. Where it refuses, it stays as it was.
+    // SAFETY: sets two parameters of the allocator, under its own lock. If a call fails, nothing changes.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM);
         libc::mallopt(libc::M_TRIM_THRESHOLD, NEVER);

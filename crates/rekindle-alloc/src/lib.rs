@@ -10,13 +10,13 @@
 //! # drop(buffer);
 //! ```
 //!
-//! What is counted is what the program asked for ([`Layout::size`]), over all threads of the process; the system
-//! allocator's own rounding and its free lists are not. Growing a block in place counts only the difference. Each
-//! allocation costs three atomic operations. On request blocks are told apart by size as well: [`start_census`].
+//! The requested bytes ([`Layout::size`]) are counted, over all threads of the process, without the system allocator's
+//! rounding and free lists. Growing a block in place counts only the difference. Each allocation costs three atomic
+//! operations. On request blocks are also counted by size: [`start_census`].
 //!
-//! Where the system allocator is glibc's, it is told to keep what is freed for the next allocation, up to blocks of
-//! 32 MiB. Otherwise it hands memory back and asks for it again, page by page, several times in a training step whose
-//! budget is tight.
+//! glibc's allocator is configured to keep freed blocks of up to 32 MiB for later allocations. Otherwise it would
+//! return memory to the system and request it again, page by page, several times in a training step with a tight
+//! budget.
 //!
 //! Files: `census.rs` counts blocks by size, `reserve.rs` keeps memory for an allocation that fails, `keep.rs` sets glibc's
 //! allocator up, `gather.rs` has threads hold at once what they hold
@@ -48,16 +48,16 @@ pub use reserve::{Failure, drop_reserve, failure, keep_reserve, set_limit};
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// The largest peak among those that were reset.
+/// The largest of the peaks before resets.
 static EARLIER_PEAKS: AtomicUsize = AtomicUsize::new(0);
 
 /// The system allocator, counted. Install it with `#[global_allocator]`.
 pub struct CountingAllocator;
 
-/// Whether a [`CountingAllocator`] is the process's allocator. Without it every other number here is zero.
+/// Whether a [`CountingAllocator`] is the process's allocator. If not, all other numbers here are zero.
 #[must_use]
 pub fn installed() -> bool {
-    // A running Rust program has live allocations, so a counter at zero was never told of one.
+    // A running Rust program has allocated memory, so a zero peak means that the allocator is not installed.
     PEAK.load(Relaxed) > 0
 }
 
@@ -85,12 +85,12 @@ pub fn reset_peak() {
     EARLIER_PEAKS.fetch_max(earlier, Relaxed);
 }
 
-/// Has `hook` called, once per failure that no [reserve](keep_reserve) helps, with the bytes that the system would not
-/// give. The allocation then fails as it would have: Rust ends the process. The hook must not allocate.
+/// Sets a hook that is called once per failed allocation that no [reserve](keep_reserve) covers, with the requested
+/// bytes. The allocation then fails as usual: Rust ends the process. The hook must not allocate.
 ///
-/// The first hook stays; later calls do nothing.
+/// Only the first hook is set; later calls do nothing.
 pub fn on_exhausted(hook: fn(usize)) {
-    // A second hook is refused by the cell, as documented.
+    // The cell ignores a second hook, as documented.
     let _ = EXHAUSTED.set(hook);
 }
 
@@ -103,7 +103,7 @@ fn exhausted(bytes: usize) {
     }
 }
 
-/// The block that `allocate` gives; where it fails, with the reserve's help.
+/// The block from `allocate`; if it fails, tries again after freeing the reserve.
 #[inline]
 fn obtained(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if reserve::allows(bytes) {
@@ -141,9 +141,9 @@ fn shrink(bytes: usize) {
     IN_USE.fetch_sub(bytes, Relaxed);
 }
 
-// SAFETY: every call is handed to the system allocator as it came, at most twice where it fails, and its answer is
-// returned as it is, or null; a reallocation that fails leaves the block as it was. Counting touches nothing but atomics
-// and does not allocate.
+// SAFETY: every call is passed unchanged to the system allocator, at most twice if it fails, and its result, or null,
+// is returned unchanged; a failed reallocation leaves the block unchanged. Counting uses only atomics and does not
+// allocate.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let pointer = obtained(layout.size(), || unsafe { System.alloc(layout) });
@@ -166,7 +166,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // Before the system can give the address to somebody else.
+        // Before the system can reuse the address.
         census::dies(pointer, layout.size());
         unsafe { System.dealloc(pointer, layout) };
         shrink(layout.size());

@@ -1,8 +1,8 @@
-//! Address space that is kept back for an allocation that fails.
+//! Address space that is reserved for a failing allocation.
 //!
-//! A Rust program ends where an allocation fails. With a reserve it goes on for a while: the reserve is freed, the
-//! allocation is tried once more, and the failure is noted, so that whoever looks can give up what it does, free memory,
-//! and keep a new reserve. Nobody writes to the block, so it takes address space (`ulimit -v`, strict overcommit), not
+//! A Rust program ends when an allocation fails. With a reserve it can continue for a while: the reserve is freed, the
+//! allocation is tried again, and the failure is recorded, so that the program can abandon its work, free memory, and
+//! keep a new reserve. The block is never written, so it takes address space (`ulimit -v`, strict overcommit) but no
 //! memory, and it is not counted.
 
 use std::{
@@ -16,27 +16,27 @@ use std::{
 
 const ALIGN: usize = 4096;
 
-/// The block, null where there is none or it was given away.
+/// The block; null if there is none or it was used.
 static BLOCK: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// Its size; stays when it is given away; 0 where none was kept.
+/// Its size, also after it was used; 0 if none was kept.
 static SIZE: AtomicUsize = AtomicUsize::new(0);
-/// What the allocation asked for that got the reserve, and the bytes in use then.
+/// The bytes requested by the allocation that used the reserve, and the bytes in use at that time.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
-/// The most bytes that may be in use.
+/// Maximum bytes in use.
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// An allocation that failed, and got what was kept in reserve.
+/// A failed allocation that used the reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// Bytes that it asked for.
+    /// Requested bytes.
     pub asked: usize,
-    /// Bytes in use then.
+    /// Bytes in use at that time.
     pub in_use: usize,
 }
 
-/// Keeps `bytes` in reserve, in the place of an earlier reserve; `false` where the system has no such block. What had
-/// failed is forgotten. To be called by one thread at a time.
+/// Keeps `bytes` in reserve, replacing an earlier reserve; returns `false` if the system has no such block. Resets a
+/// recorded failure. Call this from one thread at a time.
 pub fn keep_reserve(bytes: usize) -> bool {
     drop_reserve();
     let Ok(layout) = Layout::from_size_align(bytes.max(1), ALIGN) else {
@@ -59,7 +59,7 @@ pub fn drop_reserve() {
     ASKED.store(0, Relaxed);
 }
 
-/// The first allocation that failed since the reserve was kept, if one did.
+/// The first allocation that failed since the reserve was kept, if any.
 #[must_use]
 pub fn failure() -> Option<Failure> {
     let asked = ASKED.load(Acquire);
@@ -69,8 +69,8 @@ pub fn failure() -> Option<Failure> {
     })
 }
 
-/// Has allocations fail, as if the system refused them, that would take the bytes in use past `bytes`; a reserve that is
-/// given away comes on top. For trying what a program does then.
+/// Makes allocations fail that would raise the bytes in use above `bytes`, as if the system had no memory; a used
+/// reserve is allowed in addition. For testing how a program behaves then.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Relaxed);
 }
@@ -84,7 +84,7 @@ pub(crate) fn allows(asked: usize) -> bool {
         || crate::in_use().saturating_add(asked) <= limit.saturating_add(given())
 }
 
-/// What was given away.
+/// The bytes of the used reserve.
 #[cold]
 fn given() -> usize {
     match BLOCK.load(Relaxed).is_null() {
@@ -93,7 +93,7 @@ fn given() -> usize {
     }
 }
 
-/// Gives the reserve to an allocation that failed: whether it is worth another try.
+/// Frees the reserve for a failed allocation. Returns whether to try again.
 #[cold]
 pub(crate) fn give(asked: usize) -> bool {
     let size = SIZE.load(Relaxed);
@@ -101,7 +101,7 @@ pub(crate) fn give(asked: usize) -> bool {
         IN_USE.store(crate::in_use(), Relaxed);
         ASKED.store(asked.max(1), Release);
     }
-    // Another thread may have given it a moment ago.
+    // Another thread may have freed it just before.
     size > 0
 }
 

@@ -1,8 +1,8 @@
-//! What is kept between commands: kernels compiled for GPUs.
+//! The cache between commands: kernels compiled for GPUs.
 
 use std::{env, path::PathBuf};
 
-/// Names another folder. Where it is empty, nothing is kept.
+/// The variable that names another folder. If its value is empty, nothing is kept.
 pub const FOLDER_VARIABLE: &str = "REKINDLE_CACHE";
 
 /// The folder of kernels, if there is one.

@@ -1,9 +1,9 @@
-//! This program, run again: a typed [`Task`] in, JSON out.
+//! Runs this program as a child process: a [`Task`] as input, JSON as output.
 //!
-//! A peak is a process's, and a process that ran out of memory has no next row: what is to be measured by itself runs in
-//! a process of its own, and so does planning, whose tables can be larger than a small model. A child reads its task, a line of
-//! JSON, from standard input. The parent then holds that open and writes nothing more to it: the system closes it with the
-//! parent, however that ended, and the child ends, too.
+//! A peak belongs to a whole process, and a process that ran out of memory cannot continue. So separate measurements
+//! run in separate processes, and so does planning, whose tables can be larger than a small model. A child reads its
+//! task, a line of JSON, from standard input. The parent keeps this pipe open and writes nothing more: when the parent
+//! ends, in whatever way, the system closes the pipe and the child ends, too.
 
 use std::{
     borrow::Cow,
@@ -31,7 +31,7 @@ use crate::{
 /// The longest time between two looks at a child.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The signal that a system ends a process with when its memory runs out.
+/// The signal with which the system kills a process when memory runs out.
 #[cfg(unix)]
 const KILLED: i32 = 9;
 
@@ -49,7 +49,7 @@ pub enum Task<'a> {
 }
 
 impl Task<'_> {
-    /// Starts a child that does this.
+    /// Starts a child with this task.
     pub fn start(&self, command: &mut Command) -> io::Result<Child> {
         let mut child = command.arg(CHILD).stdin(Stdio::piped()).spawn()?;
         if let Some(input) = &mut child.stdin {
@@ -60,7 +60,7 @@ impl Task<'_> {
                 .and_then(|()| writeln!(input))
                 .and_then(|()| input.flush())
             {
-                // A child that is gone already says why by its exit code.
+                // If the child has already ended, its exit code gives the reason.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
                 _ => {}
             }
@@ -68,7 +68,7 @@ impl Task<'_> {
         Ok(child)
     }
 
-    /// Whether failures are answered by documents as well.
+    /// Whether failures are also reported as documents.
     fn answers_in_json(&self) -> bool {
         match self {
             Self::Train(args) => args.json,
@@ -77,7 +77,7 @@ impl Task<'_> {
     }
 }
 
-/// This program, which is no rank of the job that this process may belong to.
+/// A command for this program, outside of the MPI job to which this process may belong.
 pub fn this_program() -> io::Result<Command> {
     let mut command = env::current_exe().map(Command::new)?;
     for (name, _) in env::vars_os().filter(|(name, _)| launched::is_variable(name)) {
@@ -86,7 +86,7 @@ pub fn this_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// The task of this process. From here on it ends with its parent.
+/// The task of this process. From here on this process ends with its parent.
 pub fn take() -> Result<(LookArgs, Task<'static>), Failure> {
     let mut line = String::new();
     io::stdin()
@@ -103,7 +103,7 @@ pub fn take() -> Result<(LookArgs, Task<'static>), Failure> {
     Ok((look, task))
 }
 
-/// Why a child gave no answer.
+/// The error of a child that gave no answer.
 #[derive(Debug)]
 pub enum Refused {
     /// Ctrl-C ended it.
@@ -136,8 +136,8 @@ pub fn ask(task: &Task<'_>) -> Result<String, Refused> {
     answer(this_program()?, |command| task.start(command), stop::asked)
 }
 
-/// The answer to a task that is waited for even if this process is asked to stop: it would do the work itself, in memory
-/// that a budget bounds.
+/// The answer to a task, awaited even if this process is asked to stop: otherwise it would do the work itself, in
+/// memory that a budget bounds.
 pub fn ask_to_the_end(task: &Task<'_>) -> Result<String, Refused> {
     answer(this_program()?, |command| task.start(command), || false)
 }
@@ -153,7 +153,7 @@ fn answer(
     start: impl FnOnce(&mut Command) -> io::Result<Child>,
     stopped: fn() -> bool,
 ) -> Result<String, Refused> {
-    // Files, not pipes: reading two pipes takes threads, whose address space may be what the process lacks.
+    // Files instead of pipes: reading two pipes needs threads, and the process may lack address space for them.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
         .stdout(stdout.try_clone()?)
@@ -177,7 +177,7 @@ fn answer(
     }
     let document = serde_json::from_str::<ErrorDocument>(&stdout);
     let message = document.map(|document| document.error);
-    // One that is killed, or aborts where memory ran out, writes none.
+    // A child that is killed, or aborts when memory runs out, writes none.
     let last = || {
         let mut lines = stderr.lines().filter(|line| !line.is_empty());
         lines.next_back().map(str::to_owned)
@@ -189,7 +189,7 @@ fn answer(
     ))
 }
 
-/// Waits for a child's end, and calls `stop` once where this process is asked to stop before.
+/// Waits for a child's end, and calls `stop` once if this process is asked to stop before.
 pub fn wait(
     mut child: Child,
     stopped: fn() -> bool,
@@ -216,7 +216,7 @@ fn read(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A child's exit code; one that the system killed ran out of memory, as far as anybody can tell.
+/// A child's exit code; if the system killed it, out of memory is assumed.
 fn code(status: ExitStatus) -> i32 {
     #[cfg(unix)]
     if std::os::unix::process::ExitStatusExt::signal(&status) == Some(KILLED) {

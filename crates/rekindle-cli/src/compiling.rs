@@ -1,7 +1,7 @@
-//! Kernels that are compiled for a GPU: a note while that runs, which can take minutes in a first start.
+//! Shows that kernels are being compiled for a GPU, which can take minutes at the first start.
 //!
-//! cubecl writes a line to the log before it compiles a kernel, and none where it finds one that was kept. These lines are
-//! counted, whatever command runs. A bar shows the count where there is one; elsewhere there are lines, seldom.
+//! cubecl logs a line before it compiles a kernel, and none if it finds a kept one. These lines are counted in every
+//! command. A progress bar shows the count; without one, a line is printed from time to time.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use rekindle_train::device::{DeviceId, DeviceInfo, keep_kernels, kept_kernels};
 
 use crate::{cache, table::several};
 
-/// What cubecl's lines are named.
+/// The log target of cubecl's lines.
 const TARGET: &str = "cubecl::compilation";
 
 /// Time between two lines, and how long a bar still shows the last kernel.
@@ -57,7 +57,7 @@ pub fn shown_by_bar(shown: bool) {
     BAR.store(shown, Relaxed);
 }
 
-/// What a bar says, while kernels are compiled.
+/// The text in a bar while kernels are compiled.
 pub fn shown() -> String {
     let (last, _) = *LAST.lock().unwrap_or_else(PoisonError::into_inner);
     match last {
@@ -66,7 +66,7 @@ pub fn shown() -> String {
     }
 }
 
-/// What became of them.
+/// A message about where the kernels are kept.
 pub fn kept() -> String {
     let compiled = several(count(), "compiled kernel");
     match kept_kernels() {

@@ -1,4 +1,4 @@
-//! Which device a command runs on: as asked for, and as found.
+//! The device of a command: as requested, and as found.
 
 use std::{fmt, str::FromStr};
 
@@ -11,17 +11,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{compiling, exit, failure::Failure, table::several, terminal::typed};
 
-/// A device as asked for.
+/// A requested device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// The first NVIDIA GPU that answers, else the processor.
+    /// The first NVIDIA GPU that answers, else the CPU.
     #[default]
     Auto,
     /// This one.
     One(DeviceId),
 }
 
-/// A text that names no device.
+/// The error of a text that does not name a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown device `{text}`: expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N")]
 pub struct DeviceParseError {
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The choice of one of a machine's ranks: each has a GPU of its own.
+    /// The choice for one of a machine's ranks: each has its own GPU.
     pub fn of_rank(self, local: Local) -> Result<Self, Failure> {
         let kind = match self {
             _ if local.ranks == 1 => return Ok(self),
@@ -77,11 +77,11 @@ impl DeviceChoice {
             Self::Auto | Self::One(DeviceId::Cpu) => return Ok(self),
             Self::One(device) => device,
         };
-        // What there is none of says why when it is opened.
+        // If there are no devices of this kind, opening one reports the reason.
         probe_kind(kind).map_or(Ok(self), |devices| numbered(kind, devices.len(), local))
     }
 
-    /// Finds the device, without letting burn touch one that does not answer.
+    /// Finds the device, without burn accessing one that does not answer.
     pub fn resolve(self) -> Result<DeviceInfo, Failure> {
         let found = match self {
             Self::One(device) => probe(device),

@@ -22,10 +22,10 @@ use crate::{
     sweep::record::{SWEEP_FORMAT, SweepRecord},
 };
 
-/// Types whose keys are a config's.
+/// Types whose keys are documented as config keys.
 const OF_CONFIGS: [&str; 2] = ["ModelSpec", "TrainSettings"];
 
-/// What the program writes.
+/// A document that the program writes.
 struct Document {
     format: &'static str,
     schema: &'static Value,
@@ -50,7 +50,7 @@ impl Document {
     fn all() -> Vec<Self> {
         vec![
             Self::written::<Estimate>(ESTIMATE_FORMAT),
-            // A file that people write as well: what may be left out of it is not required.
+            // Users may also write this file, so keys that may be omitted are not required.
             Self::new::<Chain>(CHAIN_FORMAT, SchemaSettings::draft2020_12()),
             Self::written::<PlanFile>(PLAN_FORMAT),
             Self::written::<Infeasible>(INFEASIBLE_FORMAT),
@@ -89,7 +89,7 @@ impl Document {
 
 struct Rows {
     text: String,
-    /// Objects whose keys need no more rows, and where they have them.
+    /// Objects whose keys already have rows, and where.
     shown: Vec<(&'static Value, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a command's JSON says where it fails.
+//! The JSON document of a failed command.
 
 use std::{env, sync::OnceLock};
 
@@ -39,10 +39,10 @@ struct ConfigPlace {
     column: usize,
 }
 
-/// Whether documents are expected, where no argument says so.
+/// Whether documents are expected, if not determined by an argument.
 static EXPECTED: OnceLock<bool> = OnceLock::new();
 
-/// From now on documents are expected, or not, whatever the arguments say. To be called once.
+/// Sets whether documents are expected, regardless of the arguments. Call this once.
 pub fn expect(documents: bool) {
     EXPECTED.get_or_init(|| documents);
 }
@@ -50,7 +50,7 @@ pub fn expect(documents: bool) {
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
     if supervisor_goes_on(failure.code) {
-        // The supervisor's next process answers, or the supervisor.
+        // The supervisor, or its next process, writes the document.
         return;
     }
     let report = &failure.report;
@@ -63,7 +63,7 @@ pub fn write(failure: &Failure) {
     });
 }
 
-/// The same for arguments that clap refuses, in its words.
+/// The same for arguments that clap rejects, with clap's message.
 pub fn write_usage(error: &clap::Error) {
     let text = error.to_string();
     let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
@@ -81,7 +81,7 @@ fn write_document(document: &ErrorDocument) {
     let typed = || env::args_os().any(|argument| argument == "--json");
     let asked = EXPECTED.get().copied().unwrap_or_else(typed);
     if asked && !output::wrote_document() {
-        // The report is on standard error whatever becomes of this.
+        // The report is on standard error in any case.
         let _ = output::json(document);
     }
 }

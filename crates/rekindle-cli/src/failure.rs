@@ -1,4 +1,4 @@
-//! What ends a command early: an exit code, and a report that says what, where and how to fix it.
+//! Failures of a command: an exit code, and a report with the problem, its position and how to fix it.
 
 mod process;
 
@@ -29,7 +29,7 @@ pub struct Failure {
     pub report: Report,
 }
 
-/// What a command gives.
+/// The result of a command.
 pub type Outcome = Result<(), Failure>;
 
 impl Failure {
@@ -38,7 +38,7 @@ impl Failure {
         Self::coded(exit::USAGE, message)
     }
 
-    /// The system refused a file.
+    /// The system could not access a file.
     pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
         Self::coded(
             exit::FILE_REFUSED,
@@ -46,12 +46,12 @@ impl Failure {
         )
     }
 
-    /// Anything that has no code of its own.
+    /// Any failure without its own exit code.
     pub fn other(message: impl Display) -> Self {
         Self::coded(exit::OTHER, message)
     }
 
-    /// The same with a code of its own. Names from files, whatever they hold, are only text in it.
+    /// A failure with an exit code. Control characters in names from files are escaped.
     pub fn coded(code: i32, message: impl Display) -> Self {
         let report = miette!("{}", terminal::shown(&message.to_string()));
         Self { code, report }
@@ -175,8 +175,8 @@ impl From<RecordError> for Failure {
     }
 }
 
-/// Share of a smallest budget that is added where it is advised: what a process holds besides its training, and what is
-/// measured of it, differs a little from one to the next.
+/// Share that is added to a smallest budget in advice: the other memory of a process, and measurements, vary a little
+/// from process to process.
 const LEEWAY: f64 = 0.005;
 
 /// The smallest budget as it may be typed: a little more, rounded up to a tenth of its unit.
@@ -221,7 +221,7 @@ const SMALLER_TILE: &str = "this happens in f16 and bf16 where a batch has at le
 /// The exit codes after which a supervisor starts another process. Set once, in supervised processes.
 pub static SUPERVISOR_GOES_ON: OnceLock<&'static [i32]> = OnceLock::new();
 
-/// Whether the supervisor starts another process after this exit code, so that this one reports nothing.
+/// Whether the supervisor restarts after this exit code, so that this process reports nothing.
 pub fn supervisor_goes_on(code: i32) -> bool {
     let codes = SUPERVISOR_GOES_ON.get();
     codes.is_some_and(|codes| codes.contains(&code))

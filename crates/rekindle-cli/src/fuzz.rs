@@ -1,5 +1,5 @@
-//! Configs and plan files with any content: read, or refused with a report that can be drawn. A plan begins with a brace, which
-//! no config does.
+//! Fuzzing entry point for configs and plan files: any content is read, or rejected with a report that can be rendered.
+//! A plan begins with a brace, which no config does.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What a command's JSON says where no plan fits.
+//! The JSON document if no plan fits.
 
 use rekindle_plan::{Bytes, PlanError, PlannerKind};
 use schemars::JsonSchema;
@@ -37,7 +37,7 @@ impl Infeasible {
         }
     }
 
-    /// Writes the document if that is what the error says, and nothing for any other error.
+    /// Writes the document if the error is an infeasible budget, and nothing for any other error.
     pub fn report(error: &PlanError) -> Outcome {
         match *error {
             PlanError::Infeasible {

@@ -1,4 +1,4 @@
-//! Files that a user names: texts, and JSON documents with a format tag.
+//! Input files named by the user: texts, and JSON documents with a format tag.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{exit, failure::Failure};
 
-/// The whole text of a file. One that is not UTF-8 was read and is wrong: that is bad usage, not the system's refusal.
+/// The whole text of a file. Invalid UTF-8 counts as bad usage, not as an error of the system.
 pub fn text(path: &Path) -> Result<String, Failure> {
     let bytes = fs::read(path).map_err(|error| Failure::file(path, &error))?;
     String::from_utf8(bytes).map_err(|error| {

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`args`] | command-line flags and their help |
 //! | [`config`] | the config file: from text to checked settings |
-//! | [`device`], [`size`] | devices and sizes as people write them |
-//! | [`cache`], [`compiling`] | what is kept between commands; kernels while they are compiled |
+//! | [`device`], [`size`] | devices and sizes as users write them |
+//! | [`cache`], [`compiling`] | the cache between commands; the progress of compiling kernels |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
@@ -77,7 +77,7 @@ use args::{Cli, Command};
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
 fn main() {
-    // Reading arguments takes memory already.
+    // Reading arguments already allocates memory.
     failure::report_exhausted_memory();
     // Before any thread starts.
     rekindle_train::device::prepare();

@@ -1,4 +1,4 @@
-//! The link between ranks, as it is typed, and what the exchange over it takes, in words.
+//! Parses the link between ranks, and describes the cost of the exchange over it in words.
 
 use std::{
     fmt::{self, Write},
@@ -28,7 +28,7 @@ impl fmt::Display for LinkChoice {
     }
 }
 
-/// A text that is no link.
+/// The error of a text that is not a link.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a link: write bytes or bits per second, and the latency of a message after a comma, for example 12GB/s, \
@@ -60,7 +60,7 @@ impl FromStr for LinkChoice {
                 ],
             )
         });
-        // As sizes are typed, and with a small `b` in bits.
+        // The units of sizes, and with a lower-case `b` for bits.
         let bits = [("kb", 1e3), ("Mb", 1e6), ("Gb", 1e9), ("Tb", 1e12)];
         let bytes_per_s = match (scaled(rate, &bits), rate.parse()) {
             (Some(bits), _) => Some(bits / 8.0),
@@ -90,7 +90,7 @@ fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Flops(pub f64);
 
-/// A text that says no speed.
+/// The error of a text that is not a speed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a speed: write operations a second, for example 500G, 100T or 1.5P")]
 pub struct FlopsParseError {
@@ -111,7 +111,7 @@ impl FromStr for Flops {
 
 /// A link in words.
 pub fn in_words(link: Rate) -> String {
-    // As links are sold: in powers of ten.
+    // Link speeds are given in powers of ten.
     let rate = match link.bytes_per_s {
         rate if rate < 1e9 => format!("{:.2} MB/s", rate / 1e6),
         rate => format!("{:.2} GB/s", rate / 1e9),

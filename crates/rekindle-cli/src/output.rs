@@ -1,6 +1,7 @@
-//! Standard output, files, and notes on standard error. A reader that went away (`rekindle … | head`) ends the command quietly.
+//! Standard output, files, and notes on standard error. If the reader closes the pipe (`rekindle … | head`), the
+//! command ends silently.
 
-/// Writes an error to standard error. That nobody reads it any more is no reason to stop a run.
+/// Writes an error to standard error. A closed standard error does not stop a run.
 macro_rules! complain {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -31,7 +32,7 @@ use crate::failure::{Failure, Outcome};
 /// Whether [`json`] was called.
 static DOCUMENT: AtomicBool = AtomicBool::new(false);
 
-/// Whether a JSON document was written: there is one at most.
+/// Whether a JSON document was written: a command writes at most one.
 pub fn wrote_document() -> bool {
     DOCUMENT.load(Relaxed)
 }
@@ -64,7 +65,8 @@ pub fn text(text: &str) -> Outcome {
     }
 }
 
-/// Writes a file whole: a reader never sees half of it. What is there and no file, such as `/dev/stdout`, is written to.
+/// Writes a file atomically: a reader never sees an incomplete file. An existing path that is not a regular file, such
+/// as `/dev/stdout`, is written directly.
 pub fn file(path: &Path, text: &str) -> Outcome {
     let refused = |error: std::io::Error| Failure::file(path, &error);
     if path.metadata().is_ok_and(|there| !there.is_file()) {

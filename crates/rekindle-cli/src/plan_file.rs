@@ -19,7 +19,7 @@ use crate::{exit, failure::Failure, input};
 /// Format tag of [`PlanFile`].
 pub const PLAN_FORMAT: &str = "rekindle-plan/1";
 
-/// Measured sizes of the same stage may differ by this fraction's inverse, and by a tensor's own bookkeeping.
+/// Measured sizes of the same stage may differ by the inverse of this, and by a tensor's overhead.
 const SIZE_TOLERANCE: u64 = 20;
 const TENSOR_OVERHEAD: u64 = 2048;
 
@@ -151,7 +151,7 @@ impl PlanFile {
         }
     }
 
-    /// Reads a plan; a schedule in it breaks no rule.
+    /// Reads a plan; a schedule in it is valid.
     pub fn read(path: &Path) -> Result<(Self, Order), Failure> {
         let file: Self = input::document(path, PLAN_FORMAT)?;
         let wrong = |message: String| Failure::usage(format!("{}: {message}", path.display()));
@@ -169,7 +169,7 @@ impl PlanFile {
         Ok((file, order))
     }
 
-    /// Refuses a plan that was made for another model or batch.
+    /// Rejects a plan that was made for another model or batch.
     pub fn check(&self, chain: &Chain) -> Result<(), Failure> {
         let actual = sizes(chain);
         let refused = |message: String| {

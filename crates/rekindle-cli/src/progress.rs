@@ -1,4 +1,4 @@
-//! What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere. All of it on standard error.
+//! Progress of a run on standard error: a bar on a terminal, plain lines elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use crate::{
     track::TrackFiles,
 };
 
-/// What a run says to a signal.
+/// A run's message on a signal.
 const STOPPING: &str = "stopping after this step";
 
 /// Time between two plain lines.
@@ -43,7 +43,7 @@ pub struct Progress {
     /// Steps that were not finite.
     nonfinite: usize,
     track: Option<TrackFiles>,
-    /// What the run was started with, for its folder, and whether it came there.
+    /// The run's command line and its folder, until it is written there.
     kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
     note: Option<PathBuf>,
@@ -75,17 +75,17 @@ impl Progress {
         }
     }
 
-    /// Leaves what the run was started with in its folder.
+    /// Writes the run's command line to its folder.
     pub fn keeping(self, kept: Option<(Started, PathBuf)>) -> Self {
         Self { kept, ..self }
     }
 
-    /// Writes what comes and goes to these files.
+    /// Writes allocations and frees to these files.
     pub fn tracking(self, track: Option<TrackFiles>) -> Self {
         Self { track, ..self }
     }
 
-    /// Tells a supervisor what the plan takes.
+    /// Reports the plan's peak to a supervisor.
     pub fn supervised_by(self, note: Option<PathBuf>) -> Self {
         Self { note, ..self }
     }
@@ -104,7 +104,7 @@ impl Progress {
 
     fn note_peak(&self, planned: &Planned) {
         if let Some(path) = &self.note {
-            // Without it the supervisor goes by what it was told itself.
+            // If this fails, the supervisor uses its own budget.
             let _ = std::fs::write(path, planned.peak.0.to_string());
         }
     }
@@ -117,7 +117,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away, and ends the files. An error says which files were not written.
+    /// Removes the bar, and finishes the files. An error lists the files that were not written.
     pub fn finish(self) -> Outcome {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -156,7 +156,7 @@ fn asked_to_stop() -> ControlFlow<()> {
     }
 }
 
-/// Characters fall back to what every terminal has; a broken template would be a bug, not a reason to stop a run.
+/// Falls back to the default style: a broken template would be a bug, but does not stop a run.
 pub fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
@@ -205,7 +205,7 @@ impl Observer for Progress {
         if let Some(bar) = &self.bar {
             bar.reset();
             bar.set_length(self.steps as u64);
-            // What is too wide is cut off; a line that wraps cannot be taken back.
+            // Lines that are too wide are cut off, because a wrapped line cannot be erased.
             bar.set_style(style("{pos}/{len} [{bar:12}] {eta}{kernels} {wide_msg}"));
         }
     }

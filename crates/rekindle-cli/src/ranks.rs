@@ -1,4 +1,4 @@
-//! Processes that `mpirun` has started: each is a rank of one job.
+//! Processes started by `mpirun`: each is a rank of one job.
 //!
 //! Rank 0 reports for all of them. A failure before ranks are connected is the same on all of them: the others
 //! [leave it](leave_to_first) to rank 0. Later they [exchange](end) their failures.
@@ -22,7 +22,7 @@ use crate::{
     terminal::LookArgs,
 };
 
-/// How long ranks wait for rank 0 to have its say: `mpirun` ends them all after the first that fails.
+/// How long ranks wait for rank 0 to report: `mpirun` ends all ranks after the first one that fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How this process's output looks: ranks but the first print no progress and no notes.
@@ -33,8 +33,8 @@ pub fn look(look: LookArgs) -> LookArgs {
     }
 }
 
-/// Has ranks wait for the first, which says why the job ends on behalf of all: its end has `mpirun` end the others. Where the
-/// first has no reason to end, they go on, and say it.
+/// Makes the other ranks wait for the first, which reports the failure for all: when it ends, `mpirun` ends the others.
+/// If the first rank does not end, the others continue and report the failure.
 pub fn leave_to_first(code: i32) {
     if is_first() {
         return;
@@ -85,7 +85,7 @@ pub fn world() -> Result<Ranks, Failure> {
     launched().map_or_else(|| Ok(Ranks::default()), connected)
 }
 
-/// The ranks that a plan is for: those of this job, else so many that are imagined, with this link between them.
+/// The ranks of a plan: those of this job, else the given number of simulated ranks with this link between them.
 pub fn planned_for(
     world: &Ranks,
     asked: Option<usize>,
@@ -122,8 +122,8 @@ pub fn planned_for(
 fn connected(launched: Launched) -> Result<Ranks, Failure> {
     use rekindle::reduce::Reducer;
 
-    /// How much longer than the rank before it a rank waits. All but one find that one hangs: the first of them says so, and its
-    /// end has `mpirun` end the others, for which Open MPI takes a second.
+    /// How much longer than the previous rank each rank waits. If one rank hangs, all others notice: the first of them
+    /// reports it, and when it ends, `mpirun` ends the others, for which Open MPI takes a second.
     const TURN: Duration = Duration::from_secs(2);
     let world = rekindle::mpi::world().map_err(Failure::other)?;
     let limit = time_limit().inspect_err(|refusal| leave_to_first(refusal.code))?;
@@ -145,7 +145,7 @@ fn connected(launched: Launched) -> Result<Ranks, Failure> {
     ))
 }
 
-/// How long ranks wait for each other, where the user says so.
+/// How long ranks wait for each other, if set by the user.
 #[cfg(feature = "mpi")]
 fn time_limit() -> Result<Option<Duration>, Failure> {
     use rekindle_train::run_dir::SnapshotEvery;
@@ -169,7 +169,7 @@ fn connected(_: Launched) -> Result<Ranks, Failure> {
     Err(no_mpi())
 }
 
-/// Goes on if all ranks can, each with its own result.
+/// Returns each rank's own result if all ranks have succeeded, else a failure.
 pub fn settled<T>(ranks: &Ranks, own: Result<T, Failure>) -> Result<T, Failure> {
     let other = Failure::coded(exit::OTHER_RANK, "another rank failed");
     ranks.settle(own, other).map_err(Failure::other)?
@@ -207,8 +207,8 @@ impl End {
     }
 }
 
-/// Ends the command. Of several ranks the first says what is to be said, each thing once, and all end with one exit code. A
-/// rank that fails by itself says so itself; `mpirun` then ends the others.
+/// Ends the command. With several ranks, the first reports each message once, and all end with the same exit code. A
+/// rank that fails alone reports its own failure; `mpirun` then ends the others.
 pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     let Some(reducer) = ranks.reducer() else {
         return outcome;
@@ -248,8 +248,8 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     process::exit(code);
 }
 
-/// What is said of ranks that end together: each message once, with its ranks where they are not all. `None` where nothing
-/// went wrong.
+/// The report of ranks that end together: each message once, with its ranks if not all have it. `None` if there is no
+/// failure.
 fn together(all: &[End]) -> Option<End> {
     let failed = |end: &&End| ![exit::DONE, exit::OTHER_RANK].contains(&end.code);
     let first = all.iter().find(failed)?;

@@ -38,7 +38,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// What this process was started with.
+    /// The command line of this process.
     pub fn now() -> Result<Self, Failure> {
         Ok(Self {
             format: COMMAND_FORMAT.into(),
@@ -52,12 +52,12 @@ impl Started {
         })
     }
 
-    /// Leaves it in a run's folder.
+    /// Writes it to a run's folder.
     pub fn keep(&self, folder: &Path) -> Outcome {
         output::json_file(&folder.join(FILE), self)
     }
 
-    /// What was typed, in one line that a shell takes.
+    /// The command line as one line for a shell.
     pub fn line(&self) -> String {
         line(&self.arguments)
     }
@@ -67,7 +67,7 @@ impl Started {
         Some((self.started_at.as_deref()?, self.version.as_deref()?))
     }
 
-    /// What the run in this folder was started with.
+    /// The command line of the run in this folder.
     pub fn read(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(FILE);
         if folder.is_dir() && !path.exists() {

@@ -1,7 +1,7 @@
 //! Signals that ask the program to stop: SIGINT (Ctrl-C), SIGTERM, and SIGHUP unless it is ignored, as under `nohup`.
 //!
-//! A command that has nothing to keep ends at once. One that has calls [`in_order`], and asks [`asked`] between its steps.
-//! Either way the exit code is 130.
+//! A command that has nothing to save ends at once. Other commands call [`in_order`], and check [`asked`] between their
+//! steps. In both cases the exit code is 130.
 
 use std::{
     io,
@@ -14,27 +14,28 @@ use std::{
 
 use crate::{exit, launched};
 
-/// Signals that follow the first one so soon belong to the same request: a terminal and a supervisor may send several.
+/// Signals within this time after the first one belong to the same request: a terminal and a supervisor may send
+/// several.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
 static ASKED: AtomicBool = AtomicBool::new(false);
-/// What a command that stops in good order says to the first signal.
+/// The message of a command that stops cleanly, on the first signal.
 static NOTICE: Mutex<Option<&'static str>> = Mutex::new(None);
 
 /// Listens from now on. Until [`in_order`] is called, a signal ends the process at once.
 pub fn listen() {
     let mut first = None;
-    // Without a handler a signal still ends the process; only the good order is lost.
+    // Without a handler a signal still ends the process, but not cleanly.
     let _ = on_signal(move || received(&mut first));
 }
 
-/// From now on, a signal makes the command stop in good order, of which `notice` tells; another one, later than
-/// [`ONE_REQUEST`], ends the process at once.
+/// From now on, a signal makes the command stop cleanly and prints `notice`; another one, later than [`ONE_REQUEST`],
+/// ends the process at once.
 pub fn in_order(notice: &'static str) {
     *NOTICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(notice);
 }
 
-/// Whether the command was asked to stop in good order.
+/// Whether the command was asked to stop cleanly.
 pub fn asked() -> bool {
     ASKED.load(Relaxed)
 }
@@ -86,6 +87,6 @@ fn hangups_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = status.lines().find_map(|line| line.strip_prefix(FIELD));
     let ignored = field.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // A signal's bit is its number less one.
+    // A signal's bit is its number minus one.
     ignored.is_some_and(|mask| mask & (1 << (signal_hook::consts::SIGHUP - 1)) != 0)
 }

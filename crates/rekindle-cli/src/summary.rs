@@ -1,4 +1,4 @@
-//! What a run says at its start and its end.
+//! Messages at the start and the end of a run.
 
 pub mod phases;
 
@@ -56,7 +56,7 @@ pub fn plan_line(planned: &Planned) -> String {
     )
 }
 
-/// That parameters are updated in the backward pass, why, and what that costs, where the planner chose it.
+/// A line that parameters are updated in the backward pass, why, and at what cost, if the planner chose it.
 pub fn in_backward_line(planned: &Planned) -> Option<String> {
     let because = planned.in_backward_because?;
     Some(format!(
@@ -65,7 +65,7 @@ pub fn in_backward_line(planned: &Planned) -> Option<String> {
     ))
 }
 
-/// Who keeps the optimizer's state of several ranks, why, and what the other way takes.
+/// A line on how several ranks keep the optimizer's state, why, and the cost of the alternative.
 pub fn state_line(planned: &Planned) -> Option<String> {
     let StatePlan {
         chosen,
@@ -271,10 +271,10 @@ pub fn predictions(record: &RunRecord) -> Table {
     table
 }
 
-/// Share of the plain peak below which a saving is called nothing: peaks of equal runs differ by as much.
+/// Share of the plain peak below which a saving is ignored: peaks of equal runs differ by as much.
 const NOTHING: f64 = 0.01;
 
-/// What a peak saves of the plain run's, if it is worth telling.
+/// The saving compared with the plain run's peak, if it is large enough.
 fn saving(peak: Bytes, plain: Bytes) -> Option<Bytes> {
     let saved = plain - peak;
     (saved.0 as f64 > NOTHING * plain.0 as f64).then_some(saved)

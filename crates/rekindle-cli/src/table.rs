@@ -1,6 +1,6 @@
-//! Tables in one style, made once for all that show them: terminals, Markdown and pages.
+//! Tables in one style for terminals, Markdown and pages.
 //!
-//! Columns without a value are left out. Numbers stand at the right.
+//! Columns without a value are left out. Numbers are right-aligned.
 
 use std::{
     fmt::{self, Write},
@@ -14,7 +14,7 @@ use rekindle_plan::{Bytes, Seconds};
 
 use crate::terminal;
 
-/// What is shown of a value, and the value with all its digits.
+/// A cell: the displayed value, and the exact value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cell {
     text: String,
@@ -144,7 +144,7 @@ impl Table {
         widths.max().unwrap_or(0)
     }
 
-    /// For pages: bytes and seconds have all their digits under the pointer.
+    /// As HTML: exact bytes and seconds are shown under the pointer.
     pub fn html(&self) -> Markup {
         let class = |column: usize| self.numbers.contains(&column).then_some("number");
         html! {
@@ -185,8 +185,8 @@ impl fmt::Display for Table {
     }
 }
 
-/// A table as the terminal can show it: where it is too narrow, first without the `dispensable` columns, one after the
-/// other, then with cells that wrap. A line under it says so.
+/// A table that fits the terminal: if that is too narrow, first drops the `dispensable` columns one after another, then
+/// wraps cells. A line below the table says so.
 pub fn shown(table: &Table, dispensable: &[usize]) -> String {
     match terminal::columns() {
         Some(width) => fitted(table, dispensable, usize::from(width)),

@@ -1,4 +1,4 @@
-//! How reports look: colour and line drawing on a terminal, plain text elsewhere.
+//! The style of reports: colour and line drawing on a terminal, plain text elsewhere.
 
 use std::{
     io::{self, IsTerminal},
@@ -56,20 +56,20 @@ pub mod typed {
     }
 }
 
-/// What the command line says of the output, for the whole process.
+/// The output options of the command line, for the whole process.
 static LOOK: OnceLock<LookArgs> = OnceLock::new();
 
-/// Has everything that is printed from now on look as asked for. To be called once.
+/// Sets the style of all output from now on. Call this once.
 pub fn set_up(look: LookArgs) {
     let look = *LOOK.get_or_init(|| look);
     let terminal = io::stderr().is_terminal();
-    // Fails only where a hook is set already, and then reports are just less pretty.
+    // Fails only if a hook is already set, and then reports are only less readable.
     let _ = miette::set_hook(Box::new(move |_| {
         let mut options = MietteHandlerOpts::new()
             .terminal_links(false)
             .context_lines(1)
             .break_words(false);
-        // miette looks at NO_COLOR and the terminal's locale itself, but draws boxes into pipes as well.
+        // miette itself checks NO_COLOR and the terminal's locale, but also draws boxes into pipes.
         if !terminal {
             options = options.unicode(false).color(false).width(WIDTH_ELSEWHERE);
         }
@@ -92,17 +92,17 @@ pub fn shows_bars() -> bool {
     io::stderr().is_terminal() && !quiet()
 }
 
-/// Whether nothing but results and errors is wanted.
+/// Whether only results and errors are printed.
 pub fn quiet() -> bool {
     look().quiet
 }
 
-/// Whether more than the usual is wanted.
+/// Whether more than usual is printed.
 pub fn verbose() -> bool {
     look().verbose
 }
 
-/// Whether standard output shows colours: as asked for, else on a terminal that can, unless somebody asked for none
+/// Whether standard output uses colours: as requested, else on a capable terminal, unless `NO_COLOR` is set
 /// (https://no-color.org).
 pub fn colours() -> bool {
     match look().color {
@@ -112,12 +112,12 @@ pub fn colours() -> bool {
     }
 }
 
-/// Text from a file as it may be printed: control characters, which could rewrite what a terminal shows, are escaped.
+/// Text from a file, safe for printing: control characters, which could manipulate the terminal, are escaped.
 pub fn shown(text: &str) -> String {
     replaced(text, |character| character.escape_unicode().to_string())
 }
 
-/// The same where places are counted in bytes: each byte of a control character becomes `?`.
+/// The same with unchanged byte positions: each byte of a control character becomes `?`.
 pub fn in_place(text: &str) -> String {
     replaced(text, |character| "?".repeat(character.len_utf8()))
 }
@@ -136,7 +136,7 @@ fn replaced(text: &str, by: impl Fn(char) -> String) -> String {
 /// Width of text in files and pipes, and the most that anyone reads with ease.
 const PROSE: usize = 80;
 
-/// Characters in a line of the terminal that standard output is, if it is one. What `mpirun` puts in a terminal's place has no
+/// Characters in a line of the terminal on standard output, if it is one. Under `mpirun` the terminal may have no
 /// width.
 pub fn columns() -> Option<u16> {
     let width = comfy_table::Table::new().width();

@@ -1,7 +1,7 @@
 //! `train --track`: allocations and frees, as JSON lines and as text.
 //!
-//! Both files are made before anything is trained, so that a folder which refuses them stops the command early, and are
-//! written step by step.
+//! Both files are created before the training, so that an unwritable folder stops the command early, and are written
+//! step by step.
 
 use std::{
     fmt::Write as _,
@@ -24,7 +24,7 @@ pub struct TrackFiles {
 }
 
 impl TrackFiles {
-    /// Makes `path` for JSON lines, and a file of the same name that ends in `.txt` for people.
+    /// Creates `path` for JSON lines, and a text file of the same name that ends in `.txt`.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let text = path.with_extension("txt");
         if text == path {
@@ -69,7 +69,7 @@ impl TrackFiles {
         self.write([&lines, &text]);
     }
 
-    /// Says where the files are, or what went wrong.
+    /// Prints the paths of the files, or returns the first error.
     pub fn finish(self) -> Result<(), Failure> {
         if let Some(failure) = self.failed {
             return Err(failure);

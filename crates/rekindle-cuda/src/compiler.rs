@@ -1,4 +1,4 @@
-//! NVRTC, opened: the same library that the CUDA backend compiles with.
+//! Opens NVRTC: the same library that the CUDA backend uses for compiling.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ pub struct Nvrtc {
     pub path: Option<PathBuf>,
 }
 
-/// Opens NVRTC: the toolkit's own, else what the system's loader finds.
+/// Opens NVRTC: the toolkit's own, else the one that the system's loader finds.
 ///
 /// # Errors
 ///
@@ -36,7 +36,8 @@ pub fn nvrtc() -> Result<Nvrtc, CudaError> {
 
 fn opened() -> Option<Nvrtc> {
     if let Some(folder) = toolkit().and_then(|toolkit| toolkit.libraries.as_deref()) {
-        // The backend opens NVRTC by its name alone, and NVRTC its built-in functions: what is open already is found.
+        // The backend opens NVRTC by name only, and NVRTC opens its built-in functions the same way: libraries that are
+        // already open are found.
         preload(folder, "libnvrtc-builtins.so");
         preload(folder, "libnvrtc.so");
     }
@@ -56,7 +57,7 @@ fn opened() -> Option<Nvrtc> {
     })
 }
 
-/// Opens the newest library of a name in a folder, for good.
+/// Opens the newest library with this name in a folder, permanently.
 fn preload(folder: &Path, name: &str) {
     if let Some(path) = newest(folder, name) {
         // SAFETY: a library of CUDA's, whose initializers have no conditions.
@@ -65,7 +66,7 @@ fn preload(folder: &Path, name: &str) {
     }
 }
 
-/// The file that the backend's NVRTC comes from.
+/// The file of the backend's NVRTC.
 #[cfg(unix)]
 fn path() -> Option<PathBuf> {
     use std::{

@@ -10,31 +10,31 @@ use cudarc::driver::{
 
 use crate::{CudaError, Version};
 
-/// A GPU, as the driver numbers and names it.
+/// A GPU, with the driver's number and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// CUDA's number, which `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` decide.
+    /// CUDA's number, which depends on `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`.
     pub number: usize,
-    /// What its maker calls it.
+    /// The product name.
     pub name: String,
     /// Its address on the PCI bus, `0000:10:00.0`.
     pub pci: String,
     /// Compute capability: 90 is 9.0.
     pub compute: u32,
-    /// All its memory, in bytes.
+    /// Total memory, in bytes.
     pub total: u64,
 }
 
 /// Memory of a GPU, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuMemory {
-    /// What this process can still take.
+    /// Memory still available to this process.
     pub free: u64,
-    /// All that the driver gives to programs.
+    /// Total memory that the driver makes available to programs.
     pub total: u64,
 }
 
-/// The newest CUDA that the driver knows.
+/// The newest CUDA version that the driver supports.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub fn driver_version() -> Result<Version, CudaError> {
 ///
 /// # Errors
 ///
-/// If there is no driver, it refuses, or it lists no GPU.
+/// If there is no driver, it fails, or it lists no GPU.
 pub fn gpus() -> Result<Vec<Gpu>, CudaError> {
     initialized()?;
     let count = device::get_count().map_err(|error| failed("cuDeviceGetCount", error))?;
@@ -94,11 +94,11 @@ impl Gpu {
         })
     }
 
-    /// The process's context on the GPU. One that the process did not have takes some hundred MB of the GPU while it lives.
+    /// The process's context on the GPU. A new context takes several hundred MB of the GPU while it exists.
     ///
     /// # Errors
     ///
-    /// If another process has the GPU for itself, or no context fits.
+    /// If another process uses the GPU in exclusive mode, or there is no memory for a context.
     pub fn context(&self) -> Result<Context, CudaError> {
         CudaContext::new(self.number)
             .map(Context)
@@ -112,7 +112,7 @@ impl Gpu {
     }
 }
 
-/// A process's context on a GPU. The driver drops it with its last holder, of which the CUDA backend is one.
+/// A process's context on a GPU. The driver frees it when the last holder drops it; the CUDA backend is also a holder.
 pub struct Context(Arc<CudaContext>);
 
 impl Context {
@@ -120,7 +120,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// If the driver refuses.
+    /// If the driver call fails.
     pub fn memory(&self) -> Result<GpuMemory, CudaError> {
         let (free, total) = self
             .0
@@ -154,7 +154,7 @@ fn no_gpu() -> CudaError {
     }
 }
 
-/// An error of the driver that has no variant of its own.
+/// A driver error without its own variant.
 pub(crate) fn failed(call: &'static str, error: DriverError) -> CudaError {
     let words = error.error_string().map(CStr::to_string_lossy);
     CudaError::Driver {
@@ -165,7 +165,7 @@ pub(crate) fn failed(call: &'static str, error: DriverError) -> CudaError {
     }
 }
 
-/// Errors after which a GPU does no more work for a process.
+/// Errors after which a GPU is unusable for the process.
 const FAULTS: [sys::CUresult; 12] = [
     sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
     sys::CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
@@ -181,7 +181,7 @@ const FAULTS: [sys::CUresult; 12] = [
     sys::CUresult::CUDA_ERROR_LAUNCH_FAILED,
 ];
 
-/// CUDA's name and the driver's words for an error of a number, if there is a driver and the error is a fault of the device.
+/// CUDA's name and the driver's description of an error number, if there is a driver and the error is a device fault.
 #[must_use]
 pub fn error_words(code: u32) -> Option<(String, String)> {
     let error = FAULTS.into_iter().find(|&error| error as u32 == code)?;

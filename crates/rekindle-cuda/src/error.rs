@@ -1,4 +1,4 @@
-//! What is missing, and how to get it.
+//! Errors that say what is missing and how to install it.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,19 @@ use thiserror::Error;
 
 use crate::{Part, Version, headers::install};
 
-/// Why CUDA cannot be used.
+/// The error when CUDA cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CudaError {
     /// There is no driver library.
     #[error("{}", no_driver(*.module))]
     NoDriver {
-        /// Whether the kernel's module is loaded all the same: then only this system (a container, say) lacks the library.
+        /// Whether the kernel module is loaded: then only this system (for example, a container) lacks the library.
         module: bool,
     },
     /// The driver lists no GPU.
     #[error("{}", no_gpu(.hidden.as_deref()))]
     NoGpu {
-        /// What `CUDA_VISIBLE_DEVICES` says, if it is set.
+        /// The value of `CUDA_VISIBLE_DEVICES`, if set.
         hidden: Option<String>,
     },
     /// The driver's library and the kernel's module are of different versions.
@@ -27,7 +27,7 @@ pub enum CudaError {
          an update of the driver; in a container, use the host's driver library"
     )]
     DriverMismatch,
-    /// Another process has the GPU for itself.
+    /// Another process uses the GPU in exclusive mode.
     #[error(
         "GPU {gpu} is in use by another process in exclusive mode (CUDA error 46): end that process, or have an \
          administrator run `nvidia-smi -i {gpu} -c DEFAULT`"
@@ -36,7 +36,7 @@ pub enum CudaError {
         /// Its number.
         gpu: usize,
     },
-    /// Not even a context fits.
+    /// There is not enough memory for a context.
     #[error("GPU {gpu} is out of memory: not even a context fits beside what other processes hold")]
     NoMemory {
         /// Its number.
@@ -45,13 +45,13 @@ pub enum CudaError {
     /// Another error of the driver.
     #[error("the NVIDIA driver refused `{call}`: {name} ({words})")]
     Driver {
-        /// What was called.
+        /// The driver call.
         call: &'static str,
         /// CUDA's number of the error.
         code: u32,
         /// CUDA's name of the error.
         name: String,
-        /// The driver's words.
+        /// The driver's description.
         words: String,
     },
     /// There is no run-time compiler.
@@ -69,20 +69,20 @@ pub enum CudaError {
         install(&Part::HEADERS, *.version)
     )]
     NoToolkit {
-        /// The version that would do.
+        /// A version that works.
         version: Version,
     },
     /// Some headers are missing.
     #[error("headers are missing in {}: {}", .include.display(), install(.missing, *.version))]
     NoHeaders {
-        /// Where they are looked for.
+        /// The folder in which they are searched.
         include: PathBuf,
-        /// What is not there.
+        /// The missing parts.
         missing: Vec<Part>,
-        /// The version that would do.
+        /// A version that works.
         version: Version,
     },
-    /// Headers are there, and the environment does not name them.
+    /// Headers exist, but the environment does not name them.
     #[error(
         "the CUDA headers are in {}, which the CUDA backend does not know: set CUDA_PATH to {} before the program \
          starts, or call `rekindle_cuda::prepare()` first in `main`",
@@ -120,7 +120,7 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// Whether CUDA was never meant to be used here: there is no driver at all.
+    /// Whether this machine is not set up for CUDA: there is no driver at all.
     #[must_use]
     pub fn is_absence(&self) -> bool {
         matches!(self, Self::NoDriver { module: false })

@@ -1,10 +1,10 @@
-//! The headers that kernels need, and the packages that bring them.
+//! The headers that kernels need, and the packages that contain them.
 
 use std::{fs, path::Path};
 
 use crate::Version;
 
-/// A part of CUDA that comes in a package of its own.
+/// A part of CUDA with its own package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The runtime's headers, with the types of half precision.
@@ -21,7 +21,7 @@ impl Part {
     /// The parts that are headers.
     pub(crate) const HEADERS: [Self; 3] = [Self::Runtime, Self::Crt, Self::Cccl];
 
-    /// Files below `include`, each of which shows that the part is there.
+    /// Files below `include`; any one of them shows that the part is installed.
     fn files(self) -> &'static [&'static str] {
         match self {
             Self::Runtime => &["cuda_fp16.h"],

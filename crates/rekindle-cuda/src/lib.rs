@@ -1,8 +1,8 @@
-//! CUDA on this machine: where it is, whether it works, and what its GPUs have.
+//! CUDA on this machine: its location, whether it works, and its GPUs' memory.
 //!
-//! burn's CUDA backend opens the driver (`libcuda`) and the run-time compiler (NVRTC) when a device is first touched, reads
-//! headers from `CUDA_PATH` for every kernel, and panics where one of them is missing. This crate finds all three, tries
-//! them, and answers with errors that say what to install.
+//! burn's CUDA backend opens the driver (`libcuda`) and the run-time compiler (NVRTC) when a device is first used,
+//! reads headers from `CUDA_PATH` for every kernel, and panics if one of them is missing. This crate finds and tests
+//! all three, and returns errors that say what to install.
 //!
 //! ```no_run
 //! // First in `main`: the environment may only change while there is one thread.
@@ -17,12 +17,12 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | `toolkit` | where headers and NVRTC are: toolkits, conda, pip's wheels |
-//! | `headers` | which headers kernels need, and the packages that bring them |
-//! | `compiler` | NVRTC, opened |
+//! | `toolkit` | the location of headers and NVRTC: toolkits, conda, pip's wheels |
+//! | `headers` | the headers that kernels need, and the packages that contain them |
+//! | `compiler` | opens NVRTC |
 //! | `driver` | the driver's GPUs and their memory |
 //! | `trial` | a small tensor-core kernel, compiled and loaded |
-//! | `error` | what is missing, and how to get it |
+//! | `error` | errors that say what is missing and how to install it |
 
 #![deny(missing_docs)]
 
@@ -52,7 +52,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// From NVIDIA's own number: 13000 is 13.0.
+    /// Converts NVIDIA's number: 13000 is 13.0.
     fn from_number(number: u32) -> Self {
         Self {
             major: number / 1000,

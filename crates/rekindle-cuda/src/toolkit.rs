@@ -1,4 +1,4 @@
-//! Where CUDA's headers and NVRTC are.
+//! Finds CUDA's headers and NVRTC.
 
 use std::{
     env,
@@ -34,8 +34,8 @@ pub enum Source {
     Wheels,
 }
 
-/// Finds the toolkit and names it in `CUDA_PATH`, where the CUDA backend looks. Call it first in `main`: the environment
-/// may only change while the process has a single thread, and is left alone otherwise.
+/// Finds the toolkit and sets `CUDA_PATH`, which the CUDA backend reads. Call it first in `main`: the environment may
+/// only be changed while the process has a single thread; otherwise it is not changed.
 pub fn prepare() {
     if env::var_os("CUDA_PATH").is_some() {
         return;
@@ -44,7 +44,7 @@ pub fn prepare() {
         && !toolkit.is_known_to_the_backend()
         && single_threaded()
     {
-        // SAFETY: no other thread can read the environment meanwhile: there is none.
+        // SAFETY: there is no other thread that could read the environment at the same time.
         unsafe { env::set_var("CUDA_PATH", &toolkit.home) };
     }
 }
@@ -53,8 +53,8 @@ fn single_threaded() -> bool {
     fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }
 
-/// The toolkit: the one that `CUDA_PATH` or `CUDA_HOME` names, else the first of the usual places, conda and pip's wheels
-/// that has all headers, else the first that has any.
+/// The toolkit: the one named by `CUDA_PATH` or `CUDA_HOME`, else the first of the usual locations, conda and pip's
+/// wheels with all headers, else the first with any.
 pub fn toolkit() -> Option<&'static Toolkit> {
     static FOUND: OnceLock<Option<Toolkit>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -69,7 +69,7 @@ pub fn toolkit() -> Option<&'static Toolkit> {
 }
 
 impl Toolkit {
-    /// Whether the CUDA backend looks for headers here: in `CUDA_PATH`, else in the first that there is of three folders
+    /// Whether the CUDA backend looks for headers here: in `CUDA_PATH`, else in the first existing one of three folders
     /// (cubecl-cuda 0.11, `install::cuda_path`).
     pub(crate) fn is_known_to_the_backend(&self) -> bool {
         let looked_in = match env::var_os("CUDA_PATH") {
@@ -101,7 +101,7 @@ impl Toolkit {
         }
     }
 
-    /// How many of the headers' parts are there.
+    /// Number of installed header parts.
     fn parts(&self) -> usize {
         let include = self.home.join("include");
         let parts = Part::HEADERS.iter();
@@ -109,11 +109,11 @@ impl Toolkit {
     }
 }
 
-/// What a search sees of a machine.
+/// The machine's environment for a search.
 struct Search<'a> {
     variable: &'a dyn Fn(&str) -> Option<OsString>,
     root: &'a Path,
-    /// Where a folder of links is made for wheels that spread their headers.
+    /// The location for a folder of links, for wheels with separate header folders.
     cache: Option<PathBuf>,
 }
 
@@ -158,7 +158,7 @@ impl Search<'_> {
         let packages = self.python_packages().into_iter();
         packages.flat_map(|packages| {
             let nvidia = packages.join("nvidia");
-            // CUDA 13's wheels share a folder; older ones have one each.
+            // CUDA 13's wheels share a folder; older wheels have separate ones.
             let mut homes = matching(&nvidia, "cu1");
             homes.extend(self.linked(&nvidia));
             let toolkits = homes

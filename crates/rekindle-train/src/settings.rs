@@ -1,4 +1,4 @@
-//! How a model is trained, as plain values: no backend, no tensors.
+//! The settings of a training as plain values: no backend, no tensors.
 
 use std::{fmt, str::FromStr};
 
@@ -116,7 +116,7 @@ fn update_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl TrainSettings {
-    /// Leaves the last stage's projection to the loss, where the loss runs in chunks.
+    /// Leaves the last stage's projection to the loss, if the loss runs in chunks.
     pub(super) fn defer_projection(&self, stages: &mut [Stage]) {
         if let (Some(loss), Some(last)) = (self.loss_chunks.cross_entropy(), stages.last_mut()) {
             last.defer_projection(loss);
@@ -139,7 +139,7 @@ impl TrainSettings {
         }
     }
 
-    /// Bytes of the optimizer's state, which appear in the first step, for so many parameters. All of it is `f32`.
+    /// Bytes of the optimizer's state for this many parameters, allocated in the first step. All of it is `f32`.
     #[must_use]
     pub fn state_bytes(&self, param_count: u64) -> Bytes {
         let each = self.optimizer.moments() + u64::from(self.keeps_master_weights());
@@ -147,7 +147,7 @@ impl TrainSettings {
         Bytes(numbers.saturating_mul(Dtype::F32.bytes()))
     }
 
-    /// Bytes of the sum of gradients, which is `f32`, that stays while a batch is run in parts.
+    /// Bytes of the `f32` sum of gradients that is kept while a batch runs in parts.
     #[must_use]
     pub fn accumulated_bytes(&self, param_count: u64) -> Bytes {
         match self.accumulate {
@@ -360,7 +360,7 @@ pub enum LearningRate {
 }
 
 impl LearningRate {
-    /// Steps of a warm-up, of so many in all, where nothing else is asked for.
+    /// The default number of warm-up steps of a run with `steps` steps.
     #[must_use]
     pub fn usual_warmup(steps: usize) -> usize {
         steps / 20
@@ -415,7 +415,7 @@ pub enum Clip {
 }
 
 impl OptimizerSettings {
-    /// The learning rate where nothing else is asked for.
+    /// The default learning rate.
     #[must_use]
     pub fn usual_rate(&self) -> f64 {
         match self {

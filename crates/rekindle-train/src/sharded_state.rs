@@ -1,7 +1,8 @@
 //! A [sharded](crate::optimizer_state::OptimizerState::Sharded) optimizer's state in rank 0's snapshot.
 //!
-//! Rank 0 writes, and asks for what it lacks, one parameter at a time; the others answer until it says that it is done. So
-//! whatever becomes of its file, all ranks do the same. Memory: beside its own, a rank holds one parameter's state.
+//! Rank 0 writes, and requests the state it lacks one parameter at a time; the others answer until rank 0 sends the
+//! end. So all ranks run the same operations even if writing fails. Memory: besides its own, a rank holds one
+//! parameter's state.
 
 use std::{collections::HashMap, io};
 
@@ -24,7 +25,7 @@ pub(super) struct StatePart<'a> {
     pub(super) states: &'a HashMap<ParamId, DynState>,
 }
 
-/// In the place of a parameter's number: which of them have a state?
+/// Sent instead of a parameter's number: requests the list of parameters with a state.
 const WHICH: u64 = u64::MAX;
 
 impl StatePart<'_> {
@@ -53,7 +54,7 @@ impl StatePart<'_> {
         Ok(())
     }
 
-    /// On rank 0: has the others go on.
+    /// On rank 0: ends the others' waiting.
     pub(super) fn done(&self) -> Result<(), ReduceError> {
         self.ask(None)
     }
@@ -97,7 +98,7 @@ impl StatePart<'_> {
         Ok(all)
     }
 
-    /// A parameter's state as snapshots have it; nothing where the device fails.
+    /// A parameter's state in the snapshot format; empty if the device fails.
     fn encoded(&self, id: ParamId) -> Vec<u8> {
         let state = self.states.get(&id);
         let encoded = state.and_then(|state| {

@@ -1,4 +1,4 @@
-//! Short forms that a description may use, read by serde into the long one.
+//! Short forms in descriptions, which serde reads into the long form.
 //!
 //! | written | read as |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | `"a"` | `["a"]` |
 //! | `"relu"` | `{ type = "relu" }` |
 //!
-//! Each function that reads a form has one beside it with the form's JSON Schema. Two keywords in schemas are our own:
-//! `x-default` says in words from which other keys a default follows, `x-expected` what is accepted where the schema
-//! alone reads badly.
+//! Each function that reads a form has a companion that returns the form's JSON Schema. Two schema keywords are custom:
+//! `x-default` says in words from which other keys a default follows, `x-expected` what is accepted if the schema alone
+//! is hard to read.
 
 use std::{fmt, marker::PhantomData, str::FromStr};
 

@@ -1,17 +1,17 @@
-//! A step that was abandoned for want of memory, and the smaller budget to try next.
+//! A step that was abandoned because of too little memory, and the smaller budget to try next.
 
 use rekindle_plan::Bytes;
 use thiserror::Error;
 
 use rekindle::meter::FailedAllocation;
 
-/// Share of what was there when an allocation failed that the next plan may take.
+/// Share of the memory that was available when an allocation failed, for the next plan.
 const NEXT: f64 = 0.95;
 
-/// Share of a plan's peak that the next plan may take where a device does not say what was there.
+/// Share of a plan's peak for the next plan, if the available memory is unknown.
 const NEXT_UNKNOWN: f64 = 0.9;
 
-/// Why a step was abandoned. Nothing is left of it: parameters, statistics and optimizer are what they were before.
+/// Why a step was abandoned. It has no effect: parameters, statistics and optimizer are those before the step.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Shortage {
     /// An allocation of the process failed.
@@ -20,25 +20,25 @@ pub enum Shortage {
     /// The device ran out of memory.
     #[error("{}", refused(*.asked, .message))]
     Device {
-        /// What was asked for, where the device says so.
+        /// The requested bytes, if the device reports them.
         asked: Option<Bytes>,
-        /// Its words.
+        /// Its message.
         message: String,
     },
-    /// The device ran out of memory in an update, which cannot be taken back.
+    /// The device ran out of memory in an update, which cannot be undone.
     #[error(
         "the device ran out of memory in the update before, and the parameters are lost; the last snapshot is from before"
     )]
     InUpdate,
-    /// The step took more than the budget.
+    /// The step exceeded the budget.
     #[error("the step took {peak}, more than the budget of {budget}")]
     OverBudget {
-        /// What it took.
+        /// Its peak.
         peak: Bytes,
         /// The budget.
         budget: Bytes,
     },
-    /// Something else takes memory since the plan was made.
+    /// Other memory in use has grown since planning.
     #[error("{by} more are in use beside the step than when it was planned for {budget}")]
     Grown {
         /// How much.
@@ -46,22 +46,22 @@ pub enum Shortage {
         /// The budget.
         budget: Bytes,
     },
-    /// Something else takes so much memory that no plan fits the budget.
+    /// Other memory in use is so large that no plan fits the budget.
     #[error(
         "no plan fits the budget of {budget} beside what else is in use: the smallest would be {smallest}"
     )]
     NoRoom {
         /// The budget.
         budget: Bytes,
-        /// What would do.
+        /// The smallest feasible budget.
         smallest: Bytes,
     },
 }
 
 impl Shortage {
-    /// The budget of the next plan; `None` where no smaller one can help. `last` is what the last plan was made for, and its
-    /// peak is `peak`. `context` is what a device's driver took of the limit, which no plan changes; `left` is what the device
-    /// can give to a plan, where it says so.
+    /// The budget of the next plan; `None` if no smaller one can help. `last` is the budget of the last plan, and
+    /// `peak` its peak. `context` is the memory of the device driver's context, which no plan changes; `left` is the
+    /// memory that the device has for a plan, if known.
     pub(super) fn next_budget(
         &self,
         last: Option<Bytes>,
@@ -77,21 +77,21 @@ impl Shortage {
                 let next = context + share(limit - context, NEXT_UNKNOWN);
                 left.map_or(next, |left| next.min(context + share(left - context, NEXT)))
             }
-            // What the plan did not foresee, whether it came in this step or before.
+            // The excess over the predicted peak, whether from this step or an earlier one.
             Self::OverBudget { peak: took, budget } => {
                 let unforeseen = share(*took - peak, 1.0 + (1.0 - NEXT));
                 let next = *budget - unforeseen;
                 let next = last.map_or(next, |last| next.min(share(last, NEXT)));
                 return (next > Bytes::ZERO).then_some(next);
             }
-            // A step that found more in use has planned itself again.
+            // A step that found more memory in use has already planned itself again.
             Self::Grown { .. } | Self::InUpdate | Self::NoRoom { .. } => return None,
         };
         (next > Bytes::ZERO && last.is_none_or(|last| next < last)).then_some(next)
     }
 }
 
-/// What a device says, in a line.
+/// A device's message in one line.
 fn refused(asked: Option<Bytes>, message: &str) -> String {
     match asked {
         Some(asked) => format!("the device could not allocate {asked}"),
@@ -102,7 +102,7 @@ fn refused(asked: Option<Bytes>, message: &str) -> String {
     }
 }
 
-/// What a device was asked for, by its message.
+/// The requested bytes in a device's message.
 pub(super) fn asked(message: &str) -> Option<Bytes> {
     let (_, rest) = ["memory allocating ", "allocate buffer of size: "]
         .iter()
@@ -111,7 +111,7 @@ pub(super) fn asked(message: &str) -> Option<Bytes> {
     digits.parse().ok().map(Bytes)
 }
 
-/// Whether a device's message is one of memory that ran out: cubecl tells of that in words alone.
+/// Whether a device's message reports that memory ran out: cubecl reports that only in its text.
 #[must_use]
 pub fn speaks_of_memory(message: &str) -> bool {
     let message = message.to_lowercase();

@@ -8,14 +8,14 @@
 //! where the loss scale is dynamic: the scale, and steps since it changed
 //! "end\n", CRC-32 of everything before
 //! ```
-//! Between the marks all is bincode, at full precision. Ids of parameters survive, since the optimizer finds its state
-//! by them; statistics get new ones, which nothing looks up.
+//! Everything between the start and end marks is bincode, at full precision. Ids of parameters are kept, because the
+//! optimizer finds its state by them; statistics get new ids, which are not used.
 //!
-//! Memory: on the host, copies of one parameter's optimizer state, and of one tensor once more while burn aligns it: two
-//! times the largest parameter for SGD with momentum, three times for Adam, each once more with master weights. No gradient
-//! is there when a snapshot is taken, so this stays below the optimizer's own peak where no parameter is more than a third of
-//! the model, with master weights a sixth.
-//! Cost: reading goes over the file twice, so that a damaged one is known before anything is built on it.
+//! Memory: on the host, copies of one parameter's optimizer state, and another copy of one tensor while burn aligns it:
+//! two times the largest parameter for SGD with momentum, three times for Adam, and one more with master weights. There
+//! are no gradients when a snapshot is taken, so this stays below the optimizer's own peak if no parameter is more than
+//! a third of the model (a sixth with master weights). Cost: the file is read twice, so that damage is detected before
+//! the content is used.
 
 mod format;
 mod progress;

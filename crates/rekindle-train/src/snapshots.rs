@@ -1,7 +1,7 @@
 //! The snapshots in a run's folder: `snapshot-500` was taken after step 500.
 //!
-//! The newest ones and that of the best evaluation are kept. Older ones are removed after a new one is whole; so are
-//! damaged ones. Where a disk is full, all but the newest whole one may go before.
+//! The newest ones and that of the best evaluation are kept. Older and damaged ones are removed after a new one is
+//! complete. If the disk is full, all but the newest whole one may be removed earlier.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use super::{
 
 const PREFIX: &str = "snapshot-";
 
-/// The only one that earlier versions kept.
+/// The only snapshot that earlier versions kept.
 const EARLIER: &str = "snapshot";
 
 /// Snapshots that may be kept.
@@ -31,7 +31,7 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Those of a run that has done so many steps. The newest `keep` are kept, at least one.
+    /// The snapshots of a run that has done this many steps. The newest `keep` are kept, at least one.
     pub(super) fn of_run(folder: &Path, keep: usize, done: usize) -> Result<Self, RunDirError> {
         let mut own = taken(folder)?;
         own.retain(|&step| step <= done);
@@ -43,12 +43,12 @@ impl Snapshots {
         })
     }
 
-    /// The run goes back to this step: what was taken later is no longer its own.
+    /// The run goes back to this step: later snapshots no longer belong to it.
     pub(super) fn forget_after(&mut self, step: usize) {
         self.own.retain(|taken| *taken <= step);
     }
 
-    /// Takes one more; `tensors` writes the model and the optimizer, in this order. The folder is left with the newest
+    /// Takes a snapshot; `tensors` writes the model and the optimizer, in this order. Then removes all but the newest
     /// ones and the best.
     pub(super) fn take(
         &mut self,
@@ -70,8 +70,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Removes one to make room, and returns its step: the oldest, that of the best evaluation last, the newest whole one
-    /// never.
+    /// Removes a snapshot to make room, and returns its step: the oldest first, that of the best evaluation last, the
+    /// newest whole one never.
     pub(super) fn make_room(&mut self) -> Result<Option<usize>, RunDirError> {
         let mut there = taken(&self.folder)?;
         let mut newest = there.iter().rev();
@@ -100,7 +100,7 @@ pub(super) fn any(folder: &Path) -> Result<bool, RunDirError> {
     Ok(!taken(folder)?.is_empty() || folder.join(EARLIER).is_file())
 }
 
-/// The newest whole snapshot, if there is any; `skipped` is told of each that is newer and damaged.
+/// The newest whole snapshot, if there is any; `skipped` is called for each newer, damaged one.
 pub(super) fn newest(
     folder: &Path,
     skipped: impl FnMut(&RunDirError),

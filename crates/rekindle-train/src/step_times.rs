@@ -16,7 +16,7 @@ pub(super) struct StepTimes {
 }
 
 impl StepTimes {
-    /// None yet; all memory that they will take is allocated.
+    /// Empty, with all memory allocated in advance.
     pub(super) fn new() -> Self {
         Self {
             counted: VecDeque::with_capacity(KEPT),
@@ -24,7 +24,7 @@ impl StepTimes {
         }
     }
 
-    /// Adds the time of a step. One that does not `count` is used where there is no other.
+    /// Adds the time of a step. A time that does not `count` is used only if there is no other.
     pub(super) fn add(&mut self, time: Seconds, counts: bool) {
         if !counts {
             self.set_aside = time.0;
@@ -36,7 +36,7 @@ impl StepTimes {
         self.counted.push_back(time.0);
     }
 
-    /// The least and the most of those that count.
+    /// The minimum and maximum of the times that count.
     pub(super) fn range(&self) -> Option<[Seconds; 2]> {
         let times = || self.counted.iter().copied();
         times().next()?;

@@ -1,8 +1,8 @@
-//! One step, action by action: what should have been held beside what was.
+//! One step, action by action: predicted and measured memory side by side.
 //!
-//! Both sides count alike: on the processor the whole process's live bytes, on a GPU the live buffers in its pools,
-//! without the driver's beside_buffers_bytes. On a GPU a meter sees memory between actions alone, so measured peaks there lack
-//! what an action takes and gives back itself.
+//! Both count the same memory: on the CPU the whole process's live bytes, on a GPU the live buffers in its pools,
+//! without the driver's `beside_buffers_bytes`. On a GPU a meter reads memory only between actions, so measured peaks
+//! there do not include temporary memory within an action.
 
 use std::time::Duration;
 
@@ -104,8 +104,8 @@ pub enum Pass {
     Fetch,
 }
 
-/// What a plan predicts of each action of its step. Where a run is recorded it is at hand: making it again from the step
-/// would take more memory than the record.
+/// A plan's prediction for each action of its step. It is kept for the run's record, because computing it again from
+/// the step would take more memory than the record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prediction {
     beside_buffers: Bytes,
@@ -121,7 +121,7 @@ struct PredictedAction {
 }
 
 impl Prediction {
-    /// The spans of a plan, and the update after them. The driver's context is no part of what a meter reads.
+    /// The spans of a plan, and the update after them. A meter's readings do not include the driver's context.
     pub(crate) fn new(plan: &StagedPlan, optimizer: &OptimizerCost) -> Self {
         let beside = plan.beside_buffers;
         let live = |parts: Parts| Parts {

@@ -1,11 +1,12 @@
-//! Which blocks of memory appear and which go, action by action.
+//! Records blocks of memory that are allocated and freed, action by action.
 //!
-//! After every action the meter tells in a [`Census`] which blocks came and stayed, and which older ones went. A block
-//! tells its size and nothing else, so the shape beside it is that of a tensor of the action's stage which is as large:
-//! its input, its output, a value inside it, one of its parameters. A gradient is as large as what it is the gradient of.
+//! After every action the meter reports in a [`Census`] the blocks that were allocated and remain, and the older blocks
+//! that were freed. Only the size of a block is known, so it is matched with a tensor of the same size in the action's
+//! stage: its input, its output, a value inside it, or one of its parameters. A gradient has the same size as its
+//! tensor.
 //!
-//! Per moment, `in use after - in use before = appeared - went + others`, to the byte; others are small blocks that are no
-//! known tensor. What tracking itself allocates is left out.
+//! For each moment, `in use after - in use before = appeared - went + others`, to the byte; others are small blocks
+//! without a matching tensor. Memory allocated by tracking itself is left out.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -78,7 +79,7 @@ struct Known {
     what: String,
 }
 
-/// Notes what comes and goes.
+/// Records allocated and freed blocks.
 pub struct Tracker {
     meter: Arc<dyn Meter>,
     /// Names of the stages, and their tensors.
@@ -139,7 +140,7 @@ impl Tracker {
         self.begin_moment(&mut state);
     }
 
-    /// Data has come to the device.
+    /// The batch is on the device.
     pub(super) fn batch(&self) {
         self.note("batch".into(), None);
     }
@@ -190,7 +191,7 @@ impl Tracker {
         self.begin_moment(&mut state);
     }
 
-    /// Blocks, with a tensor that is as large: of the stage, or of any where the moment is not about one.
+    /// Blocks, with a tensor of the same size: of the stage, or of any stage if the moment has none.
     fn blocks(&self, change: &Change, stage: Option<usize>) -> Blocks {
         let stages = match stage {
             Some(stage) => &self.stages[stage..=stage],
@@ -209,7 +210,7 @@ impl Tracker {
         }
     }
 
-    /// After all bookkeeping, so that what it allocated belongs to no moment.
+    /// Called after all bookkeeping, so that its allocations belong to no moment.
     fn begin_moment(&self, state: &mut State) {
         self.meter.start_census();
         self.meter.census(&mut state.before);

@@ -1,4 +1,4 @@
-//! Why a step could not run.
+//! Errors of a training step.
 
 use super::{
     nonfinite::NonFinite,
@@ -13,12 +13,12 @@ use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 /// A step that could not run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TrainError {
-    /// No loss takes such an output.
+    /// No loss accepts such an output.
     #[error(
         "one sample of the model's output has the shape {got}, but the loss needs one row of numbers: end with a flatten and a linear layer"
     )]
     Output {
-        /// What it is.
+        /// The shape.
         got: SampleShape,
     },
     /// The batch does not fit the model.
@@ -30,11 +30,11 @@ pub enum TrainError {
     /// The loss or a gradient is not finite, and the settings stop there.
     #[error("{0}")]
     NonFinite(Box<NonFinite>),
-    /// There is too little memory; a smaller plan may do.
+    /// There is too little memory; a smaller plan may help.
     #[error("{0}")]
     Short(Shortage),
-    /// There is too little memory, which shows when some parameters are updated already: a smaller plan may do after a
-    /// snapshot was gone back to.
+    /// There is too little memory, detected after some parameters were updated: a smaller plan may help after going
+    /// back to a snapshot.
     #[error("{error}")]
     ShortAfterUpdates {
         /// What was short.
@@ -42,7 +42,7 @@ pub enum TrainError {
         /// How far the step came.
         error: RecordError,
     },
-    /// Another rank failed, which says why: nothing is left of the step.
+    /// Another rank failed and reports the error: the step has no effect.
     #[error("another rank gave the step up")]
     OtherRank,
     /// The device failed.
@@ -51,7 +51,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Runs `call`, in which burn reads a device's values and tells of a failure by a panic. Any other panic goes on.
+    /// Runs `call`, in which burn reads a device's values and reports failures by panics. Any other panic propagates.
     pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Self> {
         let of_device = |message: &str| {
             speaks_of_memory(message)
@@ -64,12 +64,12 @@ impl TrainError {
         })
     }
 
-    /// Whether ranks can no longer talk to each other.
+    /// Whether ranks can no longer communicate.
     pub(super) fn is_of_network(&self) -> bool {
         matches!(self, Self::Recorded(error) if of_network(error))
     }
 
-    /// Whether another rank says why.
+    /// Whether another rank reports the error.
     pub(super) fn is_of_another_rank(&self) -> bool {
         match self {
             Self::OtherRank => true,
@@ -78,7 +78,7 @@ impl TrainError {
         }
     }
 
-    /// Whether some parameters are updated and others not: such a model is none to go on from.
+    /// Whether some parameters are updated and others not: training cannot continue from such a model.
     pub(super) fn is_partly_updated(&self) -> bool {
         matches!(
             self,
@@ -86,7 +86,7 @@ impl TrainError {
         )
     }
 
-    /// The same, told as a shortage where it is one.
+    /// Converts the error to a shortage if it is one.
     pub(super) fn or_shortage(self) -> Self {
         if let Self::Recorded(error @ RecordError::PartlyUpdated { source, .. }) = &self
             && let Self::Short(shortage) = Self::from((**source).clone()).or_shortage()
@@ -115,7 +115,7 @@ impl TrainError {
     }
 }
 
-/// Whether ranks can no longer talk to each other.
+/// Whether ranks can no longer communicate.
 pub(super) fn of_network(error: &RecordError) -> bool {
     match error {
         // All ranks have found that.
@@ -126,7 +126,7 @@ pub(super) fn of_network(error: &RecordError) -> bool {
     }
 }
 
-/// Whether another rank says why.
+/// Whether another rank reports the error.
 pub(super) fn of_another_rank(error: &RecordError) -> bool {
     match error {
         RecordError::OtherRank { .. } => true,

@@ -62,22 +62,22 @@ pub(super) struct Trainer {
     ranks: Ranks,
 }
 
-/// What one optimizer step did.
+/// The report of one optimizer step.
 pub(super) struct StepReport {
     /// Loss, accuracy, time.
     pub(super) record: StepRecord,
     /// Memory by phase.
     pub(super) phases: Vec<PhaseReading>,
-    /// Memory after every span of the step and after its update, where the step was [traced](Trainer::trace_next_step).
+    /// Memory after every span of the step and after its update, if the step was [traced](Trainer::trace_next_step).
     pub(super) spans: Vec<SpanReading>,
-    /// What the exchange took, where [ranks](crate::ranks) share the step: of all parts together, with what the network did
-    /// in the last.
+    /// Measurements of the exchange, if [ranks](crate::ranks) share the step: the sum over all parts, with the network
+    /// operations of the last.
     pub(super) exchange: Option<ExchangeReading>,
-    /// What came and what went, where the step was tracked.
+    /// Blocks allocated and freed, if the step was tracked.
     pub(super) moments: Vec<TrackedMoment>,
-    /// What of the step is not finite, where the settings go on all the same.
+    /// Values of the step that are not finite, if the settings continue anyway.
     pub(super) nonfinite: Option<NonFinite>,
-    /// What was short in an update, which cannot be taken back and got what was kept in reserve.
+    /// A shortage in an update, which cannot be undone and used the reserve.
     pub(super) short: Option<Shortage>,
 }
 
@@ -86,7 +86,7 @@ impl Trainer {
     ///
     /// # Errors
     ///
-    /// If the output is not one row of numbers, or one for each token, which every loss here wants.
+    /// If the output is not one row of numbers, or one row for each token, as every loss here requires.
     pub(super) fn new(
         model: Sequential<Stage>,
         output: &SampleShape,
@@ -149,7 +149,7 @@ impl Trainer {
         self
     }
 
-    /// Whether parameters and statistics can still be read. Where a device ran out of memory in an update, they cannot.
+    /// Whether parameters and statistics can still be read. They cannot after a device ran out of memory in an update.
     pub(super) fn is_readable(&self) -> bool {
         finite::first_value(&self.model()).is_ok()
     }
@@ -164,12 +164,12 @@ impl Trainer {
         self.model.valid()
     }
 
-    /// What the next step's loss is multiplied by, where it is scaled.
+    /// The factor of the next step's loss, if it is scaled.
     pub(super) fn loss_scale(&self) -> Option<f64> {
         self.optimizer.scaler.scale()
     }
 
-    /// What runs the steps.
+    /// The engine that runs the steps.
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -179,7 +179,7 @@ impl Trainer {
         self.engine.trace(true);
     }
 
-    /// Notes in the next step which blocks come and go, action by action.
+    /// Records in the next step the blocks allocated and freed, action by action.
     pub(super) fn track_next_step(&mut self, tracker: Arc<Tracker>) {
         self.engine.track(Some(Arc::clone(&tracker)));
         self.tracker = Some(tracker);
@@ -194,13 +194,13 @@ impl Trainer {
         Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
     }
 
-    /// Runs one optimizer step on batches whose shapes fit the model: one, or equal parts of one whose gradients add
-    /// up. The phases and spans are those of the last part.
+    /// Runs one optimizer step on batches whose shapes fit the model: a whole batch, or equal parts of one whose
+    /// gradients are summed. The phases and spans are those of the last part.
     ///
     /// # Errors
     ///
-    /// If the schedule or a batch does not fit the model, there is no batch, the device fails, or something is not finite
-    /// and the settings stop there. The model, its statistics and the optimizer are then what they were.
+    /// If the schedule or a batch does not fit the model, there is no batch, the device fails, or something is not
+    /// finite and the settings stop there. The model, its statistics and the optimizer are then unchanged.
     pub(super) fn step(
         &mut self,
         parts: impl ExactSizeIterator<Item = Batch>,
@@ -292,8 +292,8 @@ impl Trainer {
         })
     }
 
-    /// Fails where there is too little memory for the update, or finds what is not finite. A step whose update was part of the
-    /// backward cannot be taken back: it stands.
+    /// Fails if there is too little memory for the update; finds values that are not finite. A step with updates in its
+    /// backward pass cannot be undone and is accepted.
     fn check(&self, parts: &mut Parts) -> Result<Option<NonFinite>, TrainError> {
         if self.engine.update() == Update::InBackward {
             return self.nonfinite(parts);
@@ -335,7 +335,7 @@ impl Trainer {
         }
     }
 
-    /// Updates the model: what ranks that share out the updates have sent each other.
+    /// Updates the model, and returns the measurements of exchanging parameters between ranks that divide the updates.
     fn update(
         &mut self,
         rate: f64,
@@ -372,18 +372,18 @@ impl Trainer {
         std::mem::replace(&mut self.model, Sequential::new(Vec::new()))
     }
 
-    /// Leaves nothing of a step that was begun.
+    /// Undoes a step that has begun.
     fn abandon(&mut self, before: Before) {
         self.engine.trace(false);
         self.engine.track(None);
         self.tracker = None;
         self.model = before.put_back(self.take_model());
-        // What the step left in burn's graph goes with the next backward.
+        // The step's nodes in burn's graph would only be freed by the next backward pass.
         free_dead_nodes(&self.device);
         self.meter.trim();
     }
 
-    /// How often pools were trimmed so that they stayed within the budget.
+    /// Number of times the pools were trimmed to stay within the budget.
     pub(super) fn trims(&self) -> u64 {
         self.engine.trims()
     }

@@ -1,4 +1,4 @@
-//! When a training updates its parameters, and which trainings can do it in the backward pass.
+//! When a training updates its parameters, and whether it can do so in the backward pass.
 
 mod choice;
 
@@ -19,15 +19,15 @@ use rekindle_plan::{Bytes, Seconds};
 pub enum Updates {
     /// This one.
     One(Update),
-    /// After the step, or in the backward pass where the budget is not met otherwise. A step that fails after its first
-    /// update cannot be taken back, so with `on_nonfinite = "stop"` time alone is no reason for it.
+    /// After the step, or in the backward pass if the budget cannot be met otherwise. A step that fails after its first
+    /// update cannot be undone, so with `on_nonfinite = "stop"` a shorter time alone is not a reason for it.
     ToFit,
-    /// As [`ToFit`](Self::ToFit), and where it is faster by more than measurements differ.
+    /// Like [`ToFit`](Self::ToFit), and also if it is faster by more than the measurement error.
     ToFitOrFaster,
 }
 
 impl Updates {
-    /// Those of a training that plans within a budget, or without one.
+    /// The updates of a training, planned with or without a budget.
     #[must_use]
     pub fn of(settings: &TrainSettings, budget: bool) -> Self {
         if let Some(update) = settings.update.fixed() {
@@ -43,8 +43,8 @@ impl Updates {
     }
 }
 
-/// A plan that updates in the backward pass takes at most this share of the other's time to be chosen for it: what is
-/// measured twice differs by some percent.
+/// A plan with updates in the backward pass is chosen for its time only if it takes at most this share of the other
+/// plan's time: repeated measurements differ by some percent.
 const FASTER: f64 = 0.97;
 
 /// A plan with one of the updates.
@@ -58,12 +58,12 @@ pub struct Candidate<P> {
     pub recomputes: bool,
 }
 
-/// What is chosen: the plan, its update, and why that is in the backward pass where it need not be.
+/// The chosen plan, its update, and why that is in the backward pass if it was not required.
 pub type Chosen<P> = (P, Update, Option<InBackwardBecause>);
 
 impl Updates {
-    /// The plan that a training makes. `plan` gives the best one with an update, or where none fits the budget the smallest
-    /// budget that one does; so does this.
+    /// Chooses a plan. `plan` returns the best plan with a given update, or the smallest feasible budget if none fits;
+    /// so does this function.
     ///
     /// # Errors
     ///
@@ -99,12 +99,12 @@ impl Updates {
     }
 }
 
-/// Why a plan updates in the backward pass though nobody asked for it.
+/// Why a plan updates in the backward pass although that was not requested.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum InBackwardBecause {
     /// No plan with an update after the step meets the budget: the smallest workable one is this.
     Fits(Bytes),
-    /// Such a plan meets the budget too, but takes this many seconds.
+    /// Such a plan meets the budget too, but takes this long.
     Faster(Seconds),
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for InBackwardBecause {
     }
 }
 
-/// Why parameters cannot be updated in the backward pass.
+/// The error when parameters cannot be updated in the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum UpdateRefused {
     /// Gradients of a batch's parts are added up first.
@@ -151,7 +151,7 @@ pub enum UpdateRefused {
     LossScale,
 }
 
-/// Checks that a training can update when its settings say.
+/// Checks that a training can update its parameters as configured.
 ///
 /// # Errors
 ///
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(updates(auto, OnNonFinite::Stop, 2, true), after);
         let asked = UpdateChoice::After;
         assert_eq!(updates(asked, OnNonFinite::Continue, 1, true), after);
-        // A step whose scaled gradients overflow is taken back.
+        // A step whose scaled gradients overflow must be undone.
         let half = TrainSettings {
             dtype: Dtype::F16,
             ..TrainSettings::default()

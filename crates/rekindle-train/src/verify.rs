@@ -1,5 +1,5 @@
-//! Shows on the spot that a plan changes nothing: the same training by a hand-written burn loop and by the plan,
-//! compared value by value.
+//! Verifies that a plan changes no results: runs the same training by a hand-written burn loop and by the plan, and
+//! compares all values.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -28,7 +28,7 @@ use rekindle::{
     sequential::Sequential,
 };
 
-/// What is verified.
+/// A training and the plans to verify.
 pub struct Verification<'a> {
     /// The training; its settings' `steps` are compared.
     pub job: &'a Job<'a>,
@@ -57,8 +57,7 @@ pub struct Comparison {
     pub identical: bool,
 }
 
-/// The equal segments that are compared where nothing else is asked for: all powers of two below the number of stages,
-/// and that number.
+/// The default numbers of equal segments to compare: all powers of two below the number of stages, and that number.
 #[must_use]
 pub fn usual_segments(model: &ModelSpec, shape: &ModelShape) -> Vec<usize> {
     let stages = ModelStages::new(model, shape).stages.len();
@@ -66,11 +65,11 @@ pub fn usual_segments(model: &ModelSpec, shape: &ModelShape) -> Vec<usize> {
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }
 
-/// Compares on a device that is known to answer. `done` is told of each comparison.
+/// Compares on a device that was probed before. `done` is called after each comparison.
 ///
 /// # Errors
 ///
-/// A [`RunError`] where nothing could be compared; differences are no error here.
+/// A [`RunError`] if nothing could be compared; differences are not errors here.
 pub fn verify(
     verification: Verification<'_>,
     device: DeviceId,
@@ -105,7 +104,7 @@ struct Trial<'a> {
     device: Device,
 }
 
-/// Everything that a training decides.
+/// All values that result from a training.
 #[derive(Default)]
 struct Values {
     losses: Vec<Vec<f32>>,
@@ -158,7 +157,7 @@ impl Trial<'_> {
         Ok(values)
     }
 
-    /// One step as anybody would write it in burn, with the seed of the step that it is compared with.
+    /// One step of an ordinary burn loop, with the seed of the step that it is compared with.
     fn plain(
         &self,
         model: &Sequential<Stage>,
@@ -175,7 +174,7 @@ impl Trial<'_> {
 
 impl Values {
     fn compare(&self, other: &Self, plan: String, planned: &Planned) -> Comparison {
-        // A step that updates on the way hands out none.
+        // A step that updates in the backward pass returns no gradients.
         let gradients = match planned.update {
             Update::After => &self.gradients[..],
             Update::InBackward => &[],

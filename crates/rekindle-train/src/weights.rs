@@ -12,22 +12,22 @@ use serde_json::json;
 
 use super::replace::replace;
 
-/// Names that a message lists, at most.
+/// Maximum number of names listed in a message.
 const LISTED: usize = 4;
 
-/// Why weights cannot be used.
+/// The error of weights that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// The system refused the file.
+    /// The system could not open or read the file.
     #[error("{}: {source}", path.display())]
     Refused {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// No safetensors, or damaged.
+    /// The file is not in safetensors format, or is damaged.
     #[error("{}: cannot be read as safetensors: {reason}", path.display())]
     Malformed {
         /// The file.
@@ -61,8 +61,8 @@ pub enum WeightsError {
     },
 }
 
-/// Replaces the file at `path`, one tensor at a time: burn's store would take a buffer of 1 MiB, which a budget of few
-/// megabytes does not have.
+/// Replaces the file at `path`, one tensor at a time: burn's store would use a buffer of 1 MiB, too much for a budget
+/// of a few megabytes.
 pub(super) fn write(model: &impl Module, path: &Path) -> io::Result<()> {
     let tensors = model.collect(None, None, false);
     let mut header = Vec::new();
@@ -106,7 +106,7 @@ fn type_name(dtype: DType) -> io::Result<&'static str> {
 /// The model with values from a file, which has exactly the model's names and shapes.
 pub(super) fn read<M: Module>(mut model: M, path: &Path) -> Result<M, WeightsError> {
     let path = || path.to_path_buf();
-    // The store would say of which line of its own it failed.
+    // The store's error would contain a line of its own source.
     std::fs::File::open(path()).map_err(|source| WeightsError::Refused {
         path: path(),
         source,

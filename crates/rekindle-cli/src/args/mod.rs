@@ -7,7 +7,7 @@
 //! | [`plan`] | `estimate`, `profile`, `plan` |
 //! | [`sweep`] | `sweep`, `max`, `verify` |
 //! | [`files`] | `report`, `devices`, `init`, `completions`, `man` |
-//! | [`word`] | values that clap reads by other means than its own |
+//! | [`word`] | values that need custom parsers for clap |
 
 mod files;
 mod plan;
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// Every example that a help text shows is a command line that is understood.
+    /// Every example in a help text is a valid command line.
     #[test]
     fn examples_are_understood() {
         let mut examples = 0;

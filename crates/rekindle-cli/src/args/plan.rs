@@ -1,4 +1,4 @@
-//! Arguments of commands that look at one step: `estimate`, `profile` and `plan`.
+//! Arguments of commands that analyse one step: `estimate`, `profile` and `plan`.
 
 use std::path::PathBuf;
 

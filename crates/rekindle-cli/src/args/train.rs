@@ -1,4 +1,4 @@
-//! Arguments of `train`, typed or handed to a child.
+//! Arguments of `train`, typed or passed to a child process.
 
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,7 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// The config's path; empty where there is none.
+    /// The config's path; empty if there is none.
     pub fn config_path(&self) -> &Path {
         self.config.as_deref().unwrap_or(Path::new(""))
     }

@@ -1,4 +1,4 @@
-//! Values that clap reads by other means than its own.
+//! Values that need custom parsers for clap.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ where
     let schema = schemars::schema_for!(T).to_value();
     let words = schema["oneOf"].as_array().into_iter().flatten();
     let words = words.filter_map(|word| {
-        // clap keeps its words as long as the program runs.
+        // clap keeps its possible values as long as the program runs.
         let value = PossibleValue::new(&*word["const"].as_str()?.to_owned().leak());
         Some(match word["description"].as_str() {
             Some(help) => value.help(&*help.replace('\n', " ").leak()),

@@ -1,4 +1,4 @@
-//! `rekindle child`: what another process of this program asks for.
+//! `rekindle child`: runs a task for another process of this program.
 
 use crate::{
     child::Task,
@@ -6,7 +6,7 @@ use crate::{
     failure::Outcome,
 };
 
-/// Does it, and answers on standard output.
+/// Runs the task, and writes the answer to standard output.
 pub fn run(task: Task<'_>) -> Outcome {
     match task {
         Task::Train(args) => train::run(*args),

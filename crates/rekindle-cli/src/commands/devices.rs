@@ -1,4 +1,4 @@
-//! `rekindle devices`: what this machine can run on.
+//! `rekindle devices`: lists this machine's devices.
 
 use rekindle_train::device::{DeviceId, DeviceInfo, Unavailable, cuda_parts, probe_kind};
 use schemars::JsonSchema;
@@ -48,7 +48,7 @@ struct Cuda {
     headers: Option<String>,
 }
 
-/// Lists devices; for what is missing, why.
+/// Lists available devices, and why the others are unavailable.
 pub fn run(args: &DevicesArgs) -> Outcome {
     let kinds = [DeviceId::Cpu, DeviceId::Cuda(0), DeviceId::Wgpu(0)];
     let found: Vec<_> = kinds.iter().map(|&kind| (kind, probe_kind(kind))).collect();

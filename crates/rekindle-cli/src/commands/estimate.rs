@@ -1,4 +1,4 @@
-//! `rekindle estimate`: what a model is made of, where its memory goes and whether it fits, from shapes.
+//! `rekindle estimate`: the layers of a model, its memory by kind, and whether it fits, from shapes.
 
 use rekindle_plan::{PlanError, PlanRequest};
 use rekindle_train::{
@@ -24,7 +24,7 @@ use crate::{
     terminal,
 };
 
-/// Estimates. That no plan fits the budget is told after the report.
+/// Runs the estimate. If no plan fits the budget, the error is reported after the report.
 pub fn run(args: &EstimateArgs) -> Outcome {
     let mut config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.device, &config)?.resolve()?;
@@ -56,7 +56,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let updates = Updates::of(&config.training, budget.is_some());
     let either = !matches!(wanted, Wanted::Made(..)) && !matches!(updates, Updates::One(_));
     let mut found = Estimate::new(&config, kernels, &wanted, limit.clone())?;
-    // By shapes neither update is faster: a training updates in the backward pass to fit.
+    // By shapes neither update is faster: a training updates in the backward pass only to fit.
     if either && matches!(found.1, Some(PlanError::Infeasible { .. })) {
         config.training.update = UpdateChoice::InBackward;
         found = Estimate::new(&config, kernels, &wanted, limit)?;
@@ -86,7 +86,7 @@ fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<PlanRequest>, Fa
     Ok(Some(train::plan_request(run, budget)))
 }
 
-/// The plan that the config names, if no other schedule is typed.
+/// The plan named in the config, if no other schedule is given on the command line.
 fn made_before(config: &Config) -> Result<Option<Wanted>, Failure> {
     let Some(path) = &config.run.plan else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `rekindle plan --explain`: what a plan keeps and why.
+//! `rekindle plan --explain`: the tensors that a plan keeps, and why.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::{
     table::{self, several},
 };
 
-/// What is kept, from when to when, how often stages run, and what the peak is made of.
+/// Writes what is kept, from when to when, how often stages run, and the parts of the peak.
 pub(super) fn explain(plan: &Planned, text: &mut String) {
     let (place, parts) = plan.at_peak;
     let _ = writeln!(
@@ -97,7 +97,7 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
     }
 }
 
-/// What waits in host memory, and what the plan would be without that.
+/// Writes what is offloaded, and the plan without offloading.
 fn host_memory(plan: &Planned, offload: &Offload, text: &mut String) {
     let _ = writeln!(text, "\nHost memory: {}.", summary::link(&offload.link));
     let Some(on_device) = offload.on_device.filter(|_| offload.tensors > 0) else {
@@ -137,7 +137,7 @@ fn pairs<T: ToString>(text: &mut String, pairs: impl IntoIterator<Item = (&'stat
     }
 }
 
-/// Inputs that `forward_keep` leaves standing: the stage, the action that first keeps it, the backward that frees it.
+/// Inputs kept by `forward_keep`: the stage, the action that first keeps it, the backward pass that frees it.
 fn boundaries(actions: &[Action]) -> Vec<(usize, usize, usize)> {
     let mut found: Vec<(usize, usize, usize)> = Vec::new();
     for (from, action) in actions.iter().enumerate() {

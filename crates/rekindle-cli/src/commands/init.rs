@@ -69,7 +69,7 @@ mod tests {
             run(&args).expect("a config");
             let loaded = load(&output, &Overrides::default());
             assert!(loaded.is_ok(), "{story:?}: {:?}", loaded.err());
-            // What is there is not overwritten.
+            // An existing file is not overwritten.
             assert!(run(&args).is_err());
         }
     }

@@ -1,7 +1,8 @@
 //! `rekindle max`: the largest batch, depth or width that fits, by planning.
 //!
-//! Sizes are found on steps that are recorded by their shapes, which runs nothing. Where the answer is small enough to be
-//! measured in passing, sizes about it are profiled in processes of their own, each once, and their plans decide.
+//! Sizes are searched with steps that are recorded from shapes, without running anything. If the result is small enough
+//! to be measured quickly, nearby sizes are profiled once each in separate processes, and their plans determine the
+//! result.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
@@ -31,31 +32,31 @@ use crate::{
     output, stop,
 };
 
-/// Above so many bytes nothing is measured without being asked for: parameters alone would take long to draw.
+/// Above this many bytes nothing is measured by default: initialising the parameters alone would take long.
 const MEASURED_BYTES: Bytes = Bytes(2 << 30);
 
-/// Above so many seconds, as counted for two cores, neither.
+/// Above this many seconds, estimated for two cores, nothing is measured by default.
 const MEASURED_SECONDS: f64 = 60.0;
 
-/// Plain steps that profiling a size comes to, and sizes that are profiled for one way to run it.
+/// Cost of the profiles for one kind of schedule, in plain steps.
 const STEPS_TO_PROFILE: f64 = 8.0;
 const SIZES_TO_PROFILE: f64 = 4.0;
 
-/// How the search goes among counted sizes: by factors of 1.5, to within a percent of the largest.
+/// Step factor and precision of the search by shapes: factors of 1.5, to within a percent of the largest size.
 const COUNTED: (f64, f64) = (1.5, 1e-2);
-/// Among measured ones: from the counted answer on in small steps, to within two percent.
+/// The same for measured sizes: in small steps from the result by shapes, to within two percent.
 const MEASURED: (f64, f64) = (1.15, 2e-2);
-/// Among those that are named for comparison alone.
+/// The same for sizes that are only shown for comparison.
 const ROUGH: (f64, f64) = (1.5, 5e-2);
 
-/// Share of a budget that is left when sizes are measured: what a process holds beside its training differs a little
-/// from one to the next. Seen: 0.04% of 40 MiB.
+/// Share of a budget that is left free when sizes are measured: the other memory of a process varies a little from
+/// process to process. Observed: 0.04% of 40 MiB.
 const LEFT: f64 = 2e-3;
 
-/// Steps of a run that confirms: the optimizer's state appears in the first, so that the peak comes in the second.
+/// Steps of a confirming run: the optimizer's state is allocated in the first, so the peak is in the second.
 const CONFIRMING_STEPS: usize = 2;
 
-/// Searches, and shows what was found.
+/// Searches, and shows the results.
 pub fn run(args: &MaxArgs) -> Outcome {
     check_arguments(args)?;
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
@@ -168,7 +169,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
     }
 }
 
-/// What is searched for cannot be given.
+/// Fails if an argument sets the size that is searched for.
 fn check_arguments(args: &MaxArgs) -> Outcome {
     let given = match args.vary {
         Lever::Batch => args.config.replace.batch,
@@ -190,7 +191,7 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
     Ok(())
 }
 
-/// The update that is worth a comparison with the plan's.
+/// The other update, if it is worth a comparison with the plan's.
 fn other_update(
     settings: &TrainSettings,
     updates: Updates,
@@ -228,7 +229,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The updates of a way: what recomputes as a plan does may choose, the others are for comparison.
+    /// The updates of a kind of schedule: a plan may choose, the others are for comparison.
     fn updates(&self, way: ScheduleKind) -> Updates {
         match (way, self.subject.updates()) {
             (ScheduleKind::Plan, updates) | (_, updates @ Updates::One(_)) => updates,
@@ -264,7 +265,7 @@ impl Search<'_> {
     fn counted(&self) -> Result<Vec<Largest>, Failure> {
         let mut all: Vec<Largest> = Vec::new();
         for way in ScheduleKind::ALL {
-            // Each way reaches at least as far as the one before it.
+            // Each kind of schedule reaches at least the size of the previous one.
             let first = all.last().map_or(1, |before| before.size);
             let found = self.largest_counted(way, first, COUNTED, self.updates(way))?;
             all.extend(found.map(|(size, plan)| Largest::new(way, size, &plan)));
@@ -272,7 +273,7 @@ impl Search<'_> {
         Ok(all)
     }
 
-    /// Why the answers are left as they were counted, if they are.
+    /// Why the results by shapes are not replaced by measured ones, if so.
     fn reason_not_to_measure(
         &self,
         args: &MaxArgs,
@@ -368,7 +369,7 @@ impl Measurer<'_> {
         Ok(step)
     }
 
-    /// Trains a size for a moment.
+    /// Trains a size for a few steps.
     fn confirm(&self, size: usize, budget: Bytes) -> Result<Confirmed, Failure> {
         note!("running {} {size}", self.subject.varied.lever.name());
         let config = self.subject.sized(&self.args.config, size);

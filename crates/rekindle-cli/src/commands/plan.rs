@@ -56,7 +56,7 @@ struct FrontierPoint {
     segments: Option<usize>,
 }
 
-/// Rows of a frontier that a person looks at.
+/// Maximum number of rows of a frontier in the table.
 const FRONTIER_ROWS: usize = 24;
 
 /// Plans.
@@ -73,7 +73,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
     ranks::end(world, outcome)
 }
 
-/// What is to be measured and planned.
+/// The request to measure and plan.
 struct Asked {
     config: Config,
     device: DeviceInfo,
@@ -181,7 +181,7 @@ fn refused(args: &PlanArgs, error: PlanError) -> Failure {
     reported.err().unwrap_or_else(|| error.into())
 }
 
-/// `batch` is this rank's, where the plan is for several.
+/// Shows a plan; `batch` is this rank's if the plan is for several ranks.
 fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     let file = PlanFile::new(plan, batch);
     if let Some(path) = &args.output {
@@ -233,7 +233,7 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     output::text(&text)
 }
 
-/// The budget for a chain from a file: a share is one of the device that is named.
+/// The budget for a chain from a file: a percentage refers to the given device.
 fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
     let Some(size) = args.schedule.budget else {
         return Ok(None);

@@ -1,7 +1,7 @@
-//! Planning in a process of its own.
+//! Planning in a separate process.
 //!
-//! On the CPU a budget bounds the memory of the process that trains. Planners fill tables that can be larger than a small
-//! model, so `train` hands what was measured to a [child](crate::child) and gets a plan back.
+//! On the CPU a budget bounds the memory of the process that trains. Planners fill tables that can be larger than a
+//! small model, so `train` sends the measured step to a [child process](crate::child) and receives a plan.
 
 use std::borrow::Cow;
 
@@ -50,7 +50,7 @@ pub fn answer(request: &GraphRequest, graph: &Graph) -> Outcome {
     output::text(&serde_json::to_string(&answer).map_err(Failure::other)?)
 }
 
-/// Plans in another process of this program; `None` where it gives no answer, for any reason.
+/// Plans in another process of this program; `None` if it gives no answer, for any reason.
 pub fn plan_elsewhere(
     graph: &Graph,
     request: &GraphRequest,

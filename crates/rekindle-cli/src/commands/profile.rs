@@ -31,7 +31,8 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     }
 }
 
-/// Measures, and writes the smallest budget that some plan fits. Measuring counts, too: it takes as little as it can.
+/// Measures, and writes the smallest feasible budget. The memory of measuring counts too, so it is kept as small as
+/// possible.
 pub fn smallest_budget(args: &ProfileArgs) -> Outcome {
     let least = PlanRequest::within(Bytes::ZERO);
     output::json(&of_config(args, least, |job, mut subject| {
@@ -59,7 +60,7 @@ fn of_config<T>(
     )
 }
 
-/// Measures the training step of a config on a device, for the job that `complete` makes of it, and hands both to `then`.
+/// Measures the training step of a config on a device, for the job that `complete` returns, and passes both to `then`.
 pub fn measured<T>(
     args: &MeasureArgs,
     config: &Config,
@@ -104,7 +105,7 @@ fn table(chain: &Chain) -> String {
         ],
         1..7,
     );
-    // Neighbours that were measured once cost the same; a row stands for all of them.
+    // Neighbouring stages that were measured together have the same costs and share a row.
     let mut rows: Vec<(usize, usize)> = Vec::new();
     let same = |a: usize, b: usize| {
         let (a, b) = (&chain.stages[a], &chain.stages[b]);

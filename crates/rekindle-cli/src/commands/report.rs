@@ -33,7 +33,7 @@ pub struct Document<'a> {
 const NO_TIMELINE: &str = "there is no timeline to draw: a run traces its fourth step, or its last one if it is shorter, \
      and this run stopped before";
 
-/// Writes the page and says where.
+/// Writes the page and prints its path.
 pub fn run(args: &ReportArgs) -> Outcome {
     if let Some(path) = &args.output {
         check_name(path)?;
@@ -69,7 +69,7 @@ pub fn run(args: &ReportArgs) -> Outcome {
     output::text(&format!("{}\n", path.display()))
 }
 
-/// Refuses names of files that are neither pages nor pictures.
+/// Rejects file names that are neither pages nor pictures.
 fn check_name(path: &Path) -> Outcome {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("html" | "htm" | "svg" | "json") => Ok(()),
@@ -85,7 +85,7 @@ fn ends_in(args: &ReportArgs, wanted: &str) -> bool {
     extension.is_some_and(|extension| extension == wanted)
 }
 
-/// What is to be written of a sweep.
+/// The output for a sweep.
 fn sweep_page(folder: &Path, args: &ReportArgs) -> Result<String, Failure> {
     let record = sweep::folder::read(folder)?;
     if ends_in(args, "json") {
@@ -104,7 +104,7 @@ fn sweep_page(folder: &Path, args: &ReportArgs) -> Result<String, Failure> {
     }
 }
 
-/// What is to be written of runs.
+/// The output for runs.
 fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> {
     let records = folders.iter().map(|folder| read_record(folder));
     let records: Vec<RunRecord> = records.collect::<Result<_, _>>()?;
@@ -148,7 +148,7 @@ fn timeline(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
     }
 }
 
-/// Names of folders: their last parts where these differ, else their paths.
+/// Names of folders: their last parts if these differ, else their paths.
 fn names(folders: &[PathBuf]) -> Vec<String> {
     let last = |folder: &PathBuf| {
         let name = folder.file_name().unwrap_or(folder.as_os_str());

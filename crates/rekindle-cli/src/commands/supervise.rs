@@ -1,10 +1,10 @@
-//! `rekindle train --supervise`: the training in a process of its own, which is started again where it is lost.
+//! `rekindle train --supervise`: trains in a child process, and restarts it if it is lost.
 //!
-//! A process is lost where the system kills it, where a failed allocation aborts it, where a device does no more work
-//! for it, and where memory ran out and no smaller plan helped. It continues from its last snapshot, or begins again
-//! where it has none yet, within a share of what its plan took; where no plan fits that, within what it had. The child
-//! is in a process group of its own: a signal arrives here, and is forwarded. A second one ends this process at once, and
-//! with it the child.
+//! A process is lost if the system kills it, a failed allocation aborts it, a device becomes unusable for it, or memory
+//! runs out and no smaller plan helps. The next process continues from the last snapshot, or from the start if there is
+//! none, within a share of the lost plan's memory, or within the same budget if no plan fits that. The child is in a
+//! separate process group: signals arrive here and are forwarded. A second signal ends this process at once, and the
+//! child with it.
 
 use std::{
     env, fs, io,
@@ -26,10 +26,10 @@ use crate::{
     stop,
 };
 
-/// How often a run is started again.
+/// Maximum number of restarts.
 const RESTARTS: usize = 5;
 
-/// Share of what the lost process's plan took that the next may take.
+/// Share of the lost plan's memory that the next plan may use.
 const NEXT: f64 = 0.9;
 
 /// Trains in a child. Ends this process with the child's exit code.
@@ -77,7 +77,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
                 ),
             ));
         }
-        // The plan of the process that is gone; where it made none, what it was to plan within.
+        // The memory of the lost process's plan; if it made none, the budget that it was given.
         let took = fs::read_to_string(note.path()).ok();
         let took = took.and_then(|text| text.trim().parse().ok()).map(Bytes);
         let from = match has_snapshot(folder) {
@@ -104,7 +104,7 @@ pub fn run(args: &TrainArgs) -> Outcome {
 }
 
 impl Supervised {
-    /// Exit codes of its process after which another follows.
+    /// Exit codes of a child after which it is restarted.
     pub fn goes_on_after(&self) -> &'static [i32] {
         match self.tried_within_less {
             true => &[exit::OUT_OF_MEMORY, exit::DEVICE_FAILED, exit::NO_PLAN],
@@ -118,13 +118,13 @@ impl Supervised {
 enum Again {
     /// As it was typed.
     First,
-    /// From its snapshot, within less.
+    /// From the snapshot, within a smaller budget.
     Within(Bytes),
-    /// From its snapshot, within what was typed.
+    /// From the snapshot, within the original budget.
     AsBefore,
 }
 
-/// The training that a child is to do: from its snapshot where it has one, within another budget where one is named.
+/// The arguments of a child's training: from its snapshot if it has one, within another budget if given.
 fn next(args: &TrainArgs, again: Again, supervised: Supervised) -> TrainArgs {
     let mut args = TrainArgs {
         supervise: false,
@@ -161,7 +161,7 @@ fn has_snapshot(folder: &Path) -> bool {
 /// Removes the files of a run that has no snapshot.
 fn remove_remains(folder: &Path) {
     for file in ["history.csv", "run.json"] {
-        // The next process says what is in its way.
+        // The next process reports any problem.
         let _ = fs::remove_file(folder.join(file));
     }
 }
@@ -173,7 +173,7 @@ fn train(args: &TrainArgs, supervised: &Supervised, again: Again) -> Result<Exit
             "another process of this program cannot be started: {error}"
         ))
     };
-    // What an earlier process has written is not this one's.
+    // Remove what an earlier process has written.
     let note = &supervised.note;
     fs::write(note, "").map_err(|error| Failure::file(note, &error))?;
     let task = Task::Train(Box::new(next(args, again, supervised.clone())));
@@ -198,7 +198,7 @@ fn interrupt(child: &mut Child) -> io::Result<()> {
     Ok(())
 }
 
-/// How a process was lost that may do with less memory.
+/// How a process was lost, if less memory may help.
 fn lost(status: ExitStatus) -> Option<String> {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {

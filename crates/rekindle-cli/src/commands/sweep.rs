@@ -1,4 +1,4 @@
-//! `rekindle sweep`: one config under many schedules, each in a process of its own.
+//! `rekindle sweep`: one config under many schedules, each in a separate process.
 
 use std::process::Command;
 
@@ -110,14 +110,14 @@ pub fn run(args: &SweepArgs) -> Outcome {
     }
 }
 
-/// What rows of one sweep have in common: what the config and the arguments say of model, training and data.
+/// The common identity of a sweep's rows: model, training and data from config and arguments.
 fn identity(config: &Config) -> Result<String, Failure> {
     let all = (&config.model, &config.training, &config.data);
     let json = serde_json::to_vec(&all).map_err(Failure::other)?;
     Ok(format!("{:08x}", crc32fast::hash(&json)))
 }
 
-/// Refuses segment counts that the model has too few stages for.
+/// Rejects segment counts for which the model has too few stages.
 fn check_segments(args: &SweepArgs, config: &Config) -> Outcome {
     let stages = stages(config);
     let wrong = |&&segments: &&usize| segments == 0 || segments > stages;
@@ -127,7 +127,7 @@ fn check_segments(args: &SweepArgs, config: &Config) -> Outcome {
     }
 }
 
-/// Refuses ranks that can neither train nor be predicted.
+/// Rejects ranks that can neither train nor be predicted.
 fn check_ranks(args: &SweepArgs, config: &Config) -> Outcome {
     let Some(&ranks) = args.ranks.iter().max().filter(|ranks| **ranks > 1) else {
         return Ok(());
@@ -163,7 +163,7 @@ impl Sweep<'_> {
     fn run(&mut self, args: &SweepArgs, config: &Config, asked: Vec<Bytes>) -> Outcome {
         let others = !args.budgets.is_empty() || !args.ranks.is_empty();
         let mut points = point::uniform(&args.segments, stages(config), others);
-        // Where other rows are asked for, budgets are not run.
+        // If other rows are requested, default budgets are not run.
         let spread = args.segments.is_empty() && !others;
         points.extend(asked.into_iter().map(Point::Optimal));
         let more = if spread { point::BUDGETS } else { 0 };
@@ -199,7 +199,7 @@ impl Sweep<'_> {
         !self.record.spread_bytes.is_empty()
     }
 
-    /// Runs a row, unless it is there.
+    /// Runs a row, unless it already exists.
     fn row(&mut self, point: Point) -> Outcome {
         if self.record.has(point) {
             return Ok(());

@@ -47,7 +47,7 @@ pub fn run(args: TrainArgs) -> Outcome {
     ranks::end(ranks, outcome)
 }
 
-/// What a training needs to know before it begins.
+/// The input of a training.
 struct Asked {
     args: TrainArgs,
     config: Config,
@@ -56,7 +56,7 @@ struct Asked {
     host: Option<Bytes>,
     data: Split,
     track: Option<TrackFiles>,
-    /// What is said of a budget that no longer holds.
+    /// The message about a config's budget that arguments override.
     out_of_force: Option<String>,
 }
 
@@ -221,10 +221,10 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     finished.and(drawn)
 }
 
-/// Steps of the plain run that a run is compared with; the first is left out.
+/// Number of plain steps for the comparison; the first is not counted.
 const PLAIN_STEPS: usize = 6;
 
-/// Runs a few plain steps of the same training in another process, whose peak is not this one's.
+/// Runs a few plain steps of the same training in another process, so that its peak is separate.
 fn plain_steps(args: &TrainArgs, config: &Path) -> Option<PlainRun> {
     note!("comparing with {PLAIN_STEPS} plain steps in another process");
     let config = ConfigArgs {
@@ -254,7 +254,7 @@ fn plain_steps(args: &TrainArgs, config: &Path) -> Option<PlainRun> {
     })
 }
 
-/// Leaves a picture of the traced step beside the run's record.
+/// Writes a picture of the traced step beside the run's record.
 fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
     let Some(drawn) = plot::timeline::picture(record) else {
         return Ok(());
@@ -265,7 +265,7 @@ fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
     )
 }
 
-/// Where the run leaves its files.
+/// The folder for the run's files.
 fn run_dir(args: &TrainArgs) -> Option<RunDir> {
     match (&args.output, &args.resume) {
         (_, Some(folder)) => Some(RunDir::Resume(folder.clone())),
@@ -286,7 +286,7 @@ pub(super) fn device(
     }
 }
 
-/// What is asked for by at most one of segments, a budget and a plan, and a planner.
+/// The schedule request, from at most one of segments, a budget and a plan, and a planner.
 pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequest, Failure> {
     if let Some(path) = &run.plan {
         let (file, order) = PlanFile::read(path)?;
@@ -308,7 +308,7 @@ pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequ
     Ok(ScheduleRequest::Plan(plan_request(run, budget)))
 }
 
-/// The plan that is asked for within a budget in bytes.
+/// The plan request for a budget in bytes.
 pub(super) fn plan_request(run: &RunKeys, budget: Option<Bytes>) -> PlanRequest {
     PlanRequest {
         planner: planner(run.planner, run.segments),
@@ -318,7 +318,7 @@ pub(super) fn plan_request(run: &RunKeys, budget: Option<Bytes>) -> PlanRequest 
     }
 }
 
-/// The planner: the one that was asked for, else the one that the other wishes imply.
+/// The planner: the requested one, else the one implied by the other arguments.
 pub(super) fn planner(asked: Option<PlannerKind>, segments: Option<usize>) -> PlannerKind {
     asked.unwrap_or(match segments {
         Some(_) => PlannerKind::Uniform,
@@ -326,7 +326,7 @@ pub(super) fn planner(asked: Option<PlannerKind>, segments: Option<usize>) -> Pl
     })
 }
 
-/// A budget in bytes, which the device must have.
+/// A budget in bytes; fails if the device has less.
 pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure> {
     let available = device.available_bytes();
     let bytes = size.of(available).map_err(Failure::usage)?;
@@ -340,7 +340,7 @@ pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure
     }
 }
 
-/// The most host memory that tensors of a plan may take; `None` where they stay on the device.
+/// Maximum host memory for offloaded tensors; `None` if tensors stay on the device.
 pub(super) fn host(
     args: &MeasureArgs,
     run: &RunKeys,
@@ -366,13 +366,13 @@ pub(super) fn host(
     Ok(free.map(|free| free - Bytes(free.0 / 8).max(LEFT_TO_HOST)))
 }
 
-/// The bytes of a share of the host's memory.
+/// A size in bytes, given the host's memory.
 pub(super) fn of_host(size: Size) -> Result<Bytes, Failure> {
     let total = probe(DeviceId::Cpu).ok().and_then(|host| host.total_bytes);
     size.of(total).map_err(Failure::usage)
 }
 
-/// Host memory that stays free at least.
+/// Minimum host memory that is left free.
 const LEFT_TO_HOST: Bytes = Bytes(1 << 30);
 
 fn too_much(bytes: Bytes, all: Bytes, device: &DeviceInfo) -> String {

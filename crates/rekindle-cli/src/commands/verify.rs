@@ -40,11 +40,11 @@ pub struct VerifyRecord {
     comparisons: Vec<Comparison>,
 }
 
-/// Largest relative difference that is put down to rounding on a GPU, where the fastest kernel is chosen anew and
-/// sums may be taken in another order. On the processor nothing is tolerated.
+/// Largest relative difference that is attributed to rounding on a GPU, where the fastest kernel may be chosen
+/// differently and sums may be taken in another order. On the CPU no difference is tolerated.
 const GPU_TOLERANCE: f64 = 1e-3;
 
-/// The same for types that hardly have that many digits: units in the last place.
+/// The same for half types, whose precision is lower: in units in the last place.
 const GPU_ULPS: f64 = 8.0;
 
 fn gpu_tolerance(dtype: Dtype) -> f64 {
@@ -112,7 +112,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     Ok(())
 }
 
-/// What is asked for, or else what the config trains and equal segments.
+/// The requested plans, or else the config's own plan and equal segments.
 fn plans(
     args: &VerifyArgs,
     config: &Config,

@@ -1,10 +1,10 @@
-//! A config against its schema: keys, types, words, ranges, lengths.
+//! Checks a config against its schema: keys, types, words, ranges, lengths.
 //!
-//! serde's internally tagged enums lose the place of what they reject, and serde stops at a type where the schema also
-//! knows ranges and all keys. So a config is checked first, value by value with its place; serde then reads what is
-//! known to fit.
+//! serde's internally tagged enums lose the position of a rejected value, and serde only checks types, while the schema
+//! also has ranges and all keys. So a config is checked first, value by value with positions; then serde reads a valid
+//! document.
 //!
-//! A value has one or more forms, which differ in their type or, of tables, in `type` or in their required keys.
+//! A value has one or more forms, which differ in their type or, for tables, in `type` or in their required keys.
 
 use std::{ops::Range, str::FromStr};
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::device::DeviceChoice;
 
-/// Checks a document. `span` is where a key that is missing at its top is reported.
+/// Checks a document. A missing top-level key is reported at `span`.
 pub fn check(document: &DeTable<'_>, span: Range<usize>) -> Result<(), Problem> {
     check_table(Form::config(), document, &span, "the config", |key| {
         format!("[{key}]")

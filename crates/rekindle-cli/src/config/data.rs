@@ -1,4 +1,4 @@
-//! `[data]`: where its files are, and what to do where they are not.
+//! `[data]`: the paths of its files, and errors if they are missing.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! A part of a JSON Schema: what one kind of value looks like.
+//! A part of a JSON Schema, which describes one kind of value.
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ impl Form {
         Self(schema, schema)
     }
 
-    /// What a part of the same schema says, or what it refers to.
+    /// A part of the same schema, with references resolved.
     pub fn at(self, schema: &'static Value) -> Self {
         let reference = schema["$ref"].as_str();
         match reference.and_then(|reference| reference.strip_prefix("#/$defs/")) {
@@ -28,12 +28,12 @@ impl Form {
         }
     }
 
-    /// What the elements of a list look like.
+    /// The form of a list's elements.
     pub fn items(self) -> Self {
         self.at(&self.0["items"])
     }
 
-    /// The forms that this is a choice between, and that are no choice themselves.
+    /// The alternatives of this form, with nested choices flattened.
     pub fn forms(self) -> Vec<Self> {
         let choice = self.list("anyOf").chain(self.list("oneOf"));
         let forms: Vec<Self> = choice.flat_map(|form| self.at(form).forms()).collect();
@@ -72,7 +72,7 @@ impl Form {
         self.0["properties"]["type"]["const"].as_str()
     }
 
-    /// What a part of the same schema is there for.
+    /// The description of a part of the same schema.
     #[cfg(test)]
     pub fn description(self, schema: &'static Value) -> String {
         let own = schema["description"].as_str();
@@ -100,12 +100,12 @@ impl Form {
         self.0[key].as_f64()
     }
 
-    /// What the keyword `format` or one of our own says.
+    /// The value of the keyword `format` or of a custom keyword.
     pub fn word(self, key: &str) -> Option<&'static str> {
         self.0[key].as_str()
     }
 
-    /// The words that a text may be; none where it may be any.
+    /// The words that a text may be; empty if any text is allowed.
     pub fn choices(self) -> Vec<&'static str> {
         let words = self.list("enum").chain([&self.0["const"]]);
         words.filter_map(Value::as_str).collect()

@@ -1,4 +1,4 @@
-//! `[model] layers`: what a schema cannot check of them, and the place of each once groups are unfolded.
+//! `[model] layers`: checks that a schema cannot express, and the position of each layer after groups are unfolded.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use rekindle_train::model::{
 
 use super::{node::Node, problem::Problem, schema::LAYERS, vary::Group};
 
-/// Where a layer stands in the file, and the layers inside it.
+/// The position of a layer in the file, and the layers inside it.
 #[derive(Debug, Clone)]
 pub struct LayerPlace {
     /// In bytes.
@@ -87,7 +87,7 @@ impl Layers {
         found
     }
 
-    /// The same with its largest group repeated so many times, or why that cannot be.
+    /// The same with its largest group repeated `times` times, or the reason why that is impossible.
     pub fn with_depth(&self, times: usize) -> Result<Self, String> {
         let group = Group::deepest(&self.groups).ok_or("no group in `layers` has a `repeat`")?;
         let turn = count(&self.places[group.layers.start..][..group.turn()]);

@@ -1,4 +1,4 @@
-//! A run's configuration: the TOML file, read and checked, with the command line's arguments laid over it.
+//! A run's configuration: the TOML file, read and checked, with the command line's arguments applied.
 //!
 //! | module | what it owns |
 //! |---|---|
@@ -8,11 +8,11 @@
 //! | [`rules`] | rules between keys |
 //! | [`node`], [`problem`] | values with their places in the file; what is wrong with one |
 //! | [`layers`] | the layers in `[model]`, each with its place |
-//! | [`vary`] | what depth and width of them mean |
+//! | [`vary`] | their depth and width |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
 //!
-//! A key is defined where its value lives: in `rekindle-train`'s `data::settings`, `model::spec` and `settings`, and here
-//! in [`run`]. Its type, default, range and meaning are there; `docs/config.md` and `docs/schema/config.json` are
+//! A key is defined with its value's type: in `rekindle-train`'s `data::settings`, `model::spec` and `settings`, and
+//! here in [`run`]. Its type, default, range and meaning are there; `docs/config.md` and `docs/schema/config.json` are
 //! written from them.
 //!
 //! A [`Config`] is consistent: shapes fit from layer to layer, the output fits the loss, the loss fits the data.
@@ -82,13 +82,13 @@ pub struct Config {
 /// Arguments that replace what a config says.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
-    /// Those that any command with a config has.
+    /// Arguments of all commands with a config.
     pub replace: ReplaceArgs,
     /// Optimizer steps.
     pub steps: Option<usize>,
     /// The seed.
     pub seed: Option<u64>,
-    /// What happens where a step's loss or gradients are not finite.
+    /// What to do if a step's loss or gradients are not finite.
     pub on_nonfinite: Option<OnNonFinite>,
 }
 
@@ -121,7 +121,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     })?;
     let document = table.get_ref();
     check::check(document, within(0..1, text))?;
-    // A rule that the schema lacks has no place.
+    // An error of a rule that is not in the schema has no position.
     let unplaced = |message: String| Problem::new(message, "here", within(0..1, text));
     let misread = |error: serde_json::Error| unplaced(error.to_string());
     let mut json: Map<String, Value> =
@@ -314,7 +314,7 @@ fn misfit(error: &ShapeError, layers: &Layers, list: &Node<'_>) -> Problem {
     Problem::new(error.to_string(), format!("gets {}", error.got), span)
 }
 
-/// Every loss wants one row of numbers, long enough for the target, or one for each of a sample's `tokens`.
+/// Every loss requires one row of numbers, long enough for the target, or one row for each of a sample's `tokens`.
 fn check_output(
     output: &SampleShape,
     target: TargetKind,
@@ -365,7 +365,7 @@ fn check_output(
     )))
 }
 
-/// A place that the text has: an error at its very end points past it.
+/// A position inside the text: an error at its very end would point past it.
 fn within(span: Range<usize>, text: &str) -> Range<usize> {
     let end = span.end.min(text.len());
     span.start.min(end)..end

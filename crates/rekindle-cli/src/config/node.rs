@@ -1,4 +1,4 @@
-//! A value of a TOML document that knows its key and its place.
+//! A value of a TOML document with its key and its position.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What is wrong in a config, and where.
+//! Problems in a config, with their positions.
 
 use std::{ops::Range, path::Path};
 
@@ -6,7 +6,7 @@ use miette::{Diagnostic, NamedSource, SourceSpan};
 
 use crate::terminal;
 
-/// Something wrong at a place of a config whose text is still at hand.
+/// A problem at a position in a config, without the config's text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     /// What is wrong.
@@ -63,7 +63,7 @@ pub struct ConfigError {
     help: Option<String>,
 }
 
-/// The one of `known` that `word` is a slip of the keyboard away from.
+/// The word in `known` of which `word` is probably a typing error.
 pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()

@@ -56,7 +56,7 @@ fn write_tables(page: &mut String, form: Form, level: usize) {
     let Some(first) = tables.first() else {
         return;
     };
-    // Keys of all types stand before them.
+    // Keys that all types have come first.
     let in_all = |key: &str, schema: &Value| {
         let others = tables[1..].iter().flat_map(|table| table.keys());
         tables.len() > 1
@@ -90,7 +90,7 @@ fn write_value(page: &mut String, of: Form, schema: &'static Value, level: usize
     let form = of.at(schema);
     let list = form.forms().into_iter().find(|form| form.is("array"));
     let form = list.map_or(form, Form::items);
-    // Layers inside layers are the same again.
+    // Layers inside layers have the same keys.
     let again = key == LAYERS && page.contains("\n### `layers`\n");
     if !form.tables().is_empty() && !again {
         let text = match list {
@@ -119,7 +119,7 @@ fn write_keys(page: &mut String, table: Form, keys: &[(&str, &'static Value)]) {
     }
 }
 
-/// A default as TOML has it. That of a table is the name that it has alone.
+/// A default in TOML. For a table it is its short form, the name alone.
 fn short(default: &Value) -> String {
     match default["type"].as_str() {
         Some(name) => format!("{name:?}"),

@@ -13,7 +13,7 @@ use super::{
     problem::Problem,
 };
 
-/// The model's input: the data's shape, unless the config knows better about images of another size.
+/// The model's input: the data's shape, unless the config sets another image size.
 pub fn input(
     document: &DeTable<'_>,
     stated: Option<Vec<usize>>,
@@ -42,7 +42,7 @@ pub fn input(
     })
 }
 
-/// What `[train]` must have in common with the data and with itself.
+/// Checks that the keys of `[train]` are consistent with the data and with each other.
 pub fn training(
     document: &DeTable<'_>,
     settings: &TrainSettings,
@@ -81,7 +81,7 @@ pub fn training(
     Ok(())
 }
 
-/// One way to find the schedule at a time.
+/// Checks that at most one way to find the schedule is given.
 pub fn run(document: &DeTable<'_>) -> Result<(), Problem> {
     let key = |key| at(document, &["run", key]);
     let both = |first: &str, second: Node<'_>| {

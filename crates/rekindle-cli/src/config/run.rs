@@ -1,4 +1,4 @@
-//! `[run]`: how the model is cut, and where it runs.
+//! `[run]`: the schedule and the device.
 
 use std::{
     fmt,
@@ -59,9 +59,9 @@ pub struct RunKeys {
 }
 
 impl RunKeys {
-    /// These keys, with what is typed in their place. A planner alone searches within the config's budget or segments; but
-    /// `none` is the plain run, whatever the config bounds.
-    /// At most one of `segments`, `budget` and `plan` is typed, and no planner beside `plan`.
+    /// These keys, overridden by arguments. A planner alone searches within the config's budget or segments; but `none`
+    /// is the plain run, whatever the config sets. At most one of `segments`, `budget` and `plan` is typed, and no
+    /// planner beside `plan`.
     pub fn replaced(&self, typed: &ScheduleArgs, plan: Option<&Path>) -> Self {
         let ScheduleArgs {
             segments,
@@ -87,7 +87,7 @@ impl RunKeys {
         }
     }
 
-    /// What is to be said where arguments take the config's budget out of force.
+    /// The message if arguments override the config's budget.
     pub fn budget_out_of_force(&self, now: &Self) -> Option<String> {
         // A plan has the budget that it was made for.
         let budget = self
@@ -99,7 +99,7 @@ impl RunKeys {
     }
 }
 
-/// A text that its type parses. A number is read as its digits.
+/// A text that is parsed by its type. A number is read as its digits.
 fn typed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,11 +1,11 @@
-//! What a command line can vary of a config's model: how often its largest group repeats, and how wide it is.
+//! The sizes of a config's model that the command line can vary: the repeats of its largest group, and the width.
 //!
 //! **Depth** is the `repeat` of the group that unfolds to the most layers, of those in the list `layers` itself; the
 //! first of equals.
 //!
-//! **Width** is the size that most hidden layers have: the most common `out` of linear and conv2d layers, the model's
-//! last one left out since it must fit the loss; the larger of equals. To vary it is to vary all hidden sizes in
-//! proportion, embeddings' `dim` among them, each rounded and at least 1.
+//! **Width** is the most common size of hidden layers: the most common `out` of linear and conv2d layers, without the
+//! model's last one, which must fit the loss; the larger of equally common ones. Varying it changes all hidden sizes in
+//! proportion, embeddings' `dim` included, each rounded and at least 1.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -23,9 +23,9 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group that depth is about.
+    /// The group that determines the depth.
     pub fn deepest(groups: &[Self]) -> Option<&Self> {
-        // The last of equals wins: go from the back.
+        // `max_by_key` returns the last of equals: iterate from the back.
         groups.iter().rev().max_by_key(|group| group.layers.len())
     }
 

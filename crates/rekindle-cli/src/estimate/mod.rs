@@ -1,4 +1,4 @@
-//! What a config takes, from shapes: the step is recorded, and nothing is run.
+//! Estimates the memory and time of a config from shapes: the step is recorded, and nothing is run.
 //!
 //! | module | what it owns |
 //! |---|---|

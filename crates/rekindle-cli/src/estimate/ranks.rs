@@ -1,4 +1,4 @@
-//! What several ranks take and give, from shapes.
+//! Memory and speed of several ranks, from shapes.
 
 use rekindle::record::{self, Kernels, Rate, Ring, Update};
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind, Seconds};
@@ -20,7 +20,7 @@ use crate::{
     table::{self, thousands},
 };
 
-/// A batch is never found to be larger.
+/// Maximum batch in the search.
 const MOST_SAMPLES: usize = 1 << 30;
 
 /// The batch shared by several ranks; all bytes and times are of the rank with most samples.
@@ -177,7 +177,8 @@ impl RanksEstimate {
     }
 }
 
-/// Who would keep the optimizer's state, so large whole and sharded, within a budget, of a step by either update.
+/// How the optimizer's state would be kept within a budget, given its bytes whole and sharded, for a step with either
+/// update.
 fn chosen(
     asked: StateChoice,
     [whole_bytes, sharded]: [Bytes; 2],

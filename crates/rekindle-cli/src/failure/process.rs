@@ -1,4 +1,4 @@
-//! What ends the process from below: memory that runs out, threads that do not start, panics.
+//! Failures that end the process: memory that runs out, threads that do not start, panics.
 
 use std::{
     io::Write,
@@ -21,15 +21,15 @@ use crate::exit;
 const THREADS: &str = "limits of the address space (`ulimit -v`) or of the number of processes (`ulimit -u`) may be too low; \
                        `RAYON_NUM_THREADS=1` needs fewer";
 
-/// What a run's largest stages hold, and the step that runs, for the moment when nothing can be allocated any more.
+/// The memory of a run's largest stages, and the current step, stored for reporting when nothing can be allocated.
 static HOLDERS: OnceLock<String> = OnceLock::new();
 static STEP: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes what a run's plan holds, and that step 1, or the one after a snapshot, is next.
+/// Stores the memory of a run's plan, and that step 1, or the one after a snapshot, is next.
 pub fn note_plan(planned: &Planned) {
     let holders = holders(planned).into_iter();
     let holders = holders.map(|(name, bytes)| format!("`{name}` {bytes}"));
-    // The first plan's is as good as any.
+    // The text for the first plan is good enough.
     let _ = HOLDERS.set(holders.collect::<Vec<_>>().join(", "));
     note_step(1);
 }
@@ -39,8 +39,8 @@ pub fn note_step(step: usize) {
     STEP.store(step, Relaxed);
 }
 
-/// Ends the process with a code of its own when memory runs out: the processor's by the allocator's word, a GPU's by
-/// the panic of its queue, which cannot be caught and gone on from.
+/// Ends the process with a specific exit code when memory runs out: on the CPU reported by the allocator, on a GPU by
+/// the panic of its queue, after which the process cannot continue.
 pub fn report_exhausted_memory() {
     rekindle_alloc::on_exhausted(|bytes| {
         // Nothing may be allocated here, so the line is written piece by piece.
@@ -58,11 +58,10 @@ pub fn report_exhausted_memory() {
     });
 }
 
-/// Refuses to start where the address space has a limit that leaves too little for stacks. Beyond it neither the main
-/// stack can grow (SIGSEGV) nor can the C library register what a thread frees at its end (SIGABRT): no code of ours
-/// runs then that could say so.
+/// Refuses to start if a limit of the address space leaves too little for stacks. Then the main stack cannot grow
+/// (SIGSEGV), and the C library cannot register thread destructors (SIGABRT), and this program could not report either.
 pub fn check_address_space() -> Outcome {
-    /// For the main stack, which may grow to 8 MiB, and what libraries take as they start.
+    /// For the main stack, which may grow to 8 MiB, and memory that libraries allocate at start.
     const PROCESS: u64 = 24 << 20;
     /// For a thread of the pool: its stack and what it allocates first.
     const THREAD: u64 = 3 << 20;
@@ -92,7 +91,7 @@ fn speaks_of_threads(message: &str) -> bool {
         && message.contains("kind: WouldBlock")
 }
 
-/// Turns a panic into one paragraph: it is a bug of ours, and the user should be told so in words.
+/// Reports a panic as one paragraph that says that it is a bug in Rekindle.
 pub fn report_panics_as_bugs() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -100,7 +99,7 @@ pub fn report_panics_as_bugs() {
             default(panic);
         }
         let message = panic.payload_as_str().unwrap_or("no message");
-        // Kernels that were compiled until now are whole.
+        // The kernels compiled until now are complete.
         seal_kernels();
         if let Some((code, text, help)) = device_failure(message) {
             complain!("rekindle: {text}; {help}");

@@ -1,4 +1,4 @@
-//! The largest batch, depth or width that fits: found by planning, told with what made the difference.
+//! Finds the largest batch, depth or width that fits by planning, and reports which techniques made the difference.
 //!
 //! | module | what it owns |
 //! |---|---|

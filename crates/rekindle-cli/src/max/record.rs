@@ -1,4 +1,4 @@
-//! What was found: one record that text and JSON are made from.
+//! The results: one record from which text and JSON are made.
 
 use rekindle::{meter::Count, record::Update};
 use rekindle_plan::{Bytes, Seconds};
@@ -13,7 +13,7 @@ use super::subject::Varied;
 /// Format tag of [`MaxRecord`].
 pub const MAX_FORMAT: &str = "rekindle-max/1";
 
-/// Times by which one way must reach further than another to have made a difference.
+/// Minimum ratio of two sizes for which a technique is said to make a difference.
 const DIFFERENCE: f64 = 1.1;
 
 /// The largest sizes that fit.
@@ -134,7 +134,7 @@ impl MaxRecord {
         self.largest.iter().find(|largest| largest.way == way)
     }
 
-    /// Works out what made the difference.
+    /// Determines which technique made the difference.
     pub fn judge(&mut self) {
         let further = |size: usize, than: usize| size as f64 >= DIFFERENCE * than as f64;
         self.lever = match (self.of(ScheduleKind::Plain), self.of(ScheduleKind::Plan)) {

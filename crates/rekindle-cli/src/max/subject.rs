@@ -1,4 +1,4 @@
-//! A config with one of its sizes left open.
+//! A config with one variable size.
 
 use rekindle::record::{Kernels, Update};
 use rekindle_plan::Bytes;
@@ -19,11 +19,11 @@ use crate::{
     failure::Failure,
 };
 
-/// Sizes beyond which nothing is looked for.
+/// Maximum size in the search.
 const LARGEST: usize = 1 << 32;
 const WIDEST: usize = 1 << 20;
 
-/// Stages beyond which nothing is looked for: simulating one schedule would take longer than anybody waits.
+/// Maximum number of stages in the search: simulating a schedule of more would take too long.
 const MOST_STAGES: usize = 20_000;
 
 /// What is varied, between which bounds.
@@ -73,7 +73,7 @@ impl<'a> Subject<'a> {
             process_bytes: process_bytes(device),
             varied,
         };
-        // A width may not fit the layers around it: that is known at once.
+        // A width may not fit the surrounding layers: check this first.
         subject.model(subject.varied.configured.saturating_mul(2))?;
         Ok(subject)
     }
@@ -205,7 +205,7 @@ fn width(config: &Config) -> Result<Varied, Failure> {
     })
 }
 
-/// What a process of this program holds on the device besides the training: on the processor, about what this one does.
+/// Memory of a process of this program besides the training: on the CPU, about as much as this process holds.
 fn process_bytes(device: DeviceId) -> Bytes {
     match device {
         DeviceId::Cpu => Bytes(rekindle_alloc::in_use() as u64),

@@ -1,4 +1,4 @@
-//! A picture from its first tag to its last: title, a pair of axes, plotters' legend at their right, notes below.
+//! A complete picture: title, a pair of axes, a legend on the right, notes below.
 
 use std::{io, marker::PhantomData, ops::Range};
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::terminal;
 
-/// What painting gives.
+/// The result of drawing.
 pub type Drawn<T> = Result<T, DrawingAreaErrorKind<io::Error>>;
 /// A pair of axes.
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
@@ -32,7 +32,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 pub struct Plot<'a, 'b> {
     /// The axes.
     pub chart: Chart<'a, 'b>,
-    /// plotters draws a legend inside its axes: this one has a pair of its own, which is not seen.
+    /// plotters draws a legend inside its axes: so the legend has a separate, invisible pair of axes.
     legend: Chart<'a, 'b>,
     backend: PhantomData<&'a SVGBackend<'b>>,
 }
@@ -61,7 +61,7 @@ const GAP: u32 = 16;
 
 /// What one axis shows.
 pub struct Axis {
-    /// From where to where. A range without length is widened.
+    /// The range; an empty range is widened.
     pub range: Range<f64>,
     /// Its title, unit included.
     pub title: String,
@@ -94,7 +94,7 @@ pub struct Picture {
     pub notes: Vec<String>,
 }
 
-/// What a browser shows for a block under the pointer.
+/// The text that a browser shows for a block under the pointer.
 pub struct Hint {
     /// Two opposite corners of the block, in the axes' units.
     pub corners: [(f64, f64); 2],

@@ -1,4 +1,4 @@
-//! A timeline in no more columns than a picture has.
+//! Reduces a timeline to the columns of a picture.
 //!
 //! A step of thousands of actions has several in each column. A column shows the highest of them, so that no peak is
 //! lost, and the pass that takes most of its time.

@@ -1,5 +1,4 @@
-//! One step each of several runs, on one pair of axes: what was measured as a wide line, what was predicted as dashes
-//! on it.
+//! One step each of several runs on one pair of axes: measurements as a wide line, predictions as dashes on it.
 
 use plotters::{
     series::{DashedLineSeries, LineSeries},

@@ -3,15 +3,15 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`theme`] | sizes, fonts, colours |
-//! | [`chart`] | a picture from its first tag to its last: axes, legend, notes |
+//! | [`chart`] | a complete picture: axes, legend, notes |
 //! | [`axis`] | units and ticks |
-//! | [`columns`] | a timeline in no more columns than a picture has |
-//! | [`timeline`] | one step: what was held when, and why |
+//! | [`columns`] | a timeline reduced to the columns of a picture |
+//! | [`timeline`] | one step: memory over time, by kind |
 //! | [`comparison`] | one step each of several runs |
 //! | [`curve`] | losses |
 //! | [`frontier`], [`labels`] | a sweep: memory against time; the labels of its marks |
 //!
-//! Pictures load nothing and run nothing.
+//! Pictures load no resources and contain no scripts.
 
 mod axis;
 pub mod chart;
@@ -30,8 +30,8 @@ use rekindle_train::{
     timeline::{Pass, TimedAction},
 };
 
-/// The budget in the bytes that a timeline counts. On a GPU it may bound the driver's context and the pools too, which no
-/// meter of live buffers sees.
+/// The budget, if it bounds the bytes that a timeline counts. On a GPU it may also bound the driver's context and the
+/// pools, which a meter of live buffers does not measure.
 fn comparable_budget(record: &RunRecord) -> Option<Bytes> {
     let beside = record.timeline.as_ref()?.beside_buffers_bytes;
     record.budget_bytes.map(|budget| budget - beside)

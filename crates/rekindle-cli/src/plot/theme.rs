@@ -1,8 +1,8 @@
-//! How pictures look: sizes, fonts, colours.
+//! The style of pictures: sizes, fonts, colours.
 //!
-//! Hues are those of Okabe and Ito (2008), which people with any common colour blindness tell apart; parts that are
-//! stacked, and passes that follow each other, differ in lightness too (so backward passes are darker than their purple).
-//! Colours are for light paper; on a dark screen [`STYLE_SHEET`] inverts their lightness.
+//! Hues are those of Okabe and Ito (2008), which can be distinguished with any common colour blindness; stacked parts,
+//! and consecutive passes, also differ in lightness (so backward passes are darker than their purple). Colours are for
+//! light paper; on a dark screen [`STYLE_SHEET`] inverts their lightness.
 
 use plotters::style::{Color, FontDesc, IntoFont, RGBColor, TextStyle};
 

@@ -1,7 +1,7 @@
-//! One step: what was held when, and why.
+//! One step: memory over time, by kind.
 //!
-//! Areas are the prediction, stacked by kind, each action as high as its peak; the line over them is what was measured.
-//! The strip above shows which pass was running; a second one, of a run on several ranks, when an all-reduce was.
+//! Areas are the prediction, stacked by kind, each action as high as its peak; the line over them is the measurement.
+//! The strip above shows which pass was running; for a run on several ranks, a second strip shows the all-reduces.
 
 use plotters::{
     element::{Circle, EmptyElement, PathElement, Polygon, Rectangle, Text},
@@ -29,7 +29,7 @@ const STRIPS: [f64; 2] = [1.24, 1.19];
 const STRIP: f64 = 0.03;
 const LABEL: f64 = 1.11;
 const TOP: f64 = 1.28;
-/// A budget this many times higher than the peak would only make everything else small.
+/// A budget this many times higher than the peak is not shown, because it would make everything else small.
 const FAR_BUDGET: f64 = 1.6;
 
 /// A kind of bytes: its name, its colour, and its part.

@@ -1,4 +1,4 @@
-//! Runs and sweeps as one page that loads nothing.
+//! Runs and sweeps as a single page that loads no resources.
 //!
 //! | module | what it owns |
 //! |---|---|
@@ -6,10 +6,9 @@
 //! | [`comparison`] | the page of several runs |
 //! | [`sweep`] | the page of a sweep |
 //! | [`trace`](mod@trace) | a run's timeline for trace viewers |
-//! | [`track`](mod@track) | what a run's first steps allocated and freed |
+//! | [`track`](mod@track) | allocations and frees of a run's first steps |
 //!
-//! Every number comes from a [`RunRecord`], or a sweep's record of them, and carries its exact value behind what
-//! is shown.
+//! Every number comes from a [`RunRecord`], or from a sweep's record, and its exact value is available in the page.
 
 pub mod comparison;
 pub mod run;
@@ -58,7 +57,7 @@ fn command(started: Option<&Started>) -> Markup {
     }
 }
 
-/// What a run is called.
+/// The name of a run.
 fn name(record: &RunRecord) -> &str {
     match record.name.as_str() {
         "" => "A run",

@@ -58,7 +58,7 @@ pub fn run(
     Ok(page(&format!("{title} - rekindle"), &body))
 }
 
-/// What is odd about the run.
+/// Remarks on unusual events of the run.
 fn remarks(record: &RunRecord) -> Markup {
     html! {
         @if record.interrupted {
@@ -147,7 +147,7 @@ fn plan(record: &RunRecord) -> Markup {
     }
 }
 
-/// Stages, those that are alike and follow each other in one row.
+/// Stages; equal consecutive stages share a row.
 fn stages(stages: &[StageRecord]) -> Table {
     let alike = |a: &StageRecord, b: &StageRecord| {
         (a.forwards, a.output_bytes, a.saved_bytes, a.param_bytes)
@@ -216,7 +216,7 @@ fn config(record: &RunRecord) -> Markup {
     }
 }
 
-/// The layers in order, those that repeat once.
+/// The layers in order; repeated ones are listed once.
 fn layers(model: &ModelSpec) -> String {
     let mut names: Vec<(String, usize)> = Vec::new();
     for layer in &model.layers {

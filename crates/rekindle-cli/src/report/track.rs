@@ -1,4 +1,4 @@
-//! What each action of a run's first steps allocated and freed.
+//! Allocations and frees of each action in a run's first steps.
 
 use maud::{Markup, html};
 use rekindle_plan::Bytes;

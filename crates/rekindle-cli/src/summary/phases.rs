@@ -1,6 +1,7 @@
-//! Memory phase by phase: the table of the last step, or of the first ones too, and what surprises people in it.
+//! Memory by phase: the table of the last step, optionally also of the first ones, and explanations of surprising
+//! values.
 //!
-//! A sentence is said only where the record's own numbers bear it out.
+//! An explanation is only given if the record's numbers support it.
 
 #[cfg(test)]
 mod tests;
@@ -17,11 +18,11 @@ use rekindle_train::{
 
 use crate::table::{self, Cell, Table, several};
 
-/// Differences below this share of a whole, or below [`FEW_BYTES`], surprise nobody.
+/// Differences below this share of the total, or below [`FEW_BYTES`], are not explained.
 const FEW_PERCENT: f64 = 0.02;
-/// Bookkeeping and threads' scratch come and go by so much.
+/// Bookkeeping and scratch memory of threads vary by this much.
 const FEW_BYTES: u64 = 64 * 1024;
-/// Share of the reserved bytes that must lie idle to be worth a word.
+/// Minimum share of unused reserved bytes that is explained.
 const IDLE: f64 = 0.1;
 
 /// Memory by phase of the last step; `all`: of the first steps as well.
@@ -57,7 +58,8 @@ pub fn table(record: &RunRecord, all: bool) -> Table {
     table
 }
 
-/// What surprises people in the table, where it is so in this run; with `all`, what is held after the backward as well.
+/// Explanations of surprising values in the table, if they apply to this run; with `all`, also of the bytes held after
+/// the backward pass.
 pub fn sentences(record: &RunRecord, all: bool) -> Vec<String> {
     [
         peak_phase(record),

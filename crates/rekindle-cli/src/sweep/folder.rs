@@ -7,7 +7,7 @@
 //! | `sweep.md` | its table |
 //! | `frontier.svg` | its picture |
 //!
-//! Each is replaced in one move: whoever looks sees whole files, and a full disk leaves the last good ones.
+//! Each is replaced atomically: readers always see complete files, and with a full disk the last good ones remain.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ pub fn read(folder: &Path) -> Result<SweepRecord, Failure> {
     input::document(&folder.join(RECORD), SWEEP_FORMAT)
 }
 
-/// A folder that takes a sweep's files.
+/// The folder of a sweep's files.
 #[derive(Debug)]
 pub struct SweepFolder {
     path: PathBuf,
@@ -54,8 +54,8 @@ impl SweepFolder {
         })
     }
 
-    /// Opens a folder, made where there is none. It must be empty and writable: that is tried now, so that nothing is run in
-    /// vain.
+    /// Opens a folder, and creates it if necessary. It must be empty and writable: this is checked now, before any row
+    /// runs.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let refused = |error: std::io::Error| Failure::file(path, &error);
         fs::create_dir_all(path).map_err(refused)?;

@@ -1,11 +1,11 @@
-//! A sweep: one config under many schedules, each run in a process of its own.
+//! A sweep: one config under many schedules, each run in a separate process.
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | [`point`] | what is run, and in which order |
-//! | [`record`] | [`SweepRecord`] and its rows: what every view is made from |
+//! | [`record`] | [`SweepRecord`] and its rows, from which all views are made |
 //! | [`pareto`] | which rows no other row beats |
-//! | [`runner`], [`progress`] | how rows are run, and what a person sees meanwhile |
+//! | [`runner`], [`progress`] | runs rows, and shows progress |
 //! | [`table`] | the table, for terminals and in Markdown |
 //! | [`folder`] | the files that a sweep leaves |
 

@@ -1,4 +1,4 @@
-//! What a sweep runs, and in which order: the plain run first, which every other row is compared with.
+//! The points of a sweep and their order: the plain run first, because every other row is compared with it.
 
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, PlannerKind};
@@ -9,7 +9,7 @@ use crate::{
     config::RunKeys,
 };
 
-/// Budgets between the smallest and the plain run's where none are asked for.
+/// Default number of budgets between the smallest and the plain run's.
 pub const BUDGETS: usize = 5;
 
 /// Parts of a budget's leading power of two that it is rounded up to. The smallest budget differs by some hundredths

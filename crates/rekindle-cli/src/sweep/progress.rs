@@ -1,4 +1,4 @@
-//! What a person sees while rows run.
+//! Progress while rows run.
 
 use std::time::{Duration, Instant};
 

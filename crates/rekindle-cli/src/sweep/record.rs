@@ -1,12 +1,12 @@
-//! What a sweep leaves behind: one record that its table, files and picture are made from.
+//! The record of a sweep, from which its table, files and picture are made.
 //!
-//! What a row says of itself comes from its run. What it says in comparison (overhead, fits, Pareto) is worked out
-//! anew with each row that is added, so that all rows of a record agree with each other.
+//! A row's own values come from its run. Comparative values (overhead, fits, Pareto) are computed again with each added
+//! row, so that all rows of a record are consistent.
 //!
-//! **Activations only** are the most bytes in use in forward, loss and backward less the bytes in use as the forward
-//! starts: what is there whatever the schedule (parameters, optimizer state, data, this batch, the program itself) is
-//! left out, and the gradients that a backward has made by then are in. Steps after the first count, since parts of what
-//! stays appear in the first.
+//! **Activations only** are the peak bytes in use in forward pass, loss and backward pass minus the bytes in use when
+//! the forward pass starts: memory that does not depend on the schedule (parameters, optimizer state, data, this batch,
+//! the program itself) is left out, and gradients that the backward pass has made by then are included. Only steps
+//! after the first count, because some permanent memory is allocated in the first.
 
 use rekindle::meter::{Count, Phase};
 use rekindle_plan::{Bytes, Seconds};
@@ -138,7 +138,7 @@ pub struct SweepRow {
 }
 
 impl SweepRow {
-    /// A row that asks for a point, without an answer yet.
+    /// A row for a point, without a result yet.
     fn asking(point: Point, chosen: bool) -> Self {
         let (kind, segments, budget_bytes) = match point {
             Point::Plain => (RowKind::Plain, Some(1), None),
@@ -262,7 +262,7 @@ impl SweepRecord {
         })
     }
 
-    /// Adds a row. `plain` is what its run foretells of the plain run.
+    /// Adds a row. `plain` is its run's prediction of the plain run.
     pub fn add(&mut self, row: SweepRow, plain: Option<PlainRun>) {
         if let (RowKind::Plain, Some(peak_bytes), Some(step_s)) =
             (row.kind, row.measured_peak_bytes, row.measured_step_s)

@@ -1,4 +1,4 @@
-//! Rows, run.
+//! Runs the rows of a sweep.
 
 use std::{env, process::Command};
 
@@ -15,7 +15,7 @@ use crate::{
     plan_file::PlanFile,
 };
 
-/// Runs each row in a process of its own.
+/// Runs each row in a separate process.
 pub struct Runner<'a> {
     args: &'a SweepArgs,
     /// Where rows run.
@@ -41,7 +41,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The smallest budget that some plan fits. Meets every error that all rows would meet.
+    /// The smallest feasible budget. Reports every error that all rows would have.
     pub fn smallest_budget(&self) -> Result<Bytes, Failure> {
         let answer = child::ask(&Task::SmallestBudget(ProfileArgs {
             config: self.args.config.clone(),

@@ -21,10 +21,10 @@ const HEADER: [&str; 9] = [
     "\nfits",
 ];
 
-/// Columns that a narrow terminal does without, the first to go first.
+/// Columns to drop on a narrow terminal, in this order.
 const SPARED: [usize; 4] = [1, 7, 3, 6];
 
-/// What the table says below itself.
+/// The notes below the table.
 pub const MARKS: &str =
     "* no other run takes less memory without taking more time; > the config's own schedule.";
 

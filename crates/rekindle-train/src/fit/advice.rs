@@ -1,4 +1,4 @@
-//! Whether a model fits a limit, and what would.
+//! Whether a model fits a limit, and which changes would make it fit.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit is one that was asked for.
+    /// Marks a limit that was requested.
     pub const BUDGET: &str = "budget";
 }
 
@@ -130,7 +130,8 @@ fn request(planner: PlannerKind, segments: Option<usize>, limit: Bytes) -> PlanR
     }
 }
 
-/// The largest batch below the settings' that a plan over stages fits. Bytes are about linear in it: the first guess is near.
+/// The largest batch below the settings' for which a plan over stages fits. Bytes are approximately linear in it, so
+/// the first guess is close.
 fn fitting_batch(
     known: &Known<'_>,
     limit: Bytes,

@@ -1,4 +1,4 @@
-//! What smaller budgets cost.
+//! The time costs of smaller budgets.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::session::RunError;
 
-/// Budgets that are planned for where none was asked for, in parts of the plain step's peak.
+/// Default budgets, as shares of the plain step's peak.
 const SHARES: [f64; 2] = [0.75, 0.5];
 /// Planning for more operations would take minutes.
 pub const MOST_OPERATIONS: usize = 60_000;

@@ -1,10 +1,10 @@
-//! The largest size that fits, where no size beyond one that does not fit does.
+//! The largest size that fits, assuming that all sizes above one that does not fit do not fit either.
 
 /// The largest size from 1 to `limit` that fits, or one that is at most `precision` (a share of it) smaller; `None` if
 /// not even 1 fits.
 ///
-/// From `first` on, sizes grow or shrink by `factor` until the largest lies between two of them; then the gap is halved.
-/// That takes about log(answer / first) / log(factor) + log2(1 / `precision`) questions.
+/// From `first` on, sizes grow or shrink by `factor` until the largest lies between two of them; then the gap is
+/// halved. This takes about log(answer / first) / log(factor) + log2(1 / `precision`) calls of `fits`.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! A measured training step as a file: all that its plans are made from.
+//! A measured training step as a file: the complete input for planning.
 //!
-//! The file is a chain ([`Chain::from_json`]) with one more key, `profile`: what a plan that holds on the device needs and
-//! a chain cannot say. A chain without it is taken at its word.
+//! The file is a chain ([`Chain::from_json`]) with one more key, `profile`: data that exact plans for the device need
+//! and a chain cannot express. Without it, plans are made for the chain's numbers without a reserve.
 
 use rekindle_plan::{
     Bytes, Chain, ChainError, Plan, PlanError, PlanRequest, PlannerKind, Schedule,
@@ -17,12 +17,12 @@ use super::{
 use crate::settings::TrainSettings;
 use rekindle::record::{Estimate, Link, StepProfile, Wanted};
 
-/// A measured training step, apart from its model.
+/// A measured training step, without its model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredStep {
-    /// What each stage costs: what its operations do together, at most.
+    /// The costs of each stage: an upper bound for its operations together.
     pub chain: Chain,
-    /// What is known of the step besides.
+    /// Further data about the step.
     profile: Option<Profile>,
 }
 
@@ -40,7 +40,7 @@ impl MeasuredStep {
         Self { chain, profile }
     }
 
-    /// A step that nothing is known of but its chain.
+    /// A step with only a chain.
     #[must_use]
     pub fn of_chain(chain: Chain) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl MeasuredStep {
         }
     }
 
-    /// A step that was estimated, with the names of the model's stages.
+    /// An estimated step, with the names of the model's stages.
     #[must_use]
     pub fn estimated(estimate: &Estimate, names: &[String], settings: &TrainSettings) -> Self {
         let terms = Terms {
@@ -61,14 +61,14 @@ impl MeasuredStep {
         Self::recorded(chain, terms, estimate.profile.clone())
     }
 
-    /// The link to host memory, where the step was measured with one.
+    /// The link to host memory, if the step was measured with one.
     #[must_use]
     pub fn link(&self) -> Option<&Link> {
         self.profile.as_ref()?.step.link.as_ref()
     }
 
-    /// The same, where tensors of a plan may take so many bytes of host memory, or with `None` stay on the device. Nothing
-    /// where the step was measured without a link.
+    /// Limits the host memory for a plan's offloaded tensors; `None` keeps all tensors on the device. No effect if the
+    /// step was measured without a link.
     #[must_use]
     pub fn with_host(mut self, host: Option<Bytes>) -> Self {
         if let Some(profile) = &mut self.profile {
@@ -78,11 +78,11 @@ impl MeasuredStep {
         self
     }
 
-    /// Reads a chain, with its profile where there is one.
+    /// Reads a chain, with its profile if there is one.
     ///
     /// # Errors
     ///
-    /// As [`Chain::from_json`], and if the profile is of another step than the chain.
+    /// See [`Chain::from_json`]; also if the profile belongs to another step than the chain.
     pub fn from_json(text: &str) -> Result<Self, ChainError> {
         /// The rest is read as a chain.
         #[derive(Deserialize)]
@@ -98,7 +98,7 @@ impl MeasuredStep {
     ///
     /// # Errors
     ///
-    /// As [`Chain::to_json`].
+    /// See [`Chain::to_json`].
     pub fn to_json(&self) -> Result<String, ChainError> {
         let chain = self.chain.to_json()?;
         let (Some(profile), Some(open)) = (&self.profile, chain.strip_suffix("\n}")) else {
@@ -108,8 +108,8 @@ impl MeasuredStep {
         Ok(format!("{open},\n  \"profile\": {profile}\n}}"))
     }
 
-    /// Plans as [`Subject::plan`](super::Subject::plan) does where the step was measured; only what measuring took there
-    /// does not count. For a chain without a profile nothing is held back.
+    /// Plans like [`Subject::plan`](super::Subject::plan) where the step was measured, but without counting the memory
+    /// of measuring. For a chain without a profile there is no reserve.
     ///
     /// # Errors
     ///
@@ -124,11 +124,11 @@ impl MeasuredStep {
         }
     }
 
-    /// As [`plan`](Self::plan); where no plan fits, the smallest budget that this planner finds one for.
+    /// Like [`plan`](Self::plan); if no plan fits, returns the smallest budget for which this planner finds one.
     ///
     /// # Errors
     ///
-    /// If the request makes no sense.
+    /// If the request is invalid.
     pub fn try_plan(&self, request: &PlanRequest) -> Result<Result<Planned, Bytes>, RunError> {
         if let Some(Profile { terms, step }) = &self.profile {
             return try_plan_profile(request, step, &self.chain, terms);
@@ -140,11 +140,11 @@ impl MeasuredStep {
         }
     }
 
-    /// A schedule over the stages of a recorded step, which the planner of this name made.
+    /// Plans a given schedule over the stages of a recorded step; `planner` is the name of its planner.
     ///
     /// # Errors
     ///
-    /// If it is for another number of stages, or the step is none of recorded operations.
+    /// If it is for another number of stages, or the step has no recorded operations.
     pub fn plan_schedule(&self, schedule: Schedule, planner: String) -> Result<Planned, RunError> {
         let Some(Profile { terms, step }) = &self.profile else {
             let none = "the step has no recorded operations";
@@ -156,11 +156,11 @@ impl MeasuredStep {
         Ok(plan_wanted(wanted, limits, step, &self.chain, named)?)
     }
 
-    /// The useful plans of a planner, as [`Subject::frontier`](super::Subject::frontier) finds them.
+    /// The memory/time frontier of a planner, like [`Subject::frontier`](super::Subject::frontier).
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan).
+    /// See [`plan`](Self::plan).
     pub fn frontier(&self, request: PlanRequest) -> Result<Vec<(Bytes, Planned)>, RunError> {
         if self.profile.is_some() {
             return frontier(request, |request| self.plan(&request));
@@ -174,7 +174,7 @@ impl MeasuredStep {
         planned.collect()
     }
 
-    /// A plan of the chain, taken at its word.
+    /// A plan for the chain alone, without a reserve.
     fn planned(
         &self,
         plan: Plan,

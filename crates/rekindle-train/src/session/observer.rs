@@ -1,4 +1,4 @@
-//! Who is told what a run does.
+//! The observer interface of a run.
 
 use std::ops::ControlFlow;
 
@@ -13,42 +13,43 @@ use crate::{
 };
 use rekindle::meter::PeakMemory;
 
-/// Memory while a run goes on.
+/// Memory during a run.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryNow {
     /// Bytes in use after the last step.
     pub in_use: Bytes,
-    /// Bytes after the last step that a budget counts.
+    /// Bytes after the last step, as the budget counts them.
     pub counted: Bytes,
-    /// The most of these so far.
+    /// The highest value of these so far.
     pub counted_peak: Bytes,
     /// The highest peak so far.
     pub peak: PeakMemory,
 }
 
-/// Is told what a run does, and may stop it. What it does not care for it need not take; `()` takes nothing.
+/// Receives the events of a run, and may stop it. All methods have defaults; `()` ignores all events.
 pub trait Observer {
-    /// The step's operations run and are measured: `done` of `of` runs are over.
+    /// The step's operations are being measured: `done` of `of` runs are done.
     fn measuring(&mut self, _done: usize, _of: usize) {}
     /// The plan is made; training starts.
     fn planned(&mut self, _planned: &Planned) {}
-    /// A step is done. Breaking stops the run in good order.
+    /// A step is done. Returning `Break` stops the run cleanly.
     fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
-    /// More and more memory is in use, and steps were found to leave some behind.
+    /// Memory in use grows, and steps were found that leave memory behind.
     fn grows(&mut self, _growth: &MemoryGrowth) {}
-    /// A step is done, and what came and went in it was tracked.
+    /// A tracked step is done.
     fn tracked(&mut self, _moments: &[TrackedMoment]) {}
-    /// A step was abandoned for want of memory, or the next would be: another plan runs it from here on.
+    /// A step was abandoned because of too little memory, or the next one would be: another plan is used from here on.
     fn planned_again(&mut self, _again: &PlannedAgain<'_>) {}
-    /// The loss or a gradient of a step is not finite, and the run goes on.
+    /// The loss or a gradient of a step is not finite, and the run continues.
     fn nonfinite(&mut self, _found: &NonFinite) {}
-    /// No snapshot is taken after this step, because `what` is not finite: the one before stays.
+    /// No snapshot is taken after this step, because `what` is not finite: the previous one is kept.
     fn snapshot_withheld(&mut self, _step: usize, _what: &str) {}
     /// Something about the run's folder that does not end the run.
     fn notified(&mut self, _notice: &Notice<'_>) {}
-    /// An evaluation has seen `done` of `of` samples. Breaking stops the run in good order, without this evaluation.
+    /// An evaluation has processed `done` of `of` samples. Returning `Break` stops the run cleanly, without this
+    /// evaluation.
     fn evaluating(&mut self, _done: usize, _of: usize) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }

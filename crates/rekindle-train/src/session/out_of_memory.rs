@@ -1,4 +1,4 @@
-//! Memory that runs out in a run: another plan, or the end.
+//! Handles memory that runs out in a run: by another plan, or by ending the run.
 
 use std::{cmp::Reverse, fmt};
 
@@ -8,41 +8,41 @@ use super::Planned;
 use crate::{device::DeviceInfo, shortage::Shortage};
 use rekindle::meter::{Count, MemoryReading, Meter};
 
-/// Stages that are named where memory ran out.
+/// Number of stages listed in the error.
 const NAMED: usize = 5;
 
-/// A plan that takes the place of one with too little memory.
+/// A plan that replaces one for which memory ran out.
 pub struct PlannedAgain<'a> {
     /// The step that it runs first, from 1.
     pub step: usize,
-    /// Why.
+    /// The cause.
     pub shortage: &'a Shortage,
-    /// The budget of the plan before, or its peak where it had none.
+    /// The budget of the previous plan, or its peak if it had none.
     pub before: Bytes,
     /// The budget of this one.
     pub budget: Bytes,
-    /// What it is.
+    /// The plan.
     pub planned: &'a Planned,
 }
 
-/// Memory that ran out, where no smaller plan helps.
+/// The error when memory ran out and no smaller plan helps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutOfMemory {
     /// The step, from 1.
     pub step: usize,
     /// What was short.
     pub shortage: Shortage,
-    /// Memory once the step was given up.
+    /// Memory after the step was abandoned.
     pub memory: MemoryReading,
-    /// What the driver's context takes.
+    /// Memory of the driver's context.
     pub context: Bytes,
-    /// What the device can still give, where that is known.
+    /// Free memory of the device, if known.
     pub free: Option<Bytes>,
-    /// All that it has, where that is known.
+    /// Total memory of the device, if known.
     pub total: Option<Bytes>,
-    /// What the largest stages hold under the last plan, the largest first.
+    /// The largest stages under the last plan with their bytes, largest first.
     pub holders: Vec<(String, Bytes)>,
-    /// The smallest budget that a plan fits, where that is known.
+    /// The smallest feasible budget, if known.
     pub smallest: Option<Bytes>,
     /// Which bytes `smallest` counts.
     pub count: Count,
@@ -71,7 +71,8 @@ impl OutOfMemory {
     }
 }
 
-/// The stages of a plan that hold the most, the largest first: parameters, gradients, and what a tracked forward keeps.
+/// The stages of a plan with the most memory, largest first: parameters, gradients, and bytes that a tracked forward
+/// keeps.
 #[must_use]
 pub fn holders(planned: &Planned) -> Vec<(String, Bytes)> {
     let stages = planned.chain.stages.iter();
@@ -157,7 +158,7 @@ mod tests {
             said.contains("the smallest has 120.0 MiB in use."),
             "{said}"
         );
-        // On the processor there is one notion.
+        // On the CPU there are no reserved bytes.
         ended.memory.reserved_bytes = None;
         let said = ended.to_string();
         assert!(said.contains("the smallest takes 120.0 MiB. "), "{said}");

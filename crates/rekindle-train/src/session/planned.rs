@@ -1,4 +1,4 @@
-//! A plan with all that is known of it before the first step.
+//! A plan with all predictions before the first step.
 
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, Plan, Seconds, StageId, Violation, graph::Levers, simulate,
@@ -11,49 +11,50 @@ use rekindle::{
     record::{Offload, StepExchange, Update},
 };
 
-/// What is known before the first step.
+/// A plan and its predictions before the first step.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// The chain as the plan meets it, fixed bytes included.
+    /// The chain with the costs under this plan, fixed bytes included.
     pub chain: Chain,
-    /// How often each stage's forward runs; of a recorded step, the most often that one of its operations does.
+    /// How often each stage's forward runs; for a recorded step, the maximum over its operations.
     pub forwards: Vec<usize>,
-    /// First and last stage of each segment; `None` where stages run again in another way.
+    /// First and last stage of each segment; `None` if stages are recomputed in another way.
     pub segments: Option<Vec<[usize; 2]>>,
-    /// The step as actions on stages. Of a plan of single operations, a `forward` that comes again recomputes some of
-    /// the stage's operations.
+    /// The step as actions on stages. In a plan of single operations, a repeated `forward` recomputes some of the
+    /// stage's operations.
     pub actions: Vec<Action>,
     /// What runs.
     pub order: Order,
-    /// The moment of the predicted peak: the place of its action, and what the bytes are.
+    /// The moment of the predicted peak: the index of its action, and the bytes by parts.
     pub at_peak: (usize, Parts),
     /// Predicted time of a step, all parts of its batch and the update included.
     pub step: Seconds,
-    /// How the planner came to it.
+    /// How the plan was found.
     pub source: String,
-    /// Operations that run again in a recorded step, and how many there are.
+    /// The number of repeated operations in a recorded step, and of all its operations.
     pub operations: Option<(usize, usize)>,
-    /// What goes to the host's memory, where there is a link to it.
+    /// Offloading to host memory, if there is a link to it.
     pub offload: Option<Offload>,
-    /// What the exchange adds to the step, where ranks share it.
+    /// Time that the exchange adds to the step, if ranks share it.
     pub exchange: Option<StepExchange>,
-    /// Who keeps the optimizer's state, where ranks share the step.
+    /// How the optimizer's state is kept, if ranks share the step.
     pub state: Option<StatePlan>,
-    /// Where parameters are updated in the backward pass: what that and recomputing do to the peak, each by itself.
+    /// If parameters are updated in the backward pass: the separate effects of that and of recomputing on the peak.
     pub levers: Option<Levers>,
     /// When parameters are updated.
     pub update: Update,
-    /// Why in the backward pass, where nobody asked for that.
+    /// Why updates are in the backward pass, if that was not requested.
     pub in_backward_because: Option<InBackwardBecause>,
-    /// Its name, as records show it.
+    /// The planner's name in records.
     pub planner: String,
     /// The budget, and which bytes it bounds.
     pub budget: Option<Bytes>,
     /// Which bytes peaks count.
     pub count: Count,
-    /// The predicted peak of the bytes that count.
+    /// The predicted peak of the counted bytes.
     pub peak: Bytes,
-    /// The predicted peak in use as a meter sees it: everywhere on the processor, between instructions on a GPU.
+    /// The predicted peak of the bytes in use, as a meter measures it: at any time on the CPU, between instructions on
+    /// a GPU.
     pub peak_in_use: Bytes,
     /// Peak of the same training without recomputing.
     pub plain_peak: Bytes,
@@ -65,7 +66,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// A plan for a chain that nothing else is known of.
+    /// A plan for a chain without further data.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl Planned {
         })
     }
 
-    /// Stages of whose operations burn itself runs some again in their backward (its balanced strategy).
+    /// Number of stages in whose backward pass burn itself recomputes operations (its balanced strategy).
     #[must_use]
     pub fn balanced(&self) -> usize {
         let balanced = |action: &&Action| {
@@ -121,13 +122,13 @@ impl Planned {
         self.actions.iter().filter(balanced).count()
     }
 
-    /// What waits in host memory, where anything does.
+    /// Offloading, if any tensor is offloaded.
     #[must_use]
     pub fn moves(&self) -> Option<&Offload> {
         self.offload.as_ref().filter(|offload| offload.tensors > 0)
     }
 
-    /// Whether anything runs again.
+    /// Whether anything is recomputed.
     #[must_use]
     pub fn recomputes(&self) -> bool {
         self.balanced() > 0 || self.forwards.iter().any(|&count| count > 1)

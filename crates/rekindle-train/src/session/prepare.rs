@@ -1,4 +1,4 @@
-//! A job's model as it is before it is measured.
+//! Builds a job's model before it is measured.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
 use rekindle::{meter::Meter, record::Kernels, sequential::Sequential};
 use rekindle_plan::Bytes;
 
-/// A job's model, its parameters drawn from the job's seed, and the order of its batches.
+/// A job's model, with parameters initialised from the job's seed, and the order of its batches.
 pub(crate) struct Built {
     pub(crate) model: Sequential<Stage>,
     pub(super) shape: ModelShape,
@@ -39,7 +39,7 @@ impl Built {
         let stages = ModelStages::new(job.model, &shape);
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
-        // First values are drawn on the device.
+        // Initial values are drawn on the device.
         let mut built =
             TrainError::caught(|| build(job.model, &stages, job.settings.dtype, device))??;
         job.settings.defer_projection(&mut built);
@@ -54,7 +54,7 @@ impl Built {
         })
     }
 
-    /// A tracker of what comes and goes in the job's steps.
+    /// A tracker for blocks allocated and freed in the job's steps.
     pub(super) fn tracker(&self, job: &Job<'_>, meter: Arc<dyn Meter>) -> Tracker {
         Tracker::new(
             meter,
@@ -64,7 +64,7 @@ impl Built {
         )
     }
 
-    /// The batch that is measured: the rank's first part of the run's first.
+    /// The batch for measuring: the rank's first part of the run's first batch.
     pub(super) fn first_part(
         &self,
         job: &Job<'_>,
@@ -77,8 +77,8 @@ impl Built {
         step_batch(batch, job.settings.dtype, &scaler, device)
     }
 
-    /// Runs the last batch of an evaluation: fewer samples may be computed in another way, and by another thread with
-    /// scratch of its own, which it keeps.
+    /// Runs the last batch of an evaluation: fewer samples may use other kernels, or another thread whose scratch
+    /// memory stays allocated.
     pub(super) fn evaluate_last(&self, job: &Job<'_>, device: &Device) -> Result<(), TrainError> {
         if let Some(batch) = last_evaluated(job) {
             let device = device.clone().without_autodiff();
@@ -89,7 +89,7 @@ impl Built {
     }
 }
 
-/// Fails where a tensor is larger than a buffer of the device may be: allocating it can never succeed.
+/// Fails if a tensor is larger than the device's limit for one buffer: allocating it can never succeed.
 fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
     let Some(limit) = job.largest_buffer else {
         return Ok(());
@@ -118,7 +118,7 @@ fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The last batch of an evaluation: what is left for it.
+/// The last batch of an evaluation, with the remaining samples.
 fn last_evaluated(job: &Job<'_>) -> Option<Batch> {
     let data = job.eval?;
     let last = in_order(job.ranks.part(data.len()), job.micro_batch()).next_back();

@@ -31,15 +31,15 @@ use rekindle::{
     statistics::Statistics,
 };
 
-/// A file's writer: its buffer of 8 KiB, and what the file system's calls take.
+/// Memory of a file writer: its buffer of 8 KiB, and the file system calls.
 const WRITER_BYTES: u64 = 12 << 10;
 
-/// A parameter's handles in the copy of the model that is written, its name, and its line in a header.
+/// Memory per parameter when the model is written: handles in the copy, its name, and its line in a header.
 const HANDLE_BYTES: u64 = 2 << 10;
 
 impl Built {
-    /// Records the step on the run's first batch and measures its operations: plans come after. The model keeps its
-    /// values.
+    /// Records the step on the run's first batch and measures its operations; planning follows later. The model keeps
+    /// its values.
     pub(super) fn record(
         &self,
         job: &Job<'_>,
@@ -57,8 +57,8 @@ impl Built {
             .and_then(|()| self.first_part(job, device));
         let batch = job.ranks.settled(first.map_err(RunError::from))?;
         let loss = loss_of_part(settings.accumulate);
-        // The places of a step's samples, and the sum of gradients of the parts before, which stays while the next part's
-        // come.
+        // The indices of a step's samples, and the sum of gradients of earlier parts, which is kept while the next part
+        // runs.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         let accumulated = settings.accumulated_bytes(self.shape.param_count());
         let optimizer = AnyOptimizer::new(settings);
@@ -72,7 +72,7 @@ impl Built {
             Some(reducer) => recorded.with_reducer(reducer),
             None => recorded,
         };
-        // A sharded state has those of the whole one.
+        // A sharded state allows the same updates as a whole one.
         let step = match job.updates() {
             Updates::One(Update::After) => recorded.with_optimizer(&optimizer),
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
@@ -93,9 +93,9 @@ impl Built {
         Ok(step)
     }
 
-    /// The most that a snapshot or the weights take while they are written: a parameter's state, copied to the host, and one
-    /// more of its tensors, contiguous. Ranks that may share out the state send it encoded, in a buffer that doubles as it
-    /// grows.
+    /// Peak memory of writing a snapshot or the weights: a parameter's state, copied to the host, and another
+    /// contiguous copy of one of its tensors. Ranks that may divide the state send it encoded, in a buffer that doubles
+    /// as it grows.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
         #[derive(Default)]
         struct Parameters {

@@ -29,7 +29,7 @@ use rekindle::{
     record::{NetworkReading, SpanReading},
 };
 
-/// Steps that are tracked, where that was asked for: the optimizer's state comes in the first.
+/// Number of tracked steps, if requested: the optimizer's state is allocated in the first.
 const TRACKED_STEPS: usize = 3;
 
 /// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.
@@ -43,15 +43,15 @@ pub(super) struct Session<'a> {
     planned: Planned,
     trainer: Trainer,
     phases: Vec<PhasedStep>,
-    /// The step that is to be traced, and its trace once it is done.
+    /// The step to trace, and its trace after it is done.
     traced: Option<usize>,
     trace: Vec<SpanReading>,
-    /// What the network did in the traced step.
+    /// The network operations of the traced step.
     exchanges: Vec<NetworkReading>,
     tracker: Option<Arc<Tracker>>,
     progress: Progress,
     times: StepTimes,
-    /// What the exchange adds to steps, where ranks share them.
+    /// Time that the exchange adds to steps, if ranks share them.
     exchange_times: Option<StepTimes>,
     resumed_at: Option<usize>,
     fingerprint: String,
@@ -63,9 +63,9 @@ pub(super) struct Session<'a> {
     /// Steps whose gradients overflowed with the loss scaled.
     overflow_steps: usize,
     subject: Subject,
-    /// What the last plan was made for, where that is less than what was asked for.
+    /// The budget of the last plan, if it is less than the requested one.
     within: Option<Bytes>,
-    /// Plans that were made anew for want of memory.
+    /// Number of new plans made because of too little memory.
     replans: usize,
     growth: GrowthWatch,
     /// When the last snapshot was tried.
@@ -76,7 +76,7 @@ impl<'a> Session<'a> {
     /// Trains until the last step, or until the observer stops it.
     pub(super) fn run(mut self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
         let steps = self.job.settings.steps;
-        // A run that was stopped right after a step left this to be done.
+        // A run that was stopped directly after a step has not done this evaluation.
         let mut interrupted = false;
         if self.job.eval.is_some() && self.evaluation_is_due() {
             interrupted = self.evaluate(observer)?.is_none();
@@ -158,7 +158,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs the next step, with smaller plans where there is too little memory.
+    /// Runs the next step, with smaller plans if there is too little memory.
     fn step(&mut self, observer: &mut dyn Observer) -> Result<StepReport, RunError> {
         loop {
             let next = self.trainer.steps_done() + 1;
@@ -202,7 +202,7 @@ impl<'a> Session<'a> {
         self.trainer.steps_done() - self.resumed_at.unwrap_or(0)
     }
 
-    /// The error, with the place of its batch and the name of its stage where a value is not finite.
+    /// Adds the batch number and the stage name to the error of a value that is not finite.
     fn at_stage(&self, error: TrainError) -> RunError {
         if let TrainError::NonFinite(found) = error {
             let (step, per_epoch) = (found.step - 1, self.batches.steps_per_epoch());
@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         error.into()
     }
 
-    /// Whether the steps done call for an evaluation that was not made yet.
+    /// Whether an evaluation is due and was not made yet.
     fn evaluation_is_due(&self) -> bool {
         let settings = self.job.settings;
         let done = self.trainer.steps_done();
@@ -228,7 +228,7 @@ impl<'a> Session<'a> {
         (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
     }
 
-    /// Whether no evaluation before was as good; `None` if the observer breaks it off.
+    /// Evaluates, and returns whether this is the best evaluation so far; `None` if the observer stops it.
     fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Option<bool>, RunError> {
         let Some(data) = self.job.eval else {
             return Ok(Some(false));
@@ -273,7 +273,7 @@ impl<'a> Session<'a> {
                 observer.notified(notice);
             });
         }
-        // Taken before the comparison, which is no part of the run.
+        // Made before the comparison, which is not part of the run.
         let mut record = self.record(self.predicted_plain(), interrupted);
         if !interrupted {
             record.plain = self.plain()?;
@@ -286,7 +286,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What is kept back for an allocation that fails: enough to end the action that is under way.
+/// The reserve for a failing allocation: enough to finish the current action.
 fn reserve(engine: &Engine) -> Bytes {
     const LEAST: Bytes = Bytes(1 << 20);
     engine.largest_need() + LEAST

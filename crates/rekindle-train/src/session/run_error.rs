@@ -1,4 +1,4 @@
-//! Why a run could not be.
+//! Errors of a run.
 
 use rekindle_plan::{Bytes, PlanError, Violation};
 use thiserror::Error;
@@ -18,7 +18,7 @@ use crate::{
 };
 use rekindle::record::RecordError;
 
-/// A run that could not be.
+/// The error of a run that could not be started or finished.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// A layer cannot take its input.
@@ -42,24 +42,24 @@ pub enum RunError {
     /// The schedule that was given was made for another model.
     #[error("{0}")]
     OtherModel(String),
-    /// The schedule that was given takes more than the budget it came with.
+    /// The given schedule exceeds its budget.
     #[error(
         "the plan takes {peak} here, more than its budget of {budget}: make it anew for this device"
     )]
     OverBudget {
-        /// What it takes on the chain as it was measured now.
+        /// Its peak on the chain measured now.
         peak: Bytes,
         /// The budget.
         budget: Bytes,
     },
-    /// The plan takes more than the machine can give.
+    /// The plan needs more memory than is free.
     #[error("the plan takes {peak}, but only {free}{} can be had", of_total(.total))]
     NotEnough {
-        /// What it takes.
+        /// Its peak.
         peak: Bytes,
-        /// What can be had.
+        /// Free memory.
         free: Bytes,
-        /// All there is, where that is known.
+        /// Total memory, if known.
         total: Option<Bytes>,
     },
     /// One tensor is larger than any buffer of the device. No plan changes that.
@@ -71,13 +71,13 @@ pub enum RunError {
         is_weight: bool,
         /// Its bytes.
         bytes: Bytes,
-        /// The most that a buffer may take.
+        /// The limit for one buffer.
         limit: Bytes,
     },
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
-    /// Parameters cannot be updated when the settings say.
+    /// The requested time of updates is not possible.
     #[error(transparent)]
     Update(#[from] UpdateRefused),
     /// The loss cannot run in chunks.
@@ -86,7 +86,7 @@ pub enum RunError {
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// The loss or a gradient is not finite, and the settings stop there: the state is that before the step.
+    /// The loss or a gradient is not finite, and the settings stop the run: the state is that before the step.
     #[error(
         "the loss of step {} is {}{}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
          optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage),
@@ -114,7 +114,7 @@ pub enum RunError {
     /// Several ranks cannot share the job.
     #[error(transparent)]
     Ranks(#[from] RanksRefused),
-    /// Another rank could not go on, which says why, and all end.
+    /// Another rank failed and reports the error; all ranks end.
     #[error("another rank could not go on")]
     OtherRank,
 }
@@ -135,7 +135,7 @@ fn in_stage(found: &NonFinite, stage: &Option<String>) -> String {
 }
 
 impl RunError {
-    /// Whether another rank says why.
+    /// Whether another rank reports the error.
     pub(crate) fn is_of_another_rank(&self) -> bool {
         match self {
             Self::OtherRank => true,
@@ -145,7 +145,7 @@ impl RunError {
         }
     }
 
-    /// Whether ranks can no longer talk to each other.
+    /// Whether ranks can no longer communicate.
     pub(crate) fn is_of_network(&self) -> bool {
         match self {
             Self::Train(error) => error.is_of_network(),

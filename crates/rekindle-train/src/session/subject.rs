@@ -1,4 +1,4 @@
-//! What is planned: a training step that was measured.
+//! A measured training step that can be planned.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -17,16 +17,16 @@ use crate::{
 };
 use rekindle::{meter::Meter, reduce::Shards};
 
-/// A training step that was measured, to be planned as often as one likes.
+/// A measured training step that can be planned any number of times.
 pub struct Subject {
     meter: Arc<dyn Meter>,
     param_count: u64,
     step: Rc<RefCell<RecordedStep>>,
     /// Names of the model's stages.
     stages: Vec<String>,
-    /// Whose parameters are whose, where ranks could share out the optimizer's state.
+    /// The assignment of parameters to ranks, if ranks could divide the optimizer's state.
     shards: Option<Shards>,
-    /// The model, where nobody else holds it: its parameters are in use in every plan.
+    /// The model, if nothing else holds it: its parameters are in use in every plan.
     _held: Option<Built>,
 }
 
@@ -63,14 +63,14 @@ impl Subject {
         })
     }
 
-    /// The measured step apart from the model: what each stage costs, and all that its plans are made from.
+    /// The measured step without the model: the costs of each stage, and the input for planning.
     #[must_use]
     pub fn measured_step(&self, job: &Job<'_>) -> MeasuredStep {
         let step = self.step.borrow();
         let staged = step.staged_plan();
         let mut chain = recorded::named(staged.chain, &staged.marks, &self.stages);
         chain.optimizer = step.optimizer_cost();
-        // Counted there.
+        // The state is counted in the optimizer's costs.
         chain.fixed_bytes -= chain.optimizer.state_bytes;
         MeasuredStep::recorded(chain, self.terms(job), step.profile())
     }
@@ -83,7 +83,7 @@ impl Subject {
         }
     }
 
-    /// Plans as the schedule asks.
+    /// Plans according to the schedule request.
     ///
     /// # Errors
     ///
@@ -93,18 +93,18 @@ impl Subject {
         let planned = self.plan_now(job, asked, (first, &others));
         let planned = with_until_now(planned, asked, peak_until_now(&*self.meter));
         planned.map_err(|error| match &job.run_dir {
-            // So that the budgets also do for the same run with a folder.
+            // So that the reported budgets also suffice for the same run with a folder.
             None => with_smallest(error, |smallest| smallest + RUN_DIR_BYTES),
             Some(_) => error,
         })
     }
 
-    /// The fastest plan within a smaller budget, in the middle of a run: peaks before it do not count, and what ranks have
-    /// decided together stays.
+    /// The fastest plan within a smaller budget, during a run: earlier peaks do not count, and joint decisions of ranks
+    /// are kept.
     ///
     /// # Errors
     ///
-    /// If none fits.
+    /// If no plan fits.
     pub(crate) fn plan_smaller(
         &mut self,
         job: &Job<'_>,
@@ -115,13 +115,13 @@ impl Subject {
         self.plan_now(job, &smaller, (way, &[]))
     }
 
-    /// Whose parameters are whose, where ranks share out the optimizer's state by a plan.
+    /// The assignment of parameters to ranks, if ranks divide the optimizer's state in this plan.
     pub(crate) fn shards(&self, planned: &Planned) -> Option<Shards> {
         let sharded = planned.state.map(|state| state.chosen) == Some(OptimizerState::Sharded);
         self.shards.clone().filter(|_| sharded)
     }
 
-    /// The plan that the step has made of itself.
+    /// The plan that the step has made itself.
     pub(crate) fn planned_by_step(&self, job: &Job<'_>) -> Planned {
         recorded::current(&self.step.borrow(), &self.stages, &self.terms(job), None)
     }
@@ -142,8 +142,8 @@ impl Subject {
         )
     }
 
-    /// The useful plans of a planner, from the smallest peak to the largest, each larger one faster, with the smallest
-    /// budget that each is made for.
+    /// The memory/time frontier of a planner, from the smallest peak to the largest, each larger plan faster, with the
+    /// smallest budget of each.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl Subject {
         })
     }
 
-    /// The smallest budget that some plan fits.
+    /// The smallest feasible budget.
     ///
     /// # Errors
     ///
@@ -169,16 +169,16 @@ impl Subject {
         })
     }
 
-    /// What runs the plan that was made last.
+    /// The engine for the latest plan.
     pub(crate) fn engine(&self, planned: &Planned) -> Engine {
         Engine::new(Rc::clone(&self.step), &planned.chain)
     }
 }
 
-/// What a run's folder takes: its paths and open files, the trace of a step, and lines of two histories that wait.
+/// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
 
-/// The same error, with other budgets where it names the smallest.
+/// The same error, with changed smallest budgets.
 fn with_smallest(error: RunError, change: impl Fn(Bytes) -> Bytes) -> RunError {
     match error {
         RunError::Plan(PlanError::Infeasible {
@@ -196,8 +196,8 @@ fn with_smallest(error: RunError, change: impl Fn(Bytes) -> Bytes) -> RunError {
     }
 }
 
-/// The most that was in use until now: on the processor measuring, recording and planning count too, and take more than
-/// the step of a tiny model.
+/// The peak until now: on the CPU measuring, recording and planning count too, and take more than the step of a tiny
+/// model.
 fn peak_until_now(meter: &dyn Meter) -> Bytes {
     match meter.read().reserved_bytes {
         None => meter.lifetime_peak().in_use_bytes,
@@ -205,7 +205,7 @@ fn peak_until_now(meter: &dyn Meter) -> Bytes {
     }
 }
 
-/// A process whose peak is no smaller than what it has taken already.
+/// Raises a plan's peak to at least the process's peak until now.
 fn with_until_now(
     planned: Result<Planned, RunError>,
     asked: &ScheduleRequest,

@@ -23,14 +23,14 @@ use super::{
 };
 use crate::{device::staging::Staging, fingerprint::first_difference, run_dir_error::RunDirError};
 
-/// A number takes up to eight times the room that it takes in the file.
+/// A number takes up to eight times as many bytes in memory as in the file.
 const MOST_PER_BYTE: u64 = 8;
-/// What a value may take in memory: the first of these that is enough for the whole file.
+/// Limits on a value's memory: the first of these that is enough for the whole file is used.
 const SMALL: usize = 1 << 20;
 const LARGE: usize = 1 << 30;
 const HUGE: usize = usize::MAX >> 20;
 
-/// A snapshot that was found whole and is being read: the model first, then the optimizer.
+/// A checked snapshot that is being read: the model first, then the optimizer.
 pub(crate) struct Snapshot {
     path: PathBuf,
     input: BufReader<File>,
@@ -102,11 +102,11 @@ impl Snapshot {
         &self.progress
     }
 
-    /// The next value. Lengths in it that are far beyond the file's are refused before memory is taken for them.
+    /// Reads the next value. Lengths far beyond the file's are rejected before memory is allocated for them.
     pub(crate) fn take<T: DeserializeOwned>(&mut self) -> Result<T, RunDirError> {
         let from = &mut self.input;
         let most = self.bytes.saturating_mul(MOST_PER_BYTE);
-        // To bincode limits are constants.
+        // bincode's limits are constants.
         let decoded = catch(|| {
             if most <= SMALL as u64 {
                 decode_from_std_read(from, config::standard().with_limit::<SMALL>())
@@ -136,7 +136,8 @@ impl Snapshot {
     /// Puts recorded values, and ids of parameters, into a module.
     pub(crate) fn restore<M: Module>(&mut self, model: M) -> Result<M, RunDirError> {
         let recorded: usize = self.take()?;
-        // Statistics are replaced in place: those of clones must stay, and an update that waits would come on top.
+        // Statistics are replaced in place: those of clones must not change, and a pending update would be applied on
+        // top.
         let own = model.valid().train();
         drop(model);
         let mut restore = Restore {
@@ -157,7 +158,7 @@ impl Snapshot {
         Ok(model)
     }
 
-    /// Reads an optimizer's state, parameter by parameter: of those that are wanted.
+    /// Reads an optimizer's state, parameter by parameter, for the requested parameters.
     pub(crate) fn optimizer(
         &mut self,
         optimizer: &dyn DynOptimizer,
@@ -189,7 +190,7 @@ impl Snapshot {
                 bytes += data.bytes().len() as u64;
                 source.insert_tensor(name, data);
             }
-            // burn panics where values do not fill their shape, or have another rank than `rank`.
+            // burn panics if values do not fill their shape, or have another rank than `rank`.
             let state =
                 catch(|| optimizer.state_unflatten(rank, STATE_PREFIX, &mut source, &device))
                     .map_err(|_| wrong("holds something else than its tensors"))?
@@ -240,10 +241,10 @@ impl ModuleMapper for Restore<'_> {
                 let (_, tensor, mapper) = param.consume();
                 let (device, wants_gradient) = (tensor.device(), tensor.is_require_grad());
                 let options = (&device, tensor.dtype());
-                // Freed before its successor comes.
+                // Free the old tensor before the new one is allocated.
                 drop(tensor);
                 let (shape, bytes) = (data.shape().clone(), data.bytes().len() as u64);
-                // burn panics where values are of a kind that it cannot convert.
+                // burn panics if it cannot convert the kind of values.
                 let tensor = catch(|| Tensor::from_data(data, options)).unwrap_or_else(|_| {
                     let reason =
                         format!("tensor {} cannot be put into the model", self.restored - 1);

@@ -1,11 +1,11 @@
-//! Whether a snapshot starts, ends and adds up as it was written.
+//! Checks the start, end and checksum of a snapshot.
 
 use std::{fs::File, io::Read, path::Path};
 
 use super::format::{EARLIER_STARTS, END, START, TRAILER};
 use crate::run_dir_error::RunDirError;
 
-/// Fails if a file does not start, end and add up as it was written.
+/// Fails if a file's start, end or checksum is wrong.
 pub(super) fn check_whole(path: &Path, mut file: File) -> Result<(), RunDirError> {
     let refused = || RunDirError::refused(path, "read");
     let bytes = file.metadata().map_err(refused())?.len();

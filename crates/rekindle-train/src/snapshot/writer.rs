@@ -1,4 +1,4 @@
-//! A snapshot, written one tensor at a time.
+//! Writes a snapshot one tensor at a time.
 
 use std::{
     collections::HashMap,
@@ -69,7 +69,7 @@ impl SnapshotWriter<'_> {
         states: &HashMap<ParamId, DynState>,
     ) -> io::Result<()> {
         let mut states: Vec<_> = states.iter().collect();
-        // The map has an order of its own in every process.
+        // The map's order differs between processes.
         states.sort_unstable_by_key(|(id, _)| id.val());
         self.put(&states.len())?;
         for (id, state) in states {

@@ -1,11 +1,11 @@
-//! What bounds a trainer's steps: the budget and the plan's peak.
+//! The bounds of a trainer's steps: the budget and the plan's peak.
 
 use rekindle::meter::{Count, Meter, PeakMemory};
 use rekindle_plan::Bytes;
 
 use crate::shortage::Shortage;
 
-/// What a step may take.
+/// The memory bounds of a step.
 #[derive(Default)]
 pub(super) struct Bound {
     pub(super) budget: Option<Bytes>,

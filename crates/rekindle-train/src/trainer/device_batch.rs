@@ -12,7 +12,7 @@ use crate::{
     train_error::TrainError,
 };
 
-/// Moves a batch [to the device](to_device) as a step takes it.
+/// Moves a batch [to the device](to_device), as the input of a step.
 pub(crate) fn step_batch(
     batch: Batch,
     dtype: Dtype,

@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl Trainer {
-    /// Mean loss and accuracy over batches, and over those of all ranks, with dropout off and batch normalisation by its
-    /// running statistics.
+    /// Mean loss and accuracy over the batches of all ranks, with dropout off and batch normalisation by its running
+    /// statistics.
     pub(crate) fn evaluate(
         &self,
         batches: impl Iterator<Item = Batch>,

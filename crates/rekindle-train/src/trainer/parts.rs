@@ -13,11 +13,11 @@ use rekindle::{
 
 use crate::ranks::Tally;
 
-/// What the parts of a batch give together; phases and spans are those of the last.
+/// The joint results of the parts of a batch; phases and spans are those of the last part.
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) gradients: GradientsParams,
-    /// The sum of their squares, once it is known, where they are clipped by it.
+    /// The sum of their squares, if known and used for clipping.
     pub(super) squares: Option<f64>,
     pub(super) loss: f64,
     pub(super) tally: Tally,
@@ -43,7 +43,7 @@ pub(super) fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: 
     }
     impl ModuleVisitor for Add<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // Taken, so that a parameter that is used twice is added once.
+            // Removed, so that the gradient of a parameter that is used twice is added once.
             if let Some(gradient) = self.part.remove::<D>(param.id) {
                 let gradient = gradient.cast(Dtype::F32.float());
                 let sum = match self.sum.remove::<D>(param.id) {

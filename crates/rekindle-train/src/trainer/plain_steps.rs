@@ -5,12 +5,12 @@ use rekindle::meter::PeakMemory;
 use super::{Trainer, bound::Bound, parts::raise};
 use crate::{data::batch::Batch, step_times::StepTimes, train_error::TrainError};
 
-/// How many are run.
+/// Number of steps.
 const PLAIN_STEPS: usize = 6;
 
 impl Trainer {
-    /// Goes on for a few steps that recompute nothing, like the run's own in everything else, each on `parts`: the highest
-    /// peaks, and the times of all but the first. Steps after it recompute nothing.
+    /// Continues with a few steps without recomputing, otherwise like the run's own, each on `parts`. Returns the
+    /// highest peaks, and the times of all but the first. Later steps do not recompute either.
     pub(crate) fn plain_steps<P: ExactSizeIterator<Item = Batch>>(
         &mut self,
         parts: impl Fn() -> P,

@@ -22,7 +22,7 @@ use rekindle::{
     reduce::Shards,
 };
 
-/// Budgets between the smallest and the plain run's at which a frontier is planned.
+/// Number of budgets between the smallest and the plain run's for a frontier.
 const FRONTIER_BUDGETS: u64 = 12;
 
 impl From<&Order> for Wanted {
@@ -41,8 +41,8 @@ impl From<&Order> for Wanted {
     }
 }
 
-/// Plans as the schedule asks, in this way or the first of the others in which every rank has a plan, and leaves the step with
-/// this plan. Ranks do this together where there are others.
+/// Plans according to the schedule request, in this way or the first of the others in which every rank has a plan, and
+/// sets this plan in the step. If there are several ranks, they do this together.
 pub(in super::super) fn make_plan(
     job: &Job<'_>,
     asked: &ScheduleRequest,
@@ -57,7 +57,7 @@ pub(in super::super) fn make_plan(
         chosen,
         refused_by,
     } = try_ways(job, asked.budget(), step, shards, ways, &wanted)?;
-    // The trainer checks all parts of a batch together; updates in the backward pass are checked on the way.
+    // The trainer checks all parts of a batch together; updates in the backward pass are checked one by one.
     let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
     step.set_finite_check(stops && step.update() == Update::InBackward);
     let in_backward_because = chosen.map_err(|error| {
@@ -88,7 +88,7 @@ pub(in super::super) fn make_plan(
     })
 }
 
-/// What the schedule asks of the step, and who made it where it was made before.
+/// The program that the schedule requests, and the planner's name if the schedule was made before.
 fn wanted(
     job: &Job<'_>,
     asked: &ScheduleRequest,
@@ -126,17 +126,18 @@ fn wanted(
     Ok((order.into(), Some(planner.clone())))
 }
 
-/// How a step was planned.
+/// The result of planning a step in several ways.
 struct Tried {
-    /// In the last way that was tried.
+    /// The last way that was tried.
     way: Way,
-    /// Why with updates in the backward pass, if with these; an error has the smallest budget that any way works with.
+    /// Why updates are in the backward pass, if they are; an error contains the smallest budget for which any way
+    /// works.
     chosen: Result<Option<InBackwardBecause>, RecordError>,
-    /// Ways before it, each with the rank that it was too large for.
+    /// Earlier ways, each with the rank for which it was too large.
     refused_by: Vec<(OptimizerState, ShardedBecause)>,
 }
 
-/// Leaves the step with its best plan in the first of these ways in which every rank has one.
+/// Sets the step's best plan in the first of these ways in which every rank has one.
 fn try_ways(
     job: &Job<'_>,
     budget: Option<Bytes>,
@@ -189,8 +190,8 @@ fn try_ways(
     })
 }
 
-/// Leaves the step with the best plan that its updates allow; says why that updates in the backward pass where it need
-/// not. Fails with the smallest budget that any update works with.
+/// Sets the best plan that the allowed updates give; returns why it updates in the backward pass if that was not
+/// required. Fails with the smallest budget for which any update works.
 fn choose(
     step: &mut RecordedStep,
     updates: Updates,
@@ -225,7 +226,7 @@ fn choose(
     }
 }
 
-/// The step's present plan; `planner` is its name where it was made before.
+/// The step's current plan; `planner` is its planner's name if it was made before.
 pub(in super::super) fn current(
     step: &RecordedStep,
     names: &[String],
@@ -255,7 +256,7 @@ pub(in super::super) fn plan_profile(
     }
 }
 
-/// The same; where no plan fits, the smallest budget that the planner finds one for.
+/// Like [`plan_profile`]; if no plan fits, returns the smallest budget for which the planner finds one.
 pub(in super::super) fn try_plan_profile(
     request: &PlanRequest,
     profile: &StepProfile,
@@ -271,7 +272,7 @@ pub(in super::super) fn try_plan_profile(
     }
 }
 
-/// The plan that is wanted of a step that was measured elsewhere, with the name of its planner where that made it before.
+/// The requested plan for a step that was measured elsewhere, with its planner's name if it was made before.
 pub(in super::super) fn plan_wanted(
     wanted: Wanted,
     (budget, slots): (Option<Bytes>, usize),
@@ -287,7 +288,7 @@ pub(in super::super) fn plan_wanted(
     Ok(planned(terms, plan, staged, &chain.optimizer, planner))
 }
 
-/// The useful plans of a planner, with the budgets that they are made for; `plan` makes one.
+/// The memory/time frontier of a planner, with the budget of each plan; `plan` makes one plan.
 pub(in super::super) fn frontier(
     request: PlanRequest,
     mut plan: impl FnMut(PlanRequest) -> Result<Planned, RunError>,
@@ -305,7 +306,7 @@ pub(in super::super) fn frontier(
     let mut plans = Vec::new();
     for place in 0..=FRONTIER_BUDGETS {
         let budget = Bytes(smallest.0 + room * place / FRONTIER_BUDGETS);
-        // The smallest was found with what another plan took.
+        // The smallest budget was found while another plan was in memory.
         if let Ok(planned) = plan(Some(budget), request.planner) {
             plans.push((budget, planned));
         }
@@ -314,7 +315,7 @@ pub(in super::super) fn frontier(
     Ok(plans)
 }
 
-/// The smallest budget that some plan fits, by why there is none within no bytes.
+/// The smallest feasible budget, from the error for a budget of zero bytes.
 pub(in super::super) fn smallest_budget(
     plan: impl FnOnce(Bytes) -> Result<Planned, RunError>,
 ) -> Result<Bytes, RunError> {
@@ -325,7 +326,7 @@ pub(in super::super) fn smallest_budget(
     }
 }
 
-/// Why there is no plan. `any` is the smallest budget of another planner.
+/// The error for an infeasible request. `any` is the smallest budget of another planner.
 fn refused(
     error: RecordError,
     asked: &ScheduleRequest,
@@ -347,7 +348,7 @@ fn refused(
     }
 }
 
-/// What no plan fits, with the smallest budget that any planner meets.
+/// The error for an infeasible budget, with the smallest budget that any planner meets.
 fn infeasible(
     planner: PlannerKind,
     budget: Bytes,
@@ -367,7 +368,7 @@ fn infeasible(
     }
 }
 
-/// The smallest budget that a planner works with, by how it refuses one of no bytes.
+/// The smallest budget of a planner, from its error for zero bytes.
 fn smallest<T>(plan: impl FnOnce(Option<Bytes>) -> Result<T, RecordError>) -> Option<Bytes> {
     match plan(Some(Bytes::ZERO)) {
         Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
@@ -375,7 +376,7 @@ fn smallest<T>(plan: impl FnOnce(Option<Bytes>) -> Result<T, RecordError>) -> Op
     }
 }
 
-/// The planner of graphs that a request means.
+/// The planner for graphs of a request.
 pub(super) fn graph_planner(request: &PlanRequest) -> Result<GraphPlanner, PlanError> {
     let PlanRequest {
         planner, segments, ..

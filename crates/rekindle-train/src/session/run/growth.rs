@@ -1,9 +1,9 @@
-//! Whether memory in use grows with the steps, and which phase it stays behind from.
+//! Detects growth of the memory in use over the steps, and the phase that causes it.
 //!
-//! The process's allocator tells which phase allocated what stays behind. A GPU's pools tell only by how many bytes each
-//! phase changes what is in use. A phase keeps what it changes more than it should: more than in the steps after which the
-//! watch began, or, where those grew already, more than the simulator says. Where that does not come to the growth, it is not
-//! said of any phase: the simulator may err by some kilobytes.
+//! The process's allocator reports which phase allocated the remaining blocks. A GPU's pools only give the change of
+//! the bytes in use by phase. The surplus of a phase is its change beyond the expected one: the change in the steps
+//! before the watch began, or, if memory was already growing then, the simulator's prediction. If the surpluses do not
+//! match the growth, no phase is named: the simulator may be wrong by some kilobytes.
 
 use rekindle_plan::Bytes;
 
@@ -13,31 +13,32 @@ use crate::{
 };
 use rekindle::meter::{Leftover, Leftovers, Meter, Phase, PhaseChanges};
 
-/// Growth that is worth a look: tables and threads' scratch come and go by so much.
+/// Minimum growth that is investigated: tables and scratch memory of threads vary by this much.
 const NOTICED: Bytes = Bytes(64 << 10);
 
-/// Steps of a look at a device's pools, whose queues free some buffers later than others.
+/// Number of steps in an observation of a device's pools, whose queues free some buffers later than others.
 const POOLED_STEPS: usize = 16;
 
-/// The part of the growth that is told of a phase, and that phases together may miss.
+/// 1/SEEN is the minimum share of the growth for which a phase is named, and the share that all phases together may
+/// miss.
 const SEEN: i64 = 4;
 
 /// Watches what is in use after each step.
 pub(super) struct GrowthWatch {
-    /// Steps until all is there that is made once.
+    /// Number of steps after which all one-time allocations are made.
     settles: usize,
-    /// What is in use then, and beyond what a look is due.
+    /// Bytes in use after these steps, and the bytes above which an observation starts.
     due: Option<(Bytes, Bytes)>,
     /// What each phase changed in the last of these steps.
     settled: PhaseChanges,
     /// What each phase of a step should change, as simulated.
     pub(super) predicted: Option<PhaseChanges>,
     look: Option<Look>,
-    /// What the last look found, if anything.
+    /// The result of the last observation, if any.
     pub(super) found: Option<MemoryGrowth>,
 }
 
-/// A look at what steps leave behind.
+/// An observation of memory that steps leave behind.
 enum Look {
     /// Of the process's own memory.
     Blocks(Leftovers),
@@ -45,7 +46,8 @@ enum Look {
     Pools(Vec<Bytes>, PhaseChanges),
 }
 
-/// What each step adds, if more is in use after each of the later half of the steps than after any of the earlier.
+/// Bytes that each step adds, if the bytes in use after every step of the later half exceed those after all earlier
+/// ones.
 fn pools_grow(seen: &[Bytes]) -> Option<Bytes> {
     let (earlier, later) = seen.split_at(seen.len() / 2);
     let (most, least) = (earlier.iter().max()?, later.iter().min()?);
@@ -53,7 +55,7 @@ fn pools_grow(seen: &[Bytes]) -> Option<Bytes> {
     (least > most).then(|| Bytes(grown.0 / (seen.len() - 1) as u64))
 }
 
-/// What phases change beyond what they should, the most first, if that is what a step adds.
+/// The surplus of each phase, largest first, if the surpluses match the growth per step.
 fn surplus(changes: &PhaseChanges, expected: &PhaseChanges, step: Bytes) -> Option<Vec<Leftover>> {
     let step = step.0 as i64;
     let surplus = PhaseChanges::KINDS.map(|phase| (phase, changes.of(phase) - expected.of(phase)));
@@ -86,7 +88,7 @@ pub(super) fn predicted(timeline: &Timeline, parts: i64, batch: Bytes) -> Option
         changes.add(Some(phase), parts * (after - held));
         held = after;
     }
-    // A part goes after its backward, and so do gradients that are added to those of an earlier part.
+    // A part is freed after its backward pass, and so are gradients that are added to those of an earlier part.
     let (gradients, batch) = (held - before, parts * batch.0 as i64);
     changes.add(Some(Phase::ZeroGrad), batch);
     changes.add(None, -batch - (parts - 1) * gradients);
@@ -95,7 +97,7 @@ pub(super) fn predicted(timeline: &Timeline, parts: i64, batch: Bytes) -> Option
 }
 
 impl GrowthWatch {
-    /// Takes what is in use after so many steps for what should be in use after all later ones.
+    /// Uses the bytes in use after `settles` steps as the expected value for all later steps.
     pub(super) fn new(settles: usize) -> Self {
         Self {
             settles,
@@ -107,7 +109,7 @@ impl GrowthWatch {
         }
     }
 
-    /// A step is over. Whether a look was finished that found something.
+    /// Records the end of a step. Returns whether an observation has ended with a result.
     pub(super) fn stepped(&mut self, step: usize, meter: &dyn Meter) -> bool {
         let in_use = meter.read().in_use_bytes;
         let changes = meter.take_changes();
@@ -144,7 +146,7 @@ impl GrowthWatch {
         false
     }
 
-    /// One more step of a look: after the last, what each step adds, and in which phases.
+    /// Adds a step to an observation. After the last one, returns what each step adds, by phase.
     fn looked(&mut self, in_use: Bytes, changes: PhaseChanges) -> Option<(Bytes, Vec<Leftover>)> {
         match self.look.as_mut()? {
             Look::Blocks(leftovers) => {

@@ -1,4 +1,4 @@
-//! Other plans in the middle of a run, where memory is short.
+//! Replaces the plan during a run when memory is short.
 
 use rekindle_plan::{Bytes, PlanError};
 
@@ -10,7 +10,7 @@ use crate::{device::probe, run_dir::Notice, shortage::Shortage, train_error::Tra
 use rekindle::{meter::Count, record::RecordError};
 
 impl Session<'_> {
-    /// Makes ready to run the same batch again, if it can be; ranks that have not failed wait for those that plan anew.
+    /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
     pub(super) fn again(
         &mut self,
         error: TrainError,
@@ -27,13 +27,13 @@ impl Session<'_> {
         }
     }
 
-    /// Has another plan run the next step, which takes less memory.
+    /// Switches to a plan with less memory for the next step.
     pub(super) fn plan_smaller(
         &mut self,
         shortage: Shortage,
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
-        // What failed is forgotten; planning may need a reserve as well.
+        // Reset the recorded failure; planning may also need a reserve.
         self.meter.keep_reserve(reserve(self.trainer.engine()));
         let before = self.within.or(self.planned.budget);
         let peak = self.trainer.planned_peak();
@@ -80,8 +80,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Goes back to the last snapshot after a step that has updated some parameters, and has another plan run the steps from
-    /// there, which takes less memory. Without a snapshot the run ends.
+    /// Goes back to the last snapshot after a failed step that has updated some parameters, and continues with a plan
+    /// with less memory. Without a snapshot the run ends.
     pub(super) fn go_back(
         &mut self,
         shortage: Shortage,
@@ -102,13 +102,13 @@ impl Session<'_> {
         self.plan_smaller(shortage, observer)
     }
 
-    /// What the device can give to a plan: what the run holds of it, and what is free.
+    /// Device memory available to a plan: the memory that the run holds, and free memory.
     fn left(&self) -> Option<Bytes> {
         let free = probe(self.device).ok()?.free_bytes?;
         Some(self.memory_now().counted + free)
     }
 
-    /// Tells of a step that was planned again by itself, within the same budget.
+    /// Reports that a step has planned itself again, within the same budget.
     pub(super) fn planned_by_step(&mut self, by: Bytes, observer: &mut dyn Observer) {
         let budget = self.within.or(self.planned.budget);
         if let Some(budget) = budget {
@@ -124,7 +124,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes a plan that was made anew for the record.
+    /// Adopts a new plan, and updates the record's data.
     fn adopt(&mut self, planned: Planned) {
         self.replans += 1;
         let replans = self.replans;
@@ -132,12 +132,12 @@ impl Session<'_> {
             record.replans = replans;
             record.predicted_peak_bytes = planned.peak.max(record.predicted_peak_bytes);
         });
-        // A timeline is one plan's.
+        // A timeline belongs to one plan.
         self.trace.clear();
         self.exchanges.clear();
         let next = self.trainer.steps_done() + 2;
         self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
-        // The record's peaks are the whole run's.
+        // The record's peaks cover the whole run.
         self.planned = Planned {
             budget: self.planned.budget,
             state: self.planned.state,

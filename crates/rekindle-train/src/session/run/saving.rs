@@ -1,4 +1,4 @@
-//! What a run leaves on its way: snapshots and its record.
+//! Writes snapshots and the record during a run.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes a snapshot, but of a state that is not finite; then writes the record.
+    /// Takes a snapshot, unless the state is not finite; then writes the record.
     pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
         self.tried = Instant::now();
         let (trainer, sharded) = (&self.trainer, self.trainer.is_sharded());
@@ -52,7 +52,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Writes the record of a run that goes on.
+    /// Writes the record of an unfinished run.
     pub(super) fn write_record(&mut self, observer: &mut dyn Observer) {
         if self.files.is_none() {
             return;
@@ -63,8 +63,8 @@ impl Session<'_> {
         }
     }
 
-    /// What a later run continues from is written before an error ends the run: a snapshot, where the model is `whole`. Files
-    /// that cannot be written are not the error to tell.
+    /// Before an error ends the run, writes a snapshot for resuming, if the model is `whole`. The original error is
+    /// reported even if files cannot be written.
     pub(super) fn ended(
         &mut self,
         error: RunError,

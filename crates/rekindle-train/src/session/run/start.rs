@@ -1,4 +1,4 @@
-//! What comes before a run's first step.
+//! Preparation before a run's first step.
 
 use std::{sync::Arc, time::Instant};
 
@@ -53,9 +53,9 @@ impl<'a> Session<'a> {
         });
         let mut built = ranks.settled(built)?;
         built.model = ranks.parameters(built.model)?;
-        // What was read is a tensor of its own in each place.
+        // Reading creates separate tensors for tied weights.
         tie(&mut built.model);
-        // Before the measurement, which counts as held what a tracker takes.
+        // Before measuring, so that the tracker's memory is counted as held.
         let tracker = job
             .track
             .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
@@ -95,7 +95,7 @@ impl<'a> Session<'a> {
             Arc::clone(&meter),
             device,
         );
-        // Only now: the plan counts the optimizer's state apart from what was in use while it was measured.
+        // Only now, because the plan counts the optimizer's state separately from the bytes in use during measuring.
         let resumed_at = snapshot.is_some().then_some(progress.steps);
         let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
             let trainer = trainer
@@ -115,7 +115,7 @@ impl<'a> Session<'a> {
             planned,
             trainer,
             phases: Vec::new(),
-            // On a GPU, what phases change is compared with it where memory grows.
+            // On a GPU, the changes of phases are compared with the trace if memory grows.
             traced: (files.is_some() || on_gpu)
                 .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
             trace: Vec::new(),
@@ -140,8 +140,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The run's files, if it leaves any, and the snapshot that it goes on from. Times of steps that were done are added to
-/// `times`.
+/// The run's files, if any, and the snapshot from which it resumes. Times of earlier steps are added to `times`.
 fn open_run_dir(
     job: &Job<'_>,
     fingerprint: &str,

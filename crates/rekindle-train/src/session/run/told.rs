@@ -1,4 +1,4 @@
-//! What a run tells of itself: its record, and what the plain run takes.
+//! Builds a run's record, and the cost of the plain run.
 
 use rekindle_plan::Bytes;
 
@@ -14,17 +14,17 @@ use crate::{
     timeline::{TimedExchange, Timeline},
 };
 
-/// Plain steps' time that a run takes at least if plain steps are measured beside it without being asked for: measuring
-/// comes to about twenty.
+/// Minimum length of a run, in plain steps, for which plain steps are measured by default: measuring takes about
+/// twenty.
 const WORTH_COMPARING: f64 = 200.0;
 
 impl Session<'_> {
     pub(super) fn record(&self, plain: PlainRun, interrupted: bool) -> RunRecord {
         let planned = &self.planned;
         let progress = &self.progress;
-        // Before the peak is read: on the processor a record counts too.
+        // Before the peak is read, because on the CPU the record counts too.
         let timeline = self.timeline();
-        // What an evaluation or a snapshot took last is in the peak once it is read.
+        // Reading includes the last evaluation or snapshot in the peak.
         let pooled = self.meter.read().reserved_bytes.is_some();
         let peak = self.meter.lifetime_peak();
         RunRecord {
@@ -78,7 +78,7 @@ impl Session<'_> {
         }
     }
 
-    /// What the exchange adds to a step.
+    /// Time that the exchange adds to a step.
     fn exchange(&self) -> Option<ExchangeRecord> {
         let predicted = self.planned.exchange?;
         Some(ExchangeRecord {
@@ -88,7 +88,7 @@ impl Session<'_> {
         })
     }
 
-    /// The traced step, once it is done.
+    /// The timeline of the traced step, after it is done.
     pub(super) fn timeline(&self) -> Option<Timeline> {
         let step = self.traced.filter(|_| !self.trace.is_empty())?;
         Some(Timeline {
@@ -97,7 +97,7 @@ impl Session<'_> {
         })
     }
 
-    /// What each phase of a step should change in a device's pools, once a step was traced.
+    /// The expected change of each phase in a device's pools, after a step was traced.
     pub(super) fn predicted_changes(&self) -> Option<PhaseChanges> {
         self.meter.read().reserved_bytes?;
         let (settings, samples) = (self.job.settings, self.batches.step(0));
@@ -122,7 +122,7 @@ impl Session<'_> {
         planned.recomputes() && run >= WORTH_COMPARING * planned.plain_step.0
     }
 
-    /// The plain run's cost: measured where that was asked for or takes little, and fits; else predicted.
+    /// The plain run's cost: measured if requested or cheap, and if it fits; otherwise predicted.
     pub(super) fn plain(&mut self) -> Result<PlainRun, RunError> {
         let predicted = self.predicted_plain();
         let fits = self
