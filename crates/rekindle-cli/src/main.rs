@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`args`] | command-line flags and their help |
 //! | [`config`] | the config file: from text to checked settings |
-//! | [`device`], [`size`] | devices and sizes as users write them |
+//! | [`device`] | devices as users write them |
 //! | [`cache`], [`compiling`] | the cache between commands; the progress of compiling kernels |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |

@@ -1,7 +1,7 @@
 //! One step, action by action: predicted and measured memory side by side.
 //!
 //! Both count the same memory: on the CPU the whole process's live bytes, on a GPU the live buffers in its pools,
-//! without the driver's `beside_buffers_bytes`. On a GPU a meter reads memory only between actions, so measured peaks
+//! without the driver's context. On a GPU a meter reads memory only between actions, so measured peaks
 //! there do not include temporary memory within an action.
 
 use std::time::Duration;
