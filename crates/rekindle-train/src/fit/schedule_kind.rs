@@ -166,7 +166,7 @@ mod tests {
         let plain = step.plan(&PlanRequest::default()).expect("no budget");
         let budget = Bytes(plain.peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
-            let step = |_| Ok(Rc::clone(&step));
+            let step = |_| Ok::<_, RunError>(Rc::clone(&step));
             let found = way.fits(Updates::One(Update::After), step, budget, (slowdown, false));
             found
                 .expect("planned")
@@ -186,7 +186,7 @@ mod tests {
         let plain = after.plan(&PlanRequest::default()).expect("no budget").peak;
         let fits = |updates, share: f64| {
             let budget = Bytes((plain.0 as f64 * share) as u64);
-            let step = |update| Ok(equal(100, 100, update));
+            let step = |update| Ok::<_, RunError>(equal(100, 100, update));
             let found = ScheduleKind::Plan.fits(updates, step, budget, (2.0, false));
             found.expect("planned").map(|(_, update)| update)
         };
