@@ -78,10 +78,10 @@ pub(super) fn fingerprint(
         optimizer: settings.optimizer,
         learning_rate: settings.learning_rate,
         clip: settings.clip,
-        steps: match settings.learning_rate {
-            LearningRate::Constant { .. } => None,
-            LearningRate::WarmupCosine { .. } => Some(settings.steps),
-        },
+        steps: settings
+            .learning_rate
+            .depends_on_steps()
+            .then_some(settings.steps),
         data: Data {
             samples: data.len(),
             sample: data.sample_shape(),

@@ -19,6 +19,6 @@ mod search;
 pub use advice::{Advice, Limit};
 pub use breakdown::Breakdown;
 pub use budgets::{Budgets, MOST_OPERATIONS};
-pub use known::{Known, Wanted};
+pub use known::Known;
 pub use schedule_kind::{ScheduleKind, spread};
 pub use search::largest;

@@ -5,6 +5,15 @@ use std::f64::consts::PI;
 use super::settings::LearningRate;
 
 impl LearningRate {
+    /// Whether a step's rate depends on the number of steps: such a run cannot be extended.
+    #[must_use]
+    pub fn depends_on_steps(&self) -> bool {
+        match self {
+            Self::Constant { .. } => false,
+            Self::WarmupCosine { .. } => true,
+        }
+    }
+
     /// The rate of step `step` (from 0) in a run of `steps` steps.
     ///
     /// With a warm-up of w steps, step i < w has `rate (i + 1) / w`; after it the rate follows

@@ -120,6 +120,15 @@ struct PredictedAction {
     after: Bytes,
 }
 
+/// What is held at the peak of the update after a plan's spans: what the last span leaves, and the update's own.
+pub(crate) fn at_update(plan: &StagedPlan, optimizer: &OptimizerCost) -> Parts {
+    let left = plan.held.last().map(|held| held.after);
+    Parts {
+        temporary: optimizer.temp_bytes,
+        ..left.unwrap_or_default()
+    }
+}
+
 impl Prediction {
     /// The spans of a plan, and the update after them. A meter's readings do not include the driver's context.
     pub(crate) fn new(plan: &StagedPlan, optimizer: &OptimizerCost) -> Self {
@@ -142,11 +151,7 @@ impl Prediction {
             at_peak: live(held.at_peak),
             after: live(held.after).total(),
         });
-        let gradients = plan.held.last().map(|held| held.after).unwrap_or_default();
-        let at_peak = Parts {
-            temporary: optimizer.temp_bytes,
-            ..live(gradients)
-        };
+        let at_peak = live(at_update(plan, optimizer));
         let update = PredictedAction {
             action: Action::Optimize,
             pass: Pass::Optimizer,

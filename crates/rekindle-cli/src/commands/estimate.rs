@@ -3,7 +3,7 @@
 use rekindle_plan::{PlanError, PlanRequest};
 use rekindle_train::{
     device::DeviceInfo,
-    fit::{Limit, Wanted},
+    fit::Limit,
     kernels,
     session::Order,
     update::{UpdateChoice, Updates},
@@ -14,7 +14,7 @@ use crate::{
     args::EstimateArgs,
     config::{self, Config, Overrides, RunKeys},
     estimate::{
-        Estimate,
+        Estimate, Wanted,
         ranks::{Asked, RanksEstimate},
     },
     exit,

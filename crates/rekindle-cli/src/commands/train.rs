@@ -12,7 +12,6 @@ use rekindle_train::{
     record::{PlainRun, RunRecord},
     run_dir::RunDir,
     session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
-    settings::LearningRate,
 };
 
 use super::{plan_elsewhere::plan_elsewhere, supervise};
@@ -174,11 +173,9 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         Infeasible::report(error)?;
     }
     if let Err(RunError::RunDir(RunDirError::Finished { path, steps })) = &result {
-        let more = match config.training.learning_rate {
-            LearningRate::Constant { .. } => "; `--steps N` trains further",
-            LearningRate::WarmupCosine { .. } => {
-                ". Its learning rate depends on the number of steps, so it cannot be extended"
-            }
+        let more = match config.training.learning_rate.depends_on_steps() {
+            false => "; `--steps N` trains further",
+            true => ". Its learning rate depends on the number of steps, so it cannot be extended",
         };
         note!(
             "{}: all {steps} steps are done, so nothing is left to do{more}",

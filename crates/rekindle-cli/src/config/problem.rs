@@ -68,9 +68,9 @@ pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> O
     known
         .into_iter()
         .map(|candidate| {
-            let turned = word.len() > 2 && strsim::osa_distance(word, candidate) == 1;
+            let slip = word.len() > 2 && strsim::osa_distance(word, candidate) == 1;
             let likeness = strsim::jaro_winkler(word, candidate);
-            (if turned { 1.0 } else { likeness }, candidate)
+            (if slip { 1.0 } else { likeness }, candidate)
         })
         .filter(|(likeness, _)| *likeness > 0.8)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))

@@ -4,10 +4,10 @@ use rekindle::{
     Dtype,
     record::{Kernels, Update},
 };
-use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind, Schedule};
 use rekindle_train::{
-    fit::{Advice, Breakdown, Budgets, Known, Limit, Wanted},
-    session::{Planned, RunError},
+    fit::{Advice, Breakdown, Budgets, Known, Limit},
+    session::Planned,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -81,6 +81,26 @@ pub(super) struct Column {
     pub(super) peak: Breakdown,
 }
 
+/// What is to be estimated beside the plain run.
+pub enum Wanted {
+    /// Nothing.
+    Plain,
+    /// What a planner finds.
+    Plan(PlanRequest),
+    /// A plan that was made before, by the planner of this name.
+    Made(Schedule, String),
+}
+
+impl Wanted {
+    /// The budget that was asked for.
+    fn budget(&self) -> Option<Bytes> {
+        match self {
+            Self::Plan(request) => request.budget,
+            _ => None,
+        }
+    }
+}
+
 impl Estimate {
     /// Estimates. The second answer is why what is wanted cannot be had, where no plan fits.
     pub fn new(
@@ -100,11 +120,13 @@ impl Estimate {
             step_ratio: plan.step.0 / plain.step.0,
             peak: Breakdown::new(&known, plan),
         };
-        let found = match known.find(wanted) {
-            Some(Ok(plan)) => Some(Ok(plan)),
-            Some(Err(RunError::Plan(error @ PlanError::Infeasible { .. }))) => Some(Err(error)),
-            Some(Err(error)) => return Err(error.into()),
-            None => None,
+        let found = match wanted {
+            Wanted::Plain => None,
+            Wanted::Plan(request) => Some(known.plan(request)?),
+            Wanted::Made(schedule, planner) => {
+                let made = known.step.plan_schedule(schedule.clone(), planner.clone());
+                Some(Ok(made?))
+            }
         };
         let plan = match &found {
             Some(Ok(plan)) => Some(column(plan, plan.segments.as_ref().map(Vec::len))),

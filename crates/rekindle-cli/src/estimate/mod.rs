@@ -15,6 +15,9 @@ pub mod ranks;
 mod tests;
 mod text;
 
-pub use self::{document::Estimate, layers::describe};
+pub use self::{
+    document::{Estimate, Wanted},
+    layers::describe,
+};
 #[cfg(test)]
 pub use document::ESTIMATE_FORMAT;

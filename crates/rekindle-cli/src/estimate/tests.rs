@@ -6,9 +6,9 @@ use std::path::Path;
 use rekindle::record::Kernels;
 use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
-use rekindle_train::fit::{Limit, Wanted};
+use rekindle_train::fit::Limit;
 
-use super::Estimate;
+use super::{Estimate, Wanted};
 use crate::{
     args::ReplaceArgs,
     config::{self, Overrides},

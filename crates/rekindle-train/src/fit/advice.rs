@@ -101,11 +101,7 @@ impl Advice {
         }
         let found = match found {
             Some(found) => found.clone(),
-            None => match step.plan(&within(PlannerKind::Optimal, None)) {
-                Ok(plan) => Ok(plan),
-                Err(RunError::Plan(error)) => Err(error),
-                Err(error) => return Err(error),
-            },
+            None => known.plan(&within(PlannerKind::Optimal, None))?,
         };
         match found {
             Ok(plan) => advice.optimal = Some(fit(&plan)),

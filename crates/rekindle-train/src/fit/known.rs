@@ -1,33 +1,12 @@
 //! A step that is known by its shapes alone.
 
 use rekindle::record;
-use rekindle_plan::{Bytes, PlanRequest, Schedule};
+use rekindle_plan::{Bytes, PlanError, PlanRequest};
 
 use crate::{
     Estimated,
     session::{MeasuredStep, Planned, RunError},
 };
-
-/// What is to be estimated beside the plain run.
-pub enum Wanted {
-    /// Nothing.
-    Plain,
-    /// What a planner finds.
-    Plan(PlanRequest),
-    /// A plan that was made before, by the planner of this name.
-    Made(Schedule, String),
-}
-
-impl Wanted {
-    /// The budget that was asked for.
-    #[must_use]
-    pub fn budget(&self) -> Option<Bytes> {
-        match self {
-            Self::Plan(request) => request.budget,
-            _ => None,
-        }
-    }
-}
 
 /// A step by its shapes.
 pub struct Known<'a> {
@@ -57,15 +36,16 @@ impl<'a> Known<'a> {
         })
     }
 
-    /// What is wanted, or why it cannot be had.
-    #[must_use]
-    pub fn find(&self, wanted: &Wanted) -> Option<Result<Planned, RunError>> {
-        match wanted {
-            Wanted::Plain => None,
-            Wanted::Plan(request) => Some(self.step.plan(request)),
-            Wanted::Made(schedule, planner) => {
-                Some(self.step.plan_schedule(schedule.clone(), planner.clone()))
-            }
+    /// The plan that a request finds, or why none fits.
+    ///
+    /// # Errors
+    ///
+    /// If the request makes no sense.
+    pub fn plan(&self, request: &PlanRequest) -> Result<Result<Planned, PlanError>, RunError> {
+        match self.step.plan(request) {
+            Ok(plan) => Ok(Ok(plan)),
+            Err(RunError::Plan(error @ PlanError::Infeasible { .. })) => Ok(Err(error)),
+            Err(error) => Err(error),
         }
     }
 }

@@ -306,13 +306,13 @@ where
         }
         // Dead nodes of the last update would only be freed by a backward pass, and a recorded step runs none.
         free_dead_nodes(&self.planning.device);
-        // The device may have rejected a kernel of an update or an evaluation since the last step.
         let current = self.plan_for(model, batch)?;
         let planned = &current.0;
         planned.choose_kernels(&self.planning, watched, |recording| {
             given(recording, model, batch)
         })?;
-        RecordError::of_device(&current.0.measured.recording, &*self.planning.meter)?;
+        // The device may have rejected a kernel of an update or an evaluation since the last step.
+        RecordError::of_device(&planned.measured.recording, &*self.planning.meter)?;
         Ok(current)
     }
 

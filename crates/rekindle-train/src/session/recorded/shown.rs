@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use rekindle_plan::{Action, Bytes, Chain, OptimizerCost, Parts, Seconds, graph::OnDevice};
 
 use super::super::{Order, Planned, planned::numbers, terms::Terms};
-use crate::timeline::Prediction;
+use crate::timeline::{Prediction, at_update};
 use rekindle::record::{Offload, StagedPlan, StepExchange, StepPlan, Update};
 
 /// A plan with all that is shown of it.
@@ -102,14 +102,7 @@ pub(in super::super) fn named(
 
 /// The place and the parts of the highest moment, the update included.
 fn highest(staged: &StagedPlan, optimizer: &OptimizerCost) -> (usize, Parts) {
-    let update = Parts {
-        temporary: optimizer.temp_bytes,
-        ..staged
-            .held
-            .last()
-            .map(|held| held.after)
-            .unwrap_or_default()
-    };
+    let update = at_update(staged, optimizer);
     let moments = staged.passes().map(|(_, parts)| parts).chain([update]);
     let highest = moments.enumerate().max_by_key(|(place, parts)| {
         // The first of equals.
