@@ -36,7 +36,7 @@ samples = 64
 layers = [{ type = "linear", out = 16 }, "tanh", { type = "dropout", p = 0.1 }, { type = "linear", out = 3 }]
 
 [train]
-steps = 1500
+steps = 8000
 batch = 8
 optimizer = "adam"
 learning_rate = { type = "warmup_cosine", rate = 1e-2, warmup_steps = 10, final_rate = 1e-3 }
