@@ -46,8 +46,9 @@ const GATHERED_PASS: usize = 1;
 /// Passes over the program: one for warm-up, the others count.
 const LEAST_PASSES: usize = 2;
 const MOST_PASSES: usize = 3;
+
 impl Costs {
-    /// MeasuredRecording while `program` runs, once to warm up and then once or twice.
+    /// Measures operations while `program` runs, once to warm up and then once or twice.
     pub(super) fn measured(
         recording: &Recording,
         program: &Prepared,

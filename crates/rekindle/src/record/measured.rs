@@ -72,7 +72,7 @@ impl<A> MeasuredRecording<A> {
         let _ = planning.device.sync();
         RecordError::of_device(&recording, meter)?;
         let costs = costs?.with_updates(planning.updates.clone());
-        if planning.has_pools() {
+        if !planning.on_host {
             choosing::note(&recording, &first, Runs::Singly);
             choosing::note(&recording, &first, Runs::Together(&[]));
         }

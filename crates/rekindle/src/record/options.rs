@@ -140,12 +140,7 @@ impl Planning {
 
     /// Whether the budget bounds the bytes that pools reserve.
     pub(super) fn bounds_pools(&self) -> bool {
-        self.count == Count::Reserved && self.has_pools()
-    }
-
-    /// Whether the step runs on a GPU.
-    pub(super) fn has_pools(&self) -> bool {
-        self.meter.read().reserved_bytes.is_some()
+        self.count == Count::Reserved && !self.on_host
     }
 
     /// Fails if an allocation has failed, or the process exceeds its budget: running on would allocate still more.
