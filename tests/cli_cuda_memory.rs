@@ -520,6 +520,79 @@ fn a_budget_that_only_offload_meets_is_held_by_the_drivers_count() {
     }
 }
 
+/// Convolutions, which take longer to run again than to move; what one reads is, as a matrix, 25 times as large: 6 MiB.
+const CONVOLUTIONS: &str = r#"
+[data]
+type = "synthetic"
+shape = [8, 32, 32]
+target = { type = "regression", values = 8 }
+samples = 32
+eval_split = 0.0
+
+[model]
+layers = [
+  { repeat = 8, layers = [{ type = "conv2d", out = 8, kernel = 5, padding = "same" }, { type = "dropout", p = 0.1 }] },
+  { type = "max_pool2d", kernel = 32 },
+  "flatten",
+]
+
+[train]
+steps = 2
+batch = 8
+loss = "mean_squared_error"
+learning_rate = 0.001
+"#;
+
+#[test]
+fn kernels_for_which_a_budget_has_no_room_end_no_run_that_can_do_without_them() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    fs::write(standin.path("run.toml"), CONVOLUTIONS).expect("written");
+    let (context, summary) = (CONTEXT.to_string(), standin.path("summary"));
+    let settings = [
+        COMPUTES[0],
+        COMPUTES[1],
+        COMPUTES[2],
+        ("STUB_CUDA_CONTEXT", &*context),
+        ("STUB_CUDA_SUMMARY", summary.to_str().expect("text")),
+    ];
+    // Without a budget, kernels for tensors that stay on the device are chosen.
+    done(standin.train(&["--planner", "none", "-o", "plain"], &settings));
+    let budget = ["--budget", "1MiB", "--count", "reserved"];
+    let never = ["--device", "cuda", "--offload", "never", "--json"];
+    let plan = [&["plan", "run.toml"], &budget[..], &never[..]].concat();
+    let refused = document(standin.rekindle(&plan, &settings));
+    let smallest = refused["smallest_budget_bytes"].as_u64();
+    let smallest = smallest.unwrap_or_else(|| panic!("{refused}"));
+
+    // Those that come back from the host need others, and so does a step that is traced. Which of the two, depends on the
+    // plan, and that on measured times.
+    let mut without = 0;
+    for more in [256 << 10, 32 << 10] {
+        let (budget, folder) = (smallest + more, format!("within-{more}"));
+        fs::remove_file(&summary).expect("a summary");
+        let within = format!("{budget}B");
+        let run = ["--budget", &within, "--count", "reserved", "-o", &folder];
+        let said = done(standin.train(&run, &settings));
+        assert!(said.contains("tensors moved to host memory"), "{said}");
+        let replaced = "step 1: choosing kernels for tensors that come back from host memory";
+        for words in [replaced, "is not traced: choosing kernels for that"] {
+            without += usize::from(said.contains(words));
+        }
+        let counted = fs::read_to_string(&summary).expect("a summary");
+        let peak = peaks(&counted, "device bytes: peak ").max();
+        let peak = peak.expect("a peak") + CONTEXT;
+        println!("{peak} bytes within {budget}, {without} without kernels");
+        assert!(peak <= budget, "{peak} bytes of {budget}");
+        assert_eq!(
+            losses(&standin.path(&folder)),
+            losses(&standin.path("plain"))
+        );
+    }
+    assert!(without > 0, "all kernels could be chosen");
+}
+
 /// Runs a command to its end, and reads the document that it writes.
 #[track_caller]
 fn document(mut command: Command) -> Value {

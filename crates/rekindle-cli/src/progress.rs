@@ -267,9 +267,13 @@ impl Observer for Progress {
 
     fn planned_again(&mut self, again: &PlannedAgain<'_>) {
         self.note_peak(again.planned);
+        let within = match again.budget == again.before {
+            true => format!("the same {}", again.budget),
+            false => format!("{} instead of {}", again.budget, again.before),
+        };
         self.line(&format!(
-            "step {}: {}; planned again within {} instead of {}, and the same batch runs again",
-            again.step, again.shortage, again.budget, again.before
+            "step {}: {}; planned again within {within}, and the same batch runs again",
+            again.step, again.shortage
         ));
         self.line(&crate::summary::plan_line(again.planned));
         self.note_update(again.planned);
@@ -314,7 +318,8 @@ impl Observer for Progress {
             Notice::MadeRoom(_)
             | Notice::Damaged(_)
             | Notice::WentBack { .. }
-            | Notice::BeginsAgain(_) => {}
+            | Notice::BeginsAgain(_)
+            | Notice::NotTraced { .. } => {}
         }
         match notice {
             Notice::WrittenAgain(_) => self.line(&notice.to_string()),

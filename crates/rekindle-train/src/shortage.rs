@@ -46,6 +46,16 @@ pub enum Shortage {
         /// The budget.
         budget: Bytes,
     },
+    /// Kernels for tensors that come back from host memory are not chosen yet, and choosing them does not fit the budget.
+    #[error(
+        "choosing kernels for tensors that come back from host memory may take up to {needed}, more than {budget}"
+    )]
+    Choosing {
+        /// Memory that it may need.
+        needed: Bytes,
+        /// The budget.
+        budget: Bytes,
+    },
     /// Other memory in use is so large that no plan fits the budget.
     #[error(
         "no plan fits the budget of {budget} beside what else is in use: the smallest would be {smallest}"
@@ -84,8 +94,11 @@ impl Shortage {
                 let next = last.map_or(next, |last| next.min(share(last, NEXT)));
                 return (next > Bytes::ZERO).then_some(next);
             }
-            // A step that found more memory in use has already planned itself again.
-            Self::Grown { .. } | Self::InUpdate | Self::NoRoom { .. } => return None,
+            // A step that found more memory in use has already planned itself again, and nothing is moved to the host by
+            // a plan after one whose kernels could not be chosen.
+            Self::Grown { .. } | Self::Choosing { .. } | Self::InUpdate | Self::NoRoom { .. } => {
+                return None;
+            }
         };
         (next > Bytes::ZERO && last.is_none_or(|last| next < last)).then_some(next)
     }

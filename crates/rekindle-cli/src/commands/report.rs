@@ -31,7 +31,7 @@ pub struct Document<'a> {
 }
 
 const NO_TIMELINE: &str = "there is no timeline to draw: a run traces its fourth step, or its last one if it is shorter, \
-     and this run stopped before";
+     and this run stopped before, or had no room to choose the kernels for that";
 
 /// Writes the page and prints its path.
 pub fn run(args: &ReportArgs) -> Outcome {

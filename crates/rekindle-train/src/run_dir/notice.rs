@@ -1,6 +1,8 @@
-//! Notices about a run's folder during the run.
+//! Notices during a run: about its folder, and about what the run leaves out.
 
 use std::{fmt, path::Path};
+
+use rekindle_plan::Bytes;
 
 use crate::run_dir_error::RunDirError;
 
@@ -51,6 +53,15 @@ pub enum Notice<'a> {
     },
     /// The resumed run was stopped before its first snapshot, and starts again.
     BeginsAgain(&'a Path),
+    /// A step is not traced, because kernels for that are not chosen yet, and choosing them does not fit the budget.
+    NotTraced {
+        /// The step, from 1.
+        step: usize,
+        /// Memory that it may need.
+        needed: Bytes,
+        /// The budget.
+        budget: Bytes,
+    },
 }
 
 impl fmt::Display for Notice<'_> {
@@ -73,6 +84,14 @@ impl fmt::Display for Notice<'_> {
                 f,
                 "{}: the run was stopped before its first snapshot and begins again",
                 folder.display()
+            ),
+            Self::NotTraced {
+                step,
+                needed,
+                budget,
+            } => write!(
+                f,
+                "step {step} is not traced: choosing kernels for that may take up to {needed}, more than {budget}"
             ),
         }
     }

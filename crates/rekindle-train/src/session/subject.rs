@@ -99,20 +99,25 @@ impl Subject {
         })
     }
 
-    /// The fastest plan within a smaller budget, during a run: earlier peaks do not count, and joint decisions of ranks
+    /// The fastest plan within another budget, during a run: earlier peaks do not count, and joint decisions of ranks
     /// are kept.
     ///
     /// # Errors
     ///
     /// If no plan fits.
-    pub(crate) fn plan_smaller(
+    pub(crate) fn plan_again(
         &mut self,
         job: &Job<'_>,
         (before, budget): (&Planned, Bytes),
     ) -> Result<Planned, RunError> {
         let way = Way::again(before, job);
-        let smaller = ScheduleRequest::Plan(PlanRequest::within(budget));
-        self.plan_now(job, &smaller, (way, &[]))
+        let within = ScheduleRequest::Plan(PlanRequest::within(budget));
+        self.plan_now(job, &within, (way, &[]))
+    }
+
+    /// Keeps all tensors on the device from the next plan on.
+    pub(crate) fn forbid_offload(&self) {
+        self.step.borrow_mut().set_link(None);
     }
 
     /// The assignment of parameters to ranks, if ranks divide the optimizer's state in this plan.

@@ -22,6 +22,24 @@ impl Session<'_> {
                 self.go_back(shortage, error, observer)
             }
             TrainError::ShortAfterUpdates { error, .. } => Err(self.at_stage(error.into())),
+            TrainError::Recorded(RecordError::Choosing { budget, needed })
+                if self.traced == Some(self.trainer.steps_done() + 1) =>
+            {
+                // A traced step waits after each span, so other operations are fused in it.
+                let step = self.trainer.steps_done() + 1;
+                self.traced = None;
+                observer.notified(&Notice::NotTraced {
+                    step,
+                    needed,
+                    budget,
+                });
+                Ok(())
+            }
+            TrainError::Recorded(error @ RecordError::Choosing { budget, needed })
+                if self.planned.offload.is_some_and(|one| one.tensors > 0) =>
+            {
+                self.plan_without_offload((budget, needed), error.clone(), observer)
+            }
             error if error.is_of_another_rank() && !error.is_partly_updated() => Ok(()),
             error => Err(self.at_stage(error)),
         }
@@ -52,7 +70,7 @@ impl Session<'_> {
         };
         let planned = match shortage.next_budget(before, peak, context, left) {
             Some(budget) => {
-                let planned = self.subject.plan_smaller(self.job, (&self.planned, budget));
+                let planned = self.subject.plan_again(self.job, (&self.planned, budget));
                 planned.map(|planned| (budget, planned)).map_err(Some)
             }
             None => Err(None),
@@ -65,10 +83,46 @@ impl Session<'_> {
             Err(None) => return Err(self.out_of_memory(shortage, None)),
             Err(Some(error)) => return Err(error),
         };
+        self.run_by(
+            planned,
+            (before.unwrap_or(peak), budget),
+            &shortage,
+            observer,
+        );
+        Ok(())
+    }
+
+    /// Switches to a plan that keeps all tensors on the device, because kernels for those that come back from the host
+    /// cannot be chosen within the budget. The `error` is returned if no such plan fits.
+    fn plan_without_offload(
+        &mut self,
+        (budget, needed): (Bytes, Bytes),
+        error: RecordError,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        self.subject.forbid_offload();
+        let planned = self.subject.plan_again(self.job, (&self.planned, budget));
+        let planned = planned.map_err(|other| match other {
+            RunError::Plan(PlanError::Infeasible { .. }) => TrainError::from(error).into(),
+            other => other,
+        })?;
+        let shortage = Shortage::Choosing { needed, budget };
+        self.run_by(planned, (budget, budget), &shortage, observer);
+        Ok(())
+    }
+
+    /// Runs the next step by a new plan.
+    fn run_by(
+        &mut self,
+        planned: Planned,
+        (before, budget): (Bytes, Bytes),
+        shortage: &Shortage,
+        observer: &mut dyn Observer,
+    ) {
         observer.planned_again(&PlannedAgain {
             step: self.trainer.steps_done() + 1,
-            shortage: &shortage,
-            before: before.unwrap_or(peak),
+            shortage,
+            before,
             budget,
             planned: &planned,
         });
@@ -77,7 +131,6 @@ impl Session<'_> {
         self.trainer.run_by(engine, planned.peak);
         self.within = Some(budget);
         self.adopt(planned);
-        Ok(())
     }
 
     /// Goes back to the last snapshot after a failed step that has updated some parameters, and continues with a plan

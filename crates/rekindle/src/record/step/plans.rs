@@ -6,7 +6,10 @@ use std::{
 };
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{
+    Bytes,
+    graph::{GraphPlanner, Link},
+};
 
 use super::state::{Current, Step};
 use crate::{
@@ -166,6 +169,11 @@ where
         let recording = &self.state.get_mut().plans[0].measured.recording;
         let planning = self.planning.with_update(update, recording)?;
         self.plan_by(planning.with_budget(budget, wanted.into()), true)
+    }
+
+    /// From the next plan on, tensors may be offloaded over this link, or with `None` none are.
+    pub fn set_link(&mut self, link: Option<Link>) {
+        self.planning.link = link;
     }
 
     /// From the next plan on, each rank updates its own parameters and keeps their state, or, with `None`, all
