@@ -152,7 +152,7 @@ impl From<RecordError> for Failure {
                 &error,
                 format!(
                     "run one step without a budget, or with `--budget {}`: what is chosen is kept, and smaller budgets \
-                     work then. If the plan moves tensors to host memory, `--offload never` needs less",
+                     work then",
                     advised(*needed)
                 ),
             ),
