@@ -331,6 +331,29 @@ fn a_supervisor_needs_a_folder() {
 }
 
 #[test]
+fn no_larger_budget_is_named_than_the_plain_run_takes() {
+    let folder = folder(include_str!("../configs/linear-1000.toml"));
+    let train = [
+        "train", "run.toml", "--device", "cpu", "--steps", "2", "--json",
+    ];
+    let bytes = |arguments: &[&str], key: &str| {
+        let output = rekindle(folder.path(), &[&train, arguments].concat());
+        let document = document(&output);
+        document[key]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{document}"))
+    };
+    let named = bytes(&["--budget", "1kB"], "smallest_budget_bytes");
+    let plain = bytes(&["--planner", "none"], "measured_peak_bytes");
+    // A plan is made within 99% of its budget.
+    assert!(
+        named <= plain + plain / 50,
+        "{named} bytes named, {plain} plain"
+    );
+    bytes(&["--budget", &format!("{named}B")], "measured_peak_bytes");
+}
+
+#[test]
 fn the_budget_that_is_named_does_for_a_run_with_a_folder_too() {
     let folder = folder(MLP);
     for update in ["after", "in-backward"] {

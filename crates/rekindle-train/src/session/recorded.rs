@@ -37,6 +37,15 @@ const WRITER_BYTES: u64 = 12 << 10;
 /// Memory per parameter when the model is written: handles in the copy, its name, and its line in a header.
 const HANDLE_BYTES: u64 = 2 << 10;
 
+/// The peak until now: on the CPU measuring, recording and planning count too, and take more than the step of a tiny
+/// model.
+pub(super) fn peak_until_now(meter: &dyn Meter) -> Bytes {
+    match meter.read().reserved_bytes {
+        None => meter.lifetime_peak().in_use_bytes,
+        Some(_) => Bytes::ZERO,
+    }
+}
+
 impl Built {
     /// Records the step on the run's first batch and measures its operations; planning follows later. The model keeps
     /// its values.
@@ -78,6 +87,9 @@ impl Built {
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
             Updates::ToFit | Updates::ToFitOrFaster => recorded.with_either_update(&optimizer),
         };
+        // A smaller budget is refused. The leanest program takes long, and its list alone may take more than that.
+        let until_now = peak_until_now(&**meter);
+        let measured_within = job.budget().map(|budget| budget.max(until_now));
         let mut step = step
             .with_link(link)
             .with_meter(Arc::clone(meter))
@@ -86,7 +98,7 @@ impl Built {
             .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))
             .with_planner(job.planner)
-            .measured(job.budget(), job.free, wanted, &mut |done, of| {
+            .measured(measured_within, job.free, wanted, &mut |done, of| {
                 observer.measuring(done, of)
             })?;
         step.set_share(job.part().len() as f64 / settings.batch as f64);

@@ -90,11 +90,13 @@ impl Subject {
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
         let (first, others) = Way::all(job);
-        let planned = self.plan_now(job, asked, (first, &others));
-        let planned = with_until_now(planned, asked, peak_until_now(&*self.meter));
+        let until_now = recorded::peak_until_now(&*self.meter);
+        let raised = raised(asked, until_now);
+        let planned = self.plan_now(job, raised.as_ref().unwrap_or(asked), (first, &others));
+        let planned = with_until_now(planned, asked, recorded::peak_until_now(&*self.meter));
         planned.map_err(|error| match &job.run_dir {
             // So that the reported budgets also suffice for the same run with a folder.
-            None => with_smallest(error, |smallest| smallest + RUN_DIR_BYTES),
+            None => with_smallest(error, asked.budget(), |smallest| smallest + RUN_DIR_BYTES),
             Some(_) => error,
         })
     }
@@ -183,8 +185,12 @@ impl Subject {
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
 
-/// The same error, with changed smallest budgets.
-fn with_smallest(error: RunError, change: impl Fn(Bytes) -> Bytes) -> RunError {
+/// The same error for the budget that was asked for, with changed smallest budgets.
+fn with_smallest(
+    error: RunError,
+    asked: Option<Bytes>,
+    change: impl Fn(Bytes) -> Bytes,
+) -> RunError {
     match error {
         RunError::Plan(PlanError::Infeasible {
             planner,
@@ -193,7 +199,7 @@ fn with_smallest(error: RunError, change: impl Fn(Bytes) -> Bytes) -> RunError {
             smallest_of_all,
         }) => RunError::Plan(PlanError::Infeasible {
             planner,
-            budget,
+            budget: asked.unwrap_or(budget),
             smallest: change(smallest),
             smallest_of_all: change(smallest_of_all),
         }),
@@ -201,12 +207,16 @@ fn with_smallest(error: RunError, change: impl Fn(Bytes) -> Bytes) -> RunError {
     }
 }
 
-/// The peak until now: on the CPU measuring, recording and planning count too, and take more than the step of a tiny
-/// model.
-fn peak_until_now(meter: &dyn Meter) -> Bytes {
-    match meter.read().reserved_bytes {
-        None => meter.lifetime_peak().in_use_bytes,
-        Some(_) => Bytes::ZERO,
+/// The request with a budget of `least`, if it has a smaller one: that is refused anyway, and a plan for it takes long.
+fn raised(asked: &ScheduleRequest, least: Bytes) -> Option<ScheduleRequest> {
+    match asked {
+        ScheduleRequest::Plan(request) if request.budget.is_some_and(|asked| asked < least) => {
+            Some(ScheduleRequest::Plan(PlanRequest {
+                budget: Some(least),
+                ..*request
+            }))
+        }
+        _ => None,
     }
 }
 
@@ -216,8 +226,10 @@ fn with_until_now(
     asked: &ScheduleRequest,
     until_now: Bytes,
 ) -> Result<Planned, RunError> {
+    // Another run's may be a few bytes more.
+    let workable = until_now + Bytes(until_now.0 / 256);
     let planned = planned
-        .map_err(|error| with_smallest(error, |smallest| smallest.max(until_now)))
+        .map_err(|error| with_smallest(error, asked.budget(), |smallest| smallest.max(workable)))
         .map(|planned| Planned {
             peak: planned.peak.max(until_now),
             peak_in_use: planned.peak_in_use.max(until_now),
@@ -229,8 +241,8 @@ fn with_until_now(
             Err(RunError::Plan(PlanError::Infeasible {
                 planner: request.planner,
                 budget,
-                smallest: until_now,
-                smallest_of_all: until_now,
+                smallest: workable,
+                smallest_of_all: workable,
             }))
         }
         (Some(budget), ScheduleRequest::Given { .. }) if until_now > budget => {
