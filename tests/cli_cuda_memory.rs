@@ -240,7 +240,8 @@ fn a_child_whose_device_is_lost_is_started_again_from_its_snapshot() {
         .and_then(|count| count.parse().ok());
     let launches: u64 = launches.expect("a count");
 
-    let fail = format!("cuLaunchKernel=719@{}", launches - launches / 20);
+    // In the eighth step or so: before the first one, the step is measured in two or three passes, as long as that takes.
+    let fail = format!("cuLaunchKernel=719@{}", launches - launches / 4);
     let fails = [("STUB_CUDA_FAIL", &*fail)];
     let alone = train(&["alone"], &fails).output().expect("started");
     assert_eq!(alone.status.code(), Some(1), "{}", messages(&alone));
