@@ -11,6 +11,7 @@ use std::{
     fs::{self, File},
     io::{BufReader, Read},
     os::unix::fs::FileExt,
+    path::Path,
     process::Command,
 };
 
@@ -202,8 +203,7 @@ fn what_the_driver_gives_is_as_much_after_300_steps_as_after_100() {
         let _ = fs::remove_file(&summary);
         let batch = ["--batch", "256", "--segments", "1", "--steps", steps];
         done(standin.train(&batch, &settings));
-        let said = fs::read_to_string(&summary).expect("a summary");
-        peaks(&said, "device bytes: peak ").max().expect("a peak")
+        device_peak(&summary)
     };
     // Kernels are tuned in the first run, which takes memory too.
     peak("1");
@@ -319,6 +319,24 @@ fn ranks_train_on_a_gpu_each() {
     }
 }
 
+/// What the driver gave at most to a process of the stand-in's summary, its context aside.
+#[track_caller]
+fn device_peak(summary: &Path) -> u64 {
+    let said = fs::read_to_string(summary).expect("a summary");
+    peaks(&said, "device bytes: peak ").max().expect("a peak")
+}
+
+/// The smallest budget that is named for `run.toml`.
+#[track_caller]
+fn smallest_budget(standin: &Standin, offload: &str, settings: &[(&str, &str)]) -> u64 {
+    let plan = ["plan", "run.toml", "--device", "cuda", "--json"];
+    let budget = ["--budget", "1MiB", "--count", "reserved"];
+    let arguments = [&plan[..], &budget, &["--offload", offload]].concat();
+    let refused = document(standin.rekindle(&arguments, settings));
+    let smallest = &refused["smallest_budget_bytes"];
+    smallest.as_u64().unwrap_or_else(|| panic!("{refused}"))
+}
+
 /// Peaks of all processes in the stand-in's summary.
 fn peaks(summary: &str, what: &str) -> impl Iterator<Item = u64> {
     summary.lines().filter_map(move |line| {
@@ -367,35 +385,39 @@ fn budgets_shares_and_sizes_are_of_what_is_free() {
     done(standin.rekindle(&words, &settings));
 }
 
-/// A convolution of 8 channels by windows of 5 x 5: as a matrix, what it reads is 25 times as large as it is, 13 MiB.
-const CONVOLUTION: &str = r#"
+/// Layers on images of 8 channels, 32 x 32, before a pooling of each channel.
+fn on_images(layers: &str, batch: usize) -> String {
+    format!(
+        r#"
 [data]
 type = "synthetic"
 shape = [8, 32, 32]
-target = { type = "regression", values = 8 }
+target = {{ type = "regression", values = 8 }}
 samples = 32
 eval_split = 0.0
 
 [model]
-layers = [
-  { type = "conv2d", out = 8, kernel = 5, padding = "same" },
-  { type = "max_pool2d", kernel = 32 },
-  "flatten",
-]
+layers = [{layers}, {{ type = "max_pool2d", kernel = 32 }}, "flatten"]
 
 [train]
 steps = 2
-batch = 16
+batch = {batch}
 loss = "mean_squared_error"
 learning_rate = 0.001
-"#;
+"#
+    )
+}
+
+/// A convolution of 8 channels by windows of 5 x 5: as a matrix, what it reads is 25 times as large as it is.
+const CONVOLUTION: &str = r#"{ type = "conv2d", out = 8, kernel = 5, padding = "same" }"#;
 
 #[test]
 fn a_budget_is_held_while_kernels_are_chosen_or_refused_before() {
     let Some(standin) = Standin::new() else {
         return;
     };
-    fs::write(standin.path("run.toml"), CONVOLUTION).expect("written");
+    // As a matrix, what it reads takes 13 MiB.
+    fs::write(standin.path("run.toml"), on_images(CONVOLUTION, 16)).expect("written");
     let summary = standin.path("summary");
     let context = CONTEXT.to_string();
     let settings = [
@@ -409,9 +431,8 @@ fn a_budget_is_held_while_kernels_are_chosen_or_refused_before() {
         let budget = format!("{budget}B");
         let run = ["--budget", &budget, "--count", "reserved"];
         let output = standin.train(&run, &settings).output().expect("started");
-        let said = fs::read_to_string(&summary).expect("a summary");
-        let peak = peaks(&said, "device bytes: peak ").max().expect("a peak");
-        (output.status.code(), messages(&output), CONTEXT + peak)
+        let peak = CONTEXT + device_peak(&summary);
+        (output.status.code(), messages(&output), peak)
     };
     let (code, said, peak) = train(small);
     assert_eq!(code, Some(3), "{said}");
@@ -470,14 +491,7 @@ fn a_budget_that_only_offload_meets_is_held_by_the_drivers_count() {
         ("STUB_CUDA_CONTEXT", &*context),
         ("STUB_CUDA_SUMMARY", summary.to_str().expect("text")),
     ];
-    let smallest = |offload: &str| {
-        let budget = ["--budget", "1MiB", "--count", "reserved"];
-        let offload = ["--device", "cuda", "--offload", offload, "--json"];
-        let plan = [&["plan", "run.toml"], &budget[..], &offload[..]].concat();
-        let refused = document(standin.rekindle(&plan, &settings));
-        let smallest = &refused["smallest_budget_bytes"];
-        smallest.as_u64().unwrap_or_else(|| panic!("{refused}"))
-    };
+    let smallest = |offload| smallest_budget(&standin, offload, &settings);
     let (without, with) = (smallest("never"), smallest("auto"));
     println!("{without} bytes without, {with} with");
     assert!(with + 4 * DRAW < without, "{with} of {without}");
@@ -486,9 +500,7 @@ fn a_budget_that_only_offload_meets_is_held_by_the_drivers_count() {
     let train = |arguments: &[&str]| {
         let _ = fs::remove_file(&summary);
         let run = document(standin.train(&[arguments, &["--json"]].concat(), &settings));
-        let said = fs::read_to_string(&summary).expect("a summary");
-        let peak = peaks(&said, "device bytes: peak ").max().expect("a peak");
-        (run, peak + SMALL_CONTEXT)
+        (run, device_peak(&summary) + SMALL_CONTEXT)
     };
     let within = format!("{budget}B");
     let bounded = ["--budget", &within, "--count", "reserved", "-o", "within"];
@@ -521,35 +533,15 @@ fn a_budget_that_only_offload_meets_is_held_by_the_drivers_count() {
     }
 }
 
-/// Convolutions, which take longer to run again than to move; what one reads is, as a matrix, 25 times as large: 6 MiB.
-const CONVOLUTIONS: &str = r#"
-[data]
-type = "synthetic"
-shape = [8, 32, 32]
-target = { type = "regression", values = 8 }
-samples = 32
-eval_split = 0.0
-
-[model]
-layers = [
-  { repeat = 8, layers = [{ type = "conv2d", out = 8, kernel = 5, padding = "same" }, { type = "dropout", p = 0.1 }] },
-  { type = "max_pool2d", kernel = 32 },
-  "flatten",
-]
-
-[train]
-steps = 2
-batch = 8
-loss = "mean_squared_error"
-learning_rate = 0.001
-"#;
-
 #[test]
 fn kernels_for_which_a_budget_has_no_room_end_no_run_that_can_do_without_them() {
     let Some(standin) = Standin::new() else {
         return;
     };
-    fs::write(standin.path("run.toml"), CONVOLUTIONS).expect("written");
+    // Eight, each of which takes longer to run again than what it makes takes to move.
+    let dropout = r#"{ type = "dropout", p = 0.1 }"#;
+    let eight = format!("{{ repeat = 8, layers = [{CONVOLUTION}, {dropout}] }}");
+    fs::write(standin.path("run.toml"), on_images(&eight, 8)).expect("written");
     let (context, summary) = (CONTEXT.to_string(), standin.path("summary"));
     let settings = [
         COMPUTES[0],
@@ -560,12 +552,7 @@ fn kernels_for_which_a_budget_has_no_room_end_no_run_that_can_do_without_them() 
     ];
     // Without a budget, kernels for tensors that stay on the device are chosen.
     done(standin.train(&["--planner", "none", "-o", "plain"], &settings));
-    let budget = ["--budget", "1MiB", "--count", "reserved"];
-    let never = ["--device", "cuda", "--offload", "never", "--json"];
-    let plan = [&["plan", "run.toml"], &budget[..], &never[..]].concat();
-    let refused = document(standin.rekindle(&plan, &settings));
-    let smallest = refused["smallest_budget_bytes"].as_u64();
-    let smallest = smallest.unwrap_or_else(|| panic!("{refused}"));
+    let smallest = smallest_budget(&standin, "never", &settings);
 
     // Those that come back from the host need others, and so does a step that is traced. Which of the two, depends on the
     // plan, and that on measured times.
@@ -581,9 +568,7 @@ fn kernels_for_which_a_budget_has_no_room_end_no_run_that_can_do_without_them() 
         for words in [replaced, "is not traced: choosing kernels for that"] {
             without += usize::from(said.contains(words));
         }
-        let counted = fs::read_to_string(&summary).expect("a summary");
-        let peak = peaks(&counted, "device bytes: peak ").max();
-        let peak = peak.expect("a peak") + CONTEXT;
+        let peak = CONTEXT + device_peak(&summary);
         println!("{peak} bytes within {budget}, {without} without kernels");
         assert!(peak <= budget, "{peak} bytes of {budget}");
         assert_eq!(

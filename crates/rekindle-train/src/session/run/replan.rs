@@ -16,6 +16,7 @@ impl Session<'_> {
         error: TrainError,
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
+        let step = self.trainer.steps_done() + 1;
         match error {
             TrainError::Short(shortage) => self.plan_smaller(shortage, observer),
             TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
@@ -23,10 +24,9 @@ impl Session<'_> {
             }
             TrainError::ShortAfterUpdates { error, .. } => Err(self.at_stage(error.into())),
             TrainError::Recorded(RecordError::Choosing { budget, needed })
-                if self.traced == Some(self.trainer.steps_done() + 1) =>
+                if self.traced == Some(step) =>
             {
                 // A traced step waits after each span, so other operations are fused in it.
-                let step = self.trainer.steps_done() + 1;
                 self.traced = None;
                 observer.notified(&Notice::NotTraced {
                     step,
@@ -35,10 +35,10 @@ impl Session<'_> {
                 });
                 Ok(())
             }
-            TrainError::Recorded(error @ RecordError::Choosing { budget, needed })
+            TrainError::Recorded(RecordError::Choosing { budget, needed })
                 if self.planned.offload.is_some_and(|one| one.tensors > 0) =>
             {
-                self.plan_without_offload((budget, needed), error.clone(), observer)
+                self.plan_without_offload(budget, needed, observer)
             }
             error if error.is_of_another_rank() && !error.is_partly_updated() => Ok(()),
             error => Err(self.at_stage(error)),
@@ -93,17 +93,19 @@ impl Session<'_> {
     }
 
     /// Switches to a plan that keeps all tensors on the device, because kernels for those that come back from the host
-    /// cannot be chosen within the budget. The `error` is returned if no such plan fits.
+    /// cannot be chosen within the budget. The error says so if no such plan fits.
     fn plan_without_offload(
         &mut self,
-        (budget, needed): (Bytes, Bytes),
-        error: RecordError,
+        budget: Bytes,
+        needed: Bytes,
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
         self.subject.forbid_offload();
         let planned = self.subject.plan_again(self.job, (&self.planned, budget));
         let planned = planned.map_err(|other| match other {
-            RunError::Plan(PlanError::Infeasible { .. }) => TrainError::from(error).into(),
+            RunError::Plan(PlanError::Infeasible { .. }) => {
+                TrainError::from(RecordError::Choosing { budget, needed }).into()
+            }
             other => other,
         })?;
         let shortage = Shortage::Choosing { needed, budget };
