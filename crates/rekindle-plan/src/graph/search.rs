@@ -10,7 +10,7 @@
 //! Graphs of few operations are searched exactly first (`exact.rs`). Against exhaustive search over random graphs of 8
 //! to 10 operations, at four budgets each from the smallest possible up: 4,562 of 4,564 plans were optimal, the others
 //! took at most 1.1 times the least time; every budget was met, and the program with the smallest peak was always found
-//! (`tests/graph_exhaustive.rs`). With walks alone, 4,532 plans were optimal and 31 budgets had no plan. For a sequence
+//! (`tests/graphs/exhaustive.rs`). With walks alone, 4,532 plans were optimal and 31 budgets had no plan. For a sequence
 //! of equal steps, where the binomial schedule is optimal, walks need 7% more forward steps with 20 steps and 3 states,
 //! and 22% more with 84 steps, because a walk does not recognise the overall pattern. If a graph has borders, the
 //! planners for chains do.

@@ -6,7 +6,7 @@
 //! clean-up. Another 8 MiB hold the arguments of kernels.
 //!
 //! So when many tensors are copied to a device one after another, regular clean-ups bound the pinned memory to [`MOST`]
-//! plus one tensor. `docs/cuda.md` states the resulting size, and `tests/cli_cuda_memory.rs` measures it.
+//! plus one tensor. `docs/cuda.md` states the resulting size, and `tests/cuda/memory.rs` measures it.
 
 use burn::tensor::Device;
 

@@ -1,0 +1,357 @@
+//! Wrong chain files and requests: each is an error that names what is wrong.
+
+use rekindle_plan::{
+    Action, Bytes, Chain, ChainError, PlanError, PlanRequest, PlannerKind, Rule, Schedule,
+    ScheduleError, Seconds, StageId, plan,
+};
+
+const GOOD: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 3,
+ "stages": [
+  {"name": "conv1", "forward_s": 7, "backward_s": 14, "output_bytes": 5, "saved_bytes": 11,
+   "forward_temp_bytes": 2, "backward_temp_bytes": 3,
+   "alternatives": [{"name": "balanced", "forward_s": 7, "backward_s": 16, "saved_bytes": 7,
+    "tracked_temp_bytes": 2, "backward_temp_bytes": 4}]}],
+ "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 1}}"#;
+
+/// The message for the good file with one piece of text replaced.
+fn message(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from}");
+    Chain::from_json(&GOOD.replacen(from, to, 1))
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn the_good_file_is_read_with_its_defaults() {
+    let chain = Chain::from_json(GOOD).unwrap();
+    assert_eq!(chain.stages[0].tracked_temp_bytes, Bytes(2));
+    assert_eq!(chain.stages[0].grad_bytes, Bytes(0));
+    assert!(!chain.input_grad);
+    assert_eq!(chain.stages[0].alternatives[0].saved_bytes, Bytes(7));
+}
+
+#[test]
+fn wrong_values_name_stage_and_field() {
+    let cases = [
+        (
+            r#""output_bytes": 5"#,
+            r#""output_bytes": -5"#,
+            "stages[0].output_bytes: invalid value: integer `-5`, expected a whole number of bytes",
+        ),
+        (
+            r#""output_bytes": 5"#,
+            r#""output_bytes": 5.5"#,
+            "stages[0].output_bytes: invalid value: floating point `5.5`, expected a whole number of bytes",
+        ),
+        (
+            r#""saved_bytes": 11"#,
+            r#""saved_bytes": 99999999999999999999"#,
+            "stages[0].saved_bytes: invalid value: floating point",
+        ),
+        (
+            r#""saved_bytes": 11"#,
+            r#""saved_bytes": 18446744073709551615"#,
+            "stage 0 (\"conv1\"): saved_bytes is ",
+        ),
+        (
+            r#""saved_bytes": 11"#,
+            r#""saved_bytes": 4"#,
+            "saved_bytes is 4, less than the output_bytes of 5",
+        ),
+        (
+            r#""saved_bytes": 7"#,
+            r#""saved_bytes": 4"#,
+            "alternative 1 (\"balanced\"): saved_bytes is 4, less than",
+        ),
+        (
+            r#""forward_s": 7"#,
+            r#""forward_s": -7"#,
+            "stage 0 (\"conv1\"): forward_s is -7, expected a finite number",
+        ),
+        (
+            r#""backward_s": 16"#,
+            r#""backward_s": -1e-9"#,
+            "alternative 1 (\"balanced\"): backward_s is",
+        ),
+        (
+            r#""input_bytes": 3"#,
+            r#""input_bytes": -3"#,
+            "input_bytes: invalid value: integer `-3`",
+        ),
+        (
+            r#""backward_temp_bytes": 1}"#,
+            r#""backward_temp_bytes": -1}"#,
+            "loss.backward_temp_bytes: invalid value: integer `-1`",
+        ),
+        (
+            "rekindle-chain/1",
+            "rekindle-chain/2",
+            "format is \"rekindle-chain/2\", expected \"rekindle-chain/1\"",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        let message = message(from, to);
+        assert!(message.contains(expected), "{to}: {message}");
+    }
+}
+
+#[test]
+fn wrong_json_names_line_and_column() {
+    let cases = [
+        (
+            r#""output_bytes": 5, "#,
+            "",
+            "missing field `output_bytes`",
+            "line 6",
+        ),
+        (
+            r#""name": "conv1""#,
+            r#""nmae": "conv1""#,
+            "unknown field `nmae`",
+            "line 3",
+        ),
+        (
+            r#""input_bytes": 3"#,
+            r#""input_bytes": 3, "extra": 1"#,
+            "unknown field `extra`",
+            "line 1",
+        ),
+        (
+            r#""forward_s": 7"#,
+            r#""forward_s": NaN"#,
+            "expected",
+            "line 3",
+        ),
+        (
+            r#""forward_s": 7"#,
+            r#""forward_s": 1e999"#,
+            "number out of range",
+            "line 3",
+        ),
+        (
+            r#""forward_s": 7"#,
+            r#""forward_s": "fast""#,
+            "invalid type: string \"fast\"",
+            "line 3",
+        ),
+        (
+            r#""input_bytes": 3,"#,
+            r#""input_bytes": 3"#,
+            "expected `,` or `}`",
+            "line 2",
+        ),
+    ];
+    for (from, to, expected, line) in cases {
+        let message = message(from, to);
+        assert!(
+            message.contains(expected) && message.contains(line),
+            "{to}: {message}"
+        );
+    }
+}
+
+#[test]
+fn a_chain_needs_stages_and_finite_sums() {
+    let mut chain = Chain::from_json(GOOD).unwrap();
+    let stage = chain.stages[0].clone();
+    chain.stages[0].saved_bytes = Bytes(1 << 60);
+    assert_eq!(chain.validate(), Err(ChainError::TooLarge));
+    chain.stages[0] = stage.clone();
+    chain.stages[0].forward_s = Seconds(f64::NAN);
+    assert!(matches!(
+        chain.validate(),
+        Err(ChainError::Time {
+            field: "forward_s",
+            ..
+        })
+    ));
+    assert!(chain.to_json().is_err());
+    chain.stages[0].forward_s = Seconds(f64::MAX);
+    chain.stages[0].backward_s = Seconds(f64::MAX);
+    assert_eq!(chain.validate(), Err(ChainError::TooLong));
+    chain.stages.clear();
+    assert_eq!(chain.validate(), Err(ChainError::NoStages));
+    assert!(matches!(
+        plan(&chain, &PlanRequest::default()),
+        Err(PlanError::Chain(ChainError::NoStages))
+    ));
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    let chain = Chain::from_json(GOOD).unwrap();
+    let ask = |planner, segments, slots| {
+        let request = PlanRequest {
+            planner,
+            budget: Some(Bytes(0)),
+            segments,
+            slots,
+        };
+        plan(&chain, &request).unwrap_err().to_string()
+    };
+    assert!(
+        ask(PlannerKind::Uniform, Some(2), 10)
+            .contains("cannot cut 1 stage into 2 segments: use 1 to 1")
+    );
+    assert!(ask(PlannerKind::Segments, Some(0), 10).contains("cannot cut 1 stage into 0 segments"));
+    assert!(ask(PlannerKind::Optimal, Some(1), 10).contains("takes no number of segments"));
+    assert!(ask(PlannerKind::Optimal, None, 0).contains("cannot use 0 slots: use 1 to 1000000"));
+    // x_0 and X_1 and the loss's gradient: 3 + 11 + 5 and 1 more, less with the alternative: 3 + 7 + 5 + 1, or in the
+    // backward 3 + 7 + 5 + 4.
+    assert!(
+        ask(PlannerKind::Optimal, None, 10)
+            .contains("the smallest workable budget is 19 B (19 bytes)")
+    );
+    assert!(
+        ask(PlannerKind::None, None, 10).starts_with("the plain run does not fit 0 B (0 bytes): ")
+    );
+    assert!(ask(PlannerKind::Auto, None, 10).starts_with("no plan fits 0 B (0 bytes): "));
+    assert!(
+        "fastest"
+            .parse::<PlannerKind>()
+            .unwrap_err()
+            .to_string()
+            .contains("unknown planner `fastest`")
+    );
+}
+
+#[test]
+fn broken_schedules_name_action_and_rule() {
+    let schedule =
+        |texts: &[&str]| Schedule::new(2, texts.iter().map(|text| text.parse().unwrap()).collect());
+    let broken = |texts: &[&str]| match schedule(texts) {
+        Err(ScheduleError::Broken { index, rule, .. }) => (index, rule),
+        other => panic!("{other:?}"),
+    };
+    let plain = [
+        "forward_tracked 0",
+        "forward_tracked 1",
+        "loss",
+        "backward 1",
+        "backward 0",
+        "optimize",
+    ];
+    assert!(schedule(&plain).unwrap().is_plain());
+    assert_eq!(
+        broken(&["forward 1"]),
+        (0, Rule::InputMissing { activation: 1 })
+    );
+    assert_eq!(broken(&["forward 2"]), (0, Rule::NoSuchStage { stages: 2 }));
+    assert_eq!(
+        broken(&["forward 0", "forward 0"]),
+        (1, Rule::OutputAlreadyHeld { activation: 1 })
+    );
+    assert_eq!(
+        broken(&["forward_tracked 0", "forward_tracked 0"]),
+        (1, Rule::GraphAlreadyHeld { graph: 1 })
+    );
+    assert_eq!(
+        broken(&[&plain[..4], &["forward_tracked 1"]].concat()),
+        (4, Rule::BackwardDone { stage: 1 })
+    );
+    assert_eq!(
+        broken(&["forward 0", "forward_tracked 1", "forward 1"]),
+        (2, Rule::InputInUse { activation: 1 })
+    );
+    assert_eq!(
+        broken(&["forward 0", "forward 1", "loss", "backward 1"]),
+        (3, Rule::GraphMissing { graph: 2 })
+    );
+    assert_eq!(
+        broken(&["forward_tracked 0", "backward 0"]),
+        (1, Rule::GradientMissing { gradient: 1 })
+    );
+    assert_eq!(
+        broken(&[&plain[..3], &["loss"]].concat()),
+        (3, Rule::SecondLoss)
+    );
+    assert_eq!(
+        broken(&[&plain[..4], &["optimize"]].concat()),
+        (4, Rule::OptimizeTooEarly)
+    );
+    assert_eq!(
+        broken(&[&plain[..], &["optimize"]].concat()),
+        (6, Rule::AfterOptimize)
+    );
+    assert_eq!(
+        schedule(&plain[..2]),
+        Err(ScheduleError::NoLoss { actions: 2 })
+    );
+    assert_eq!(
+        schedule(&plain[..4]),
+        Err(ScheduleError::MissingBackward {
+            actions: 4,
+            last: StageId(0)
+        })
+    );
+    let message = schedule(&["forward 0", "forward 0"])
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        message,
+        "action 1 (`forward 0`): it computes a_1, which is still kept"
+    );
+    let unknown = Schedule::new(
+        1,
+        vec![
+            Action::ForwardTracked {
+                stage: StageId(0),
+                alternative: 2,
+            },
+            Action::Loss,
+            Action::Backward(StageId(0)),
+        ],
+    );
+    let chain = Chain::from_json(GOOD).unwrap();
+    let message = rekindle_plan::simulate(&chain, &unknown.unwrap())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("stage 0 has no alternative 2, the largest is 1"),
+        "{message}"
+    );
+}
+
+/// A name is only text: one that moves the cursor or colours a terminal is refused.
+#[test]
+fn names_with_control_characters_are_refused() {
+    for (name, place) in [("conv1", "stage 0"), ("balanced", "alternative 1")] {
+        let named = format!("\"name\": \"{name}\"");
+        let said = message(&named, "\"name\": \"\\u001b[2J\\u0007\"");
+        assert!(
+            said.contains(place) && said.contains("control character"),
+            "{said}"
+        );
+        assert!(!said.contains(char::is_control), "{said:?}");
+    }
+}
+
+/// serde_json's default reading of numbers is off by one in the last place for some of them: this one is.
+#[test]
+fn numbers_are_read_to_the_last_bit() {
+    let long = GOOD.replacen(
+        r#""backward_s": 16"#,
+        r#""backward_s": 184467440737095516161"#,
+        1,
+    );
+    let chain = Chain::from_json(&long).unwrap();
+    let written = chain.to_json().unwrap();
+    assert_eq!(Chain::from_json(&written).unwrap(), chain);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig {
+        failure_persistence: None,
+        ..proptest::prelude::ProptestConfig::with_cases(500)
+    })]
+
+    /// What is read can be written, and read again to the last bit.
+    #[test]
+    fn damaged_files_are_read_or_refused(edits in crate::mutated::edits()) {
+        let bytes = crate::mutated::edited(GOOD.as_bytes(), &edits);
+        if let Ok(chain) = Chain::from_json(&String::from_utf8_lossy(&bytes)) {
+            let text = chain.to_json().unwrap();
+            assert_eq!(Chain::from_json(&text).unwrap(), chain);
+        }
+    }
+}

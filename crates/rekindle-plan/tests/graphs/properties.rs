@@ -1,0 +1,220 @@
+//! What holds for every graph: the two simulators agree, plans fit, and nothing that is needed is missing.
+use crate::graph_support::graphs::{Sequence, any, residual, training, unet};
+use crate::graph_support::naive;
+use proptest::prelude::*;
+use rekindle_plan::graph::{
+    Crossing, Graph, GraphPlanError, GraphPlanner, GraphRequest, OperationId, Program, Stages,
+    TensorId, borders, plan_graph, simulate, smallest_program,
+};
+use rekindle_plan::{Bytes, PlannerKind, frontier};
+
+const PLANNERS: [GraphPlanner; 8] = [
+    GraphPlanner::Auto,
+    GraphPlanner::Graph,
+    GraphPlanner::Optimal,
+    GraphPlanner::Segments(None),
+    GraphPlanner::Sqrt,
+    GraphPlanner::Revolve,
+    GraphPlanner::Uniform(Some(1)),
+    GraphPlanner::None,
+];
+
+/// Any order of operations that finds its inputs, with repetitions, that ends with every operation in recorded order.
+fn random_program(graph: &Graph, random: &mut Sequence) -> Vec<OperationId> {
+    let mut made: Vec<bool> = graph.tensors.iter().map(|t| t.given).collect();
+    let mut ran = vec![false; graph.operations.len()];
+    let mut list = Vec::new();
+    let mut run = |id: OperationId, list: &mut Vec<OperationId>| {
+        let operation = graph.operation(id);
+        let there = operation.inputs.iter().all(|t| made[t.index()]);
+        if there && (operation.repeatable || !ran[id.index()]) {
+            ran[id.index()] = true;
+            for output in &operation.outputs {
+                made[output.index()] = true;
+            }
+            list.push(id);
+        }
+    };
+    for _ in 0..3 * graph.operations.len() {
+        let id = OperationId(random.below(graph.operations.len() as u64) as u32);
+        run(id, &mut list);
+    }
+    for id in graph.operation_ids() {
+        run(id, &mut list);
+    }
+    list
+}
+
+/// The second half of the operations as the backward pass.
+fn two_halves(mut graph: Graph) -> Graph {
+    let half = graph.operations.len() / 2;
+    for operation in &mut graph.operations[half..] {
+        operation.backward = true;
+    }
+    graph
+}
+
+fn agrees_with_naive(graph: &Graph, list: Vec<OperationId>) {
+    let expected = naive::simulate(graph, &list).unwrap();
+    let program = Program::new(graph, list).unwrap();
+    let found = simulate(graph, &program);
+    let resident: Vec<u64> = found.resident.iter().map(|bytes| bytes.0).collect();
+    assert_eq!(found.peak.0, expected.peak);
+    assert_eq!(resident, expected.resident);
+    assert!((found.time.0 - expected.seconds).abs() < 1e-9);
+    for step in 0..program.len() {
+        let operation = graph.operation(program.operations()[step]);
+        let named = operation.inputs.iter().chain(&operation.outputs);
+        let mut dying: Vec<TensorId> = named
+            .copied()
+            .filter(|t| !graph.tensor(*t).given)
+            .filter(|t| !naive::needed_after(graph, program.operations(), step, *t))
+            .collect();
+        dying.sort_unstable();
+        dying.dedup();
+        let mut frees = program.frees(step).to_vec();
+        frees.sort_unstable();
+        assert_eq!(frees, dying);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+
+    #[test]
+    fn two_simulators_agree(seed in any_seed(), operations in 1_usize..14) {
+        let mut random = Sequence(seed);
+        let graph = any(&mut random, operations);
+        graph.validate().unwrap();
+        let list = random_program(&graph, &mut random);
+        agrees_with_naive(&graph, list);
+    }
+
+    #[test]
+    fn leaving_out_dead_runs_never_costs_anything(seed in any_seed(), operations in 1_usize..14) {
+        let mut random = Sequence(seed);
+        let graph = any(&mut random, operations);
+        let program = Program::new(&graph, random_program(&graph, &mut random)).unwrap();
+        let before = simulate(&graph, &program);
+        let after = program.without_dead_runs(&graph);
+        prop_assert_eq!(&Program::new(&graph, after.operations().to_vec()).unwrap(), &after);
+        let after = simulate(&graph, &after);
+        prop_assert!(after.peak <= before.peak);
+        prop_assert!(after.time.0 <= before.time.0);
+    }
+
+    #[test]
+    fn a_chain_of_stages_never_promises_too_much(seed in any_seed(), layers in 2_usize..9) {
+        let mut random = Sequence(seed);
+        let graph = match seed % 3 {
+            0 => residual(&mut random, layers / 2, 3),
+            1 => training(&mut random, layers),
+            _ => two_halves(any(&mut random, 2 * layers)),
+        };
+        let borders = borders(&graph);
+        for crossing in [Crossing::Carried, Crossing::Held] {
+            let stages = Stages::new(&graph, &borders, crossing);
+            let chain = stages.chain();
+            for kind in [PlannerKind::Optimal, PlannerKind::Revolve, PlannerKind::Uniform] {
+                for plan in frontier(chain, kind, 60).unwrap() {
+                    let program = stages.program(&graph, &plan.schedule).unwrap();
+                    let run = simulate(&graph, &program);
+                    prop_assert!(run.peak <= plan.peak, "{} > {}", run.peak, plan.peak);
+                    prop_assert!(run.time.0 <= plan.step.0 + 1e-9);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(10) })]
+
+    #[test]
+    fn plans_fit_and_run(seed in any_seed(), operations in 3_usize..16, percent in 0_u64..100) {
+        let mut random = Sequence(seed);
+        let graph = any(&mut random, operations);
+        let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+        let budget = Bytes(recorded.peak.0 * percent / 100);
+        let request = |planner| GraphRequest { planner, ..GraphRequest::within(budget) };
+        for planner in PLANNERS {
+            match plan_graph(&graph, &request(planner)) {
+                Ok(plan) => {
+                    let run = naive::simulate(&graph, plan.program.operations()).unwrap();
+                    prop_assert!(run.peak <= budget.0);
+                    prop_assert_eq!(run.peak, plan.simulated.peak.0);
+                }
+                Err(GraphPlanError::Infeasible { smallest, .. }) => {
+                    prop_assert!(smallest > budget);
+                    let again = GraphRequest { planner, ..GraphRequest::within(smallest) };
+                    prop_assert!(plan_graph(&graph, &again).is_ok());
+                }
+                Err(error) => prop_assert!(false, "{}", error),
+            }
+        }
+    }
+}
+
+fn any_seed() -> impl Strategy<Value = u64> {
+    proptest::num::u64::ANY
+}
+
+/// A search is partly random: with more room it may end a little slower.
+const MOST_RISE: f64 = 1.02;
+
+#[test]
+fn time_hardly_ever_rises_with_the_budget() {
+    let mut random = Sequence(5);
+    for graph in [residual(&mut random, 4, 4), unet(3, false)] {
+        let least = smallest_program(&graph, None).unwrap().simulated;
+        let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+        let mut best = f64::INFINITY;
+        for part in 0..=8 {
+            let budget = Bytes(least.peak.0 + (recorded.peak.0 - least.peak.0) * part / 8);
+            let plan = plan_graph(&graph, &GraphRequest::within(budget)).unwrap();
+            let time = plan.simulated.time.0;
+            assert!(
+                time <= MOST_RISE * best,
+                "{time} within {budget}, {best} with less"
+            );
+            best = best.min(time);
+        }
+        assert_eq!(best, recorded.time.0);
+    }
+}
+
+#[test]
+fn a_graph_without_operations_takes_its_fixed_bytes() {
+    let graph = Graph {
+        fixed_bytes: Bytes(7),
+        ..Graph::default()
+    };
+    for planner in PLANNERS {
+        let request = |budget| GraphRequest {
+            planner,
+            ..GraphRequest::within(Bytes(budget))
+        };
+        let plan = plan_graph(&graph, &request(7)).unwrap();
+        assert!(plan.program.is_empty());
+        assert_eq!(plan.simulated.peak, Bytes(7));
+        assert!(matches!(
+            plan_graph(&graph, &request(6)),
+            Err(GraphPlanError::Infeasible {
+                smallest: Bytes(7),
+                ..
+            })
+        ));
+    }
+}
+
+#[test]
+fn operations_without_a_time_are_planned_too() {
+    let mut graph = unet(3, false);
+    for operation in &mut graph.operations {
+        operation.seconds = rekindle_plan::Seconds::ZERO;
+    }
+    let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+    let budget = Bytes(recorded.peak.0 * 6 / 10);
+    let plan = plan_graph(&graph, &GraphRequest::within(budget)).unwrap();
+    assert!(plan.simulated.peak <= budget);
+}

@@ -1,0 +1,129 @@
+//! On a GPU a budget bounds what the pools reserve.
+
+use std::ops::ControlFlow;
+
+use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_train::{
+    data::{
+        open,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    device::{DeviceId, DeviceInfo, probe},
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    record::{RunRecord, StepRecord},
+    session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
+    settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+};
+
+const WIDTH: usize = 256;
+const DEPTH: usize = 12;
+
+/// Share of the measured bytes by which the predicted peak in use may miss.
+const TOLERANCE: f64 = 0.05;
+
+#[test]
+fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
+    own_process!();
+    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
+    let Some(device) = devices.into_iter().find_map(|device| probe(device).ok()) else {
+        println!("skipped: no GPU answers");
+        return;
+    };
+    println!("on {} ({})", device.device, device.name);
+    // Too little, so that the error names the least that will do.
+    let error = train(&device, Bytes(1), 1, &mut ()).unwrap_err();
+    let RunError::Plan(PlanError::Infeasible { smallest, .. }) = *error else {
+        panic!("one byte is too little, but {error}");
+    };
+    for budget in [smallest, Bytes(smallest.0 / 4 * 5)] {
+        let record = train(&device, budget, 3, &mut ()).unwrap();
+        let pools = record.pools.unwrap();
+        println!(
+            "budget {budget}: predicted {}, reserved {}, in use {} predicted, {} seen, {} trims",
+            record.predicted_peak_bytes,
+            record.measured_peak_bytes,
+            record.in_use.predicted_bytes,
+            record.in_use.measured_bytes,
+            pools.trims
+        );
+        assert!(record.measured_peak_bytes <= budget);
+        let (predicted, measured) = (record.in_use.predicted_bytes, record.in_use.measured_bytes);
+        let error = (predicted.0 as f64 - measured.0 as f64) / measured.0 as f64;
+        assert!(error.abs() <= TOLERANCE, "{predicted}, {measured}");
+    }
+
+    let budget = Bytes(smallest.0 / 4 * 5);
+    let mut seen = InUse::default();
+    let record = train(&device, budget, STEPS, &mut seen).unwrap();
+    assert!(record.measured_peak_bytes <= budget);
+    let most = |steps: &[Bytes]| steps.iter().copied().max().unwrap();
+    let (early, late) = (most(&seen.0[WARM..2 * WARM]), most(&seen.0[STEPS - WARM..]));
+    println!("in use after {STEPS} steps: {late}, after {WARM}: {early}");
+    assert_eq!(early, late, "memory grows");
+}
+
+/// Steps of a run whose memory is watched, and of a part of it, whose most is compared.
+const STEPS: usize = 300;
+const WARM: usize = 50;
+
+/// Bytes in use after each step.
+#[derive(Default)]
+struct InUse(Vec<Bytes>);
+
+impl Observer for InUse {
+    fn stepped(&mut self, _step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+        self.0.push(memory.in_use);
+        ControlFlow::Continue(())
+    }
+}
+
+fn train(
+    device: &DeviceInfo,
+    budget: Bytes,
+    steps: usize,
+    observer: &mut dyn Observer,
+) -> Result<RunRecord, Box<RunError>> {
+    let mut layers = Vec::new();
+    for _ in 0..DEPTH {
+        layers.push(LayerSpec::Linear {
+            out: WIDTH,
+            bias: true,
+        });
+        layers.push(LayerSpec::Tanh);
+    }
+    let model = ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers,
+    };
+    let data = DataSettings {
+        source: Source::Synthetic {
+            shape: vec![WIDTH],
+            vocab: None,
+            target: SyntheticTarget::Regression { values: WIDTH },
+            samples: 1024,
+            seed: 1,
+        },
+        eval_split: 0.0,
+    };
+    let data = open(&data, 1).unwrap();
+    let settings = TrainSettings {
+        steps,
+        batch: 512,
+        seed: 1,
+        loss: LossKind::MeanSquaredError,
+        optimizer: OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+        learning_rate: LearningRate::Constant { rate: 1e-2 },
+        update: rekindle_train::update::UpdateChoice::After,
+        ..TrainSettings::default()
+    };
+    let request = ScheduleRequest::Plan(PlanRequest {
+        planner: PlannerKind::Auto,
+        budget: Some(budget),
+        ..PlanRequest::default()
+    });
+    let job = Job::new(&model, &*data.train, &settings, request).on(device);
+    run(&job, device.device, observer).map_err(Box::new)
+}

@@ -1,0 +1,152 @@
+//! Buffers of a GPU that every step leaves behind are noticed.
+
+use std::{fs, ops::ControlFlow};
+
+use burn::tensor::{Device, Tensor};
+use rekindle::Dtype;
+use rekindle_plan::{Bytes, PlanRequest};
+use rekindle_train::{
+    data::{
+        open as open_data,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    device::{DeviceId, DeviceInfo, open, probe},
+    model::spec::{LayerSpec, ModelSpec, SampleShape},
+    record::{MemoryGrowth, RunRecord, StepRecord},
+    session::{Job, MemoryNow, Observer, ScheduleRequest, run},
+    settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+};
+
+const WIDTH: usize = 64;
+const BATCH: usize = 512;
+
+/// Bytes of an activation, which is what leaks: 128 KiB.
+const ACTIVATION: u64 = (BATCH * WIDTH * size_of::<f32>()) as u64;
+
+/// A loss and the like, which queues may hold or not.
+const SCALARS: u64 = 1024;
+
+/// A program around a run that keeps a buffer of every step.
+struct Hoarder {
+    device: Option<Device>,
+    /// The first of these steps.
+    first: usize,
+    kept: Vec<Tensor<2>>,
+    told: Vec<MemoryGrowth>,
+    /// In use after each step.
+    in_use: Vec<Bytes>,
+    /// Resident pages of the process after each step; 0 where the system does not tell.
+    resident: Vec<u64>,
+}
+
+impl Observer for Hoarder {
+    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+        self.in_use.push(memory.in_use);
+        let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+        self.resident.push(pages.unwrap_or_default());
+        if let Some(device) = self.device.as_ref().filter(|_| step.step >= self.first) {
+            self.kept.push(Tensor::ones([BATCH, WIDTH], device));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn grows(&mut self, growth: &MemoryGrowth) {
+        self.told.push(growth.clone());
+    }
+}
+
+/// A run of so many steps, of which a buffer is kept on a device from the first of these steps on.
+fn train(
+    info: &DeviceInfo,
+    steps: usize,
+    kept_on: Option<Device>,
+    first: usize,
+) -> (RunRecord, Hoarder) {
+    let model = ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers: vec![LayerSpec::Linear {
+            out: WIDTH,
+            bias: true,
+        }],
+    };
+    let data = DataSettings {
+        source: Source::Synthetic {
+            shape: vec![WIDTH],
+            vocab: None,
+            target: SyntheticTarget::Regression { values: WIDTH },
+            samples: 2 * BATCH,
+            seed: 1,
+        },
+        eval_split: 0.0,
+    };
+    let data = open_data(&data, 1).expect("data");
+    let settings = TrainSettings {
+        update: rekindle_train::update::UpdateChoice::After,
+        steps,
+        batch: BATCH,
+        seed: 1,
+        loss: LossKind::MeanSquaredError,
+        optimizer: OptimizerSettings::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+        learning_rate: LearningRate::Constant { rate: 1e-2 },
+        ..TrainSettings::default()
+    };
+    let request = ScheduleRequest::Plan(PlanRequest::default());
+    let job = Job::new(&model, &*data.train, &settings, request).on(info);
+    let mut hoarder = Hoarder {
+        device: kept_on,
+        first,
+        kept: Vec::new(),
+        told: Vec::new(),
+        in_use: Vec::new(),
+        resident: Vec::with_capacity(steps),
+    };
+    let record = run(&job, info.device, &mut hoarder).expect("trains");
+    (record, hoarder)
+}
+
+#[test]
+fn a_run_tells_that_buffers_of_its_device_are_kept() {
+    own_process!();
+    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
+    let Some(info) = devices.into_iter().find_map(|device| probe(device).ok()) else {
+        println!("skipped: no GPU answers");
+        return;
+    };
+    println!("on {} ({})", info.device, info.name);
+    let opened = open(info.device, Dtype::F32).expect("a device that answers");
+    let (record, seen) = train(&info, 300, None, 0);
+    assert_eq!((record.growth, seen.told.len()), (None, 0));
+    let settled = &seen.in_use[10..];
+    println!("after 300 steps {} in use", settled[0]);
+    assert!(settled.iter().all(|one| *one == settled[0]), "{settled:?}");
+    let highest = |pages: &[u64]| pages.iter().max().copied().unwrap_or_default();
+    let (early, late) = (
+        highest(&seen.resident[50..150]),
+        highest(&seen.resident[200..]),
+    );
+    println!("{early} pages are resident at most in steps 51 to 150, {late} in the last 100");
+    // Software Vulkan computes in this process, with memory of its own.
+    if matches!(info.device, DeviceId::Cuda(_)) {
+        assert!(late <= early + early / 100, "{early} {late}");
+    }
+
+    for first in [1, 20] {
+        let kept_on = Some(opened.device.clone().without_autodiff());
+        let (record, Hoarder { told, .. }) = train(&info, 40, kept_on, first);
+        let growth = record.growth.expect("growth");
+        println!("from step {first} on: {growth}");
+        assert_eq!(told.last(), Some(&growth));
+        let [left] = growth.left[..] else {
+            panic!("{growth:?}");
+        };
+        // It is kept between the steps.
+        assert_eq!(left.phase, None);
+        for bytes in [left.step_bytes, growth.step_bytes] {
+            assert!(bytes.0.abs_diff(ACTIVATION) <= SCALARS, "{growth:?}");
+        }
+    }
+}

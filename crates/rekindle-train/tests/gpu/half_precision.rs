@@ -1,0 +1,417 @@
+//! Parameters and activations in f16 and bf16: computed as the plain run computes them, counted as what they take,
+//! trained without an optimizer's numbers vanishing.
+
+use std::ops::ControlFlow;
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{Device, FloatDType, Tensor},
+};
+use rekindle::{Dtype, Executor, Layer, Sequential, StepSeed};
+use rekindle_plan::{Action, Chain, PlanRequest, PlannerKind, Schedule, StageId};
+use rekindle_train::{
+    data::{
+        Split, open,
+        settings::{DataSettings, Source, SyntheticTarget},
+    },
+    device::DeviceId,
+    model::{
+        build::build,
+        spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
+        stage::Stage,
+        stages::ModelStages,
+        value::Value,
+    },
+    record::StepRecord,
+    session::{Job, MemoryNow, Observer, ScheduleRequest, measure, run},
+    settings::{Clip, LearningRate, OptimizerSettings, TrainSettings},
+    verify::{Verification, usual_segments, verify},
+};
+
+const HALVES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
+const CLASSES: usize = 6;
+
+fn linear(out: usize) -> LayerSpec {
+    LayerSpec::Linear { out, bias: true }
+}
+
+/// Every kind of layer on images.
+fn images() -> ModelSpec {
+    let conv = |out| LayerSpec::Conv2d {
+        out,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: Padding::Same,
+        bias: true,
+    };
+    let norm = LayerSpec::BatchNorm {
+        epsilon: 1e-5,
+        momentum: 0.1,
+    };
+    let pool = PoolSpec {
+        kernel: [2, 2],
+        stride: [2, 2],
+        padding: [0, 0],
+    };
+    ModelSpec {
+        input: SampleShape::float([2, 7, 7]),
+        layers: vec![
+            LayerSpec::ZeroPad {
+                padding: [0, 1, 0, 1],
+            },
+            conv(4),
+            norm.clone(),
+            LayerSpec::Relu,
+            LayerSpec::Residual {
+                layers: vec![conv(4), norm, LayerSpec::Sigmoid],
+            },
+            LayerSpec::MaxPool2d(pool),
+            LayerSpec::Dropout { p: 0.2 },
+            LayerSpec::AvgPool2d(pool),
+            LayerSpec::Flatten,
+            linear(16),
+            LayerSpec::LayerNorm { epsilon: 1e-5 },
+            LayerSpec::Gelu,
+            LayerSpec::Softmax,
+            LayerSpec::Tanh,
+            linear(CLASSES),
+        ],
+    }
+}
+
+/// Token ids, which have no type of ours.
+fn tokens() -> ModelSpec {
+    ModelSpec {
+        input: SampleShape::tokens([5]),
+        layers: vec![
+            LayerSpec::Embedding { vocab: 11, dim: 8 },
+            linear(8),
+            LayerSpec::Gelu,
+            LayerSpec::Flatten,
+            linear(CLASSES),
+        ],
+    }
+}
+
+fn wide(width: usize) -> ModelSpec {
+    ModelSpec {
+        input: SampleShape::float([width]),
+        layers: vec![linear(width), LayerSpec::Gelu, linear(CLASSES)],
+    }
+}
+
+fn data(model: &ModelSpec) -> Split {
+    let tokens = model.input == SampleShape::tokens(model.input.dims.clone());
+    let settings = DataSettings {
+        source: Source::Synthetic {
+            shape: model.input.dims.clone(),
+            vocab: tokens.then_some(11),
+            target: SyntheticTarget::Classes { classes: CLASSES },
+            samples: 64,
+            seed: 7,
+        },
+        eval_split: 0.0,
+    };
+    open(&settings, 1).unwrap()
+}
+
+fn settings(dtype: Dtype) -> TrainSettings {
+    TrainSettings {
+        steps: 3,
+        batch: 4,
+        seed: 11,
+        dtype,
+        optimizer: OptimizerSettings::Adam {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+        },
+        learning_rate: LearningRate::Constant { rate: 1e-2 },
+        update: rekindle_train::update::UpdateChoice::After,
+        ..TrainSettings::default()
+    }
+}
+
+fn uniform(segments: usize) -> ScheduleRequest {
+    ScheduleRequest::Plan(PlanRequest {
+        planner: PlannerKind::Uniform,
+        segments: Some(segments),
+        ..PlanRequest::default()
+    })
+}
+
+fn equal_segments(model: &ModelSpec) -> Vec<(String, ScheduleRequest)> {
+    let counts = usual_segments(model, &model.infer().unwrap());
+    let plan = |count: usize| (count.to_string(), uniform(count));
+    counts.into_iter().map(plan).collect()
+}
+
+#[test]
+fn segments_compute_what_the_plain_run_computes_bit_for_bit() {
+    own_process!();
+    for model in [images(), tokens()] {
+        let data = data(&model);
+        for dtype in HALVES {
+            let settings = settings(dtype);
+            let job = Job::new(&model, &*data.train, &settings, uniform(1));
+            let verification = Verification {
+                job: &job,
+                plans: equal_segments(&model),
+            };
+            let comparisons = verify(verification, DeviceId::Cpu, &mut |_| ()).unwrap();
+            assert!(comparisons.len() > 2);
+            assert!(
+                comparisons.iter().all(|comparison| comparison.identical),
+                "{dtype}: {comparisons:?}"
+            );
+        }
+    }
+}
+
+/// What one step gives, as the bits of f32.
+#[derive(PartialEq)]
+struct Step {
+    loss: Vec<u32>,
+    gradients: Vec<Vec<u32>>,
+    statistics: Vec<Vec<u32>>,
+}
+
+fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
+    tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
+}
+
+fn step(model: &Sequential<Stage>, dtype: Dtype, balanced: bool) -> Step {
+    struct Look<'a> {
+        dtype: Dtype,
+        gradients: &'a GradientsParams,
+        step: Step,
+    }
+    impl ModuleVisitor for Look<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            assert_eq!(value.dtype().name(), self.dtype.to_string());
+            match self.gradients.get::<D>(param.id) {
+                Some(gradient) => {
+                    assert_eq!(gradient.dtype(), value.dtype());
+                    self.step.gradients.push(bits(gradient));
+                }
+                None => self.step.statistics.push(bits(value)),
+            }
+        }
+    }
+    let stages = model.len();
+    let tracked = |stage: usize| Action::ForwardTracked {
+        stage: StageId(stage),
+        alternative: usize::from(balanced && model.layers()[stage].has_balanced()),
+    };
+    let actions = (0..stages)
+        .map(tracked)
+        .chain([Action::Loss])
+        .chain(
+            (0..stages)
+                .rev()
+                .map(|stage| Action::Backward(StageId(stage))),
+        )
+        .chain([Action::Optimize])
+        .collect();
+    let input = Value::from_floats_in(
+        dtype,
+        (0..4 * 98).map(|value| (value as f32).sin()).collect(),
+        &[4, 2, 7, 7],
+        &Device::flex().autodiff(),
+    );
+    let executor = Executor::new(Schedule::new(stages, actions).unwrap());
+    // A copy has statistics of its own.
+    let model = model.valid().train();
+    let output = executor
+        .step(&model, input.unwrap(), StepSeed::new(1, 0), |output| {
+            let output = output.into_float2().unwrap();
+            output.cast(FloatDType::F32).powi_scalar(2).mean()
+        })
+        .unwrap();
+    let mut look = Look {
+        dtype,
+        gradients: &output.gradients,
+        step: Step {
+            loss: bits(output.loss),
+            gradients: Vec::new(),
+            statistics: Vec::new(),
+        },
+    };
+    model.valid().visit(&mut look);
+    look.step
+}
+
+#[test]
+fn balanced_graphs_compute_what_the_default_ones_do_bit_for_bit() {
+    own_process!();
+    let spec = images();
+    let plan = ModelStages::new(&spec, &spec.infer().unwrap());
+    let device = Device::flex().autodiff();
+    for dtype in HALVES {
+        device.seed(3);
+        let stages = build(&spec, &plan, dtype, &device).unwrap();
+        let model = Sequential::new(stages);
+        let step = |balanced| step(&model, dtype, balanced);
+        let default = step(false);
+        assert!(!default.gradients.is_empty() && !default.statistics.is_empty());
+        assert!(default == step(true), "{dtype}");
+    }
+}
+
+/// What a tensor and a node of a graph take besides values.
+const TABLES: u64 = 2560;
+
+#[test]
+fn a_profile_counts_half_the_bytes() {
+    own_process!();
+    const WIDTH: u64 = 256;
+    const BATCH: u64 = 48;
+    let model = wide(WIDTH as usize);
+    let data = data(&model);
+    let profile = |dtype, master_weights| -> Chain {
+        let settings = TrainSettings {
+            batch: BATCH as usize,
+            master_weights,
+            ..settings(dtype)
+        };
+        let job = Job::new(&model, &*data.train, &settings, uniform(1));
+        measure(&job, DeviceId::Cpu, &mut ())
+            .unwrap()
+            .measured_step(&job)
+            .chain
+    };
+    for (dtype, master_weights, width, numbers) in [
+        (Dtype::F32, true, 4, 2),
+        (Dtype::F16, true, 2, 3),
+        (Dtype::Bf16, true, 2, 3),
+        (Dtype::Bf16, false, 2, 2),
+    ] {
+        let chain = profile(dtype, master_weights);
+        let (activation, weights) = (width * BATCH * WIDTH, width * (WIDTH * WIDTH + WIDTH));
+        let near = |bytes: u64| (activation..activation + TABLES).contains(&bytes);
+        for stage in &chain.stages[..2] {
+            assert!(near(stage.output_bytes.0), "{dtype}: {stage:?}");
+            assert!(near(stage.saved_bytes.0), "{dtype}: {stage:?}");
+        }
+        assert_eq!(chain.stages[0].param_bytes.0, weights, "{dtype}");
+        let gradients = chain.stages[0].grad_bytes.0;
+        assert!(
+            gradients.abs_diff(weights) < TABLES,
+            "{dtype}: {gradients} of {weights}"
+        );
+        // Adam's two moments are f32 always, and so is a copy of the parameters.
+        let parameters = WIDTH * WIDTH + WIDTH + CLASSES as u64 * (WIDTH + 1);
+        let state = chain.optimizer.state_bytes.0;
+        let exact = numbers * 4 * parameters;
+        assert!(
+            // Of four parameters.
+            (exact..exact + 4 * numbers * TABLES).contains(&state),
+            "{dtype}: {state}"
+        );
+    }
+}
+
+/// The loss of every step.
+#[derive(Default)]
+struct Losses(Vec<f64>);
+
+impl Observer for Losses {
+    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
+        self.0.push(step.loss);
+        ControlFlow::Continue(())
+    }
+}
+
+fn losses(settings: &TrainSettings, model: &ModelSpec) -> Vec<f64> {
+    let data = data(model);
+    let job = Job::new(model, &*data.train, settings, uniform(2));
+    let mut losses = Losses::default();
+    run(&job, DeviceId::Cpu, &mut losses).unwrap();
+    losses.0
+}
+
+/// Relative to f32's: a loss after 40 steps on 64 samples.
+const LOSS_TOLERANCE: f64 = 0.1;
+
+#[test]
+fn optimizers_work_where_their_own_numbers_would_vanish() {
+    own_process!();
+    // In f16 Adam's epsilon and most squares of gradients are zero, and the norm of all gradients may be infinite.
+    for clip in [
+        None,
+        Some(Clip::Norm { max: 1.0 }),
+        Some(Clip::GlobalNorm { max: 1.0 }),
+    ] {
+        let of = |dtype| {
+            let settings = TrainSettings {
+                steps: 40,
+                batch: 16,
+                clip,
+                ..settings(dtype)
+            };
+            losses(&settings, &wide(16))
+        };
+        let exact = of(Dtype::F32);
+        let (first, last) = (exact[0], exact[39]);
+        assert!(last < first / 2.0, "f32 learns: {first} to {last}");
+        for dtype in HALVES {
+            let rounded = of(dtype);
+            let difference = (rounded[39] - last).abs() / first;
+            assert!(
+                difference < LOSS_TOLERANCE,
+                "{dtype}, {clip:?}: {rounded:?}"
+            );
+        }
+    }
+}
+
+/// Units in the last place, of the largest value of each tensor: on a GPU another kernel may be chosen the second time.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+const GPU_ULPS: f64 = 8.0;
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[test]
+fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
+    own_process!();
+    use rekindle_train::{
+        device::{DeviceError, probe},
+        session::RunError,
+    };
+
+    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
+    let Some(info) = devices.into_iter().find_map(|device| probe(device).ok()) else {
+        println!("skipped: no GPU answers");
+        return;
+    };
+    let model = wide(16);
+    let data = data(&model);
+    for dtype in HALVES {
+        let settings = settings(dtype);
+        let job = Job::new(&model, &*data.train, &settings, uniform(2));
+        let verification = Verification {
+            job: &job,
+            plans: vec![("2 segments".into(), uniform(2))],
+        };
+        match verify(verification, info.device, &mut |_| ()) {
+            Ok(comparisons) => {
+                println!("{dtype} on {}: {comparisons:?}", info.name);
+                let tolerance = GPU_ULPS * dtype.epsilon();
+                for comparison in comparisons {
+                    assert!(comparison.loss <= tolerance);
+                    assert!(comparison.gradients <= tolerance);
+                    assert!(comparison.state <= tolerance);
+                }
+            }
+            Err(RunError::Device(refusal)) => {
+                println!("{dtype} on {}: {refusal}", info.name);
+                let DeviceError::Dtype { supported, .. } = refusal else {
+                    panic!("{refusal}");
+                };
+                assert!(supported.contains(&Dtype::F32) && !supported.contains(&dtype));
+            }
+            Err(other) => panic!("{dtype}: {other}"),
+        }
+    }
+}

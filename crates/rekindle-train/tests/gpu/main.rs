@@ -1,0 +1,30 @@
+//! Tests on a GPU where one answers, and on the processor beside it. Each has a process of its own: memory pools are set up
+//! at the first touch, their use is the whole process's, and so are random numbers.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+#[macro_use]
+#[path = "../../../rekindle/tests/support/own_process.rs"]
+mod own_process;
+
+#[path = "../../../rekindle/tests/support/compare.rs"]
+mod compare;
+#[path = "../../../rekindle/tests/support/models.rs"]
+mod models;
+#[path = "../../../rekindle/tests/support/random.rs"]
+mod random;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+#[path = "../../../rekindle/tests/suite/record_parity/models.rs"]
+mod recorded_models;
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod budget;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod growth;
+mod half_precision;
+mod parity;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod record;
+
+#[global_allocator]
+static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;

@@ -1,0 +1,494 @@
+//! Flags that change how a command works, not what it is asked.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::{document, folder, messages, rekindle};
+
+/// With SGD at a rate at which the first step overflows.
+const OVERFLOWS: &str = r#"[data]
+type = "synthetic"
+shape = [24]
+target = { values = 8 }
+samples = 64
+
+[model]
+layers = [
+  { repeat = 4, layers = [{ type = "linear", out = 48 }, "gelu"] },
+  { type = "linear", out = 8 },
+]
+
+[train]
+steps = 3
+batch = 16
+loss = "mean_squared_error"
+optimizer = "sgd"
+learning_rate = 1e30
+
+[run]
+segments = 3
+device = "cpu"
+"#;
+
+fn train(config: &str, arguments: &[&str]) -> Value {
+    let folder = folder(config);
+    let arguments = [&["train", "run.toml", "--json"], arguments].concat();
+    let output = rekindle(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    document(&output)
+}
+
+/// With weights that outweigh the activations.
+const WIDE: &str = r#"[data]
+type = "synthetic"
+shape = [64]
+target = { classes = 4 }
+samples = 64
+
+[model]
+layers = [
+  { repeat = 12, layers = [{ type = "linear", out = 256 }, "tanh"] },
+  { type = "linear", out = 4 },
+]
+
+[train]
+steps = 4
+batch = 8
+optimizer = "adam"
+
+[run]
+device = "cpu"
+"#;
+
+#[test]
+fn an_update_in_backward_changes_the_peak_alone() {
+    let after = train(WIDE, &["--planner", "none"]);
+    let updating = ["--planner", "none", "--update", "in-backward"];
+    let in_backward = train(WIDE, &updating);
+    assert_eq!(after["settings"]["update"], "auto");
+    assert_eq!(after["update"], "after");
+    assert_eq!(in_backward["settings"]["update"], "in-backward");
+    assert_eq!(in_backward["update"], "in-backward");
+    assert_eq!(after["last_loss"], in_backward["last_loss"]);
+    let bytes = |record: &Value, key: &str| record[key].as_u64().expect("bytes");
+    let gradients = 4 * bytes(&after, "param_count");
+    let (before, now) = (
+        bytes(&after, "measured_peak_bytes"),
+        bytes(&in_backward, "measured_peak_bytes"),
+    );
+    assert!(now + gradients / 2 < before, "{now} instead of {before}");
+
+    // The plain loop has all gradients, and the same parameters.
+    let folder = folder(WIDE);
+    let verify = ["verify", "run.toml", "--update", "in-backward"];
+    let verified = rekindle(folder.path(), &verify);
+    assert_eq!(verified.status.code(), Some(0), "{}", messages(&verified));
+
+    let refused = |arguments: &[&str]| {
+        let arguments = [&["train", "run.toml", "--update", "in-backward"], arguments].concat();
+        let output = rekindle(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+        messages(&output)
+    };
+    assert!(refused(&["--on-nonfinite", "skip"]).contains("on_nonfinite"));
+    let parts = self::folder(&WIDE.replace("batch = 8", "batch = 8\naccumulate = 2"));
+    let arguments = ["estimate", "run.toml", "--update", "in-backward"];
+    let output = rekindle(parts.path(), &arguments);
+    assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+    assert!(messages(&output).contains("accumulate"));
+}
+
+/// Gradients of the last weight are up to half the scale of the loss times an activation: more than `f16` has, at first.
+const HALF: &str = r#"[data]
+type = "synthetic"
+shape = [8]
+target = { classes = 4 }
+samples = 64
+
+[model]
+layers = [{ type = "linear", out = 32 }, "layer_norm", "relu", { type = "linear", out = 4 }]
+
+[train]
+steps = 6
+batch = 2
+dtype = "f16"
+
+[run]
+device = "cpu"
+"#;
+
+#[test]
+fn a_half_type_has_master_weights_and_a_scaled_loss() {
+    let run = folder(HALF);
+    let output = rekindle(run.path(), &["train", "run.toml", "-o", "run", "--json"]);
+    let (said, record) = (messages(&output), document(&output));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let skipped = record["overflow_steps"].as_u64().expect("a number");
+    assert!((1..6).contains(&skipped), "{record}");
+    let scale = 65536 >> skipped;
+    assert_eq!(record["loss_scale"], f64::from(scale));
+    assert!(
+        said.contains(&format!("skipped, and the scale falls to {scale}")),
+        "{said}"
+    );
+    let history = fs::read_to_string(run.path().join("run/history.csv")).expect("a history");
+    let marked = history.lines().filter(|line| line.ends_with(",true"));
+    assert_eq!(marked.count() as u64, skipped);
+    let output = rekindle(run.path(), &["train", "run.toml"]);
+    let closing = String::from_utf8_lossy(&output.stdout);
+    let steps = if skipped == 1 { "step" } else { "steps" };
+    assert!(
+        closing.contains(&format!(
+            "{skipped} {steps} skipped because gradients overflowed; the loss scale is {scale}."
+        )),
+        "{closing}"
+    );
+
+    // Numbers of 4 bytes: two moments, and the copy of each parameter.
+    let state = |arguments: &[&str]| {
+        let arguments = [&["estimate", "run.toml", "--json"], arguments].concat();
+        let estimate = document(&rekindle(run.path(), &arguments));
+        let bytes = estimate["plain"]["peak"]["optimizer_bytes"].as_u64();
+        bytes.expect("bytes") / estimate["param_count"].as_u64().expect("a number")
+    };
+    assert_eq!(state(&[]), 12);
+    assert_eq!(state(&["--no-master-weights"]), 8);
+    assert_eq!(state(&["--dtype", "f32"]), 8);
+
+    let off = train(HALF, &["--loss-scale", "none", "--no-master-weights"]);
+    assert_eq!(off["settings"]["loss_scale"], "none");
+    assert_eq!(off["settings"]["master_weights"], false);
+    assert_eq!(
+        (&off["loss_scale"], &off["overflow_steps"]),
+        (&Value::Null, &json!(0))
+    );
+    assert_eq!(train(HALF, &["--dtype", "bf16"])["loss_scale"], Value::Null);
+    let fixed = ["--loss-scale", "256", "--update", "in-backward"];
+    assert_eq!(train(HALF, &fixed)["loss_scale"], 256.0);
+
+    let refused = |arguments: &[&str], expected: &str| {
+        let output = rekindle(run.path(), &[&["train", "run.toml"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+        assert!(
+            messages(&output).contains(expected),
+            "{}",
+            messages(&output)
+        );
+    };
+    refused(&["--update", "in-backward"], "`loss_scale`");
+    refused(&["--loss-scale", "0"], "a number above 0");
+    let wrong = folder(&HALF.replace("batch = 2", "batch = 2\nloss_scale = \"dynamc\""));
+    let output = rekindle(wrong.path(), &["train", "run.toml"]);
+    assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+    assert!(
+        messages(&output).contains("did you mean `dynamic`?"),
+        "{}",
+        messages(&output)
+    );
+    let message = |flag: &[&str]| {
+        let resume = ["train", "--resume", "run", "--steps", "8"];
+        messages(&rekindle(run.path(), &[&resume, flag].concat()))
+    };
+    assert!(message(&["--no-master-weights"]).contains("master_weights"));
+}
+
+/// Layers whose gradients take about as much as their activations.
+const BOTH: &str = r#"[data]
+type = "synthetic"
+shape = [384]
+target = { classes = 256 }
+samples = 480
+
+[model]
+layers = [
+  { repeat = 10, layers = [{ type = "linear", out = 384 }, "gelu"] },
+  { type = "linear", out = 256 },
+]
+
+[train]
+steps = 3
+batch = 384
+optimizer = "sgd"
+
+[run]
+device = "cpu"
+"#;
+
+/// The smallest budget that plans with this update meet.
+fn smallest(arguments: &[&str]) -> u64 {
+    let folder = folder(BOTH);
+    let arguments = [&["plan", "run.toml", "--json", "--budget", "1B"], arguments].concat();
+    let output = rekindle(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(3), "{}", messages(&output));
+    let smallest = document(&output)["smallest_budget_bytes"].as_u64();
+    smallest.expect("bytes")
+}
+
+#[test]
+fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
+    let plain = train(BOTH, &[]);
+    // Without a budget there is no reason.
+    assert_eq!(plain["update"], "after");
+    let after = smallest(&["--update", "after"]);
+    let in_backward = smallest(&["--update", "in-backward"]);
+    // The weights' gradients take as much as the weights.
+    let gradients = 4 * plain["param_count"].as_u64().expect("a count");
+    assert!(
+        in_backward + gradients / 2 < after,
+        "{in_backward} instead of {after}"
+    );
+
+    let between = format!("{}B", (in_backward + after) / 2);
+    let same = |record: &Value| assert_eq!(record["last_loss"], plain["last_loss"]);
+    let within = |record: &Value| {
+        let [peak, budget] = ["measured_peak_bytes", "budget_bytes"];
+        assert!(record[peak].as_u64() <= record[budget].as_u64(), "{record}");
+    };
+    let ran = train(BOTH, &["--budget", &between]);
+    assert_eq!(ran["update"], "in-backward");
+    same(&ran);
+    within(&ran);
+
+    // A plan says so, and its file is run as it was made.
+    let folder = folder(BOTH);
+    let said = |arguments: &[&str]| {
+        let output = rekindle(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let plan = ["plan", "run.toml", "--budget", &between, "-o", "plan.json"];
+    let plan = said(&[&plan[..], &["--explain"]].concat());
+    for line in [
+        "in the backward pass: with updates",
+        "update in backward alone",
+    ] {
+        assert!(plan.contains(line), "{plan}");
+    }
+    let ran = said(&["train", "run.toml", "--plan", "plan.json", "--json"]);
+    let ran: Value = serde_json::from_str(&ran).expect("a record");
+    assert_eq!(ran["update"], "in-backward");
+    same(&ran);
+
+    // A run that may have to leave a step out is refused instead.
+    let skip = ["train", "run.toml", "--on-nonfinite", "skip", "--budget"];
+    let skip = rekindle(folder.path(), &[&skip[..], &[&between]].concat());
+    assert_eq!(skip.status.code(), Some(3), "{}", messages(&skip));
+
+    // Where both fit, time decides, and only where no step need be taken back.
+    let enough = format!("{}B", after + after / 100);
+    for on_nonfinite in ["stop", "continue"] {
+        let ran = train(BOTH, &["--budget", &enough, "--on-nonfinite", on_nonfinite]);
+        if on_nonfinite == "stop" {
+            assert_eq!(ran["update"], "after");
+        }
+        same(&ran);
+        within(&ran);
+    }
+}
+
+#[test]
+fn an_estimate_within_a_budget_updates_as_a_training_does() {
+    let estimate = |config: &str, budget: u64, arguments: &[&str]| {
+        let folder = folder(config);
+        let budget = format!("{budget}B");
+        let estimate = ["estimate", "run.toml", "--json", "--budget", &budget];
+        let output = rekindle(folder.path(), &[&estimate[..], arguments].concat());
+        let found = document(&output);
+        let update = found["update"].as_str().expect("a word").to_owned();
+        (output.status.code(), update, found)
+    };
+    let smallest = |update: &str| {
+        let (code, said, refused) = estimate(BOTH, 1, &["--update", update]);
+        assert_eq!((code, &*said), (Some(3), update));
+        let smallest = &refused["advice"]["smallest_budget_bytes"];
+        smallest.as_u64().unwrap_or_else(|| panic!("{refused}"))
+    };
+    let (after, in_backward) = (smallest("after"), smallest("in-backward"));
+    let between = (after + in_backward) / 2;
+    let chosen = |config, budget| {
+        let (code, update, _) = estimate(config, budget, &[]);
+        (code, update)
+    };
+    assert_eq!(chosen(BOTH, between), (Some(0), "in-backward".into()));
+    assert_eq!(chosen(BOTH, after + after / 50), (Some(0), "after".into()));
+    let skips = BOTH.replace("[train]", "[train]\non_nonfinite = \"skip\"");
+    assert_eq!(chosen(&skips, between), (Some(3), "after".into()));
+}
+
+#[test]
+fn an_update_in_backward_is_checked_gradient_by_gradient() {
+    let folder = folder(OVERFLOWS);
+    let arguments = ["train", "run.toml", "--update", "in-backward", "-o", "run"];
+    let stopped = rekindle(folder.path(), &arguments);
+    assert_eq!(stopped.status.code(), Some(6), "{}", messages(&stopped));
+    assert!(messages(&stopped).contains("is not finite"));
+}
+
+#[test]
+fn both_counts_are_one_on_the_processor() {
+    let config = OVERFLOWS.replace("1e30", "1e-3");
+    for count in ["in-use", "reserved"] {
+        let record = train(&config, &["--count", count]);
+        assert_eq!(record["count"], count);
+        let in_use = &record["in_use"];
+        assert!(record["measured_peak_bytes"].is_u64(), "{record}");
+        assert_eq!(record["measured_peak_bytes"], in_use["measured_bytes"]);
+        assert_eq!(record["predicted_peak_bytes"], in_use["predicted_bytes"]);
+        assert_eq!(record["pools"], Value::Null);
+    }
+}
+
+/// Sizes without a common divisor, so that no number of slots is exact.
+fn odd_chain() -> Value {
+    let stages: Vec<Value> = (0..16)
+        .map(|i| {
+            json!({
+                "name": format!("s{i}"),
+                "forward_s": 1 + (i * 7) % 5,
+                "backward_s": 2 + (i * 3) % 7,
+                "output_bytes": 1_000_003 + i * 70_001,
+                "saved_bytes": 3_000_017 + i * 90_001,
+                "forward_temp_bytes": 0,
+                "backward_temp_bytes": 0,
+            })
+        })
+        .collect();
+    json!({
+        "format": "rekindle-chain/1",
+        "input_bytes": 1_000_003,
+        "stages": stages,
+        "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 0},
+    })
+}
+
+#[test]
+fn ten_times_the_slots_are_a_tenth_as_wide() {
+    let folder = folder("");
+    let chain = folder.path().join("chain.json");
+    fs::write(&chain, odd_chain().to_string()).expect("written");
+    let plan = |slots: &str| {
+        let arguments = ["plan", "--chain", "chain.json", "--planner", "optimal"];
+        let asked = ["--budget", "30MB", "--slots", slots, "--explain"];
+        rekindle(folder.path(), &[&arguments[..], &asked].concat())
+    };
+    // `... N slots of WIDTH bytes ...`
+    let width = |slots: &str| {
+        let output = plan(slots);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (_, rest) = text.split_once(" slots of ").expect("slots");
+        let width = rest.split(' ').next().expect("a width");
+        width.parse::<u64>().expect("bytes")
+    };
+    let (few, many) = (width("5000"), width("50000"));
+    // A width is rounded up to whole bytes.
+    assert!(few.abs_diff(10 * many) <= 10, "{few} and {many}");
+
+    let refused = plan("0");
+    assert_eq!(refused.status.code(), Some(2));
+    let said = messages(&refused);
+    assert!(said.contains("cannot use 0 slots"), "{said}");
+}
+
+/// Recording and measuring so small a model takes more than running it.
+#[test]
+fn what_measuring_takes_counts() {
+    let config = OVERFLOWS.replace("1e30", "1e-3");
+    let folder = folder(&config);
+    let with = |budget: &str| {
+        let arguments = ["--budget", budget, "--json"];
+        rekindle(
+            folder.path(),
+            &[&["train", "run.toml"][..], &arguments].concat(),
+        )
+    };
+    let refused = document(&with("1B"));
+    let smallest = refused["smallest_budget_bytes"].as_u64().expect("bytes");
+    for budget in [smallest / 100 * 101, smallest / 20 * 21, smallest / 4 * 5] {
+        let record = document(&with(&format!("{budget}B")));
+        let measured = record["measured_peak_bytes"].as_u64();
+        assert!(
+            measured.is_some_and(|peak| peak <= budget),
+            "{budget}: {record}"
+        );
+    }
+}
+
+#[test]
+fn a_quiet_run_ends_with_its_results_and_a_verbose_one_with_more() {
+    let steps = OVERFLOWS.replace("1e30", "0.1");
+    let folder = folder(&steps);
+    let said = |flag: &[&str]| {
+        let arguments = [&["train", "run.toml"], flag].concat();
+        let output = rekindle(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        let text = String::from_utf8(output.stdout.clone()).expect("text");
+        (text, messages(&output))
+    };
+    let (usual, notes) = said(&[]);
+    assert!(notes.contains("step 1/3"), "{notes}");
+    let (quiet, notes) = said(&["--quiet"]);
+    assert_eq!(notes, "");
+    let lines = |text: &str| text.lines().count();
+    assert_eq!(lines(&quiet), lines(&usual));
+    assert!(lines(&usual) <= 24, "{usual}");
+    // The verdict comes first, and no column is empty.
+    let verdict = usual.trim_start().lines().next().unwrap_or_default();
+    assert!(verdict.starts_with("Checkpointing saves"), "{usual}");
+    for line in usual.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+        assert!(line.split("  ").all(|cell| cell.trim() != "-"), "{line}");
+    }
+    let (verbose, _) = said(&["-v"]);
+    // Three steps of five phases in place of one.
+    assert!(lines(&verbose) >= lines(&usual) + 10, "{verbose}");
+    let wrong = rekindle(folder.path(), &["train", "nothing.toml", "-q"]);
+    assert!(messages(&wrong).contains("nothing.toml"));
+}
+
+#[test]
+fn colours_are_used_where_they_are_asked_for() {
+    let folder = folder(OVERFLOWS);
+    let escapes = |when: &str| {
+        let arguments = ["estimate", "run.toml", "--device", "cpu", "--color", when];
+        let output = rekindle(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        output.stdout.contains(&b'\x1b')
+    };
+    assert!(escapes("always"));
+    assert!(!escapes("auto"));
+    assert!(!escapes("never"));
+}
+
+/// What earlier versions wrote.
+#[test]
+fn a_run_with_options_that_are_unknown_goes_on_where_its_config_is_named() {
+    let folder = folder(&OVERFLOWS.replace("1e30", "1e-3"));
+    let arguments = ["train", "run.toml", "--device", "cpu", "-o", "run"];
+    let begun = rekindle(folder.path(), &[&arguments[..], &["--steps", "2"]].concat());
+    assert_eq!(begun.status.code(), Some(0), "{}", messages(&begun));
+    let edit = |file: &str, from: &str, to: &str| {
+        let path = folder.path().join("run").join(file);
+        let text = fs::read_to_string(&path).expect("written");
+        assert!(text.contains(from), "{text}");
+        fs::write(path, text.replacen(from, to, 1)).expect("written");
+    };
+    edit(
+        "command.json",
+        "\"train\",",
+        "\"train\", \"--executor\", \"modules\",",
+    );
+    edit("run.json", "{", "{\"executor\": \"modules\",");
+
+    let on = ["train", "--resume", "run", "--steps", "3"];
+    let refused = rekindle(folder.path(), &on);
+    assert_eq!(refused.status.code(), Some(2), "{}", messages(&refused));
+    for words in ["command.json", "'--executor'", "name the CONFIG"] {
+        assert!(messages(&refused).contains(words), "{}", messages(&refused));
+    }
+    let named = rekindle(folder.path(), &[&on[..], &["run.toml"]].concat());
+    assert_eq!(named.status.code(), Some(0), "{}", messages(&named));
+    edit("run.json", "{", "{\"executor\": \"modules\",");
+    let report = rekindle(folder.path(), &["report", "run"]);
+    assert_eq!(report.status.code(), Some(0), "{}", messages(&report));
+}

@@ -1,0 +1,164 @@
+//! What the commands write against `docs/schema`: no key is missing or unknown, and every value has its type.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::json_schema::{faults, schema};
+
+/// Runs a command and takes the one document that it writes.
+fn document(folder: &Path, code: i32, arguments: &[&str]) -> Value {
+    let output = Command::cargo_bin("rekindle")
+        .expect("built")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .env("REKINDLE_CACHE", folder.join("cache"))
+        .args(arguments)
+        .arg("--json")
+        .output()
+        .expect("started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+/// The examples of `docs/json.md`.
+fn examples() -> Vec<Value> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
+    let page = fs::read_to_string(page).expect("docs/json.md");
+    let blocks = page.split("```json\n").skip(1);
+    let examples = blocks.map(|block| block.split("```").next().unwrap_or_default());
+    examples
+        .map(|example| serde_json::from_str(example).expect("an example is JSON"))
+        .collect()
+}
+
+/// At least one document of each format, and of each of its forms.
+fn written(folder: &Path) -> Vec<Value> {
+    let config = "configs/parity/mlp.toml";
+    let blocks = "configs/parity/tokens.toml";
+    let run_dir = folder.join("run");
+    let run_dir = run_dir.to_str().expect("a path of text");
+    let track = folder.join("track.jsonl");
+    let track = track.to_str().expect("a path of text");
+    let on_cpu = |code, arguments: &[&str]| {
+        let all = [arguments, &["--device", "cpu"]].concat();
+        document(folder, code, &all)
+    };
+    let plain = on_cpu(0, &["estimate", blocks]);
+    // What kernels keep differs from machine to machine, so the budget follows from what is needed.
+    let needs = &plain["plain"]["peak"]["total_bytes"];
+    let below = format!("{}B", needs.as_u64().expect("bytes") - 32 * 1024);
+    let wrong = folder.join("wrong.toml");
+    fs::write(&wrong, "[data]\ntpye = 'mnist'\n[model]\n").expect("written");
+    let wrong = wrong.to_str().expect("a path of text");
+    let ranks = ["--ranks", "2", "--link", "1GB/s,5us"];
+    let mut documents = vec![
+        document(folder, 2, &["estimate", wrong]),
+        document(folder, 0, &["devices"]),
+        plain,
+        on_cpu(0, &["estimate", blocks, "--segments", "3"]),
+        on_cpu(0, &["estimate", blocks, "--budget", &below]),
+        on_cpu(3, &["estimate", blocks, "--budget", "1B"]),
+        on_cpu(
+            0,
+            &[&["estimate", blocks, "--flops", "1T"][..], &ranks].concat(),
+        ),
+        on_cpu(0, &[&["plan", config][..], &ranks].concat()),
+        on_cpu(
+            0,
+            &[&["sweep", config, "--steps", "1"][..], &ranks].concat(),
+        ),
+        on_cpu(0, &["profile", config]),
+        on_cpu(0, &["plan", config, "--segments", "3"]),
+        on_cpu(3, &["plan", config, "--budget", "64KiB"]),
+        on_cpu(0, &["plan", config, "--frontier"]),
+        // One of single operations.
+        on_cpu(
+            0,
+            &["plan", "configs/deep-linear.toml", "--budget", "60MiB"],
+        ),
+        on_cpu(
+            0,
+            &[
+                "train",
+                config,
+                "--segments",
+                "3",
+                "--steps",
+                "5",
+                "-o",
+                run_dir,
+            ],
+        ),
+        command(folder),
+        document(folder, 0, &["report", run_dir]),
+        on_cpu(0, &["sweep", config, "--segments", "2", "--steps", "1"]),
+        on_cpu(
+            0,
+            &[
+                "max",
+                config,
+                "--vary",
+                "batch",
+                "--budget",
+                "16MiB",
+                "--counted",
+                "--confirm",
+            ],
+        ),
+        on_cpu(0, &["verify", config, "--segments", "2", "--steps", "1"]),
+        on_cpu(0, &["train", config, "--steps", "2", "--track", track]),
+    ];
+    documents.extend(tracked(track));
+    documents
+}
+
+/// What a run keeps of how it was started.
+fn command(folder: &Path) -> Value {
+    let text = fs::read_to_string(folder.join("run/command.json")).expect("kept");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The moments of a track: all lines but the first, which tells their format.
+fn tracked(path: &str) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("a track");
+    let lines = text.lines().map(serde_json::from_str::<Value>);
+    let mut lines = lines.map(|line| line.expect("a line of JSON"));
+    let format = lines.next().expect("a first line");
+    assert_eq!(format["format"], "rekindle-track/1");
+    lines.collect()
+}
+
+/// The schema's name of a document.
+fn name(document: &Value) -> &str {
+    let format = document["format"].as_str().unwrap_or("rekindle-track/1");
+    let name = format.split('/').next().expect("a name");
+    name.trim_start_matches("rekindle-")
+}
+
+#[test]
+fn documents_are_as_their_schemas_say() {
+    let folder = TempDir::new().expect("a folder");
+    let (written, mut wrong) = (written(folder.path()), Vec::new());
+    let examples = examples();
+    for (by, documents) in [("the program", &written), ("an example", &examples)] {
+        for document in documents {
+            let name = name(document);
+            let schema = schema(name);
+            let faults = faults(&schema, &schema, document, true);
+            wrong.extend(faults.iter().map(|fault| format!("{name}, by {by}{fault}")));
+        }
+    }
+    let names: BTreeSet<&str> = written.iter().map(name).collect();
+    let schemas = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema"));
+    for entry in schemas.expect("schemas") {
+        let file = entry.expect("an entry").path();
+        let schema = file.file_stem().expect("a name").to_string_lossy();
+        if schema != "config" && !names.contains(&*schema) {
+            wrong.push(format!("nothing here writes {schema}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

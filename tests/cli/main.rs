@@ -1,0 +1,26 @@
+//! What the program does, by its commands.
+
+#[path = "../support/history.rs"]
+mod history;
+#[path = "../support/json_schema.rs"]
+mod json_schema;
+#[path = "../support/limit.rs"]
+mod limit;
+#[path = "../support/signal.rs"]
+mod signal;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod config_schema;
+mod errors;
+mod faults;
+mod flags;
+mod json_documents;
+mod max;
+mod no_downloads;
+mod recovery;
+mod report;
+mod stop;
+mod sweep;
+mod text_views;
+mod train;

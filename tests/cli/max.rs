@@ -1,0 +1,291 @@
+//! `max` from end to end.
+
+use serde_json::Value;
+
+use crate::support::{document, folder, messages, rekindle};
+
+const CONFIG: &str = r#"[data]
+type = "synthetic"
+shape = [64]
+target = { values = 4 }
+samples = 100000
+eval_split = 0
+
+[model]
+layers = [
+  { type = "linear", out = 64 },
+  { repeat = 6, layers = [
+    { type = "linear", out = 64 },
+    "gelu",
+  ] },
+  { type = "linear", out = 4 },
+]
+
+[train]
+steps = 2
+batch = 512
+optimizer = "sgd"
+"#;
+
+fn max(config: &str, arguments: &[&str]) -> Value {
+    let folder = folder(config);
+    let all = [&["max", "run.toml", "--device", "cpu", "--json"], arguments].concat();
+    let output = rekindle(folder.path(), &all);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    document(&output)
+}
+
+/// Runs the command that was advised, for two steps; its peak.
+fn peak_of_advised(config: &str, found: &Value) -> u64 {
+    let advised = found["run"].as_str().expect("a command");
+    let words: Vec<&str> = advised.split(' ').collect();
+    assert_eq!(words[0], "rekindle");
+    let folder = folder(config);
+    let arguments = [&words[1..], &["--steps", "2", "--json"]].concat();
+    let output = rekindle(folder.path(), &arguments);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{advised}: {}",
+        messages(&output)
+    );
+    let run = document(&output);
+    assert_eq!(run["budget_bytes"], found["budget_bytes"], "{advised}");
+    run["measured_peak_bytes"].as_u64().expect("a peak")
+}
+
+fn size(found: &Value, way: &str) -> u64 {
+    let ways = found["largest"].as_array().expect("ways");
+    let way = ways.iter().find(|largest| largest["way"] == way);
+    way.and_then(|largest| largest["size"].as_u64())
+        .unwrap_or_else(|| panic!("{found}"))
+}
+
+#[test]
+fn the_largest_batch_is_measured_and_fits_when_it_runs() {
+    let budget = 8u64 << 20;
+    let found = max(
+        CONFIG,
+        &["--vary", "batch", "--budget", "8MiB", "--confirm"],
+    );
+    assert_eq!(found["format"], "rekindle-max/1");
+    assert_eq!(found["measured"], true, "{found}");
+    assert_eq!(found["lever"], "checkpointing");
+    let (plain, segments, plan) = (
+        size(&found, "plain"),
+        size(&found, "segments"),
+        size(&found, "plan"),
+    );
+    assert!(plain < segments && segments <= plan, "{found}");
+    let confirmed = &found["confirmed"];
+    assert_eq!(confirmed["size"], plan);
+    let peak = confirmed["measured_peak_bytes"].as_u64().expect("a peak");
+    // Peaks of plans come in steps.
+    assert!(peak <= budget && peak > budget * 17 / 20, "{found}");
+    assert!(peak_of_advised(CONFIG, &found) <= budget);
+
+    let ways = found["largest"].as_array().expect("ways");
+    for way in ways {
+        let overhead = way["overhead"].as_f64().expect("a share");
+        assert!(overhead <= 1.0, "twice the plain step at most: {way}");
+        let parts = ["fixed_bytes", "gradient_bytes", "activation_bytes"];
+        let parts = parts.map(|part| way[part].as_u64().expect("bytes"));
+        assert_eq!(
+            way["predicted_peak_bytes"],
+            parts.iter().sum::<u64>(),
+            "{way}"
+        );
+    }
+}
+
+#[test]
+fn where_the_data_ends_before_memory_does_that_is_said() {
+    let config = CONFIG.replace("samples = 100000", "samples = 115");
+    let arguments = ["--vary", "batch", "--budget", "1GiB", "--counted"];
+    let found = max(&config, &arguments);
+    assert_eq!(found["lever"], "limit", "{found}");
+    assert_eq!(size(&found, "plain"), 115);
+    assert!(peak_of_advised(&config, &found) <= 1 << 30);
+
+    let folder = folder(&config);
+    let all = [&["max", "run.toml", "--device", "cpu"], &arguments[..]].concat();
+    let output = rekindle(folder.path(), &all);
+    let text = String::from_utf8_lossy(&output.stdout).replace('\n', " ");
+    let said = "The limit is the data set (115 training samples), not memory: batch 115 fits without checkpointing.";
+    assert!(text.contains(said), "{text}");
+    assert!(
+        text.contains("rekindle train run.toml --batch 115 --budget 1GiB --device cpu"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_longer_step_buys_a_larger_size() {
+    let reached = |slowdown: &str| {
+        let arguments = [
+            "--vary",
+            "batch",
+            "--budget",
+            "8MiB",
+            "--counted",
+            "--slowdown",
+            slowdown,
+        ];
+        size(&max(CONFIG, &arguments), "plan")
+    };
+    let (plain, little, much) = (reached("1"), reached("1.1"), reached("4"));
+    assert!(plain < little && little < much, "{plain} {little} {much}");
+}
+
+/// Weights of 5,000-wide layers are 100 MB each: no schedule makes room for more of them, and an update in the backward
+/// leaves weights alone of weights and gradients.
+#[test]
+fn where_all_is_weights_only_an_update_in_the_backward_helps() {
+    let config = CONFIG
+        .replace("out = 64", "out = 5000")
+        .replace("batch = 512", "batch = 32");
+    let depth = ["--vary", "depth", "--budget", "4GiB", "--counted"];
+    let chosen = max(&config, &depth);
+    assert_eq!(chosen["lever"], "update_in_backward", "{chosen}");
+    let after = [&depth[..], &["--update", "after"]].concat();
+    let found = max(&config, &after);
+    assert_eq!(found["lever"], "none", "{found}");
+    assert_eq!(found["measured"], false);
+    let plan = size(&found, "plan");
+    // The search for a comparison ends within 5%.
+    let known = chosen["with_other_update"].as_u64().expect("a size");
+    assert!(plan.abs_diff(known) * 20 <= plan, "{plan}: {chosen}");
+    assert!(plan - size(&found, "plain") <= 1, "{found}");
+    // 97% of the budget, over weights and gradients.
+    let of_layer = 2.0 * 4.0 * 5000.0 * 5001.0;
+    let most = (0.97 * f64::from(1u32 << 31) * 2.0 / of_layer) as u64;
+    assert!(plan <= most && plan + 2 >= most, "{plan} of {most}");
+    for update in [&found["with_other_update"], &size(&chosen, "plan").into()] {
+        let times = update.as_f64().expect("a size") / plan as f64;
+        assert!((1.7..=2.0).contains(&times), "{times}: {found}");
+    }
+
+    let clipped = config.replace(
+        "optimizer = \"sgd\"",
+        "optimizer = \"sgd\"\nclip = { type = \"global_norm\", max = 1.0 }",
+    );
+    let found = max(
+        &clipped,
+        &["--vary", "depth", "--budget", "4GiB", "--counted"],
+    );
+    assert_eq!(
+        found["with_other_update"],
+        Value::Null,
+        "a gradient waits for the others' norm"
+    );
+
+    let wide_batch = config.replace("batch = 32", "batch = 4096");
+    let found = max(
+        &wide_batch,
+        &["--vary", "depth", "--budget", "4GiB", "--counted"],
+    );
+    assert_eq!(found["lever"], "checkpointing", "{found}");
+}
+
+#[test]
+fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
+    let arguments = ["--vary", "depth", "--budget", "4MiB", "--batch", "512"];
+    let found = max(CONFIG, &arguments);
+    assert_eq!(
+        (&found["batch"], &found["measured"]),
+        (&512.into(), &true.into())
+    );
+    let plan = size(&found, "plan");
+    assert!(plan > size(&found, "plain"), "{found}");
+
+    let folder = folder(CONFIG);
+    let exits = |depth: u64| {
+        let depth = depth.to_string();
+        let plan = ["plan", "run.toml", "--device", "cpu", "--batch", "512"];
+        let budget = ["--budget", "4MiB"];
+        let arguments = [&plan[..], &budget, &["--depth", &depth]].concat();
+        rekindle(folder.path(), &arguments).status.code()
+    };
+    assert_eq!(exits(plan), Some(0), "{found}");
+    // Searches take a little more than `plan` does, and half of so small a process is no layer's.
+    assert_eq!(exits(plan * 5 / 4 + 1), Some(3), "{found}");
+}
+
+/// Twice the width is four times the weights of hidden layers: the counted sizes follow the closed form.
+#[test]
+fn the_largest_width_follows_its_weights() {
+    let config = CONFIG.replace("batch = 512", "batch = 1");
+    let budget = 256u64 << 20;
+    let arguments = ["--vary", "width", "--budget", "256MiB", "--counted"];
+    let found = max(&config, &arguments);
+    // Six layers of w x w, their gradients, and the next layer's matrix as it is copied for its product.
+    let width = size(&found, "plain") as f64;
+    let weights = 2.0 * 6.0 * 4.0 * width * width;
+    let share = weights / (0.97 * budget as f64);
+    assert!((0.7..=1.0).contains(&share), "{share}: {found}");
+    assert_eq!(found["varied"]["configured"], 64);
+}
+
+#[test]
+fn what_cannot_be_varied_is_refused() {
+    let no_group = CONFIG.replace("repeat = 6, ", "");
+    let no_hidden = "[data]\ntype = \"synthetic\"\nshape = [4]\ntarget = { values = 4 }\n\
+                     [model]\nlayers = [{ type = \"linear\", out = 4 }]\n";
+    let narrow = CONFIG.replace(
+        "\"gelu\"",
+        "{ type = \"reshape\", shape = [8, 8] }, \"flatten\"",
+    );
+    for (config, arguments, words) in [
+        (
+            no_group.as_str(),
+            &["--vary", "depth"][..],
+            "no group in `layers` has a `repeat`",
+        ),
+        (
+            no_hidden,
+            &["--vary", "width"],
+            "no hidden linear or conv2d layer",
+        ),
+        (
+            &narrow,
+            &["--vary", "width"],
+            "the width cannot be varied: at 128, layer 2 (reshape)",
+        ),
+        (
+            CONFIG,
+            &["--vary", "batch", "--batch", "4"],
+            "leave `--batch` out",
+        ),
+        (
+            CONFIG,
+            &["--vary", "batch", "--slowdown", "0.5"],
+            "`--slowdown 0.5` is below 1",
+        ),
+        (CONFIG, &["--vary", "length"], "invalid value 'length'"),
+        (CONFIG, &["--vary", "batch", "--budget", "4"], "has no unit"),
+        (
+            CONFIG,
+            &["--vary", "batch", "--depth", "0"],
+            "`--depth` is 0",
+        ),
+    ] {
+        let folder = folder(config);
+        let all = [&["max", "run.toml", "--device", "cpu"], arguments].concat();
+        let output = rekindle(folder.path(), &all);
+        let message = messages(&output);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(words), "{words} in {message}");
+    }
+}
+
+#[test]
+fn a_budget_that_nothing_fits_says_so() {
+    let folder = folder(CONFIG);
+    let arguments = [
+        "max", "run.toml", "--device", "cpu", "--vary", "batch", "--budget", "10kB",
+    ];
+    let output = rekindle(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("Not even batch 1 fits 9.8 KiB"), "{text}");
+}

@@ -1,0 +1,365 @@
+//! Runs in which something goes wrong: each row of `docs/faults.md` that is about numbers, memory or a lost process.
+#![cfg(target_os = "linux")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    history::losses,
+    limit::{ACTIVATION, LARGE, ONE_ARENA, limit_below_peak},
+    signal::signalled,
+    support::{document, folder, messages, program, rekindle},
+};
+
+const MLP: &str = include_str!("../../configs/parity/mlp.toml");
+
+/// Starts the program in `folder`; its messages can be read.
+fn started(folder: &Path, arguments: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
+    let mut child = program(folder, arguments)
+        .envs([ONE_ARENA])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let messages = BufReader::new(child.stderr.take().expect("piped"));
+    (child, messages)
+}
+
+/// Reads messages to the `count`th line with `word`.
+fn read_to(messages: &mut impl BufRead, word: &str, count: usize) {
+    let mut line = String::new();
+    for _ in 0..count {
+        line.clear();
+        while !line.contains(word) {
+            line.clear();
+            assert_ne!(messages.read_line(&mut line).expect("text"), 0, "ended");
+        }
+    }
+}
+
+fn ended(child: Child, mut messages: impl Read) -> Output {
+    let mut stderr = Vec::new();
+    messages.read_to_end(&mut stderr).expect("text");
+    let output = child.wait_with_output().expect("ended");
+    Output { stderr, ..output }
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status();
+    assert!(status.expect(program).success(), "{program} {arguments:?}");
+}
+
+fn record(folder: &TempDir, run: &str) -> Value {
+    let text = fs::read(folder.path().join(run).join("run.json")).expect("a record");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+#[test]
+fn a_loss_that_is_not_finite_has_an_exit_code_and_can_be_skipped() {
+    let rates = MLP.replace("learning_rate = 1e-3", "learning_rate = 1e30");
+    assert_ne!(rates, MLP);
+    let folder = folder(&rates);
+    let train = ["train", "run.toml", "--device", "cpu", "--steps", "6"];
+    let stopped = rekindle(folder.path(), &[&train[..], &["-o", "run"]].concat());
+    let said = messages(&stopped);
+    assert_eq!(stopped.status.code(), Some(6), "{said}");
+    assert!(
+        said.contains("the loss of step") && said.contains("of epoch 1"),
+        "{said}"
+    );
+    assert!(
+        said.contains("gradient") && said.contains("in stage"),
+        "{said}"
+    );
+    assert!(said.contains("--on-nonfinite skip"), "{said}");
+    assert!(folder.path().join("run/snapshot-1").exists());
+
+    let go_on = |choice: &str| {
+        let arguments = [&train[..], &["--json", "--on-nonfinite", choice]].concat();
+        let output = rekindle(folder.path(), &arguments);
+        (document(&output), messages(&output))
+    };
+    let (skipped, said) = go_on("skip");
+    assert!(skipped["nonfinite_steps"].as_u64() > Some(0), "{said}");
+    assert_eq!(skipped["settings"]["on_nonfinite"], "skip");
+    assert!(said.contains("nothing is updated"), "{said}");
+    let (_, said) = go_on("continue");
+    assert!(said.contains("updated anyway"), "{said}");
+}
+
+/// A control group inside another that has a limit, as a job in a scheduler's; gone when dropped.
+struct Groups {
+    outer: PathBuf,
+    inner: PathBuf,
+}
+
+impl Groups {
+    /// `None` where this process may not make any.
+    fn limited_to(bytes: u64) -> Option<Self> {
+        let versions = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        versions.iter().find_map(|(top, limit)| {
+            let outer = Path::new(top).join(format!("rekindle-test-{}", std::process::id()));
+            let groups = Self {
+                inner: outer.join("inner"),
+                outer,
+            };
+            fs::create_dir_all(&groups.inner).ok()?;
+            let limit = groups.outer.join(limit);
+            // A folder elsewhere has no such file, nor has a group without this controller.
+            (limit.exists() && fs::write(limit, bytes.to_string()).is_ok()).then_some(groups)
+        })
+    }
+
+    /// Runs the program in the inner group.
+    fn run(&self, folder: &Path, arguments: &[&str]) -> Output {
+        let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+        Command::new("sh")
+            .args(["-c", enter])
+            .arg(&self.inner)
+            .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+            .args(arguments)
+            .env("REKINDLE_CACHE", "")
+            .current_dir(folder)
+            .output()
+            .expect("started")
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for group in [&self.inner, &self.outer] {
+            // Files in it are the system's.
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+#[test]
+fn limits_of_control_groups_count_as_the_machines() {
+    const LIMIT: u64 = 512 << 20;
+    let Some(groups) = Groups::limited_to(LIMIT) else {
+        println!("skipped: no control group can be made here");
+        return;
+    };
+    let folder = folder(MLP);
+    let devices = document(&groups.run(folder.path(), &["devices", "--json"]));
+    let devices = devices["devices"].as_array().expect("devices");
+    let cpu = devices.iter().find(|device| device["device"] == "cpu");
+    let bytes = |key: &str| cpu.expect("a processor")[key].as_u64().expect("bytes");
+    assert_eq!(bytes("total_bytes"), LIMIT);
+    assert!((1..=LIMIT).contains(&bytes("free_bytes")));
+
+    let train = |budget| {
+        let train = ["train", "run.toml", "--device", "cpu", "--budget", budget];
+        let output = groups.run(folder.path(), &train);
+        (output.status.code(), messages(&output))
+    };
+    let (code, said) = train("600MiB");
+    assert!(code == Some(3) && said.contains("512.0 MiB"), "{said}");
+    let (code, said) = train("200MiB");
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn a_budget_beyond_the_limit_of_the_address_space_is_not_started() {
+    let folder = folder(MLP);
+    let program = assert_cmd::cargo::cargo_bin("rekindle");
+    let train = "train run.toml --device cpu --budget 1GiB";
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            &format!("ulimit -v 900000; exec {} {train}", program.display()),
+        ])
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder.path())
+        .output()
+        .expect("started");
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("more than the device has, which is 878.9 MiB"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_allocation_that_the_system_refuses_is_survived_bit_for_bit() {
+    let folder = folder(LARGE);
+    let train = ["train", "run.toml", "--device", "cpu", "--json", "-o"];
+    let train = |run: &'static str| [&train[..], &[run]].concat();
+    let whole = document(&rekindle(folder.path(), &train("whole")));
+    assert_eq!(whole["replans"], 0);
+
+    let (child, mut messages) = started(folder.path(), &train("short"));
+    read_to(&mut messages, "step 1/", 1);
+    // Two activations less than steps have taken so far.
+    limit_below_peak(&child.id().to_string(), 2 * ACTIVATION);
+    let output = ended(child, messages);
+    let said = crate::support::messages(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("could not allocate"), "{said}");
+    assert!(said.contains("the same batch runs again"), "{said}");
+    let record = document(&output);
+    assert!(record["replans"].as_u64() > Some(0), "{said}");
+    let losses = |run: &str| losses(&folder.path().join(run));
+    assert_eq!(losses("short"), losses("whole"));
+}
+
+/// A run that takes long enough to be killed, with a snapshot at each evaluation.
+fn supervised(
+    folder: &TempDir,
+    steps: &str,
+    output: &str,
+) -> (Child, BufReader<impl Read + use<>>) {
+    let arguments = [
+        "train",
+        "run.toml",
+        "--device",
+        "cpu",
+        "--supervise",
+        "--json",
+        "--steps",
+        steps,
+    ];
+    started(folder.path(), &[&arguments[..], &["-o", output]].concat())
+}
+
+fn evaluating(batch: &str) -> TempDir {
+    let evaluated = MLP.replace("[train]", "[train]\neval_every = 100");
+    let evaluated = evaluated.replace("[data]", "[data]\neval_split = 0.2");
+    let evaluated = evaluated.replace("batch = 32", &format!("batch = {batch}"));
+    folder(&format!("{evaluated}\n[run]\nsnapshot_every = 100\n"))
+}
+
+/// The process that a supervisor has started.
+fn child_of(supervisor: &Child) -> String {
+    let wanted = format!("PPid:\t{}\n", supervisor.id());
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let mut ids = processes.map(|process| process.file_name().to_string_lossy().into_owned());
+    let child = ids.find(|id| {
+        let status = fs::read_to_string(format!("/proc/{id}/status"));
+        status.is_ok_and(|status| status.contains(&wanted))
+    });
+    child.expect("a child")
+}
+
+/// Kills the training of a run: what its supervisor said of it.
+fn killed(batch: &str) -> String {
+    let folder = evaluating(batch);
+    let (whole, messages) = supervised(&folder, "1500", "whole");
+    assert!(ended(whole, messages).status.success());
+
+    let (supervisor, mut messages) = supervised(&folder, "1500", "killed");
+    read_to(&mut messages, "evaluation", 2);
+    run("kill", &["-KILL", &child_of(&supervisor)]);
+    let output = ended(supervisor, messages);
+    let said = crate::support::messages(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    // One, whatever came before.
+    document(&output);
+    assert!(said.contains("killed by the system"), "{said}");
+    assert!(
+        said.contains("continues from its last snapshot") && said.contains("restart 1 of"),
+        "{said}"
+    );
+    let [whole, killed] = ["whole", "killed"].map(|run| record(&folder, run));
+    assert!(killed["resumed_at"].as_u64() >= Some(100), "{said}");
+    let losses = |run: &str| losses(&folder.path().join(run));
+    assert_eq!(losses("killed"), losses("whole"));
+    assert_eq!(killed["best_evaluation"], whole["best_evaluation"]);
+    said
+}
+
+#[test]
+fn a_killed_child_is_started_again_from_its_snapshot_within_less_memory() {
+    let said = killed("200");
+    assert!(!said.contains("no plan fits"), "{said}");
+    assert!(said.contains("instead of"), "{said}");
+}
+
+#[test]
+fn a_killed_child_that_needs_what_it_had_gets_it() {
+    let said = killed("32");
+    assert!(said.contains("within its former budget"), "{said}");
+}
+
+#[test]
+fn an_interrupt_passes_through_a_supervisor() {
+    let folder = evaluating("32");
+    let arguments = [
+        "train",
+        "run.toml",
+        "--device",
+        "cpu",
+        "--supervise",
+        "-o",
+        "run",
+    ];
+    let arguments = [&arguments[..], &["--steps", "100000000"]].concat();
+    let stepped = |line: &str| line.starts_with("step ");
+    let output = signalled(folder.path(), &arguments, stepped, "-INT");
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted after step"), "{said}");
+    assert_eq!(record(&folder, "run")["interrupted"], true);
+}
+
+#[test]
+fn a_supervisor_needs_a_folder() {
+    let folder = folder(MLP);
+    let output = rekindle(folder.path(), &["train", "run.toml", "--supervise"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(messages(&output).contains("-o RUN_DIR"));
+}
+
+#[test]
+fn no_larger_budget_is_named_than_the_plain_run_takes() {
+    let folder = folder(include_str!("../../configs/linear-1000.toml"));
+    let train = [
+        "train", "run.toml", "--device", "cpu", "--steps", "2", "--json",
+    ];
+    let bytes = |arguments: &[&str], key: &str| {
+        let output = rekindle(folder.path(), &[&train, arguments].concat());
+        let document = document(&output);
+        document[key]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{document}"))
+    };
+    let named = bytes(&["--budget", "1kB"], "smallest_budget_bytes");
+    let plain = bytes(&["--planner", "none"], "measured_peak_bytes");
+    // A plan is made within 99% of its budget.
+    assert!(
+        named <= plain + plain / 50,
+        "{named} bytes named, {plain} plain"
+    );
+    bytes(&["--budget", &format!("{named}B")], "measured_peak_bytes");
+}
+
+#[test]
+fn the_budget_that_is_named_does_for_a_run_with_a_folder_too() {
+    let folder = folder(MLP);
+    for update in ["after", "in-backward"] {
+        let train = ["train", "run.toml", "--device", "cpu", "--json"];
+        let train = [&train[..], &["--update", update]].concat();
+        let refused = rekindle(folder.path(), &[&train[..], &["--budget", "1kB"]].concat());
+        let smallest = document(&refused)["smallest_budget_bytes"]
+            .as_u64()
+            .expect("bytes");
+        let budget = format!("{smallest}B");
+        let arguments = [&train[..], &["-o", update, "--budget", &budget]].concat();
+        let output = rekindle(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        let peak = document(&output)["measured_peak_bytes"].as_u64();
+        assert!(peak <= Some(smallest), "{update}: {peak:?} of {smallest}");
+    }
+}

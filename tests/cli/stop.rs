@@ -1,0 +1,322 @@
+//! Runs that are stopped, and runs that go on.
+#![cfg(unix)]
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    history::losses,
+    signal::signalled,
+    support::{document, folder, messages, program, rekindle},
+};
+
+const MLP: &str = include_str!("../../configs/parity/mlp.toml");
+
+fn record(folder: &TempDir, run: &str) -> Value {
+    let text = fs::read(folder.path().join(run).join("run.json")).expect("a record");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+/// Starts an endless run in `run` and sends it a signal after its first step: what it said, and what it showed.
+fn stopped_by(signal: &str, folder: &TempDir) -> (String, String) {
+    let endless = ["train", "run.toml", "--steps", "100000000"];
+    let arguments = [&endless[..], &["--device", "cpu", "-o", "run"]].concat();
+    let stepped = |line: &str| line.starts_with("step ");
+    let output = signalled(folder.path(), &arguments, stepped, signal);
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    (said, String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// SIGHUP, or SIGTERM where what started the tests ignores it, as `nohup` does: children ignore it, too.
+fn hangup() -> &'static str {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    if ignored.is_some_and(|mask| mask & 1 == 1) {
+        eprintln!("skipped: SIGHUP is ignored here; SIGTERM is sent in its place");
+        return "-TERM";
+    }
+    "-HUP"
+}
+
+#[test]
+fn what_a_session_ends_with_stops_as_an_interrupt_does() {
+    for signal in ["-TERM", hangup()] {
+        let folder = folder(MLP);
+        let (said, text) = stopped_by(signal, &folder);
+        assert!(said.contains("rekindle train --resume"), "{said}");
+        assert!(text.contains("peak memory"), "{text}");
+        let record = record(&folder, "run");
+        assert_eq!(record["interrupted"], true);
+        let snapshot = format!("run/snapshot-{}", record["steps"]);
+        assert!(folder.path().join(snapshot).is_file(), "{signal}");
+    }
+}
+
+#[test]
+fn an_interrupt_stops_after_the_step_and_still_reports() {
+    let folder = folder(MLP);
+    let (said, text) = stopped_by("-INT", &folder);
+    assert!(said.contains("rekindle train --resume"), "{said}");
+    assert!(
+        text.contains("peak memory") && text.contains("Loss"),
+        "{text}"
+    );
+
+    // The line that it has printed, and an end that can be waited for.
+    let before = record(&folder, "run");
+    let steps = before["steps"].as_u64().expect("steps") + 2;
+    let steps_typed = steps.to_string();
+    let on = [
+        "train",
+        "--resume",
+        "run",
+        "--steps",
+        &steps_typed,
+        "--json",
+    ];
+    let after = document(&rekindle(folder.path(), &on));
+    assert_eq!(after["steps"], steps);
+    assert_eq!(after["resumed_at"], before["steps"]);
+    assert_eq!(after["interrupted"], false);
+}
+
+#[test]
+fn an_interrupt_of_what_keeps_nothing_is_said() {
+    let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    for arguments in [
+        &["verify", "configs/deep-linear.toml", "--steps", "1000"][..],
+        &["plan", "configs/deep-linear.toml"],
+    ] {
+        let arguments = [arguments, &["--device", "cpu"]].concat();
+        let started = |line: &str| line.contains("on cpu");
+        let output = signalled(project, &arguments, started, "-INT");
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("interrupted: nothing was written"), "{said}");
+    }
+}
+
+/// Starts the program in `folder`.
+fn started(folder: &Path, arguments: &[&str]) -> Child {
+    program(folder, arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started")
+}
+
+fn send(child: &Child, signal: &str, times: usize) {
+    let kill = format!("kill {signal} {}", child.id());
+    let all = vec![kill; times].join("; ");
+    let sent = Command::new("sh").args(["-c", &all]).status();
+    assert!(sent.expect("sh").success());
+}
+
+/// Reads on until a line of the child's messages starts with `words`.
+fn read_until(child: &mut Child, words: &str) -> BufReader<std::process::ChildStderr> {
+    let mut messages = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.starts_with(words) {
+        line.clear();
+        assert_ne!(messages.read_line(&mut line).expect("text"), 0, "ended");
+    }
+    messages
+}
+
+fn end(child: Child, mut messages: impl Read) -> Output {
+    let mut stderr = Vec::new();
+    messages.read_to_end(&mut stderr).expect("text");
+    let output = child.wait_with_output().expect("ended");
+    Output { stderr, ..output }
+}
+
+/// A pipe as the config: the command waits for its text, which never comes.
+#[test]
+fn a_blocked_read_is_interrupted_in_every_command() {
+    let folder = TempDir::new().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let commands: [(&str, &[&str]); 9] = [
+        ("-TERM", &["train", "pipe"]),
+        ("-INT", &["profile", "pipe"]),
+        (hangup(), &["plan", "pipe"]),
+        ("-TERM", &["plan", "--chain", "pipe", "--budget", "1MiB"]),
+        ("-INT", &["estimate", "pipe"]),
+        // What ends a command is no note.
+        ("-INT", &["estimate", "pipe", "--quiet"]),
+        (hangup(), &["verify", "pipe"]),
+        ("-TERM", &["max", "pipe", "--vary", "batch"]),
+        ("-INT", &["sweep", "pipe"]),
+    ];
+    for (signal, arguments) in commands {
+        let child = started(folder.path(), arguments);
+        // Opens once the command has opened it, too.
+        let writer = File::options().write(true).open(&pipe).expect("opened");
+        send(&child, signal, 1);
+        let output = child.wait_with_output().expect("ended");
+        drop(writer);
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(130), "{arguments:?}: {said}");
+        assert!(said.contains("interrupted: nothing was written"), "{said}");
+    }
+}
+
+#[test]
+fn a_run_that_is_measured_is_interrupted_at_once() {
+    let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    for command in ["train", "profile"] {
+        let arguments = [command, "configs/deep-linear.toml", "--device", "cpu"];
+        let output = signalled(project, &arguments, |line| line.contains("on cpu"), "-TERM");
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("interrupted: nothing was written"), "{said}");
+    }
+}
+
+#[test]
+fn signals_in_a_row_leave_a_snapshot() {
+    let folder = folder(MLP);
+    let endless = ["train", "run.toml", "--steps", "100000000"];
+    let arguments = [&endless[..], &["--device", "cpu", "-o", "run"]].concat();
+    let mut child = started(folder.path(), &arguments);
+    let rest = read_until(&mut child, "step ");
+    send(&child, "-TERM", 3);
+    let output = end(child, rest);
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("rekindle train --resume"), "{said}");
+    assert_eq!(record(&folder, "run")["interrupted"], true);
+}
+
+/// An evaluation of a thousand million samples, after the last step.
+#[test]
+fn a_long_evaluation_is_interrupted_and_done_when_the_run_goes_on() {
+    let config = |samples: &str| {
+        format!(
+            "[data]\ntype = \"synthetic\"\nshape = [8]\ntarget = {{ classes = 3 }}\n\
+             samples = {samples}\neval_split = 0.5\n\
+             [model]\nlayers = [{{ type = \"linear\", out = 3 }}]\n[train]\nsteps = 2\nbatch = 4\n"
+        )
+    };
+    let folder = folder(&config("2_000_000_000"));
+    let arguments = ["train", "run.toml", "--device", "cpu", "-o", "run"];
+    let mut child = started(folder.path(), &arguments);
+    let rest = read_until(&mut child, "step 2/2");
+    send(&child, "-INT", 1);
+    let output = end(child, rest);
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted after step 2 of 2"), "{said}");
+    let kept = record(&folder, "run");
+    assert_eq!(
+        (&kept["interrupted"], &kept["steps"]),
+        (&true.into(), &2.into())
+    );
+    assert_eq!(kept["evaluation"], Value::Null);
+    // The evaluation is still due.
+    let mut child = started(folder.path(), &["train", "--resume", "run"]);
+    let rest = read_until(&mut child, "plan");
+    send(&child, "-TERM", 1);
+    let output = end(child, rest);
+    assert_eq!(output.status.code(), Some(130), "{}", messages(&output));
+}
+
+/// `nohup` ignores SIGHUP: the run outlives its terminal.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hangup_that_is_ignored_stops_nothing() {
+    let folder = folder(MLP);
+    let run = "trap '' HUP; exec \"$0\" train run.toml --device cpu --steps 2000";
+    let mut child = Command::new("sh")
+        .env("REKINDLE_CACHE", "")
+        .current_dir(folder.path())
+        .args(["-c", run])
+        .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let rest = read_until(&mut child, "step ");
+    send(&child, "-HUP", 1);
+    let output = end(child, rest);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+}
+
+#[test]
+fn a_run_goes_on_with_what_it_was_started_with() {
+    let folder = folder(MLP);
+    let start = |steps: &str, output: &str| {
+        let typed = ["--seed", "7", "--batch", "16", "--segments", "4"];
+        let run = [
+            "train", "run.toml", "-o", output, "--json", "--steps", steps,
+        ];
+        document(&rekindle(folder.path(), &[&run[..], &typed].concat()))
+    };
+    start("6", "whole");
+    start("4", "part");
+    let written = || fs::read(folder.path().join("part/run.json")).expect("a record");
+    let kept = written();
+
+    // Another folder than the one that it was started in.
+    let elsewhere = TempDir::new().expect("a folder");
+    let part = folder.path().join("part").display().to_string();
+    let on = |arguments: &[&str]| {
+        let resume = ["train", "--resume", &part];
+        rekindle(elsewhere.path(), &[&resume[..], arguments].concat())
+    };
+    let finished = on(&[]);
+    assert!(finished.status.success());
+    let said = messages(&finished);
+    assert!(said.contains("nothing is left to do"), "{said}");
+    assert_eq!(written(), kept);
+
+    let more = document(&on(&["--steps", "6", "--json"]));
+    let losses = |run: &str| losses(&folder.path().join(run));
+    assert_eq!(losses("part"), losses("whole"));
+    assert_eq!(more["resumed_at"], 4);
+    assert_eq!(more["segments"].as_array().map(Vec::len), Some(4));
+    // Another schedule for what is left.
+    let other = document(&on(&["--steps", "8", "--planner", "none", "--json"]));
+    assert_eq!(other["planner"], "none");
+
+    fs::remove_file(folder.path().join("part/command.json")).expect("removed");
+    let refused = on(&["--steps", "9"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = messages(&refused);
+    assert!(said.contains("rekindle train CONFIG --resume"), "{said}");
+}
+
+/// A planner that is typed when a run goes on searches within the budget that the run was started with.
+#[test]
+fn a_planner_alone_keeps_the_budget() {
+    let folder = folder(MLP);
+    let start = [
+        "train", "run.toml", "-o", "run", "--budget", "64MiB", "--steps", "2",
+    ];
+    assert!(rekindle(folder.path(), &start).status.success());
+    let on = [
+        "train",
+        "--resume",
+        "run",
+        "--steps",
+        "3",
+        "--planner",
+        "optimal",
+        "--json",
+    ];
+    let record = document(&rekindle(folder.path(), &on));
+    assert_eq!(record["budget_bytes"], 64 << 20);
+}

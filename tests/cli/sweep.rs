@@ -1,0 +1,399 @@
+//! `sweep` from end to end.
+
+#[cfg(unix)]
+use std::fs;
+#[cfg(target_os = "linux")]
+use std::{path::Path, process::Output};
+
+use rekindle_plan::Bytes;
+use serde_json::Value;
+
+use crate::support::{document, folder, messages, rekindle};
+
+/// Four linear blocks with nearly all memory in activations.
+const CONFIG: &str = r#"[data]
+type = "synthetic"
+shape = [64]
+target = { values = 4 }
+samples = 4096
+eval_split = 0
+
+[model]
+layers = [
+  { type = "linear", out = 64 },
+  { repeat = 6, layers = [
+    { type = "linear", out = 64 },
+    "gelu",
+  ] },
+  { type = "linear", out = 4 },
+]
+
+[train]
+steps = 2
+batch = 512
+optimizer = "sgd"
+
+[run]
+segments = 3
+device = "cpu"
+"#;
+
+fn rows(document: &Value) -> &[Value] {
+    document["rows"].as_array().expect("rows")
+}
+
+fn bytes(row: &Value, key: &str) -> u64 {
+    row[key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{key} in {row}"))
+}
+
+fn refused(arguments: &[&str], config: &str) -> (Option<i32>, String) {
+    let folder = folder(config);
+    let output = rekindle(folder.path(), arguments);
+    assert_eq!(output.stdout, b"", "nothing was run");
+    (output.status.code(), messages(&output))
+}
+
+#[test]
+fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
+    let folder = folder(CONFIG);
+    let arguments = ["sweep", "run.toml", "--steps", "2", "--json", "-o", "out"];
+    let output = rekindle(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    let sweep = document(&output);
+    assert_eq!(sweep["format"], "rekindle-sweep/1");
+    assert_eq!(sweep["interrupted"], false);
+    let rows = rows(&sweep);
+    assert_eq!(sweep["rows_asked"], rows.len());
+    let of_kind = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
+    // 2, 4 and 8 of the 14 stages, and the config's 3.
+    assert_eq!((of_kind("plain"), of_kind("uniform")), (1, 4), "{sweep}");
+    assert!(of_kind("optimal") >= 2, "{sweep}");
+    assert!(rows.iter().all(|row| row["outcome"] == "done"), "{sweep}");
+
+    let chosen: Vec<&Value> = rows.iter().filter(|row| row["chosen"] == true).collect();
+    assert_eq!(chosen.len(), 1);
+    assert_eq!(chosen[0]["segments"], 3);
+    let peak = |row: &Value| bytes(row, "measured_peak_bytes");
+    let plain = &rows[0];
+    for row in &rows[1..] {
+        assert!(peak(row) < peak(plain), "{row}");
+        let own = bytes(row, "activation_bytes");
+        assert!(own > 0 && own < peak(row), "{row}");
+    }
+    for row in rows.iter().filter(|row| row["kind"] == "optimal") {
+        assert!(peak(row) <= bytes(row, "budget_bytes"), "{row}");
+        assert_eq!(row["fits"], true);
+    }
+
+    let read = |name: &str| fs::read_to_string(folder.path().join("out").join(name)).expect(name);
+    let kept: Value = serde_json::from_str(&read("sweep.json")).expect("JSON");
+    assert_eq!(kept, sweep);
+    assert_eq!(read("sweep.csv").lines().count(), 1 + rows.len());
+    assert!(read("sweep.md").contains("| plain |"));
+    assert!(read("frontier.svg").contains("</svg>"));
+
+    let output = rekindle(folder.path(), &["report", "out"]);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    let page = read("report.html");
+    for row in rows {
+        for key in ["measured_peak_bytes", "predicted_peak_bytes"] {
+            let number = bytes(row, key);
+            assert!(
+                page.contains(&format!("<data value=\"{number}\"")),
+                "{key} {number}"
+            );
+        }
+    }
+    assert_eq!(page.matches("</svg>").count(), 1);
+    for told in [
+        "rekindle sweep run.toml --steps 2 --json -o out",
+        "rekindle 0.",
+    ] {
+        assert!(page.contains(told), "{told}");
+    }
+    // Each plan's budget stands beside its point, and both axes start at zero.
+    let svg = read("frontier.svg");
+    for row in rows.iter().filter(|row| row["kind"] == "optimal") {
+        let budget = Bytes(bytes(row, "budget_bytes")).to_string();
+        assert!(svg.contains(&format!(">{budget}\n")), "{budget}: {svg}");
+    }
+    assert_eq!(svg.matches(">0\n").count(), 2, "{svg}");
+}
+
+#[test]
+fn budgets_that_no_plan_fits_stay_in_the_table() {
+    let folder = folder(CONFIG);
+    let arguments = ["sweep", "run.toml", "--steps", "1", "--budgets", "1kB,1GiB"];
+    let output = rekindle(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        text.contains("no plan fits 1000 B; the smallest budget that one fits is"),
+        "{text}"
+    );
+    assert!(text.contains("plan 1.00 GiB"), "{text}");
+    assert!(
+        !text.contains("2 segments"),
+        "budgets alone were asked for: {text}"
+    );
+    assert!(
+        messages(&output).contains("1/4 plain: peak"),
+        "{}",
+        messages(&output)
+    );
+}
+
+/// Layers that keep an output each and compute next to nothing.
+#[cfg(target_os = "linux")]
+const DEEP: &str = r#"[data]
+type = "synthetic"
+shape = [64]
+target = { values = 4 }
+samples = 32768
+eval_split = 0
+
+[model]
+layers = [
+  { type = "linear", out = 64 },
+  { repeat = 32, layers = ["relu"] },
+  { type = "linear", out = 4 },
+]
+
+[train]
+steps = 1
+batch = 32768
+optimizer = "sgd"
+
+[run]
+device = "cpu"
+"#;
+
+/// Runs the program in so much address space.
+#[cfg(target_os = "linux")]
+fn in_address_space(folder: &Path, bytes: u64, arguments: &[&str]) -> Output {
+    let limited = format!("ulimit -v {}; exec \"$0\" \"$@\"", bytes >> 10);
+    std::process::Command::new("bash")
+        .env("REKINDLE_CACHE", "")
+        .env("RAYON_NUM_THREADS", "2")
+        // Each arena is address space that is not memory.
+        .env("MALLOC_ARENA_MAX", "1")
+        .current_dir(folder)
+        .args(["-c", &limited])
+        .arg(assert_cmd::cargo::cargo_bin("rekindle"))
+        .args(arguments)
+        .output()
+        .expect("started")
+}
+
+/// Address space that a run takes besides its tensors, to 16 MiB: what a run of next to no samples needs.
+#[cfg(target_os = "linux")]
+fn idle_address_space(folder: &Path) -> u64 {
+    const UNIT: u64 = 16 << 20;
+    let runs = |units: u64| {
+        let arguments = ["train", "run.toml", "--batch", "2", "--planner", "none"];
+        in_address_space(folder, units * UNIT, &arguments)
+            .status
+            .success()
+    };
+    let mut enough = 1;
+    while !runs(enough) {
+        enough *= 2;
+        assert!(enough * UNIT <= 1 << 40, "the run itself fails");
+    }
+    let mut less = enough / 2;
+    while less + 1 < enough {
+        let middle = less.midpoint(enough);
+        if runs(middle) {
+            enough = middle;
+        } else {
+            less = middle;
+        }
+    }
+    enough * UNIT
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn rows_that_run_out_of_memory_stay_in_the_table() {
+    let folder = folder(DEEP);
+    let estimate = ["estimate", "run.toml", "--segments", "6", "--json"];
+    let estimate = document(&rekindle(folder.path(), &estimate));
+    let total = |step: &str| bytes(&estimate[step]["peak"], "total_bytes");
+    let (plain, segments) = (total("plain"), total("plan"));
+    // Room for the allocator's rounding on both sides.
+    assert!(plain > 2 * segments, "{plain} against {segments}");
+    let limit = idle_address_space(folder.path()) + plain.midpoint(segments);
+    let sweep = [
+        "sweep",
+        "run.toml",
+        "--steps",
+        "1",
+        "--segments",
+        "6",
+        "--json",
+    ];
+    let sweep = document(&in_address_space(folder.path(), limit, &sweep));
+    let rows = rows(&sweep);
+    assert_eq!(rows.len(), 2, "{sweep}");
+    assert_eq!(rows[0]["outcome"], "out_of_memory", "{sweep}");
+    assert_eq!(rows[1]["outcome"], "done", "{sweep}");
+    assert_eq!(sweep["plain"]["measured"], false);
+    assert!(rows[1]["overhead"].is_f64());
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_keeps_the_rows_that_are_done_and_a_resumed_sweep_runs_the_others() {
+    let folder = folder(CONFIG);
+    let asked = ["sweep", "run.toml", "--segments", "2,4", "--steps", "40"];
+    let sweep = [&asked[..], &["-o", "out"]].concat();
+    let output = crate::signal::signalled(folder.path(), &sweep, |line| line.starts_with("2/"), "-INT");
+    let rest = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{rest}");
+    assert!(rest.contains("they are in out"), "{rest}");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        table.contains("plain") && table.contains("Stopped with"),
+        "{table}"
+    );
+    let kept = fs::read_to_string(folder.path().join("out/sweep.json")).expect("kept");
+    let kept: Value = serde_json::from_str(&kept).expect("JSON");
+    assert_eq!(kept["interrupted"], true);
+    let done = rows(&kept).len();
+    assert!((2..4).contains(&done), "{kept}");
+
+    let again = rekindle(folder.path(), &sweep);
+    assert_eq!(again.status.code(), Some(2), "{}", messages(&again));
+    assert!(
+        messages(&again).contains("--resume out"),
+        "{}",
+        messages(&again)
+    );
+    let other = ["sweep", "run.toml", "--steps", "41", "--resume", "out"];
+    let other = rekindle(folder.path(), &other);
+    assert_eq!(other.status.code(), Some(2), "{}", messages(&other));
+    let words = "`steps` is 40 in the sweep there, but 41 now";
+    assert!(messages(&other).contains(words), "{}", messages(&other));
+
+    let on = [&asked[..], &["--resume", "out", "--json"]].concat();
+    let whole = document(&rekindle(folder.path(), &on));
+    assert_eq!(whole["interrupted"], false);
+    assert_eq!(whole["rows_asked"], 4);
+    let measured = |row: &Value| {
+        (
+            row["measured_peak_bytes"].clone(),
+            row["measured_step_s"].clone(),
+        )
+    };
+    let (before, after) = (rows(&kept), rows(&whole));
+    assert_eq!(after.len(), 4, "{whole}");
+    for (before, after) in before.iter().zip(after) {
+        assert_eq!(measured(before), measured(after));
+    }
+    // Nothing is left to run.
+    assert_eq!(document(&rekindle(folder.path(), &on)), whole);
+}
+
+/// The processes that have this path in their environment.
+#[cfg(target_os = "linux")]
+fn processes_of(path: &Path) -> Vec<String> {
+    let path = path.to_str().expect("text");
+    let commands = fs::read_dir("/proc")
+        .expect("processes")
+        .filter_map(|entry| {
+            let process = entry.ok()?.path();
+            let read = |file| {
+                let text = fs::read(process.join(file)).ok()?;
+                Some(String::from_utf8_lossy(&text).replace('\0', " "))
+            };
+            let environment = read("environ")?;
+            environment.contains(path).then(|| read("cmdline"))?
+        });
+    commands.collect()
+}
+
+/// Looks until `found` is true of the processes that have this path in their environment.
+#[cfg(target_os = "linux")]
+fn wait_for(path: &Path, found: impl Fn(&[String]) -> bool) {
+    const LOOKS: usize = 1_200;
+    for _ in 0..LOOKS {
+        if found(&processes_of(path)) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{:?}", processes_of(path));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_killed_sweep_leaves_no_child() {
+    let folder = folder(CONFIG);
+    let config = folder.path().join("run.toml");
+    let mut sweep = std::process::Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
+        .env("REKINDLE_CACHE", "")
+        .env("OF_THIS_TEST", &config)
+        .arg("sweep")
+        .arg(&config)
+        .args(["--steps", "100000000"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("started");
+    wait_for(&config, |commands| {
+        commands.iter().any(|command| command.contains(" child"))
+    });
+    // SIGKILL: nothing of the sweep's own runs any more.
+    sweep.kill().expect("killed");
+    sweep.wait().expect("ended");
+    wait_for(&config, |commands| commands.is_empty());
+}
+
+#[test]
+fn what_a_sweep_cannot_run_is_refused_before_anything_runs() {
+    for (arguments, words) in [
+        (&["--segments", "2,x"][..], "invalid value 'x'"),
+        (
+            &["--segments", "2,0"],
+            "cannot cut 14 stages into 0 segments",
+        ),
+        (
+            &["--segments", "15"],
+            "cannot cut 14 stages into 15 segments",
+        ),
+        (&["--budgets", "10"], "has no unit"),
+        (&["--budgets", "1MiB,0MiB"], "a size of 0"),
+        (&["--steps", "0"], "`--steps` is 0"),
+    ] {
+        let (code, message) = refused(&[&["sweep", "run.toml"], arguments].concat(), CONFIG);
+        assert_eq!(code, Some(2), "{message}");
+        assert!(message.contains(words), "{words} in {message}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_take_a_sweep_is_refused_before_anything_runs() {
+    let folder = folder(CONFIG);
+    fs::write(folder.path().join("file"), "").expect("written");
+    for (output, code) in [("file", 5), ("file/out", 5), (".", 2)] {
+        let run = rekindle(folder.path(), &["sweep", "run.toml", "-o", output]);
+        assert_eq!(run.status.code(), Some(code), "{}", messages(&run));
+        assert!(messages(&run).contains(output), "{}", messages(&run));
+        assert_eq!(run.stdout, b"");
+    }
+    fs::create_dir(folder.path().join("swept")).expect("made");
+    fs::write(folder.path().join("swept/sweep.json"), "{}").expect("written");
+    let run = rekindle(folder.path(), &["sweep", "run.toml", "-o", "swept"]);
+    assert_eq!(run.status.code(), Some(2));
+    let said = messages(&run);
+    assert!(said.contains("already holds a sweep"), "{said}");
+}
+
+#[test]
+fn an_error_that_all_rows_share_ends_the_sweep_at_once() {
+    let config = CONFIG.replace("samples = 4096", "samples = 100");
+    let (code, message) = refused(&["sweep", "run.toml"], &config);
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("a batch of 512 samples"), "{message}");
+}
