@@ -260,8 +260,11 @@ fn shown_beside_the_actions(record: &Value, run: &Path) {
     assert!(report("timeline.svg").contains(">exchange "));
 }
 
-/// Trains by 1 to 4 ranks, plain and within a share of what the plain step of a rank takes.
-fn ranks_train_as_one(config: &str, share: f64) {
+/// Share of what the plain step of a rank takes.
+const TIGHT: f64 = 0.9;
+
+/// Trains by one process and by several ranks, plain and within a [tight](TIGHT) budget.
+fn ranks_train_as_one(config: &str, counts: &[usize]) {
     let Some(_turn) = turn() else {
         return;
     };
@@ -270,7 +273,7 @@ fn ranks_train_as_one(config: &str, share: f64) {
     assert_eq!(alone["ranks"].as_array().map(Vec::len), Some(0));
     let expected = losses(&folder, "alone");
     assert_eq!(expected.len(), 20);
-    for count in [2, 3, 4] {
+    for &count in counts {
         let [plain, tight] = ["plain", "tight"].map(|run| format!("{run}-{count}"));
         let record = trained(count, &folder, &plain, &[]);
         all_close(&expected, &losses(&folder, &plain));
@@ -284,24 +287,38 @@ fn ranks_train_as_one(config: &str, share: f64) {
         }
 
         let peak = record["predicted_peak_bytes"].as_f64().expect("bytes");
-        let budget = format!("{}B", (peak * share) as u64);
+        let budget = format!("{}B", (peak * TIGHT) as u64);
         let record = trained(count, &folder, &tight, &["--budget", &budget]);
         assert_eq!(record["recomputes"], true);
         within_budgets(&record, count);
         all_close(&expected, &losses(&folder, &tight));
+        let again = format!("again-{count}");
+        trained(count, &folder, &again, &[]);
+        assert_eq!(losses(&folder, &plain), losses(&folder, &again));
     }
-    trained(4, &folder, "again", &[]);
-    assert_eq!(losses(&folder, "plain-4"), losses(&folder, "again"));
 }
 
 #[test]
-fn ranks_train_an_mlp_as_one_process() {
-    ranks_train_as_one(MLP, 0.9);
+fn two_ranks_train_an_mlp_as_one_process() {
+    ranks_train_as_one(MLP, &[2]);
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
+fn more_ranks_train_an_mlp_as_one_process() {
+    ranks_train_as_one(MLP, &[3, 4]);
+}
+
+#[test]
+#[ignore = "`.ci/full` runs it"]
 fn ranks_train_a_transformer_as_one_process() {
-    ranks_train_as_one(GPT, 0.9);
+    ranks_train_as_one(GPT, &[2, 3, 4]);
+}
+
+#[test]
+#[ignore = "`.ci/full` runs it"]
+fn ranks_train_a_synchronised_cnn_as_one_process() {
+    ranks_train_as_one(CNN, &[2, 3, 4]);
 }
 
 /// Six square layers, which 2 and 3 ranks share out evenly but for biases and the last layer. All gradients go into one
@@ -340,50 +357,58 @@ const PEAKS: f64 = 0.03;
 
 #[test]
 fn a_sharded_state_takes_its_share_of_memory_and_gives_the_same_bits() {
+    shares_a_state(2);
+}
+
+#[test]
+#[ignore = "`.ci/full` runs it"]
+fn three_ranks_share_a_state() {
+    shares_a_state(3);
+}
+
+fn shares_a_state(count: usize) {
     let Some(_turn) = turn() else {
         return;
     };
     let folder = folder(WIDE);
     let parameters = 6 * (384 * 384 + 384) + 384 * 4 + 4;
-    for count in [2, 3] {
-        let [whole, sharded, tight] =
-            ["whole", "sharded", "tight"].map(|run| format!("{run}-{count}"));
-        let with_whole = trained(count, &folder, &whole, &[]);
-        let with_sharded = trained(count, &folder, &sharded, &SHARDED);
-        assert_eq!(losses(&folder, &whole), losses(&folder, &sharded));
-        assert_eq!(weights(&folder, &whole), weights(&folder, &sharded));
-        // Adam keeps two numbers of 4 bytes for each parameter, and a rank leaves those of the others to them.
-        let others = (parameters * (count - 1) / count) as f64;
-        let mut needed = 0;
-        for rank in 0..count {
-            for key in ["predicted_peak_bytes", "measured_peak_bytes"] {
-                let bytes = |record: &Value| record["ranks"][rank][key].as_u64().expect("bytes");
-                let (whole, sharded) = (bytes(&with_whole), bytes(&with_sharded));
-                needed = needed.max(sharded);
-                let (less, expected) = (whole as f64 - sharded as f64, 8.0 * others);
-                eprintln!(
-                    "{count} ranks, rank {rank}, {key}: {whole} and {sharded}, {less} less, {expected}"
-                );
-                assert!(
-                    (less - expected).abs() <= PEAKS * expected,
-                    "{less}, {expected}"
-                );
-            }
+    let [whole, sharded, tight] = ["whole", "sharded", "tight"].map(|run| format!("{run}-{count}"));
+    let with_whole = trained(count, &folder, &whole, &[]);
+    let with_sharded = trained(count, &folder, &sharded, &SHARDED);
+    assert_eq!(losses(&folder, &whole), losses(&folder, &sharded));
+    assert_eq!(weights(&folder, &whole), weights(&folder, &sharded));
+    // Adam keeps two numbers of 4 bytes for each parameter, and a rank leaves those of the others to them.
+    let others = (parameters * (count - 1) / count) as f64;
+    let mut needed = 0;
+    for rank in 0..count {
+        for key in ["predicted_peak_bytes", "measured_peak_bytes"] {
+            let bytes = |record: &Value| record["ranks"][rank][key].as_u64().expect("bytes");
+            let (whole, sharded) = (bytes(&with_whole), bytes(&with_sharded));
+            needed = needed.max(sharded);
+            let (less, expected) = (whole as f64 - sharded as f64, 8.0 * others);
+            eprintln!(
+                "{count} ranks, rank {rank}, {key}: {whole} and {sharded}, {less} less, {expected}"
+            );
+            assert!(
+                (less - expected).abs() <= PEAKS * expected,
+                "{less}, {expected}"
+            );
         }
-        // A budget that the whole state exceeds.
-        let budget = format!("{}B", needed + needed / 50);
-        let record = trained(
-            count,
-            &folder,
-            &tight,
-            &[&SHARDED[..], &["--budget", &budget]].concat(),
-        );
-        within_budgets(&record, count);
-        assert_eq!(weights(&folder, &whole), weights(&folder, &tight));
     }
+    // A budget that the whole state exceeds.
+    let budget = format!("{}B", needed + needed / 50);
+    let record = trained(
+        count,
+        &folder,
+        &tight,
+        &[&SHARDED[..], &["--budget", &budget]].concat(),
+    );
+    within_budgets(&record, count);
+    assert_eq!(weights(&folder, &whole), weights(&folder, &tight));
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_state_is_sharded_where_a_budget_is_not_met_otherwise() {
     let Some(_turn) = turn() else {
         return;
@@ -449,6 +474,7 @@ fn a_state_is_sharded_where_a_budget_is_not_met_otherwise() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_sharded_state_is_updated_in_the_backward_pass_where_nothing_else_fits() {
     let Some(_turn) = turn() else {
         return;
@@ -477,6 +503,7 @@ fn a_sharded_state_is_updated_in_the_backward_pass_where_nothing_else_fits() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn master_weights_clipping_and_updates_in_the_backward_pass_go_with_a_sharded_state() {
     let Some(_turn) = turn() else {
         return;
@@ -495,6 +522,7 @@ fn master_weights_clipping_and_updates_in_the_backward_pass_go_with_a_sharded_st
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn snapshots_of_a_sharded_state_continue_with_any_ranks_whole_or_sharded() {
     let Some(_turn) = turn() else {
         return;
@@ -538,11 +566,6 @@ fn snapshots_of_a_sharded_state_continue_with_any_ranks_whole_or_sharded() {
         resumed(count, "any", &["--steps", steps]);
     }
     all_close(&losses(&folder, "whole"), &losses(&folder, "any"));
-}
-
-#[test]
-fn ranks_train_a_synchronised_cnn_as_one_process() {
-    ranks_train_as_one(CNN, 0.9);
 }
 
 /// Parameters of `MLP`.
@@ -680,6 +703,7 @@ fn a_sweep_without_mpi_predicts_its_rows_of_several_ranks() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn ranks_measure_their_link_for_a_plan_and_a_sweep_trains_on_them() {
     let Some(_turn) = turn() else {
         return;
@@ -799,6 +823,7 @@ fn signalled(folder: &TempDir, signal: &str, to: Option<usize>) -> Output {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_rank_that_hangs_ends_the_job_in_time() {
     let Some(_turn) = turn() else {
         return;
@@ -848,6 +873,7 @@ fn a_job_that_lost_a_rank_continues_with_other_ranks() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_rank_that_runs_short_of_memory_plans_smaller_and_all_repeat_the_batch() {
     let Some(_turn) = turn() else {
         return;
@@ -885,6 +911,7 @@ fn a_rank_that_runs_short_of_memory_plans_smaller_and_all_repeat_the_batch() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_signal_ends_all_ranks_after_one_step_with_one_snapshot() {
     let Some(_turn) = turn() else {
         return;
@@ -966,6 +993,7 @@ fn what_ranks_cannot_do_is_said_once() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn ranks_that_differ_are_named_once() {
     let Some(_turn) = turn() else {
         return;

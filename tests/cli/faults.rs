@@ -16,7 +16,7 @@ use crate::{
 
 const MLP: &str = include_str!("../../configs/parity/mlp.toml");
 
-const KILLS: u64 = 30;
+const KILLS: u64 = 10;
 
 /// Of the moments.
 const SEED: u64 = 17;
@@ -32,7 +32,7 @@ samples = 64
 layers = [{ type = "linear", out = 16 }, "tanh", { type = "dropout", p = 0.1 }, { type = "linear", out = 3 }]
 
 [train]
-steps = 8000
+steps = 3000
 batch = 8
 optimizer = "adam"
 learning_rate = { type = "warmup_cosine", rate = 1e-2, warmup_steps = 10, final_rate = 1e-3 }
@@ -79,7 +79,7 @@ fn is_writing(run: &Path) -> bool {
 }
 
 #[test]
-fn a_run_that_is_killed_thirty_times_ends_with_the_same_weights() {
+fn a_run_that_is_killed_ten_times_ends_with_the_same_weights() {
     let folder = folder(CONFIG);
     let run = folder.path().join("killed");
     // Where a process dies: while it starts, in a step, or (every other time) while a snapshot is written.
@@ -107,9 +107,9 @@ fn a_run_that_is_killed_thirty_times_ends_with_the_same_weights() {
         losses(&run).len(),
         began.elapsed()
     );
-    assert!(alive >= 25 && half_written > 0, "{alive} {half_written}");
+    assert!(alive >= 8 && half_written > 0, "{alive} {half_written}");
 
-    let rarely = CONFIG.replace("snapshot_every = 1", "snapshot_every = 10000");
+    let rarely = CONFIG.replace("snapshot_every = 1", "snapshot_every = 5000");
     fs::write(folder.path().join("run.toml"), rarely).expect("written");
     let train = |how: &str, name: &str| {
         let output = rekindle(folder.path(), &["train", "run.toml", how, name]);

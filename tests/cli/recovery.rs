@@ -256,10 +256,10 @@ fn child_of(supervisor: &Child) -> String {
 /// Kills the training of a run: what its supervisor said of it.
 fn killed(batch: &str) -> String {
     let folder = evaluating(batch);
-    let (whole, messages) = supervised(&folder, "1500", "whole");
+    let (whole, messages) = supervised(&folder, "600", "whole");
     assert!(ended(whole, messages).status.success());
 
-    let (supervisor, mut messages) = supervised(&folder, "1500", "killed");
+    let (supervisor, mut messages) = supervised(&folder, "600", "killed");
     read_to(&mut messages, "evaluation", 2);
     run("kill", &["-KILL", &child_of(&supervisor)]);
     let output = ended(supervisor, messages);

@@ -249,7 +249,8 @@ fn an_interrupt_keeps_the_rows_that_are_done_and_a_resumed_sweep_runs_the_others
     let folder = folder(CONFIG);
     let asked = ["sweep", "run.toml", "--segments", "2,4", "--steps", "40"];
     let sweep = [&asked[..], &["-o", "out"]].concat();
-    let output = crate::signal::signalled(folder.path(), &sweep, |line| line.starts_with("2/"), "-INT");
+    let output =
+        crate::signal::signalled(folder.path(), &sweep, |line| line.starts_with("2/"), "-INT");
     let rest = messages(&output);
     assert_eq!(output.status.code(), Some(130), "{rest}");
     assert!(rest.contains("they are in out"), "{rest}");

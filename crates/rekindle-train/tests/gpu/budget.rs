@@ -63,8 +63,8 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
 }
 
 /// Steps of a run whose memory is watched, and of a part of it, whose most is compared.
-const STEPS: usize = 300;
-const WARM: usize = 50;
+const STEPS: usize = 60;
+const WARM: usize = 15;
 
 /// Bytes in use after each step.
 #[derive(Default)]

@@ -54,6 +54,7 @@ fn opened(id: rekindle_train::device::DeviceId) -> Option<Device> {
 
 #[cfg(feature = "wgpu")]
 #[test]
+#[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
 fn wgpu_equals_the_plain_run_within_tolerance() {
     own_process!();
     if let Some(device) = opened(rekindle_train::device::DeviceId::Wgpu(0)) {

@@ -228,7 +228,7 @@ fn what_the_device_refuses_fails_the_step() {
 }
 
 #[test]
-#[ignore = "takes minutes on software Vulkan"]
+#[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
 fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
     own_process!();
     on_the_gpu(|opened| {

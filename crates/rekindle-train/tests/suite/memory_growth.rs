@@ -14,7 +14,7 @@ use rekindle_train::{
 
 use crate::jobs::{classifier, vectors};
 
-const STEPS: usize = 3_000;
+const STEPS: usize = 1_000;
 
 /// The highest memory between steps, before and after the half. Neither vector grows while it is filled.
 struct Held {

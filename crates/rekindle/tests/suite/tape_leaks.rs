@@ -89,7 +89,7 @@ fn keep_quiet() {
 }
 
 #[test]
-fn thousands_of_steps_leave_nothing() {
+fn hundreds_of_steps_leave_nothing() {
     own_process!();
     let mut model = Net::new();
     let mut optimizer = SgdConfig::new().init();
