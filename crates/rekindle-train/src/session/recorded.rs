@@ -94,6 +94,8 @@ impl Built {
             .with_link(link)
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
+            // Only this thread of the program uses a device.
+            .with_dry_runs()
             .with_comparison(false)
             .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))

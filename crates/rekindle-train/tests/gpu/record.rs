@@ -68,7 +68,8 @@ fn check<M, I, F>(
 
     let recorded = || {
         let recorded = rekindle::record(&model, &batch, step.clone()).expect(name);
-        recorded.with_meter(meter.clone())
+        // `on_the_gpu` lets one thread use the device.
+        recorded.with_meter(meter.clone()).with_dry_runs()
     };
     let mut planned = recorded().plain().expect(name);
     let plain_peak = planned.plan().predicted_peak;

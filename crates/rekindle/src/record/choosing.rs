@@ -1,4 +1,7 @@
-//! Chooses kernels before a program runs, in little memory.
+//! Chooses kernels before a program runs, in little memory, if the program [allows](super::Recorded::with_dry_runs) dry
+//! runs: cubecl drops the launches of *all* threads meanwhile, so that another thread would read memory that nothing
+//! wrote. Without dry runs, kernels are chosen by the operations that first need them, which measuring runs one at a
+//! time with trimmed pools.
 //!
 //! If cubecl does not know the fastest kernel for an operation of some shape, alone or fused with neighbouring
 //! operations, it runs all its candidates on separate buffers, and keeps the choice. A step that fills its budget has
@@ -84,8 +87,8 @@ struct Block {
     windows: bool,
 }
 
-/// Chooses the kernels of a program within the budget, if it bounds pools. `given` are the tensors that exist before
-/// the first operation.
+/// Chooses the kernels of a program within the budget, if it bounds pools and dry runs are allowed. `given` are the
+/// tensors that exist before the first operation.
 ///
 /// # Errors
 ///
@@ -115,14 +118,17 @@ pub(super) fn choose(
         let _ = planning.device.sync();
         run_dry((recording, program), costs, given, planning, (runs, until))
     };
+    if let Some(block) = new.iter().find(|one| one.windows && one.bytes > room) {
+        return Err(RecordError::Choosing {
+            budget,
+            needed: in_use + block.bytes,
+        });
+    }
+    if !planning.dry_runs {
+        return Ok(());
+    }
     let mut taken = Bytes::ZERO;
     for block in &new {
-        if block.windows && block.bytes > room {
-            return Err(RecordError::Choosing {
-                budget,
-                needed: in_use + block.bytes,
-            });
-        }
         if taken > Bytes::ZERO && taken + block.bytes > room {
             dry(block.start)?;
             taken = Bytes::ZERO;
@@ -325,4 +331,68 @@ fn hash(block: &[(usize, Run<'_>)], runs: Runs<'_>) -> u64 {
         }
     }
     hasher.finish()
+}
+
+#[cfg(all(test, feature = "cubecl", feature = "flex"))]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    };
+
+    use burn::{nn::LinearConfig, prelude::*};
+    use cubecl_runtime::dry_run::dry_run;
+
+    use super::*;
+    use crate::meter::{MemoryReading, Meter, PeakMemory};
+
+    /// A GPU's pools that note whether they are trimmed during a dry run.
+    #[derive(Default)]
+    struct Pools {
+        ran_dry: AtomicBool,
+    }
+
+    impl Meter for Pools {
+        fn read(&self) -> MemoryReading {
+            MemoryReading {
+                reserved_bytes: Some(Bytes::ZERO),
+                ..MemoryReading::default()
+            }
+        }
+
+        fn start_interval(&self) {}
+
+        fn lifetime_peak(&self) -> PeakMemory {
+            PeakMemory::default()
+        }
+
+        fn trim(&self) {
+            self.ran_dry.fetch_or(dry_run(), Relaxed);
+        }
+    }
+
+    /// Each width has kernels of its own.
+    fn runs_dry(allowed: bool, width: usize) -> bool {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(width, width).init(&device);
+        let batch = Tensor::<2>::ones([3, width], &device);
+        let loss = |model: &nn::Linear, batch| model.forward(batch).mean();
+        let pools = Arc::new(Pools::default());
+        let recorded = crate::record(&model, &batch, loss).unwrap();
+        let mut recorded = recorded.with_meter(pools.clone());
+        if allowed {
+            recorded = recorded.with_dry_runs();
+        }
+        let step = recorded.within("1GiB").unwrap();
+        step.run(&model, batch).unwrap();
+        pools.ran_dry.load(Relaxed)
+    }
+
+    /// A dry run drops the kernels of every thread.
+    #[test]
+    fn nothing_runs_dry_unless_allowed() {
+        assert!(!runs_dry(false, 11));
+        assert!(runs_dry(true, 13));
+    }
 }

@@ -6,7 +6,7 @@
 //! | temporary bytes | none, or from [`Kernels`] | the peak above the bytes in use after it |
 //! | view | by name | an output of a reshape, transpose or the like that takes less than half its numbers |
 //! | in place | no | an input is read here for the last time, and the peak rises by less than half an output |
-//! | seconds | of a nominal machine | medians, scaled by how much longer the whole program takes in one pass |
+//! | seconds | of a nominal machine | medians, scaled to the time of the whole program in one pass |
 //!
 //! An operation that draws random numbers is replaced by one that fills its output, so that measuring does not change
 //! the generator. Its time is the time of filling.
@@ -38,7 +38,7 @@ use super::{
 pub(crate) use costs::Costs;
 use costs::values;
 use group::{Group, Look};
-use probe::{Probe, WORTH_ANOTHER, slowdown, temp_bytes};
+use probe::{Probe, WORTH_ANOTHER, relative_time, temp_bytes};
 
 /// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
 const GATHERED_PASS: usize = 1;
@@ -163,7 +163,7 @@ impl Costs {
             Turn::Run(run) => costs.of(run.number).seconds,
             Turn::Update(_) | Turn::Move(..) => 0.0,
         });
-        costs.slow(slowdown(in_one_go, one_by_one.sum()));
+        costs.scale_times(relative_time(in_one_go, one_by_one.sum()));
         Ok(costs)
     }
 }

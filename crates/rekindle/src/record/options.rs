@@ -69,6 +69,8 @@ pub(super) struct Planning {
     pub(super) check: bool,
     /// Whether the step runs in the process's own memory, which is read at no cost.
     pub(super) on_host: bool,
+    /// Whether kernels may be chosen by dry runs.
+    pub(super) dry_runs: bool,
     /// Whether steps are compared with their recordings.
     pub(super) compare: bool,
     /// Keeps pools within the budget.

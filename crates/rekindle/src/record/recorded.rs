@@ -77,6 +77,7 @@ pub(super) struct Options<M> {
     check: bool,
     compare: bool,
     count: Count,
+    dry_runs: bool,
     elsewhere: Option<PlanElsewhere>,
     link: Option<Link>,
     later: Bytes,
@@ -94,6 +95,7 @@ impl<M> Default for Options<M> {
             check: true,
             compare: true,
             count: Count::default(),
+            dry_runs: false,
             elsewhere: None,
             link: None,
             later: Bytes::ZERO,
@@ -197,6 +199,16 @@ where
         self
     }
 
+    /// Chooses a GPU's kernels by dry runs, which hold a budget while kernels are tried. During a dry run cubecl drops the
+    /// kernel launches of every thread of the process, on every device, and reports nothing: allow it only if no other
+    /// thread uses a GPU.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_dry_runs(mut self) -> Self {
+        self.options.dry_runs = true;
+        self
+    }
+
     /// Makes plans in another process, if `elsewhere` can.
     #[must_use]
     pub fn with_planner(mut self, elsewhere: Option<PlanElsewhere>) -> Self {
@@ -289,6 +301,9 @@ where
     /// batch, and these bytes also apply to batches of other shapes. Plans leave 1% of their budget free, so `"100%"`
     /// is a little less than the plain step needs. Until the bytes are known, the step is measured in the order with
     /// the smallest peak.
+    ///
+    /// On a GPU, cubecl tries kernels on additional buffers when an operation of some shape first runs. While the step is
+    /// measured, and in the first step of a plan, these may exceed the budget for a moment.
     ///
     /// # Errors
     ///
@@ -444,6 +459,7 @@ where
             updated: false,
             without_batch: false,
             count: self.options.count,
+            dry_runs: self.options.dry_runs,
             input_gradients: self.options.input_gradients,
             optimizer: updates.together(update, &self.recorded.0),
             update,

@@ -108,7 +108,7 @@ impl Costs {
     }
 
     /// Multiplies all times by `factor`.
-    pub(super) fn slow(&mut self, factor: f64) {
+    pub(super) fn scale_times(&mut self, factor: f64) {
         for cost in &mut self.costs {
             cost.seconds *= factor;
         }
