@@ -253,7 +253,7 @@ fn a_child_whose_device_is_lost_is_started_again_from_its_snapshot() {
     assert_eq!(losses(&standin.path("run")).len(), STEPS, "{said}");
 }
 
-/// Two ranks on two GPUs: each within its budget by the driver's count, with the losses of one.
+/// Two ranks on two GPUs: each within its budget by the driver's count, with the losses of one, and on no GPU but its own.
 #[cfg(feature = "mpi")]
 #[test]
 fn ranks_train_on_a_gpu_each() {
@@ -274,6 +274,16 @@ fn ranks_train_on_a_gpu_each() {
     ];
     let train = ["--steps", "4", "--count", "reserved", "-o"];
     done(standin.train(&[&train[..], &["one"]].concat(), &settings));
+    // How often each process has asked for a context.
+    let contexts = || -> Vec<u64> {
+        let counted = fs::read_to_string(&summary).expect("a summary");
+        let calls = counted.split("cuDevicePrimaryCtxRetain ").skip(1);
+        let times = calls.filter_map(|rest| rest.split_whitespace().next()?.parse().ok());
+        times.collect()
+    };
+    let [contexts_of_one] = contexts()[..] else {
+        panic!("one process");
+    };
     let program = assert_cmd::cargo::cargo_bin("rekindle");
     let ranks = |run: &'static str, more: &[&str]| {
         let _ = fs::remove_file(&summary);
@@ -289,6 +299,7 @@ fn ranks_train_on_a_gpu_each() {
         let counted = fs::read_to_string(&summary).expect("a summary");
         let taken: Vec<u64> = peaks(&counted, "device bytes: peak ").collect();
         assert_eq!(taken.len(), 2, "{counted}, {said}");
+        assert_eq!(contexts(), [contexts_of_one; 2], "{counted}");
         CONTEXT + taken.into_iter().max().expect("two")
     };
     let plain = ranks("two", &["--segments", "1"]);

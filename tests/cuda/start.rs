@@ -10,6 +10,8 @@ use std::{
     process::{Child, Command},
 };
 
+use serde_json::Value;
+
 use crate::standin::{Standin, done, messages, spawned, until};
 
 /// Kernels that were compiled since the last call.
@@ -273,4 +275,41 @@ fn a_gpu_is_shown_with_what_it_is_used_by_or_why_it_is_not() {
     let auto = ["train", "run.toml", "--batch", "64"];
     let said = done(standin.rekindle(&auto, &missing));
     assert!(said.contains("headers") && said.contains("cpu"), "{said}");
+}
+
+#[test]
+fn what_trains_nothing_opens_no_gpu_and_compiles_nothing() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let profile = ["profile", "run.toml", "--device", "cpu", "-o", "chain.json"];
+    done(standin.rekindle(&profile, &[]));
+    let estimate = ["estimate", "run.toml", "--json"];
+    let on_gpu = ["--device", "cuda"];
+    let plan = ["plan", "--chain", "chain.json", "--budget", "50%", "--json"];
+    let memory = [("STUB_CUDA_TOTAL", "512M"), ("STUB_CUDA_OTHERS", "112M")];
+    // What others leave of the GPU's memory.
+    let limit = serde_json::json!({"of": "cuda:0", "bytes": 400 << 20});
+    for (arguments, place, expected) in [
+        (&estimate[..], "/advice/limit", &limit),
+        (&[&estimate[..], &on_gpu].concat(), "/advice/limit", &limit),
+        (
+            &[&plan[..], &on_gpu].concat(),
+            "/budget_bytes",
+            &(200 << 20).into(),
+        ),
+    ] {
+        let _ = fs::remove_file(standin.path("log"));
+        let output = standin.rekindle(arguments, &memory).output();
+        let output = output.expect("started");
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(answer.pointer(place), Some(expected), "{arguments:?}");
+        let log = fs::read_to_string(standin.path("log")).expect("a log");
+        assert!(log.contains("cuInit"), "{log}");
+        for opening in ["cuDevicePrimaryCtxRetain", "cuCtxCreate", "] nvrtc "] {
+            assert!(!log.contains(opening), "{arguments:?}: {log}");
+        }
+    }
 }

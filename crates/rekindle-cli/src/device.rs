@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use rekindle_train::{
-    device::{DeviceId, DeviceInfo, Obstacle, probe, probe_kind},
+    device::{DeviceId, DeviceInfo, Obstacle, Unavailable, count, listed, probe},
     ranks::Local,
 };
 
@@ -69,39 +69,51 @@ impl<'de> Deserialize<'de> for DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The choice for one of a machine's ranks: each has its own GPU.
+    /// The choice for one of a machine's ranks: each has its own GPU, and opens no other.
     pub fn of_rank(self, local: Local) -> Result<Self, Failure> {
         let kind = match self {
             _ if local.ranks == 1 => return Ok(self),
-            Self::Auto if probe(DeviceId::Cuda(0)).is_ok() => DeviceId::Cuda(0),
+            Self::Auto if listed(DeviceId::Cuda(0)).is_ok() => DeviceId::Cuda(0),
             Self::Auto | Self::One(DeviceId::Cpu) => return Ok(self),
             Self::One(device) => device,
         };
         // If there are no devices of this kind, opening one reports the reason.
-        probe_kind(kind).map_or(Ok(self), |devices| numbered(kind, devices.len(), local))
+        count(kind).map_or(Ok(self), |count| numbered(kind, count, local))
     }
 
     /// Finds the device, without burn accessing one that does not answer.
     pub fn resolve(self) -> Result<DeviceInfo, Failure> {
+        let device = self.found(probe)?;
+        compiling::prepare(&device);
+        Ok(device)
+    }
+
+    /// Finds the device for a command that runs nothing on it, so that it is not opened.
+    pub fn listed(self) -> Result<DeviceInfo, Failure> {
+        self.found(listed)
+    }
+
+    fn found(
+        self,
+        find: fn(DeviceId) -> Result<DeviceInfo, Unavailable>,
+    ) -> Result<DeviceInfo, Failure> {
         let found = match self {
-            Self::One(device) => probe(device),
-            Self::Auto => probe(DeviceId::Cuda(0)).or_else(|error| {
+            Self::One(device) => find(device),
+            Self::Auto => find(DeviceId::Cuda(0)).or_else(|error| {
                 if error.obstacle() != Obstacle::Absence {
-                    note!("running on the CPU, because cuda:0 cannot be used: {error}");
+                    note!("using the CPU, because cuda:0 cannot be used: {error}");
                 }
-                probe(DeviceId::Cpu)
+                find(DeviceId::Cpu)
             }),
         };
-        let device = found.map_err(|error| {
+        found.map_err(|error| {
             let code = match error.obstacle() {
                 Obstacle::Absence | Obstacle::Setup => exit::USAGE,
                 Obstacle::Memory => exit::OUT_OF_MEMORY,
                 Obstacle::Fault => exit::OTHER,
             };
             Failure::coded(code, format_args!("{self} cannot be used: {error}"))
-        })?;
-        compiling::prepare(&device);
-        Ok(device)
+        })
     }
 }
 

@@ -40,7 +40,7 @@ pub use driver::{Context, Gpu, GpuMemory, driver_version, error_words, gpus};
 pub use error::CudaError;
 pub use headers::{Part, version as header_version};
 pub use toolkit::{Source, Toolkit, prepare, toolkit};
-pub use trial::try_compiling;
+pub use trial::{parts, try_compiling};
 
 /// A version of CUDA: of a driver, NVRTC or headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

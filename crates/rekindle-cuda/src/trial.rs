@@ -15,7 +15,8 @@ use cudarc::{
 };
 
 use crate::{
-    CudaError, Gpu, Nvrtc, Part, Toolkit, driver::failed, driver_version, headers, nvrtc, toolkit,
+    CudaError, Gpu, Nvrtc, Part, Toolkit, Version, driver::failed, driver_version, headers, nvrtc,
+    toolkit,
 };
 
 /// What kernels include for half precision.
@@ -51,6 +52,17 @@ extern "C" __global__ void trial_mma(const half *a, const half *b, float *c) {
 ///
 /// What is missing.
 pub fn try_compiling(gpu: &Gpu) -> Result<(), CudaError> {
+    let (driver, nvrtc, toolkit) = parts()?;
+    let ptx = compiled(gpu, toolkit, &nvrtc)?;
+    load(gpu, ptx, &nvrtc, driver)
+}
+
+/// Finds the driver, NVRTC and all headers that kernels use, without opening a GPU or compiling.
+///
+/// # Errors
+///
+/// What is missing.
+pub fn parts() -> Result<(Version, Nvrtc, &'static Toolkit), CudaError> {
     let driver = driver_version()?;
     let nvrtc = nvrtc()?;
     let Some(toolkit) = toolkit() else {
@@ -75,8 +87,7 @@ pub fn try_compiling(gpu: &Gpu) -> Result<(), CudaError> {
             home: toolkit.home.clone(),
         });
     }
-    let ptx = compiled(gpu, toolkit, &nvrtc)?;
-    load(gpu, ptx, &nvrtc, driver)
+    Ok((driver, nvrtc, toolkit))
 }
 
 /// The kernel's PTX: kept from an earlier start, else compiled.
@@ -181,7 +192,7 @@ fn first_error(error: &CompileError) -> String {
         .to_owned()
 }
 
-fn load(gpu: &Gpu, ptx: Vec<u8>, nvrtc: &Nvrtc, driver: crate::Version) -> Result<(), CudaError> {
+fn load(gpu: &Gpu, ptx: Vec<u8>, nvrtc: &Nvrtc, driver: Version) -> Result<(), CudaError> {
     let ptx = CString::new(ptx).unwrap_or_default();
     // The module goes with the context, unless the process has one already.
     let _context = gpu.context()?;

@@ -239,7 +239,7 @@ fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
         return Ok(None);
     };
     match args.measure.device {
-        Some(device) => train::bytes_of(size, &device.resolve()?).map(Some),
+        Some(device) => train::bytes_of(size, &device.listed()?).map(Some),
         None => size.of(None).map(Some).map_err(Failure::usage),
     }
 }

@@ -35,7 +35,7 @@ pub use nvidia::cuda_parts;
 #[cfg(feature = "cuda")]
 pub use nvml::{NvmlError, NvmlMemory, gpu_processes, nvml_memory};
 pub use open::{DeviceError, OpenDevice, open};
-pub use probe::{address_space_left, probe, probe_kind};
+pub use probe::{address_space_left, count, listed, probe, probe_kind};
 pub use process::GpuProcess;
 #[cfg(not(feature = "cuda"))]
 pub use process::gpu_processes;

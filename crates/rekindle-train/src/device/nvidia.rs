@@ -6,36 +6,55 @@ use std::{
 };
 
 use rekindle_cuda::{
-    CudaError, Gpu, Toolkit, driver_version, gpus, header_version, nvrtc, toolkit,
+    CudaError, Gpu, Toolkit, driver_version, gpus, header_version, nvrtc, parts, toolkit,
 };
 use rekindle_plan::Bytes;
 
-use super::nvml::{GpuHeld, nvml_driver};
+use super::nvml::{GpuHeld, nvml_driver, nvml_memory};
 use super::{DeviceId, DeviceInfo, Unavailable};
 
 /// All GPUs that this process may use. One that cannot be used has a [problem](DeviceInfo::problem).
 pub(super) fn all() -> Result<Vec<DeviceInfo>, Unavailable> {
     let gpus = gpus()?;
+    let info = |gpu| match opened_free(gpu) {
+        Ok(free) => info(gpu, Some(free)),
+        Err(problem) => DeviceInfo {
+            problem: Some(problem),
+            ..info(gpu, None)
+        },
+    };
     Ok(gpus.iter().map(info).collect())
 }
 
-/// One GPU, usable or not.
-pub(super) fn one(number: usize) -> Result<DeviceInfo, Unavailable> {
-    let gpus = gpus()?;
-    let gpu = gpus.get(number).ok_or(Unavailable::NoSuchNumber {
-        device: DeviceId::Cuda(number),
-        count: gpus.len(),
-    })?;
-    Ok(info(gpu))
+/// A GPU that works: a kernel has been compiled and loaded.
+pub(super) fn opened(number: usize) -> Result<DeviceInfo, Unavailable> {
+    let gpu = gpu(number)?;
+    Ok(info(&gpu, Some(opened_free(&gpu)?)))
 }
 
-fn info(gpu: &Gpu) -> DeviceInfo {
+/// A GPU as the driver and NVML list it, without a context on it.
+pub(super) fn listed(number: usize) -> Result<DeviceInfo, Unavailable> {
+    let gpu = gpu(number)?;
+    Ok(info(&gpu, Some(listed_free(&gpu)?)))
+}
+
+fn gpu(number: usize) -> Result<Gpu, Unavailable> {
+    let gpus = gpus()?;
+    let count = gpus.len();
+    let gpu = gpus.into_iter().nth(number);
+    gpu.ok_or(Unavailable::NoSuchNumber {
+        device: DeviceId::Cuda(number),
+        count,
+    })
+}
+
+fn info(gpu: &Gpu, free_bytes: Option<Bytes>) -> DeviceInfo {
     let (major, minor) = (gpu.compute / 10, gpu.compute % 10);
-    let info = DeviceInfo {
+    DeviceInfo {
         device: DeviceId::Cuda(gpu.number),
         name: gpu.name.clone(),
         total_bytes: Some(Bytes(gpu.total)),
-        free_bytes: None,
+        free_bytes,
         largest_buffer_bytes: None,
         detail: format!("compute {major}.{minor}, PCI {}", gpu.pci),
         toolchain: format!(
@@ -44,21 +63,17 @@ fn info(gpu: &Gpu) -> DeviceInfo {
             nvrtc().map_or_else(|_| String::new(), |nvrtc| nvrtc.version.to_string())
         ),
         problem: None,
-    };
-    match free(gpu) {
-        Ok(free) => DeviceInfo {
-            free_bytes: Some(free),
-            ..info
-        },
-        Err(problem) => DeviceInfo {
-            problem: Some(problem),
-            ..info
-        },
     }
 }
 
+/// Memory that no process holds. NVML reports a whole card, of which a MIG instance is a part.
+fn listed_free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
+    parts()?;
+    Ok(nvml_memory(gpu.number)?.free_bytes.min(Bytes(gpu.total)))
+}
+
 /// Memory available to this process, its context included.
-fn free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
+fn opened_free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
     let before = GpuHeld::now(gpu.number)?;
     let context = gpu.context()?;
     let taken = before.taken_until(GpuHeld::now(gpu.number)?);

@@ -8,33 +8,55 @@ use sysinfo::System;
 
 use super::{DeviceId, DeviceInfo, Unavailable, control_group};
 
-/// Probes a device.
+/// Probes a device. A GPU is opened, and a kernel compiled for it.
 ///
 /// # Errors
 ///
 /// The reason why it cannot be used.
 pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
+    match device {
+        #[cfg(feature = "cuda")]
+        DeviceId::Cuda(number) => super::nvidia::opened(number),
+        _ => listed(device),
+    }
+}
+
+/// The device as this machine lists it: nothing is opened or compiled, so it may still turn out not to work.
+///
+/// # Errors
+///
+/// The reason why it cannot be used.
+pub fn listed(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
     if !device.built_in() {
         return Err(Unavailable::NotBuiltIn {
             feature: device.feature(),
         });
     }
-    let info = match device {
-        DeviceId::Cpu => processor(),
+    match device {
+        DeviceId::Cpu => Ok(processor()),
         #[cfg(feature = "cuda")]
-        DeviceId::Cuda(number) => super::nvidia::one(number)?,
+        DeviceId::Cuda(number) => super::nvidia::listed(number),
         #[cfg(not(feature = "cuda"))]
         DeviceId::Cuda(_) => unreachable!("not built in"),
         DeviceId::Wgpu(number) => {
             let adapters = adapters()?;
             let count = adapters.len();
             let adapter = adapters.into_iter().nth(number);
-            adapter.ok_or(Unavailable::NoSuchNumber { device, count })?
+            adapter.ok_or(Unavailable::NoSuchNumber { device, count })
         }
-    };
-    match &info.problem {
-        Some(problem) => Err(problem.clone()),
-        None => Ok(info),
+    }
+}
+
+/// The number of devices of the same kind as `device`, none of which is opened.
+///
+/// # Errors
+///
+/// The reason why there is none.
+pub fn count(device: DeviceId) -> Result<usize, Unavailable> {
+    match device {
+        #[cfg(feature = "cuda")]
+        DeviceId::Cuda(_) => Ok(rekindle_cuda::gpus()?.len()),
+        _ => Ok(probe_kind(device)?.len()),
     }
 }
 
