@@ -68,7 +68,7 @@ fn check<M, I, F>(
 
     let recorded = || {
         let recorded = rekindle::record(&model, &batch, step.clone()).expect(name);
-        // `on_the_gpu` lets one thread use the device.
+        // Only this thread uses the device.
         recorded.with_meter(meter.clone()).with_dry_runs()
     };
     let mut planned = recorded().plain().expect(name);
