@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Instant};
 
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
-    optim::{GradientsParams, ModuleOptimizer},
+    optim::{GradientsParams, ModuleOptimizer, SgdConfig},
     tensor::{DType, Shape, Tensor},
 };
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
@@ -14,7 +14,7 @@ use crate::{meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).
 pub trait Optimizer: 'static {
-    /// An optimizer with the same settings, which is tried on a parameter and then dropped.
+    /// An optimizer with the same settings and without state, which is tried on a parameter and then dropped.
     #[must_use]
     fn for_trial(&self) -> Self;
 
@@ -31,7 +31,9 @@ pub trait Optimizer: 'static {
 
 impl Optimizer for ModuleOptimizer {
     fn for_trial(&self) -> Self {
-        self.clone()
+        // Groups and clipping stay; the record replaces all states.
+        let no_states = Self::from(SgdConfig::new().build()).to_record();
+        self.clone().load_record(no_states)
     }
 
     fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M {
