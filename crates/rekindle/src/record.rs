@@ -129,6 +129,7 @@ mod operations;
 mod optimizer;
 mod options;
 mod output;
+mod placed;
 mod planned;
 mod planning;
 mod profile;

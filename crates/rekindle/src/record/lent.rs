@@ -15,6 +15,7 @@ use super::{
     bridge::Interpreter,
     leaf::Leaf,
     optimizer::Optimizer,
+    placed::Placed,
     rank::of_rank,
     recording::{Parameter, Recording},
 };
@@ -79,7 +80,8 @@ impl Lent {
             let param = Param::initialized(id, leaf.again(Tensor::<D>::from_dispatch(value)));
             let mut gradients = GradientsParams::new();
             gradients.register::<D>(id, Tensor::from_dispatch(gradient));
-            let (_, updated, _) = optimizer.step(rate, param, gradients).consume();
+            let placed = Placed { path: &parameter.path, param };
+            let (_, updated, _) = optimizer.step(rate, placed, gradients).param.consume();
             updated.without_autodiff().into_dispatch()
         });
         self.updated.insert(id, updated);

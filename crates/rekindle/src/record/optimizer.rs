@@ -1,20 +1,23 @@
 //! Measures the cost of an optimizer's step with one parameter of each shape, at a learning rate of 0.
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Instant,
+};
 
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
-    optim::{GradientsParams, ModuleOptimizer},
+    optim::{GradientsParams, ModuleOptimizer, SgdConfig},
     tensor::{DType, Shape, Tensor},
 };
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
-use super::{leaf::Leaf, update::Update, update_costs::UpdateCosts};
+use super::{leaf::Leaf, placed::Placed, update::Update, update_costs::UpdateCosts};
 use crate::{meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).
 pub trait Optimizer: 'static {
-    /// An optimizer with the same settings, which is tried on a parameter and then dropped.
+    /// An optimizer with the same settings and without state, which is tried on a parameter and then dropped.
     #[must_use]
     fn for_trial(&self) -> Self;
 
@@ -31,7 +34,9 @@ pub trait Optimizer: 'static {
 
 impl Optimizer for ModuleOptimizer {
     fn for_trial(&self) -> Self {
-        self.clone()
+        // Groups and clipping stay; the record replaces all states.
+        let no_states = Self::from(SgdConfig::new().build()).to_record();
+        self.clone().load_record(no_states)
     }
 
     fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M {
@@ -61,14 +66,15 @@ pub(super) fn measured<M: Module, O: Optimizer>(
         update,
         trial,
         meter,
-        known: HashMap::new(),
+        path: Vec::new(),
+        tried: HashSet::new(),
         parameters: HashMap::new(),
-        keeps_storage: None,
+        keeps_storage: false,
     };
     model.visit(&mut each);
     UpdateCosts {
         each: each.parameters.into(),
-        keeps_storage: each.keeps_storage.unwrap_or_default(),
+        keeps_storage: each.keeps_storage,
         shards: optimizer.shards().cloned(),
     }
 }
@@ -104,52 +110,56 @@ struct Each<'a, O> {
     update: Update,
     trial: Trial,
     meter: &'a dyn Meter,
-    known: HashMap<(Shape, DType), [OptimizerCost; 2]>,
+    path: Vec<String>,
+    /// The first step with a shape may allocate tables that the process keeps.
+    tried: HashSet<(Shape, DType)>,
     parameters: HashMap<ParamId, [OptimizerCost; 2]>,
-    keeps_storage: Option<bool>,
+    keeps_storage: bool,
 }
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let others = |shards: &Shards| !shards.keeps(param.id);
         if !param.is_require_grad() || self.optimizer.shards().is_some_and(others) {
             return;
         }
-        let key = (param.shape(), param.dtype());
-        let one = match self.known.get(&key) {
-            Some(one) => *one,
-            None => {
-                let tried = |lies: Lies| match (self.update, self.trial) {
-                    (Update::After, Trial::Whole) => {
-                        let gradient = || lies.zeros(param.dims(), &param.val());
-                        self.step(param.clone(), gradient, true)
-                    }
-                    (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
-                    (Update::InBackward, _) => self.step_alone(param, lies, false),
-                };
-                // Vectors cannot be turned. Whole matrices, which may be large, have turned gradients only if they are
-                // tied, and these take another copy.
-                let whole = (self.update, self.trial) == (Update::After, Trial::Whole);
-                let turns = D > if whole { 2 } else { 1 };
-                let step = || {
-                    let alike = tried(Lies::Alike);
-                    let turned = turns.then(|| tried(Lies::Turned));
-                    [alike, turned.unwrap_or(alike)]
-                };
-                // The first step of a process allocates tables that it keeps.
-                step();
-                let one = step();
-                self.known.insert(key, one);
-                one
-            }
-        };
         // Parameters with the same id are one parameter, with one state.
-        if self.parameters.insert(param.id, one).is_some() {
+        if self.parameters.contains_key(&param.id) {
             return;
         }
-        if self.keeps_storage.is_none() {
-            self.keeps_storage = Some(self.keeps_storage(param));
+        let tried = |lies: Lies| match (self.update, self.trial) {
+            (Update::After, Trial::Whole) => {
+                let gradient = || lies.zeros(param.dims(), &param.val());
+                self.step(param.clone(), gradient, true)
+            }
+            (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
+            (Update::InBackward, _) => self.step_alone(param, lies, false),
+        };
+        // Vectors cannot be turned. Whole matrices, which may be large, have turned gradients only if they are tied, and
+        // these take another copy.
+        let whole = (self.update, self.trial) == (Update::After, Trial::Whole);
+        let turns = D > if whole { 2 } else { 1 };
+        let step = || {
+            let alike = tried(Lies::Alike);
+            let turned = turns.then(|| tried(Lies::Turned));
+            [alike, turned.unwrap_or(alike)]
+        };
+        let shape = (param.shape(), param.dtype());
+        if !self.tried.contains(&shape) {
+            step();
         }
+        let one = step();
+        self.tried.insert(shape);
+        self.parameters.insert(param.id, one);
+        self.keeps_storage |= self.keeps_storage(param);
     }
 }
 
@@ -160,13 +170,20 @@ impl<O: Optimizer> Each<'_, O> {
         const NUMBERS: usize = 16 << 10;
         let like = param.val();
         let zeros = |count: usize| {
-            Tensor::<1>::zeros([count], (&like.device(), like.dtype())).without_autodiff()
+            let mut shape = [1; D];
+            shape[0] = count;
+            Tensor::<D>::zeros(shape, (&like.device(), like.dtype())).without_autodiff()
         };
+        let path = self.path.join(".");
         let own = Param::initialized(param.id, Leaf::of(&like).again(zeros(1)));
         let mut optimizer = self.optimizer.for_trial();
         let before = self.meter.read().in_use_bytes;
         let mut gradients = GradientsParams::new();
-        gradients.register::<1>(own.id, zeros(NUMBERS).narrow(0, 0, 1));
+        gradients.register::<D>(own.id, zeros(NUMBERS).narrow(0, 0, 1));
+        let own = Placed {
+            path: &path,
+            param: own,
+        };
         let own = optimizer.step(0.0, own, gradients);
         let left = self.meter.read().in_use_bytes - before;
         drop(own);
@@ -212,6 +229,7 @@ impl<O: Optimizer> Each<'_, O> {
         gradient: impl Fn() -> Tensor<D>,
         shared: bool,
     ) -> OptimizerCost {
+        let path = self.path.join(".");
         let mut optimizer = self.optimizer.for_trial();
         let mut cost = OptimizerCost::default();
         for first in [true, false] {
@@ -222,7 +240,8 @@ impl<O: Optimizer> Each<'_, O> {
             self.meter.start_interval();
             let begins = self.meter.read().in_use_bytes;
             let started = Instant::now();
-            let updated = optimizer.step(0.0, param, gradients);
+            let placed = Placed { path: &path, param };
+            let updated = optimizer.step(0.0, placed, gradients).param;
             // Waits for queued work.
             let taken = self.meter.read().peak_in_use_bytes - begins;
             cost.step_s = Seconds(started.elapsed().as_secs_f64());

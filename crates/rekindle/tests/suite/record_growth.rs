@@ -2,7 +2,7 @@
 
 use burn::{
     nn::{Linear, LinearConfig},
-    optim::SgdConfig,
+    optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig},
     tensor::{Device, Distribution, Tensor},
 };
 use rekindle::record::RecordError;
@@ -61,4 +61,49 @@ fn what_comes_into_use_later_is_counted() {
     );
     drop(most);
     assert!(step.run(&model, input).is_ok());
+}
+
+const WIDE: usize = 2304;
+
+/// Both weights have more than 4 MiB: of such parameters only some rows are tried for updates in the backward pass.
+fn wide(device: &Device) -> Vec<Linear> {
+    let layer = |inputs, outputs| LinearConfig::new(inputs, outputs).init(device);
+    vec![layer(512, WIDE), layer(WIDE, 512)]
+}
+
+fn loss(model: &Vec<Linear>, input: Tensor<2>) -> Tensor<1> {
+    let output = model.iter().fold(input, |x, layer| layer.forward(x).tanh());
+    output.square().mean()
+}
+
+/// Updates the model by burn alone.
+fn stepped(model: Vec<Linear>, input: &Tensor<2>, optimizer: &mut ModuleOptimizer) -> Vec<Linear> {
+    let gradients = loss(&model, input.clone()).backward();
+    let gradients = GradientsParams::from_grads(gradients, &model);
+    optimizer.step(1e-3, model, gradients)
+}
+
+#[test]
+fn an_optimizer_that_has_stepped_is_tried_and_keeps_its_state() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let input = Tensor::<2>::random([16, 512], Distribution::Default, &device);
+    for optimizer in [SgdConfig::new().init(), AdamConfig::new().init()] {
+        let mut own = optimizer.clone();
+        let model = stepped(wide(&device), &input, &mut own);
+        let loaded = optimizer.load_record(own.to_record());
+        for own in [own, loaded] {
+            let state = |own: &ModuleOptimizer| own.into_bytes().expect("a record").to_vec();
+            let before = state(&own);
+            for in_backward in [false, true] {
+                let recorded = rekindle::record(&model, &input, loss).expect("recorded");
+                let recorded = match in_backward {
+                    true => recorded.with_update_in_backward(&own),
+                    false => recorded.with_optimizer(&own),
+                };
+                recorded.plain().expect("planned");
+            }
+            assert!(state(&own) == before, "another state");
+        }
+    }
 }

@@ -6,9 +6,13 @@ pub mod models;
 mod random;
 
 use burn::{
-    module::{Module, ModuleVisitor, Param},
-    nn::loss::CrossEntropyLossConfig,
-    optim::{AdamConfig, GradientsParams},
+    grad_clipping::GradientClipping,
+    module::{Module, ModuleVisitor, Param, ParamGroup},
+    nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig},
+    optim::{
+        AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig,
+        momentum::MomentumConfig,
+    },
     tensor::{Device, Distribution, Int, Tensor},
 };
 use rekindle::{
@@ -243,6 +247,107 @@ fn recorded_steps_are_the_plain_loops() {
     own_process!();
     random::check();
     every_model_is_trained_as_by_the_plain_loop();
+}
+
+/// Selects parameters by path and by id: each group has another optimizer, and one clips its gradients.
+fn grouped(model: &Mlp) -> ModuleOptimizer {
+    let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new()));
+    let head = model.head.weight.id;
+    AdamConfig::new()
+        .init()
+        .with_group(
+            ParamGroup::from_predicate("hidden."),
+            AdamWConfig::new().with_weight_decay(0.1).build(),
+            Some(GradientClipping::Norm(1e-3)),
+        )
+        .with_group(ParamGroup::from_ids(vec![head]), momentum.build(), None)
+}
+
+#[test]
+fn groups_of_parameters_are_updated_as_by_the_plain_loop() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    device.seed(1);
+    let model = Mlp::new(&device);
+    drop(model.valid());
+    let normal = Distribution::Normal(0.0, 1.0);
+    let batch = (
+        Tensor::<2>::random([64, 16], normal, &device),
+        targets(64, &device),
+    );
+    let loss = |model: &Mlp, (inputs, targets)| cross_entropy(model.forward(inputs), targets);
+    let trained_by = |update: &mut dyn FnMut(Mlp) -> Mlp| {
+        let steps = (0..STEPS).fold(model.valid().train(), |model, seed| {
+            device.seed(seed);
+            update(model)
+        });
+        bits(&steps)
+    };
+    let by_burn = |mut own: ModuleOptimizer| {
+        trained_by(&mut |model| {
+            let gradients = loss(&model, batch.clone()).backward();
+            let gradients = GradientsParams::from_grads(gradients, &model);
+            own.step(RATE, model, gradients)
+        })
+    };
+    let expected = by_burn(grouped(&model));
+    assert_ne!(expected, by_burn(AdamConfig::new().init()));
+
+    let mut own = grouped(&model);
+    let recorded = || rekindle::record(&model, &batch, loss).expect("recorded");
+    let step = recorded().with_optimizer(&own).plain().expect("plain");
+    let after = trained_by(&mut |model| {
+        let output = step.run(&model, batch.clone()).expect("runs");
+        own.step(RATE, model, output.gradients)
+    });
+    assert!(after == expected, "updated after the step");
+    let mut own = grouped(&model);
+    let step = recorded().with_update_in_backward(&own).plain();
+    let step = step.expect("plain");
+    let in_backward = trained_by(&mut |mut model| {
+        let output = step.run_updating(&mut model, batch.clone(), RATE, &mut own);
+        output.expect("runs");
+        model
+    });
+    assert!(in_backward == expected, "updated in the backward pass");
+}
+
+#[test]
+fn each_group_of_parameters_is_counted_with_its_own_state() {
+    own_process!();
+    const WIDTH: usize = 256;
+    /// Tables and headers of a parameter's state, at most: less than any weight.
+    const HEADERS: u64 = 4 << 10;
+    let device = Device::flex().autodiff();
+    let layers = (0..3).map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device));
+    let model: Vec<Linear> = layers.collect();
+    let batch = Tensor::<2>::ones([4, WIDTH], &device);
+    let loss = |model: &Vec<Linear>, input: Tensor<2>| {
+        let output = model.iter().fold(input, |x, layer| layer.forward(x));
+        output.square().mean()
+    };
+    let (weight, bias) = ((WIDTH * WIDTH * 4) as u64, (WIDTH * 4) as u64);
+    let by_path = ParamGroup::from_predicate("1.");
+    let by_id = ParamGroup::from_ids(vec![model[2].weight.id]);
+    // Adam keeps two moments of each of these parameters.
+    for (group, moments) in [(by_path, 2 * (weight + bias)), (by_id, 2 * weight)] {
+        let optimizer = SgdConfig::new()
+            .init()
+            .with_group(group, AdamConfig::new().build(), None);
+        for in_backward in [false, true] {
+            let recorded = rekindle::record(&model, &batch, loss).expect("recorded");
+            let recorded = match in_backward {
+                true => recorded.with_update_in_backward(&optimizer),
+                false => recorded.with_optimizer(&optimizer),
+            };
+            let step = recorded.plain().expect("plain");
+            let state = step.optimizer_cost().state_bytes.0;
+            assert!(
+                (moments..=moments + 6 * HEADERS).contains(&state),
+                "{state} for {moments}, update in backward {in_backward}"
+            );
+        }
+    }
 }
 
 fn every_model_is_trained_as_by_the_plain_loop() {

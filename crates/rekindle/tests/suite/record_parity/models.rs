@@ -29,7 +29,7 @@ pub struct Mlp {
     norm: LayerNorm,
     dropout: Dropout,
     hidden: Vec<Linear>,
-    head: Linear,
+    pub head: Linear,
 }
 
 impl Mlp {
