@@ -186,8 +186,8 @@ impl Observer for Progress {
         }
     }
 
-    fn planned(&mut self, planned: &Planned) {
-        crate::failure::note_plan(planned);
+    fn planned(&mut self, planned: &Planned, step: usize) {
+        crate::failure::note_plan(planned, step);
         self.note_peak(planned);
         // Until now nothing could be lost. Where kernels are compiled, the first step may still take long, and nothing is
         // lost before it is done.
