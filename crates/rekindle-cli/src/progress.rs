@@ -186,8 +186,8 @@ impl Observer for Progress {
         }
     }
 
-    fn planned(&mut self, planned: &Planned) {
-        crate::failure::note_plan(planned);
+    fn planned(&mut self, planned: &Planned, step: usize) {
+        crate::failure::note_plan(planned, step);
         self.note_peak(planned);
         // Until now nothing could be lost. Where kernels are compiled, the first step may still take long, and nothing is
         // lost before it is done.
@@ -266,14 +266,15 @@ impl Observer for Progress {
     }
 
     fn planned_again(&mut self, again: &PlannedAgain<'_>) {
+        crate::failure::note_step(again.step);
         self.note_peak(again.planned);
         let within = match again.budget == again.before {
             true => format!("the same {}", again.budget),
             false => format!("{} instead of {}", again.budget, again.before),
         };
         self.line(&format!(
-            "step {}: {}; planned again within {within}, and the same batch runs again",
-            again.step, again.shortage
+            "{}; planned again within {within}, from step {} on",
+            again.shortage, again.step
         ));
         self.line(&crate::summary::plan_line(again.planned));
         self.note_update(again.planned);

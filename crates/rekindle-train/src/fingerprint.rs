@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use super::{
     loss_scale::LossScale,
-    settings::{Clip, LearningRate, LossChunks, LossKind, OptimizerSettings, TrainSettings},
+    settings::{
+        Clip, LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
+    },
 };
 use crate::{
     data::{Dataset, Identity, TargetKind},
@@ -37,6 +39,12 @@ struct Fields<'a> {
     optimizer: OptimizerSettings,
     learning_rate: LearningRate,
     clip: Option<Clip>,
+    /// Only where batch normalisation takes the samples of all ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sync_batch_norm: Option<bool>,
+    /// Only where the run goes on after steps that are not finite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_nonfinite: Option<OnNonFinite>,
     /// Only where the learning rate of each step depends on it.
     steps: Option<usize>,
     data: Data,
@@ -78,6 +86,8 @@ pub(super) fn fingerprint(
         optimizer: settings.optimizer,
         learning_rate: settings.learning_rate,
         clip: settings.clip,
+        sync_batch_norm: settings.sync_batch_norm.then_some(true),
+        on_nonfinite: Some(settings.on_nonfinite).filter(|choice| *choice != OnNonFinite::Stop),
         steps: settings
             .learning_rate
             .depends_on_steps()
@@ -113,7 +123,13 @@ pub(super) fn first_difference(
     wanted: &str,
 ) -> serde_json::Result<Option<Difference>> {
     let recorded: Value = serde_json::from_str(recorded)?;
-    let wanted: Value = serde_json::from_str(wanted)?;
+    let mut wanted: Value = serde_json::from_str(wanted)?;
+    // A run that stops at the first step that is not finite has none, and continues with any choice.
+    if recorded.get("on_nonfinite").is_none()
+        && let Some(fields) = wanted.as_object_mut()
+    {
+        fields.remove("on_nonfinite");
+    }
     Ok(compare("", &recorded, &wanted))
 }
 

@@ -25,13 +25,13 @@ const THREADS: &str = "limits of the address space (`ulimit -v`) or of the numbe
 static HOLDERS: OnceLock<String> = OnceLock::new();
 static STEP: AtomicUsize = AtomicUsize::new(0);
 
-/// Stores the memory of a run's plan, and that step 1, or the one after a snapshot, is next.
-pub fn note_plan(planned: &Planned) {
+/// Stores the memory of a run's plan, and the step that is next.
+pub fn note_plan(planned: &Planned, step: usize) {
     let holders = holders(planned).into_iter();
     let holders = holders.map(|(name, bytes)| format!("`{name}` {bytes}"));
     // The text for the first plan is good enough.
     let _ = HOLDERS.set(holders.collect::<Vec<_>>().join(", "));
-    note_step(1);
+    note_step(step);
 }
 
 /// Notes the step that runs.

@@ -13,15 +13,14 @@ pub const CLASSES: usize = 10;
 /// Channels, rows and columns of the original's images.
 pub const DIMS: [usize; 3] = [1, 28, 28];
 
-/// The training images and, if they exist, the official test images. If there are only test images, they are used for
-/// training.
+/// The training images and, if they exist, the official test images.
 pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), DataError> {
     file::require_folder(folder)?;
-    match (set(folder, "train")?, set(folder, "t10k")?) {
-        (Some(train), test) => Ok((train, test)),
-        (None, Some(test)) => Ok((test, None)),
-        (None, None) => Err(missing(folder, "train-images-idx3-ubyte")),
-    }
+    let train = set(folder, "train")?.ok_or_else(|| DataError::Missing {
+        what: "file (nor with .gz at its end); training needs it and train-labels-idx1-ubyte",
+        path: folder.join("train-images-idx3-ubyte"),
+    })?;
+    Ok((train, set(folder, "t10k")?))
 }
 
 fn missing(folder: &Path, name: &str) -> DataError {
@@ -109,11 +108,20 @@ mod tests {
     }
 
     #[test]
-    fn the_test_set_alone_is_enough() {
+    fn the_test_set_is_not_trained_on() {
         let folder = TempDir::new().unwrap();
         write_set(folder.path(), "t10k", &[1]);
+        let message = open(folder.path()).err().unwrap().to_string();
+        for words in [
+            "train-images-idx3-ubyte: no such file",
+            "training needs it and train-labels-idx1-ubyte",
+        ] {
+            assert!(message.contains(words), "{message}");
+        }
+        write_set(folder.path(), "train", &[2, 3]);
         let (train, test) = open(folder.path()).unwrap();
-        assert!(train.labels == [1] && test.is_none());
+        assert_eq!(train.labels, [2, 3]);
+        assert_eq!(test.unwrap().labels, [1]);
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! then kernels are compiled again. Seals are written [at the end](seal_kernels), and every [`SEAL_EVERY`] when the
 //! database is at rest, so that little is lost if a process is killed.
 //!
-//! All folders together take about [`MOST`] bytes: the least recently used ones are removed first. Any of them may be
+//! All folders together take about [`MOST`] bytes: the least recently used ones are emptied first. Any of them may be
 //! deleted at any time.
 
 use std::{
@@ -211,7 +211,8 @@ impl Kernels {
     }
 }
 
-/// Removes unused folders, least recently used first, until all together take no more than `most` bytes.
+/// Empties unused folders, least recently used first, until all together take no more than `most` bytes. Their locks stay,
+/// because a process that starts may be waiting for one.
 fn make_room(folder: &Path, most: u64) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
@@ -226,13 +227,15 @@ fn make_room(folder: &Path, most: u64) {
     let mut folders: Vec<_> = folders.collect();
     folders.sort();
     let mut total: u64 = folders.iter().map(|(_, bytes, _)| bytes).sum();
-    for (_, bytes, path) in folders {
+    for (_, bytes, folder) in folders {
         if total <= most {
             return;
         }
-        let lock = File::options().write(true).open(path.join(LOCK));
-        let unused = lock.is_ok_and(|lock| lock.try_lock().is_ok());
-        if unused && fs::remove_dir_all(&path).is_ok() {
+        let Ok(lock) = File::options().write(true).open(folder.join(LOCK)) else {
+            continue;
+        };
+        let kernels = Kernels { folder, lock };
+        if kernels.lock.try_lock().is_ok() && kernels.empty().is_ok() {
             total -= bytes;
         }
     }
@@ -241,8 +244,12 @@ fn make_room(folder: &Path, most: u64) {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
     use super::*;
     use crate::device::DeviceId;
+
+    const STARTS: usize = 1000;
 
     fn gpu(index: usize, name: &str, driver: &str) -> DeviceInfo {
         DeviceInfo {
@@ -336,14 +343,50 @@ mod tests {
                 .sum()
         };
         let all: u64 = paths.iter().map(|path| size(path)).sum();
+        let kept = || paths.each_ref().map(|path| path.join(DATABASE[0]).exists());
         make_room(folder.path(), all);
-        assert!(paths.iter().all(|path| path.exists()));
+        assert_eq!(kept(), [true; 3]);
         let lock = File::options()
             .write(true)
             .open(paths[1].join(LOCK))
             .unwrap();
         lock.lock_shared().unwrap();
         make_room(folder.path(), 1);
-        assert_eq!(paths.map(|path| path.exists()), [false, true, false]);
+        assert_eq!(kept(), [false, true, false]);
+    }
+
+    #[test]
+    fn a_process_that_starts_never_loses_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gpu");
+        let database = path.join(DATABASE[0]);
+        filled(&path);
+        // It has opened the lock, and does not have it yet.
+        let starting = File::options().write(true).open(path.join(LOCK)).unwrap();
+        make_room(folder.path(), 0);
+        assert!(!database.exists());
+        starting.lock_shared().unwrap();
+        fs::write(&database, b"compiled").unwrap();
+        make_room(folder.path(), 0);
+        assert!(database.exists());
+        drop(starting);
+
+        // And in any other order.
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    make_room(folder.path(), 0);
+                }
+            });
+            let kept = (0..STARTS).all(|_| {
+                let kernels = Kernels::open(path.clone());
+                let written = fs::write(&database, b"compiled");
+                thread::yield_now();
+                kernels.is_ok() && written.is_ok() && database.exists()
+            });
+            done.store(true, Relaxed);
+            assert!(kept);
+        });
     }
 }

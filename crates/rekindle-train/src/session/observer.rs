@@ -30,8 +30,8 @@ pub struct MemoryNow {
 pub trait Observer {
     /// The step's operations are being measured: `done` of `of` runs are done.
     fn measuring(&mut self, _done: usize, _of: usize) {}
-    /// The plan is made; training starts.
-    fn planned(&mut self, _planned: &Planned) {}
+    /// The plan is made; training starts with this step, from 1.
+    fn planned(&mut self, _planned: &Planned, _step: usize) {}
     /// A step is done. Returning `Break` stops the run cleanly.
     fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
         ControlFlow::Continue(())

@@ -23,8 +23,8 @@ use rekindle_train::{
     model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     record::{EvalRecord, RunRecord, StepRecord},
     run_dir::{Notice, RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
-    session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
-    settings::{Clip, LearningRate, OptimizerSettings, TrainSettings},
+    session::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest, run},
+    settings::{Clip, LearningRate, OnNonFinite, OptimizerSettings, TrainSettings},
 };
 use serde::de::DeserializeOwned;
 
@@ -132,9 +132,15 @@ struct After<F: FnMut(usize) -> ControlFlow<()>> {
     steps: Vec<StepRecord>,
     evaluations: Vec<EvalRecord>,
     notices: Vec<String>,
+    /// The step that the first plan is for.
+    first: usize,
 }
 
 impl<F: FnMut(usize) -> ControlFlow<()>> Observer for After<F> {
+    fn planned(&mut self, _planned: &Planned, step: usize) {
+        self.first = step;
+    }
+
     fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
         self.steps.push(step.clone());
         (self.each)(step.step)
@@ -156,6 +162,7 @@ struct Ran {
     steps: Vec<StepRecord>,
     evaluations: Vec<EvalRecord>,
     notices: Vec<String>,
+    first: usize,
 }
 
 struct Case {
@@ -205,6 +212,7 @@ impl Case {
             steps: Vec::new(),
             evaluations: Vec::new(),
             notices: Vec::new(),
+            first: 0,
         };
         let record = run(&job, DeviceId::Cpu, &mut after)?;
         let (steps, evaluations) = match &run_dir {
@@ -219,6 +227,7 @@ impl Case {
             steps,
             evaluations,
             notices: after.notices,
+            first: after.first,
         })
     }
 
@@ -409,6 +418,18 @@ fn a_run_that_was_stopped_before_an_evaluation_makes_it_up() {
         computed(&resumed),
         computed(&case.run(None, go_on).unwrap())
     );
+}
+
+#[test]
+fn the_plan_of_a_resumed_run_is_for_the_step_after_its_snapshot() {
+    own_process!();
+    let case = Case::new(mlp(), SGD);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let new = case.run(Some(RunDir::New(path.clone())), stop_at(HALF));
+    assert_eq!(new.unwrap().first, 1);
+    let resumed = case.run(Some(RunDir::Resume(path)), go_on).unwrap();
+    assert_eq!(resumed.first, HALF + 1);
 }
 
 #[test]
@@ -668,6 +689,25 @@ fn what_must_not_change_is_named_with_both_values() {
         });
     };
     assert_eq!(refused(other_seed), "data.seed 7 8");
+    assert_eq!(
+        refused(|case| case.settings.sync_batch_norm = true),
+        "sync_batch_norm not set true"
+    );
+
+    // One that was to stop may skip, which `nonfinite` shows.
+    let mut skips = Case::new(mlp(), ADAM);
+    skips.settings.on_nonfinite = OnNonFinite::Skip;
+    let path = folder.path().join("skips");
+    half_a_run(&skips, &path);
+    for (other, named) in [
+        (OnNonFinite::Stop, "not set"),
+        (OnNonFinite::Continue, "\"continue\""),
+    ] {
+        skips.settings.on_nonfinite = other;
+        let error = skips.refused(RunDir::Resume(path.clone())).to_string();
+        let says = format!("`on_nonfinite` is \"skip\" in the snapshot, but {named} now");
+        assert!(error.contains(&says), "{error}");
+    }
 
     let constant = |steps| {
         let mut case = Case::new(mlp(), ADAM);

@@ -116,7 +116,7 @@ struct Disturb {
 }
 
 impl Observer for Disturb {
-    fn planned(&mut self, planned: &Planned) {
+    fn planned(&mut self, planned: &Planned, _step: usize) {
         self.peak = planned.peak;
     }
 

@@ -62,7 +62,7 @@ impl<'a> Session<'a> {
         let subject = Subject::of(job, &built, &device, &meter, observer);
         let mut subject = ranks.settled(subject)?;
         let engine = subject.plan(job, &job.schedule).and_then(|planned| {
-            observer.planned(&planned);
+            observer.planned(&planned, progress.steps + 1);
             if let Some(free) = job.free.filter(|free| planned.peak > *free) {
                 return Err(RunError::NotEnough {
                     peak: planned.peak,
