@@ -1,6 +1,10 @@
 //! An optimizer whose state is divided among ranks: [`Sharded`].
 
-use burn::{module::Module, optim::GradientsParams};
+use burn::{
+    module::{Module, ParamId},
+    optim::GradientsParams,
+    tensor::Device,
+};
 
 use crate::{
     record::Optimizer,
@@ -95,6 +99,10 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
     fn step<M: Module>(&mut self, rate: f64, module: M, mut gradients: GradientsParams) -> M {
         self.shards.drop_others(&module, &mut gradients);
         self.inner.step(rate, module, gradients)
+    }
+
+    fn has_state(&self, parameter: ParamId, device: &Device) -> bool {
+        self.inner.has_state(parameter, device)
     }
 
     fn shards(&self) -> Option<&Shards> {

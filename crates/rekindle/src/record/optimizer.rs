@@ -6,9 +6,9 @@ use std::{
 };
 
 use burn::{
-    module::{Module, ModuleVisitor, Param, ParamId},
+    module::{Module, ModuleVisitor, Param, ParamGroup, ParamId},
     optim::{GradientsParams, ModuleOptimizer, SgdConfig},
-    tensor::{DType, Shape, Tensor},
+    tensor::{DType, Device, Shape, Tensor},
 };
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
@@ -24,6 +24,11 @@ pub trait Optimizer: 'static {
     /// Updates the parameters of `module` that have a gradient.
     #[must_use]
     fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M;
+
+    /// Whether a state for this parameter is already in use on `device`: then its next update creates none.
+    fn has_state(&self, _parameter: ParamId, _device: &Device) -> bool {
+        false
+    }
 
     /// The assignment of parameters to ranks, if ranks divide the updates: a step then makes only this rank's updates,
     /// and receives the others by [`Shards::share`].
@@ -42,6 +47,35 @@ impl Optimizer for ModuleOptimizer {
     fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M {
         Self::step(self, rate, module, gradients)
     }
+
+    /// `false` on other devices than burn's default one, to which `load_record` loads: the first update moves a state
+    /// from there.
+    fn has_state(&self, parameter: ParamId, device: &Device) -> bool {
+        if *device != Device::default() {
+            return false;
+        }
+        // Only a record shows states, as copies: of one parameter at a time.
+        let others = ParamGroup::all().exclude(ParamGroup::from_ids(vec![parameter]));
+        let only = self
+            .clone()
+            .with_group(others, SgdConfig::new().build(), None);
+        !only.to_record().is_empty()
+    }
+}
+
+/// The parameters of `model` whose state is already in use.
+pub(super) fn with_state<M: Module>(model: &M, optimizer: &impl Optimizer) -> HashSet<ParamId> {
+    struct Find<'a, O>(&'a O, HashSet<ParamId>);
+    impl<O: Optimizer> ModuleVisitor for Find<'_, O> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.0.has_state(param.id, &param.lazy_device()) {
+                self.1.insert(param.id);
+            }
+        }
+    }
+    let mut found = Find(optimizer, HashSet::new());
+    model.visit(&mut found);
+    found.1
 }
 
 /// How an update after the step is tried.
@@ -54,15 +88,16 @@ pub(super) enum Trial {
 }
 
 /// Measures `optimizer` on the parameters of `model`, which keep their values: the cost of each update, with temporary
-/// bytes above parameter, gradient and state.
+/// bytes above parameter, gradient and state. The parameters in `with_state` need no state.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
-    optimizer: &O,
+    (optimizer, with_state): (&O, &HashSet<ParamId>),
     (update, trial): (Update, Trial),
     meter: &dyn Meter,
 ) -> UpdateCosts {
     let mut each = Each {
         optimizer,
+        with_state,
         update,
         trial,
         meter,
@@ -107,6 +142,7 @@ const LARGE_BYTES: usize = 4 << 20;
 
 struct Each<'a, O> {
     optimizer: &'a O,
+    with_state: &'a HashSet<ParamId>,
     update: Update,
     trial: Trial,
     meter: &'a dyn Meter,
@@ -156,10 +192,16 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         if !self.tried.contains(&shape) {
             step();
         }
-        let one = step();
+        let mut one = step();
         self.tried.insert(shape);
+        if self.with_state.contains(&param.id) {
+            for cost in &mut one {
+                cost.state_bytes = Bytes::ZERO;
+            }
+        } else {
+            self.keeps_storage |= self.keeps_storage(param);
+        }
         self.parameters.insert(param.id, one);
-        self.keeps_storage |= self.keeps_storage(param);
     }
 }
 

@@ -112,13 +112,14 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    /// Counts this optimizer's update and its state, which the first update creates. Without this, a budget bounds only
-    /// the step.
+    /// Counts this optimizer's update and its state, which the first update creates. A state that the optimizer already
+    /// has is in use and not counted again. Without this, a budget bounds only the step.
     #[must_use]
     pub fn with_optimizer<O: Optimizer>(mut self, optimizer: &O) -> Self {
+        let with_state = optimizer::with_state(self.model, optimizer);
         let optimizer = optimizer.for_trial();
         self.options.optimizer = Some(Box::new(move |model, update, meter, trial| {
-            optimizer::measured(model, &optimizer, (update, trial), meter)
+            optimizer::measured(model, (&optimizer, &with_state), (update, trial), meter)
         }));
         self
     }

@@ -365,7 +365,7 @@ where
         StepProfile::new(&self.state.borrow().plans[0])
     }
 
-    /// The measured cost of the optimizer's step.
+    /// The measured cost of the optimizer's step, with the state that it did not have when the step was recorded.
     pub fn optimizer_cost(&self) -> OptimizerCost {
         self.planning.optimizer
     }
