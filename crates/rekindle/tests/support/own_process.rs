@@ -1,16 +1,12 @@
 //! Memory is counted, and random numbers are drawn, for a whole process: a test of either has one to itself.
 
-use std::{
-    env,
-    process::Command,
-    sync::{Mutex, PoisonError},
-};
+use std::{env, process::Command};
 
 /// Set for the process that a test has to itself.
 const ALONE: &str = "REKINDLE_TEST_ALONE";
 
-/// Goes on in a process of the test's own, one such process at a time, with two threads for kernels on every machine: the
-/// test returns here once it is over there, and fails if it failed there.
+/// Goes on in a process of the test's own, with two threads for kernels on every machine: the test returns here once it is
+/// over there, and fails if it failed there.
 macro_rules! own_process {
     () => {
         fn here() {}
@@ -22,13 +18,11 @@ macro_rules! own_process {
 
 /// Runs the test that holds the function of this name (`crate::module::test::here`), unless this process is its own.
 pub fn ran_elsewhere(function: &str) -> bool {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if env::var_os(ALONE).is_some() {
         return false;
     }
     let (_, test) = function.split_once("::").expect("a crate's");
     let (test, _) = test.rsplit_once("::").expect("a function's");
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new(env::current_exe().expect("this program"))
         .args([test, "--exact", "--nocapture", "--include-ignored"])
         .env(ALONE, "1")
