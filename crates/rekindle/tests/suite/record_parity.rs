@@ -26,7 +26,7 @@ use rekindle_plan::{
 
 use models::{Adapted, Gpt, Mlp, Recurrent, UNet, Vgg, cross_entropy};
 
-const STEPS: u64 = 5;
+const STEPS: u64 = 3;
 const RATE: f64 = 1e-2;
 /// How far a predicted peak may be above the measured one, kernels' scratch apart.
 const PREDICTED: f64 = 0.03;
@@ -50,12 +50,10 @@ const FREE: Rate = Rate {
 /// Budgets between the smallest peak and the plain one, above what is in use anyway.
 /// Another copy of the parameters comes into use while a test trains, and plans differ in what they take themselves.
 const LEEWAY: Bytes = Bytes(1 << 18);
-const BUDGETS: [(f64, GraphPlanner); 5] = [
+const BUDGETS: [(f64, GraphPlanner); 3] = [
     (0.1, GraphPlanner::Graph),
-    (0.3, GraphPlanner::Graph),
     (0.5, GraphPlanner::Optimal),
     (0.6, GraphPlanner::Auto),
-    (0.8, GraphPlanner::Graph),
 ];
 
 /// All float tensors that a module holds.
