@@ -27,6 +27,8 @@ pub fn ran_elsewhere(function: &str) -> bool {
         .args([test, "--exact", "--nocapture", "--include-ignored"])
         .env(ALONE, "1")
         .env("RAYON_NUM_THREADS", "2")
+        // Unoptimised, kernels' launch code can overflow the default stack of a device's thread.
+        .env("RUST_MIN_STACK", "268435456")
         // burn loads the state of optimizers to its default device.
         .env("BURN_DEVICE", "flex")
         .output()
