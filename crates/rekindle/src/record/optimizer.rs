@@ -1,4 +1,5 @@
-//! Measures the cost of an optimizer's step with one parameter of each shape, at a learning rate of 0.
+//! Measures the cost of an optimizer's step with one parameter of each shape and [treatment](Treatment), at a learning
+//! rate of 0.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -102,7 +103,7 @@ pub(super) fn measured<M: Module, O: Optimizer>(
         trial,
         meter,
         path: Vec::new(),
-        tried: HashSet::new(),
+        known: HashMap::new(),
         parameters: HashMap::new(),
         keeps_storage: false,
     };
@@ -137,6 +138,25 @@ impl Lies {
     }
 }
 
+/// The numbers in the storage of the gradient with which a [treatment](Treatment) is found.
+const GRADIENTS: usize = 16 << 10;
+
+/// What an optimizer does with a parameter, apart from its shape: those of another group get another value or state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Treatment {
+    /// The bits of a parameter of 1 after an update with a gradient of 1.
+    updated: Option<u64>,
+    /// Bytes in use after the update that were not before it.
+    left: Bytes,
+}
+
+impl Treatment {
+    /// Whether the optimizer's state keeps the storage of the first gradient.
+    fn keeps_storage(self, dtype: DType) -> bool {
+        self.left.0 >= (GRADIENTS * dtype.size()) as u64
+    }
+}
+
 /// Bytes above which only a part of a parameter is tried.
 const LARGE_BYTES: usize = 4 << 20;
 
@@ -147,8 +167,7 @@ struct Each<'a, O> {
     trial: Trial,
     meter: &'a dyn Meter,
     path: Vec<String>,
-    /// The first step with a shape may allocate tables that the process keeps.
-    tried: HashSet<(Shape, DType)>,
+    known: HashMap<(Shape, DType, Treatment), [OptimizerCost; 2]>,
     parameters: HashMap<ParamId, [OptimizerCost; 2]>,
     keeps_storage: bool,
 }
@@ -188,48 +207,52 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
             let turned = turns.then(|| tried(Lies::Turned));
             [alike, turned.unwrap_or(alike)]
         };
-        let shape = (param.shape(), param.dtype());
-        if !self.tried.contains(&shape) {
+        let treatment = self.treatment(param);
+        let kind = (param.shape(), param.dtype(), treatment);
+        let known = self.known.get(&kind).copied();
+        let mut one = known.unwrap_or_else(|| {
+            // The first step of a process allocates tables that it keeps.
             step();
-        }
-        let mut one = step();
-        self.tried.insert(shape);
+            step()
+        });
+        self.known.insert(kind, one);
         if self.with_state.contains(&param.id) {
             for cost in &mut one {
                 cost.state_bytes = Bytes::ZERO;
             }
         } else {
-            self.keeps_storage |= self.keeps_storage(param);
+            self.keeps_storage |= treatment.keeps_storage(param.dtype());
         }
         self.parameters.insert(param.id, one);
     }
 }
 
 impl<O: Optimizer> Each<'_, O> {
-    /// Whether the optimizer's state keeps the storage of the first gradient. Tested with a gradient that is a single
-    /// number of a larger storage.
-    fn keeps_storage<const D: usize>(&self, param: &Param<Tensor<D>>) -> bool {
-        const NUMBERS: usize = 16 << 10;
+    /// Steps a parameter of one number at the path of `param`, with a gradient that is a single number of a larger storage.
+    fn treatment<const D: usize>(&self, param: &Param<Tensor<D>>) -> Treatment {
         let like = param.val();
-        let zeros = |count: usize| {
+        let ones = |count: usize| {
             let mut shape = [1; D];
             shape[0] = count;
-            Tensor::<D>::zeros(shape, (&like.device(), like.dtype())).without_autodiff()
+            Tensor::<D>::ones(shape, (&like.device(), like.dtype())).without_autodiff()
         };
         let path = self.path.join(".");
-        let own = Param::initialized(param.id, Leaf::of(&like).again(zeros(1)));
+        let own = Param::initialized(param.id, Leaf::of(&like).again(ones(1)));
         let mut optimizer = self.optimizer.for_trial();
         let before = self.meter.read().in_use_bytes;
         let mut gradients = GradientsParams::new();
-        gradients.register::<D>(own.id, zeros(NUMBERS).narrow(0, 0, 1));
+        gradients.register::<D>(own.id, ones(GRADIENTS).narrow(0, 0, 1));
         let own = Placed {
             path: &path,
             param: own,
         };
-        let own = optimizer.step(0.0, own, gradients);
+        let own = optimizer.step(1.0, own, gradients);
         let left = self.meter.read().in_use_bytes - before;
-        drop(own);
-        left.0 >= (NUMBERS * like.dtype().size()) as u64
+        let updated = own.param.val().into_data();
+        Treatment {
+            updated: updated.iter::<f64>().next().map(f64::to_bits),
+            left,
+        }
     }
 
     /// The cost of updating a separate copy of a parameter; `shared` means that something else also holds it. A large
