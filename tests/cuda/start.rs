@@ -62,6 +62,24 @@ fn a_second_start_compiles_nothing() {
 }
 
 #[test]
+fn warnings_of_libraries_are_printed_and_the_rest_of_their_log_if_asked_for() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let said = done(standin.train(&[], &[]));
+    assert!(!said.contains("[WARN") && !said.contains("[INFO"), "{said}");
+    let said = done(standin.train(&[], &[("RUST_LOG", "cubecl=info")]));
+    assert!(said.contains("[INFO cubecl"), "{said}");
+
+    // cubecl ignores a config that it cannot read, with a warning.
+    fs::write(standin.path("cubecl.toml"), "compilation = 3\n").expect("written");
+    let said = done(standin.train(&[], &[]));
+    assert!(said.contains("[WARN cubecl"), "{said}");
+    let said = done(standin.train(&["--quiet"], &[]));
+    assert!(!said.contains("[WARN"), "{said}");
+}
+
+#[test]
 fn two_starts_at_once_share_an_empty_cache() {
     let Some(standin) = Standin::new() else {
         return;

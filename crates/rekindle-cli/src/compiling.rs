@@ -1,4 +1,5 @@
-//! Shows that kernels are being compiled for a GPU, which can take minutes at the first start.
+//! The log on standard error, and what it says of kernels that are being compiled for a GPU, which can take minutes at the
+//! first start.
 //!
 //! cubecl logs a line before it compiles a kernel, and none if it finds a kept one. These lines are counted in every
 //! command. A progress bar shows the count; without one, a line is printed from time to time.
@@ -6,15 +7,16 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
+use env_logger::{Builder, Env, Logger};
 use log::{LevelFilter, Log, Metadata, Record};
 use rekindle_train::device::{DeviceId, DeviceInfo, keep_kernels, kept_kernels};
 
-use crate::{cache, table::several};
+use crate::{cache, table::several, terminal};
 
 /// The log target of cubecl's lines.
 const TARGET: &str = "cubecl::compilation";
@@ -23,11 +25,23 @@ const TARGET: &str = "cubecl::compilation";
 const INTERVAL: Duration = Duration::from_secs(5);
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static BAR: AtomicBool = AtomicBool::new(false);
 /// When the last kernel was compiled, and when the last line was written.
 static LAST: Mutex<(Option<Instant>, Option<Instant>)> = Mutex::new((None, None));
 
-/// Keeps the kernels of a device that will be used, and counts those that are compiled.
+/// What is printed, unless `RUST_LOG` says otherwise. Warnings of `cubecl_runtime` hold whole sources of kernels, mostly of
+/// those that autotune tries in vain; what fails for good is reported where its result is read.
+const PRINTED: &str = "warn,cubecl_runtime=error";
+
+/// Prints warnings of all libraries, and counts the kernels that are compiled. Call this once.
+pub fn listen() {
+    let usual = if terminal::quiet() { "error" } else { PRINTED };
+    let printed = Builder::from_env(Env::default().default_filter_or(usual)).build();
+    log::set_max_level(printed.filter().max(LevelFilter::Info));
+    // Fails only if a logger is already set.
+    let _ = log::set_boxed_logger(Box::new(Lines(printed)));
+}
+
+/// Keeps the kernels of a device that will be used.
 pub fn prepare(device: &DeviceInfo) {
     if device.device == DeviceId::Cpu {
         return;
@@ -41,20 +55,11 @@ pub fn prepare(device: &DeviceInfo) {
             cache::FOLDER_VARIABLE
         );
     }
-    // A second device in this process finds it set.
-    if log::set_logger(&Lines).is_ok() {
-        log::set_max_level(LevelFilter::Info);
-    }
 }
 
 /// Kernels compiled so far.
 pub fn count() -> usize {
     COUNT.load(Relaxed)
-}
-
-/// A bar shows [`shown`] from now on, or no longer.
-pub fn shown_by_bar(shown: bool) {
-    BAR.store(shown, Relaxed);
 }
 
 /// The text in a bar while kernels are compiled.
@@ -75,28 +80,36 @@ pub fn kept() -> String {
     }
 }
 
-struct Lines;
+/// Notes that a kernel is compiled.
+fn compiles() {
+    let count = COUNT.fetch_add(1, Relaxed) + 1;
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    last.0 = Some(now);
+    let due = last.1.is_none_or(|line| now - line >= INTERVAL);
+    if due && !terminal::draws_bar() {
+        last.1 = Some(now);
+        match count {
+            1 => note!("compiling kernels"),
+            _ => note!("compiling kernels: {count} so far"),
+        }
+    }
+}
+
+/// The log: cubecl's lines are counted, and those that are asked for printed.
+struct Lines(Logger);
 
 impl Log for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == TARGET
+        metadata.target() == TARGET || self.0.enabled(metadata)
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) {
-            return;
+        if record.target() == TARGET {
+            compiles();
         }
-        let count = COUNT.fetch_add(1, Relaxed) + 1;
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        last.0 = Some(now);
-        let due = last.1.is_none_or(|line| now - line >= INTERVAL);
-        if due && !BAR.load(Relaxed) {
-            last.1 = Some(now);
-            match count {
-                1 => note!("compiling kernels"),
-                _ => note!("compiling kernels: {count} so far"),
-            }
+        if self.0.matches(record) {
+            terminal::beside_bar(|| self.0.log(record));
         }
     }
 

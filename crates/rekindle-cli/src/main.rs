@@ -5,7 +5,7 @@
 //! | [`args`] | command-line flags and their help |
 //! | [`config`] | the config file: from text to checked settings |
 //! | [`device`] | devices as users write them |
-//! | [`cache`], [`compiling`] | the cache between commands; the progress of compiling kernels |
+//! | [`cache`], [`compiling`] | the cache between commands; the log, and from it the progress of compiling kernels |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
@@ -93,6 +93,7 @@ fn main() {
         Some(Ok((asked, _))) => *asked,
         _ => ranks::look(look),
     });
+    compiling::listen();
     failure::report_panics_as_bugs();
     if let Err(refusal) = ranks::check(&command).and_then(|()| failure::check_address_space()) {
         ranks::leave_to_first(refusal.code);

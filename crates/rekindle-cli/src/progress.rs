@@ -54,16 +54,10 @@ pub struct Progress {
 impl Progress {
     /// For a run of so many steps with so many samples each.
     pub fn new(steps: usize, batch: usize) -> Self {
-        let bar = terminal::shows_bars().then(|| {
-            let bar = ProgressBar::new(0).with_style(style("{spinner} preparing{kernels}"));
-            bar.enable_steady_tick(Duration::from_millis(200));
-            compiling::shown_by_bar(true);
-            bar
-        });
         Self {
             steps,
             batch,
-            bar,
+            bar: terminal::bar(style("{spinner} preparing{kernels}")),
             last_line: None,
             stepped: false,
             nonfinite: 0,
@@ -121,7 +115,6 @@ impl Progress {
     pub fn finish(self) -> Outcome {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
-            compiling::shown_by_bar(false);
         }
         let tracked = match self.track {
             Some(track) => track.finish(),

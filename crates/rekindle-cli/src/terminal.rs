@@ -2,11 +2,13 @@
 
 use std::{
     io::{self, IsTerminal},
-    sync::OnceLock,
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use anstream::AutoStream;
 use clap::{Args, ColorChoice};
+use indicatif::{ProgressBar, ProgressStyle, WeakProgressBar};
 use miette::MietteHandlerOpts;
 use serde::{Deserialize, Serialize};
 use textwrap::{Options, WordSeparator, WordSplitter};
@@ -87,9 +89,36 @@ pub fn look() -> LookArgs {
     LOOK.get().copied().unwrap_or_default()
 }
 
-/// Whether progress is a bar: on a terminal, unless nothing is wanted.
-pub fn shows_bars() -> bool {
-    io::stderr().is_terminal() && !quiet()
+/// The last bar, as long as it is drawn.
+static BAR: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+
+/// A bar that shows progress: on a terminal, unless nothing is wanted.
+pub fn bar(style: ProgressStyle) -> Option<ProgressBar> {
+    if !io::stderr().is_terminal() || quiet() {
+        return None;
+    }
+    let bar = ProgressBar::new(0).with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
+    Some(bar)
+}
+
+fn drawn_bar() -> Option<ProgressBar> {
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
+    bar.as_ref()?.upgrade().filter(|bar| !bar.is_finished())
+}
+
+/// Whether a bar is drawn now.
+pub fn draws_bar() -> bool {
+    drawn_bar().is_some()
+}
+
+/// Writes lines without tearing a bar.
+pub fn beside_bar(write: impl FnOnce()) {
+    match drawn_bar() {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
 }
 
 /// Whether only results and errors are printed.

@@ -1,6 +1,6 @@
 //! Progress while rows run.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{HumanDuration, ProgressBar};
 
@@ -15,14 +15,8 @@ pub struct RowProgress {
 
 impl RowProgress {
     pub fn new() -> Self {
-        let bar = terminal::shows_bars().then(|| {
-            let bar = ProgressBar::new(0);
-            bar.set_style(style("{spinner} {msg}"));
-            bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        });
         Self {
-            bar,
+            bar: terminal::bar(style("{spinner} {msg}{kernels}")),
             started: Instant::now(),
         }
     }
