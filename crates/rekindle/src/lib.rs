@@ -10,7 +10,6 @@
 //! | `learner` | recorded steps in burn-train's learner (feature `learner`) |
 //! | [`activation`], [`layer`], [`sequential`] | parts of a chain: values, stages, the whole chain |
 //! | [`executor`] | runs one training step under any schedule |
-//! | [`tape`] | checkpointed parts of a model that is not a chain |
 //! | [`seed`] | the same random numbers in every recompute |
 //! | [`statistics`] | the running statistics that a forward pass changes, and how to restore them |
 //! | [`synchronised_batch_norm`] | batch normalisation over the samples of all ranks |
@@ -59,7 +58,6 @@ pub mod size;
 pub mod statistics;
 mod step_result;
 mod synchronised;
-pub mod tape;
 pub mod tied;
 
 pub use activation::Activation;
@@ -77,7 +75,6 @@ pub use sequential::Sequential;
 pub use sharded::Sharded;
 pub use step_result::StepResult;
 pub use synchronised::synchronised_batch_norm;
-pub use tape::Tape;
 pub use tied::retie;
 
 /// The README's program compiles and runs.

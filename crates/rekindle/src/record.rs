@@ -66,7 +66,7 @@
 //!
 //! Nothing is computed while a step is recorded: a step that reads a tensor's value, takes tensors from outside, seeds
 //! the generator, or uses quantized tensors or custom operations fails with an error that says what to change. For
-//! models that must read values, use [`Sequential`](crate::Sequential) or [`Tape`](crate::Tape).
+//! models that must read values, use [`Sequential`](crate::Sequential).
 //!
 //! # Map
 //!

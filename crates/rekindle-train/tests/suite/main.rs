@@ -19,8 +19,6 @@ mod mutated;
     reason = "shared with the parity tests, which use all of it"
 )]
 mod recorded_models;
-#[path = "../../../rekindle/tests/support/watch.rs"]
-mod watch;
 
 mod accumulate;
 mod estimated;
@@ -36,6 +34,7 @@ mod resume;
 mod shortage;
 mod tracker;
 mod update_in_backward;
+mod watch;
 mod zoo_build;
 mod zoo_forward;
 mod zoo_shapes;

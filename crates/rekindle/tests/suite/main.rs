@@ -15,8 +15,6 @@ mod compare;
 mod models;
 #[path = "../support/random.rs"]
 mod random;
-#[path = "../support/watch.rs"]
-mod watch;
 
 mod activation;
 mod budget;
@@ -33,9 +31,6 @@ mod record_parity;
 mod record_share;
 mod record_size;
 mod record_trace;
-mod tape;
-mod tape_leaks;
-mod tape_memory;
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
