@@ -14,11 +14,11 @@ use super::{DeviceId, DeviceInfo, Unavailable, control_group};
 ///
 /// The reason why it cannot be used.
 pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
-    match device {
-        #[cfg(feature = "cuda")]
-        DeviceId::Cuda(number) => super::nvidia::opened(number),
-        _ => listed(device),
+    #[cfg(feature = "cuda")]
+    if let DeviceId::Cuda(number) = device {
+        return super::nvidia::opened(number);
     }
+    listed(device)
 }
 
 /// The device as this machine lists it: nothing is opened or compiled, so it may still turn out not to work.
@@ -53,11 +53,11 @@ pub fn listed(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
 ///
 /// The reason why there is none.
 pub fn count(device: DeviceId) -> Result<usize, Unavailable> {
-    match device {
-        #[cfg(feature = "cuda")]
-        DeviceId::Cuda(_) => Ok(rekindle_cuda::gpus()?.len()),
-        _ => Ok(probe_kind(device)?.len()),
+    #[cfg(feature = "cuda")]
+    if let DeviceId::Cuda(_) = device {
+        return Ok(rekindle_cuda::gpus()?.len());
     }
+    Ok(probe_kind(device)?.len())
 }
 
 /// All devices of the same kind as `device`; unusable ones have a [problem](DeviceInfo::problem).

@@ -256,9 +256,10 @@ fn the_time_of_a_step_on_a_slow_link_is_predicted() {
                 close(predicted.taken.added().0, exchange.added().as_secs_f64());
             }
             assert_eq!(predicted.taken.buckets, 4);
-            // The last bucket waits for the end of the step in any case.
+            // The last of four buckets waits for the end of the step in any case, others where the operations after them happen
+            // to be measured as short.
             let waits = predicted.taken.waited_s.0 / predicted.taken.network_s.0;
-            assert!(if hidden { waits < 0.4 } else { waits > 0.7 }, "{waits}");
+            assert_eq!(waits < 0.7, hidden, "{way:?}: {waits}");
             // Four messages of a parameter, each as large as a bucket.
             let sent = link.latency_s.0 + bucket / link.bytes_per_s;
             let sent = if way.sharded { 4.0 * sent } else { 0.0 };
