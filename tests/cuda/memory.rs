@@ -79,6 +79,7 @@ learning_rate = 0.001
 "#;
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn little_host_memory_is_pinned_while_a_model_is_made_kept_and_read_again() {
     let Some(standin) = Standin::new() else {
         return;
@@ -103,6 +104,7 @@ fn little_host_memory_is_pinned_while_a_model_is_made_kept_and_read_again() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn memory_that_another_process_takes_is_survived_or_told() {
     let Some(standin) = Standin::new() else {
         return;
@@ -192,6 +194,7 @@ fn a_batch_whose_allocation_fails_is_repeated_bit_for_bit() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn what_the_driver_gives_is_as_much_after_300_steps_as_after_100() {
     let Some(standin) = Standin::new() else {
         return;
@@ -213,6 +216,7 @@ fn what_the_driver_gives_is_as_much_after_300_steps_as_after_100() {
 
 /// Launches of kernels fail from one on, as a poisoned device's do; each process has a device of its own.
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_child_whose_device_is_lost_is_started_again_from_its_snapshot() {
     let Some(standin) = Standin::new() else {
         return;
@@ -260,6 +264,7 @@ fn a_child_whose_device_is_lost_is_started_again_from_its_snapshot() {
 /// Two ranks on two GPUs: each within its budget by the driver's count, with the losses of one, and on no GPU but its own.
 #[cfg(feature = "mpi")]
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn ranks_train_on_a_gpu_each() {
     let Some(standin) = Standin::new() else {
         return;
@@ -356,6 +361,7 @@ fn peaks(summary: &str, what: &str) -> impl Iterator<Item = u64> {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn budgets_shares_and_sizes_are_of_what_is_free() {
     let Some(standin) = Standin::new() else {
         return;
@@ -486,6 +492,7 @@ learning_rate = 0.001
 "#;
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_budget_that_only_offload_meets_is_held_by_the_drivers_count() {
     let Some(standin) = Standin::new() else {
         return;
@@ -544,6 +551,7 @@ fn a_budget_that_only_offload_meets_is_held_by_the_drivers_count() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn kernels_for_which_a_budget_has_no_room_end_no_run_that_can_do_without_them() {
     let Some(standin) = Standin::new() else {
         return;

@@ -62,6 +62,7 @@ fn a_second_start_compiles_nothing() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn warnings_of_libraries_are_printed_and_the_rest_of_their_log_if_asked_for() {
     let Some(standin) = Standin::new() else {
         return;
@@ -80,6 +81,7 @@ fn warnings_of_libraries_are_printed_and_the_rest_of_their_log_if_asked_for() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn two_starts_at_once_share_an_empty_cache() {
     let Some(standin) = Standin::new() else {
         return;
@@ -101,6 +103,7 @@ fn two_starts_at_once_share_an_empty_cache() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_damaged_or_unwritable_cache_costs_a_compilation() {
     let Some(standin) = Standin::new() else {
         return;
@@ -159,6 +162,7 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_signal_ends_a_compilation_at_once() {
     let Some(standin) = Standin::new() else {
         return;
@@ -187,6 +191,7 @@ fn a_signal_ends_a_compilation_at_once() {
 }
 
 #[test]
+#[ignore = "`.ci/full` runs it"]
 fn a_kernel_that_does_not_compile_is_told_in_the_compilers_words() {
     let Some(standin) = Standin::new() else {
         return;
