@@ -18,7 +18,7 @@ use burn::backend::Cube;
 use burn::backend::Flex;
 use burn::{
     backend::{
-        Autodiff, Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor,
+        Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor,
         TensorMetadata, backend_extension, tensor::FloatTensor,
     },
     tensor::{Shape, Tensor},
