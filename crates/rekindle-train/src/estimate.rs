@@ -32,12 +32,15 @@ use rekindle::{
 /// Bytes per second that the nominal machine reads or writes.
 const NOMINAL_BYTES: f64 = 10e9;
 
-/// The kernels of a device.
+/// The kernels of a device: on the CPU, one thread per core, with slabs as large as its second-level cache.
 #[must_use]
 pub fn kernels(device: DeviceId) -> Kernels {
     match device {
         #[cfg(feature = "flex")]
-        DeviceId::Cpu => Kernels::host(),
+        DeviceId::Cpu => Kernels::Host {
+            threads: rayon::current_num_threads() as u64,
+            slab_bytes: gemm_common::cache::CACHE_INFO[1].cache_bytes as u64,
+        },
         _ => Kernels::Device,
     }
 }

@@ -99,8 +99,7 @@ where
                         kept?;
                     }
                 }
-                // Running on would allocate still more.
-                self.planning.check_memory(Bytes::ZERO)?;
+                self.planning.check_memory()?;
             }
             readings.end(span);
         }
