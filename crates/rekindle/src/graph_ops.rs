@@ -18,8 +18,8 @@ use burn::backend::Cube;
 use burn::backend::Flex;
 use burn::{
     backend::{
-        Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor,
-        TensorMetadata, backend_extension, tensor::FloatTensor,
+        Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
+        backend_extension, tensor::FloatTensor,
     },
     tensor::{Shape, Tensor},
 };

@@ -14,7 +14,7 @@ use burn::{
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{leaf::Leaf, placed::Placed, update::Update, update_costs::UpdateCosts};
-use crate::{meter::Meter, reduce::Shards};
+use crate::{graph::free_dead_nodes, meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).
 pub trait Optimizer: 'static {
@@ -249,6 +249,9 @@ impl<O: Optimizer> Each<'_, O> {
         let own = optimizer.step(1.0, own, gradients);
         let left = self.meter.read().in_use_bytes - before;
         let updated = own.param.val().into_data();
+        // Of each trial burn's graph would keep a node until a backward pass.
+        drop(own);
+        free_dead_nodes(&like.device());
         Treatment {
             updated: updated.iter::<f64>().next().map(f64::to_bits),
             left,
