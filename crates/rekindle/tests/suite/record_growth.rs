@@ -75,6 +75,7 @@ fn wide(device: &Device) -> Vec<Linear> {
     vec![layer(512, WIDE), layer(WIDE, 512)]
 }
 
+#[expect(clippy::ptr_arg, reason = "the module is a `Vec`, not a slice")]
 fn loss(model: &Vec<Linear>, input: Tensor<2>) -> Tensor<1> {
     let output = model.iter().fold(input, |x, layer| layer.forward(x).tanh());
     output.square().mean()
