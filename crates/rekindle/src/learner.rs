@@ -56,7 +56,7 @@ pub trait Item: StepResult {
 }
 
 /// Runs `step` as a recorded step that `plan` plans at the first call. See
-/// [`run_recorded`](crate::record::run_recorded), also for the requirements on `step`.
+/// [`run_recorded`], also for the requirements on `step`.
 ///
 /// # Panics
 ///
