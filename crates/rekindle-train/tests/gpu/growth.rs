@@ -112,6 +112,7 @@ fn train(
 }
 
 #[test]
+#[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
 fn a_run_tells_that_buffers_of_its_device_are_kept() {
     own_process!();
     let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
