@@ -188,6 +188,7 @@ fn where_all_is_weights_only_an_update_in_the_backward_helps() {
 }
 
 #[test]
+#[ignore = "takes a minute: `.ci/full` runs it"]
 fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
     let arguments = ["--vary", "depth", "--budget", "4MiB", "--batch", "512"];
     let found = max(CONFIG, &arguments);

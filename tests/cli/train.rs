@@ -137,6 +137,8 @@ fn the_smallest_budget_is_named_and_holds() {
     let refused = rekindle(&[
         "train",
         "configs/deep-linear.toml",
+        "--depth",
+        "12",
         "--steps",
         "2",
         "--budget",
@@ -152,6 +154,8 @@ fn the_smallest_budget_is_named_and_holds() {
     let arguments = [
         "train",
         "configs/deep-linear.toml",
+        "--depth",
+        "12",
         "--steps",
         "2",
         "--device",

@@ -87,7 +87,7 @@ fn agree(chain: &Chain, planner: PlannerKind, slots: usize, count: u64, points: 
 }
 
 proptest! {
-    #![proptest_config(cases(10))]
+    #![proptest_config(cases(5))]
 
     #[test]
     fn plans_of_random_chains_lie_on_the_frontier(chain in random_chain(RANDOM), slots in 1_usize..600) {

@@ -134,7 +134,7 @@ fn run(chain: &Chain, actions: &[Action], frozen: usize) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(cases(60))]
+    #![proptest_config(cases(25))]
 
     #[test]
     fn frozen_stages_are_run_only_for_those_above(chain in random_chain(ROUNDED), frozen in 0_usize..14) {

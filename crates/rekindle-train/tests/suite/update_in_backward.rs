@@ -30,7 +30,7 @@ use crate::{
     recorded_models::{Gpt, Mlp, Vgg, cross_entropy},
 };
 
-const STEPS: u64 = 20;
+const STEPS: u64 = 4;
 const RATE: f64 = 1e-2;
 /// Room of a budget for what differs from one plan to the next.
 const LEEWAY: u64 = 1 << 17;
