@@ -32,15 +32,12 @@ use rekindle::{
 /// Bytes per second that the nominal machine reads or writes.
 const NOMINAL_BYTES: f64 = 10e9;
 
-/// The kernels of a device: on the CPU, one thread per core, with slabs as large as its second-level cache.
+/// The kernels of a device.
 #[must_use]
 pub fn kernels(device: DeviceId) -> Kernels {
     match device {
         #[cfg(feature = "flex")]
-        DeviceId::Cpu => Kernels::Host {
-            threads: rayon::current_num_threads() as u64,
-            slab_bytes: gemm_common::cache::CACHE_INFO[1].cache_bytes as u64,
-        },
+        DeviceId::Cpu => Kernels::host(),
         _ => Kernels::Device,
     }
 }

@@ -177,12 +177,11 @@ impl Estimate {
         let updates = updates(recording, assumed.optimizer);
         let optimizer = updates.together(assumed.update, recording);
         let costs = Costs::of_kernels(recording, assumed.kernels).with_updates(updates);
-        let kernels = Bytes(assumed.kernels.kept_bytes(recording));
         let tables = match assumed.kernels {
             Kernels::Host { .. } => table_bytes(recording) + costs.beside_tensors(),
             Kernels::Device => Bytes::ZERO,
         };
-        let held = assumed.held + optimizer.state_bytes + kernels + tables;
+        let held = assumed.held + optimizer.state_bytes + tables;
         let graph = costs.graph(recording, parameter_bytes + input_bytes + held);
         let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
         let timetable = timetable(recording, &graph, &plain);

@@ -61,6 +61,16 @@ pub(super) struct Taken {
 }
 
 impl Kernels {
+    /// Those of this machine's CPU: one thread per core, with slabs as large as its second-level cache.
+    #[cfg(feature = "flex")]
+    #[must_use]
+    pub fn host() -> Self {
+        Self::Host {
+            threads: rayon::current_num_threads() as u64,
+            slab_bytes: gemm_common::cache::CACHE_INFO[1].cache_bytes as u64,
+        }
+    }
+
     /// Memory of each operation when operations run in recorded order.
     pub(super) fn taken(self, recording: &Recording) -> Vec<Taken> {
         let last_read = last_read(recording);

@@ -3,7 +3,7 @@
 //! | figure | from shapes | measured |
 //! |---|---|---|
 //! | bytes of an output | its numbers | increase of bytes in use by the operation, with its inputs kept |
-//! | temporary bytes | none, or from [`Kernels`] | the peak above the bytes in use after it |
+//! | temporary bytes | none, or from [`Kernels`](super::Kernels) | the peak above the bytes in use after it |
 //! | view | by name | an output of a reshape, transpose or the like that takes less than half its numbers |
 //! | in place | no | an input is read here for the last time, and the peak rises by less than half an output |
 //! | seconds | of a nominal machine | medians, scaled to the time of the whole program in one pass |
@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
+use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
@@ -35,6 +36,7 @@ use super::{
     program::{Prepared, Run, Turn},
     recording::Recording,
 };
+use crate::meter::{median, with_margin};
 pub(crate) use costs::Costs;
 use costs::values;
 use group::{Group, Look};
@@ -48,8 +50,10 @@ const LEAST_PASSES: usize = 2;
 const MOST_PASSES: usize = 3;
 
 impl Costs {
-    /// Measures operations while `program` runs, once to warm up and then once or twice.
+    /// Measures operations while `program` runs, once to warm up and then once or twice. Stops before an operation that by
+    /// these costs, which are estimates, exceeds the budget: what did not run keeps its estimate.
     pub(super) fn measured(
+        mut self,
         recording: &Recording,
         program: &Prepared,
         start: impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
@@ -61,11 +65,13 @@ impl Costs {
         let storage = storage_bytes(recording);
         let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
         let probe = Probe { planning, meter };
+        let before = planning.in_use();
         let started = Instant::now();
         let mut passes = LEAST_PASSES;
         let mut pass = 0;
         let mut scratch_bytes = 0;
-        while pass < passes {
+        let mut stopped = false;
+        'passes: while pass < passes {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
             let mut host = Host::default();
@@ -88,8 +94,22 @@ impl Costs {
                 let group = &mut groups[alike.group[run.number] as usize];
                 // The first operation of a kind may free no reusable input, while a later one does.
                 let over = may_be_taken_over(recording, run, &storage);
+                let cost = self.of(run.number);
+                let seen = group.runs.iter().map(|look| look.temp_bytes).max();
+                let temporary = Bytes(seen.unwrap_or(cost.temp_bytes));
+                let kept = Bytes(cost.output_bytes) + temporary;
+                let in_place = cost.in_place.is_some() && !over.is_empty();
+                let need = if in_place { temporary } else { kept };
+                match planning.check_memory(need) {
+                    Err(RecordError::OverBudget { .. }) => {
+                        stopped = pass < LEAST_PASSES;
+                        break 'passes;
+                    }
+                    checked => checked?,
+                }
                 let look = group.runs.len() < pass + 1;
-                if look || !over.is_empty() && group.took_over.len() < pass + 1 {
+                let measures = look || !over.is_empty() && group.took_over.len() < pass + 1;
+                if measures && planning.check_memory(kept).is_ok() {
                     // With inputs kept, the increase of bytes in use is the outputs.
                     let mut keeping = || {
                         let operation = without_draw(run.keeping_inputs());
@@ -139,32 +159,39 @@ impl Costs {
                 passes = MOST_PASSES;
             }
         }
-        let firsts = alike.first.clone();
-        let mut costs = Self {
-            scratch_bytes,
-            ..Self::of_groups(recording, alike)
-        };
-        for ((cost, group), first) in costs.costs.iter_mut().zip(&groups).zip(firsts) {
-            // Operations that did not run keep the costs from shapes.
-            if !group.runs.is_empty() {
-                let operation = recording.operations.get(first);
-                *cost = group.cost(&operation.kind.name, values(recording, operation));
-                // Clean-ups of the pools happen at different points in each step and split fused groups, so kernels for
-                // a part may be tried in any step, with separate outputs.
-                if planning.bounds_pools() && is_tried(operation) {
-                    cost.temp_bytes = cost.temp_bytes.max(cost.output_bytes);
+        for ((cost, group), first) in self.costs.iter_mut().zip(&groups).zip(alike.first) {
+            if group.runs.is_empty() {
+                // Did not run, or without room to keep its inputs.
+                cost.temp_bytes = with_margin(cost.temp_bytes);
+                if !group.seconds.is_empty() {
+                    cost.seconds = median(group.seconds.iter().copied());
                 }
+                continue;
+            }
+            let operation = recording.operations.get(first);
+            *cost = group.cost(&operation.kind.name, values(recording, operation));
+            // Clean-ups of the pools happen at different points in each step and split fused groups, so kernels for a
+            // part may be tried in any step, with separate outputs.
+            if planning.bounds_pools() && is_tried(operation) {
+                cost.temp_bytes = cost.temp_bytes.max(cost.output_bytes);
             }
         }
+        if stopped {
+            // What threads keep of it already is in use.
+            let kept = planning.in_use() - before;
+            self.scratch_bytes = self.scratch_bytes.saturating_sub(kept.0);
+            return Ok(self);
+        }
+        self.scratch_bytes = scratch_bytes;
         let runs = LEAST_PASSES * program.program().len();
-        let in_one_go = probe.pass(recording, program, &costs, &start)?;
+        let in_one_go = probe.pass(recording, program, &self, &start)?;
         progress(runs, runs);
         let one_by_one = program.turns(recording).map(|turn| match turn {
-            Turn::Run(run) => costs.of(run.number).seconds,
+            Turn::Run(run) => self.of(run.number).seconds,
             Turn::Update(_) | Turn::Move(..) => 0.0,
         });
-        costs.scale_times(relative_time(in_one_go, one_by_one.sum()));
-        Ok(costs)
+        self.scale_times(relative_time(in_one_go, one_by_one.sum()));
+        Ok(self)
     }
 }
 

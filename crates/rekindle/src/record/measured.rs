@@ -24,13 +24,9 @@ use super::{
     wanted::PlanElsewhere,
 };
 
-/// Share of a budget within which the plain order must fit, by shapes alone, to be the program that is measured:
-/// temporary bytes are not known yet.
+/// Share of a budget within which the plain order must fit to be the program that is measured: a GPU's temporary bytes are
+/// not known yet.
 const SURELY: f64 = 0.8;
-
-/// Bytes that kernels may keep after they have run, on the CPU backend: scratch memory of each thread. Observed: some
-/// hundred KiB per thread.
-const SCRATCH_BYTES: u64 = 2 << 20;
 
 /// Bytes in tables for each tensor that is passed to the interpreter, and for each that it makes. Observed on the CPU
 /// backend.
@@ -38,7 +34,9 @@ const GIVEN_BYTES: u64 = 256;
 const MADE_BYTES: u64 = 96;
 
 impl<A> MeasuredRecording<A> {
-    /// Runs the recording a few times. No random number is drawn, and parameters and statistics stay as they are.
+    /// Runs the recording a few times. No random number is drawn, and parameters and statistics stay as they are. On the
+    /// CPU this stops where the budget has no room for the next operation; then plans are made from
+    /// [estimates](super::kernels) of what did not run, and refused with the smallest budget.
     pub(super) fn new(
         planning: &Planning,
         given: Vec<(usize, DispatchTensor)>,
@@ -49,13 +47,14 @@ impl<A> MeasuredRecording<A> {
     ) -> Result<Self, RecordError> {
         let meter = &*planning.meter;
         RecordError::of_device(&recording, meter)?;
+        let estimated = Costs::estimated(&recording, planning.on_host);
+        let estimated = estimated.with_updates(planning.updates.clone());
         let prepared = |planning: &Planning| {
-            let (first, offloaded) = first_program(&recording, planning)?;
+            let (first, offloaded) = first_program(&recording, &estimated, planning)?;
             let first = Prepared::new(&recording, first, offloaded);
-            let by_shapes = Costs::from_shapes(&recording);
             for runs in [Runs::Singly, Runs::Together(&[])] {
                 let program = (&recording, &first);
-                choosing::choose(program, &by_shapes, || Ok(given.clone()), planning, runs)?;
+                choosing::choose(program, &estimated, || Ok(given.clone()), planning, runs)?;
             }
             Ok(first)
         };
@@ -68,10 +67,10 @@ impl<A> MeasuredRecording<A> {
             (first, _) => first,
         }?;
         let start = || started(&recording, given.clone());
-        let costs = Costs::measured(&recording, &first, start, planning, progress);
+        let costs = estimated.measured(&recording, &first, start, planning, progress);
         let _ = planning.device.sync();
         RecordError::of_device(&recording, meter)?;
-        let costs = costs?.with_updates(planning.updates.clone());
+        let costs = costs?;
         if !planning.on_host {
             choosing::note(&recording, &first, Runs::Singly);
             choosing::note(&recording, &first, Runs::Together(&[]));
@@ -140,11 +139,11 @@ fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
 /// the plain order if it surely fits, else the program with the smallest peak.
 fn first_program(
     recording: &Recording,
+    costs: &Costs,
     planning: &Planning,
 ) -> Result<(Program, Vec<TensorId>), RecordError> {
     let budget = planning.budget.or(planning.free).unwrap_or(Bytes::MAX);
-    let costs = Costs::from_shapes(recording).with_updates(planning.updates.clone());
-    let mut graph = costs.graph(recording, planning.in_use());
+    let mut graph = costs.graph(recording, planning.in_use() + costs.beside_tensors());
     graph.fixed_bytes += planning.beside_buffers(&graph);
     let elsewhere = planning.elsewhere;
     if planning.wanted != GraphPlanner::Auto.into()
@@ -153,21 +152,21 @@ fn first_program(
                 .wanted
                 .plan(&graph, None, planning.slots, elsewhere, planning.link)
         && plan.simulated.repeated + plan.offloaded.len() > 0
-        && plan.simulated.peak + Bytes(SCRATCH_BYTES) <= budget
+        && plan.simulated.peak <= budget
     {
         return Ok((plan.program, plan.offloaded));
     }
     let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
     let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
-    let peak = simulate(&graph, &plain).peak;
-    if ((peak.0 + SCRATCH_BYTES) as f64) <= budget.0 as f64 * SURELY {
+    let surely = Bytes((budget.0 as f64 * SURELY) as u64);
+    if simulate(&graph, &plain).peak <= surely {
         return Ok((plain, Vec::new()));
     }
     if let Some(leanest) = elsewhere.and_then(|plan| leanest_elsewhere(&graph, plan)) {
         return Ok((leanest, Vec::new()));
     }
     let leanest = smallest_program(&graph, None).map_err(|error| wrong(&error))?;
-    let fits = ((leanest.simulated.peak.0 + SCRATCH_BYTES) as f64) <= budget.0 as f64 * SURELY;
+    let fits = leanest.simulated.peak <= surely;
     let leanest = match planning.link.filter(|_| !fits) {
         Some(link) => smallest_program(&graph, Some(&link)).map_err(|error| wrong(&error))?,
         None => leanest,

@@ -145,14 +145,14 @@ impl Planning {
         self.count == Count::Reserved && !self.on_host
     }
 
-    /// Fails if an allocation has failed, or the process exceeds its budget: running on would allocate still more.
-    pub(super) fn check_memory(&self) -> Result<(), RecordError> {
+    /// Fails if an allocation has failed, or the process would exceed its budget with `more` bytes.
+    pub(super) fn check_memory(&self, more: Bytes) -> Result<(), RecordError> {
         if let Some(failure) = self.meter.failure() {
             return Err(RecordError::OutOfMemory(failure));
         }
         // Pools are kept within their budget by `room`, because reading them waits for queued work.
         let budget = self.budget.filter(|_| self.on_host);
-        match budget.map(|budget| (self.in_use(), budget)) {
+        match budget.map(|budget| (self.in_use() + more, budget)) {
             Some((in_use, budget)) if in_use > budget => {
                 Err(RecordError::OverBudget { in_use, budget })
             }

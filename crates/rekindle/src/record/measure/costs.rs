@@ -40,15 +40,19 @@ pub(crate) struct Costs {
     pub(super) costs: Vec<Cost>,
     /// Costs of the updates that the step itself makes.
     pub(super) updates: UpdateCosts,
-    /// Memory that threads took permanently while they were gathered: a thread that did not take part may still take it
-    /// in a step.
+    /// Memory that threads keep: measured, what they took while they were gathered, because a thread that did not take
+    /// part may still take it in a step.
     pub(super) scratch_bytes: u64,
 }
 
 impl Costs {
-    /// Costs from shapes alone.
-    pub(crate) fn from_shapes(recording: &Recording) -> Self {
-        Self::of_groups(recording, Alike::new(recording))
+    /// Costs before anything is measured: on the CPU with the known memory of kernels, else from shapes alone.
+    pub(in crate::record) fn estimated(recording: &Recording, on_host: bool) -> Self {
+        match on_host {
+            #[cfg(feature = "flex")]
+            true => Self::of_kernels(recording, Kernels::host()),
+            _ => Self::of_groups(recording, Alike::new(recording)),
+        }
     }
 
     /// Costs from shapes, with the known memory of kernels.
@@ -56,7 +60,10 @@ impl Costs {
         let alike = Alike::new(recording);
         let taken = kernels.taken(recording);
         let firsts = alike.first.clone();
-        let mut costs = Self::of_groups(recording, alike);
+        let mut costs = Self {
+            scratch_bytes: kernels.kept_bytes(recording),
+            ..Self::of_groups(recording, alike)
+        };
         for (cost, first) in costs.costs.iter_mut().zip(firsts) {
             let Taken {
                 temp_bytes,
@@ -75,7 +82,7 @@ impl Costs {
         costs
     }
 
-    pub(super) fn of_groups(recording: &Recording, alike: Alike) -> Self {
+    fn of_groups(recording: &Recording, alike: Alike) -> Self {
         let cost = |&first: &usize| {
             let operation = recording.operations.get(first);
             let kind = operation.kind;

@@ -99,7 +99,8 @@ where
                         kept?;
                     }
                 }
-                self.planning.check_memory()?;
+                // Running on would allocate still more.
+                self.planning.check_memory(Bytes::ZERO)?;
             }
             readings.end(span);
         }

@@ -2,10 +2,17 @@
 
 use burn::{
     module::Module,
-    nn::{Linear, LinearConfig},
+    nn::{
+        Linear, LinearConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+    },
     tensor::{Device, Int, Tensor},
 };
-use rekindle::record::RecordError;
+use rekindle::{
+    meter::{HostMeter, Meter},
+    record::RecordError,
+};
+use rekindle_plan::Bytes;
 
 /// The error of recording `step` on a linear layer.
 fn refused(step: impl Fn(&Linear, Tensor<2>) -> Tensor<1>) -> RecordError {
@@ -148,4 +155,58 @@ fn sizes_and_budgets() {
     assert!(recorded().within("1GiB").is_ok());
     // One linear layer is one segment; more than there are stages is an error of its own.
     assert!(recorded().segments(1).is_ok());
+}
+
+/// Room for the planner, which runs in this process: less than one convolution takes.
+const PLANNER: Bytes = Bytes(4 << 20);
+
+/// Kernels of convolutions take several times the bytes of their tensors.
+#[test]
+fn measuring_stays_within_the_budget_and_a_refusal_names_one_that_works() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let meter = HostMeter::new().expect("a counting allocator");
+    let layer = |_| {
+        let layer = Conv2dConfig::new([64, 64], [3, 3]).with_padding(PaddingConfig2d::Same);
+        layer.init(&device)
+    };
+    let model: Vec<Conv2d> = (0..4).map(layer).collect();
+    // Parameters are made at their first use.
+    drop(model.valid());
+    let images = Tensor::<4>::ones([2, 64, 32, 32], &device);
+    let loss = |model: &Vec<Conv2d>, images| {
+        let output = model
+            .iter()
+            .fold(images, |x, layer| layer.forward(x).tanh());
+        output.square().mean()
+    };
+    // The smallest budget, if this one is refused.
+    let within = |budget: Bytes| {
+        let recorded = rekindle::record(&model, &images, loss).expect("recorded");
+        meter.start_interval();
+        let planned = recorded.within(budget);
+        let peak = meter.read().peak_in_use_bytes;
+        assert!(peak <= budget, "measuring takes {peak} of {budget}");
+        match planned {
+            Ok(step) => {
+                let output = step.run(&model, images.clone()).expect("run");
+                assert!(output.memory.peak_in_use_bytes <= budget);
+                None
+            }
+            Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let base = meter.read().in_use_bytes;
+    let smallest = within(base + PLANNER).expect("refused");
+    for share in [0.5, 0.8, 0.95, 1.0] {
+        let budget = base + Bytes(((smallest - base).0 as f64 * share) as u64);
+        let refused = within(budget);
+        eprintln!("{budget} of {smallest}, with {base} in use: refused for {refused:?}");
+        assert!(share < 1.0 || refused.is_none());
+        if let Some(named) = refused {
+            assert!(named > budget);
+            assert_eq!(within(named), None);
+        }
+    }
 }
