@@ -18,6 +18,9 @@
 //! plain peaks of the shipped configs `deep-linear`, `gpt`, `conv-pyramid` and `parity/tokens` are within 0.6% of
 //! profiled ones.
 
+#[cfg(feature = "flex")]
+mod slabs;
+
 use super::{
     operation::{exchanges_dimensions, flops},
     operations::RecordedOperation,
@@ -67,7 +70,7 @@ impl Kernels {
     pub fn host() -> Self {
         Self::Host {
             threads: rayon::current_num_threads() as u64,
-            slab_bytes: gemm_common::cache::CACHE_INFO[1].cache_bytes as u64,
+            slab_bytes: slabs::bytes_of_each(),
         }
     }
 
@@ -114,28 +117,47 @@ impl Kernels {
 
     /// Bytes that stay in use after all operations have run.
     pub(super) fn kept_bytes(self, recording: &Recording) -> u64 {
-        let Self::Host {
-            threads,
-            slab_bytes,
-        } = self
-        else {
-            return 0;
+        match self {
+            Self::Host {
+                threads,
+                slab_bytes,
+            } => Keepers::of(recording).count(threads) * slab_bytes,
+            Self::Device => 0,
+        }
+    }
+}
+
+/// The threads that keep a slab once they have run a recording's matrix products: small products run on the caller's.
+#[derive(Clone, Copy)]
+pub(super) struct Keepers {
+    caller: bool,
+    pool: bool,
+}
+
+impl Keepers {
+    fn of(recording: &Recording) -> Self {
+        let kinds = recording.operations.kinds().iter();
+        let products = kinds.filter(|kind| is_product(&kind.name));
+        let parallel = products.map(|kind| flops(&kind.name, &kind.operation) >= PARALLEL_FLOPS);
+        let none = Self {
+            caller: false,
+            pool: false,
         };
-        let products = recording
-            .operations
-            .kinds()
-            .iter()
-            .filter(|kind| is_product(&kind.name));
-        let most = products
-            .map(|kind| flops(&kind.name, &kind.operation))
-            .fold(0.0, f64::max);
-        slab_bytes * if most >= PARALLEL_FLOPS { threads } else { 1 }
+        parallel.fold(none, |all, parallel| Self {
+            caller: all.caller || !parallel,
+            pool: all.pool || parallel,
+        })
+    }
+
+    fn count(self, threads: u64) -> u64 {
+        u64::from(self.caller) + u64::from(self.pool) * threads
     }
 }
 
 /// Whether an operation is a matrix product, or consists of matrix products.
 fn is_product(name: &str) -> bool {
-    name == "Matmul" || name.starts_with("Linear") || name.starts_with("Conv")
+    let product = name == "Matmul" || name.starts_with("Linear") || name.starts_with("Conv");
+    product && !name.ends_with("BiasBackward")
 }
 
 /// The last operation that reads each tensor, for tensors whose storage may be reused because nothing outside the step

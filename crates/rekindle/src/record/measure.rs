@@ -25,6 +25,8 @@ use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
 use rekindle_plan::Bytes;
 
+#[cfg(feature = "flex")]
+use super::kernels::Keepers;
 use super::{
     RecordError,
     bridge::Interpreter,
@@ -66,12 +68,24 @@ impl Costs {
         let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
         let probe = Probe { planning, meter };
         let before = planning.in_use();
+        // A budget below what is in use already has nothing left to protect: all is measured, and the smallest budget named.
+        let exceeded = planning.budget.is_some_and(|budget| before > budget);
+        let has_room = |bytes| match planning.check_memory(bytes) {
+            Err(RecordError::OverBudget { .. }) => Ok(exceeded),
+            checked => checked.map(|()| true),
+        };
         let started = Instant::now();
         let mut passes = LEAST_PASSES;
         let mut pass = 0;
-        let mut scratch_bytes = 0;
-        let mut stopped = false;
-        'passes: while pass < passes {
+        let mut stopped = !has_room(Bytes(self.scratch_bytes))?;
+        if !stopped {
+            #[cfg(feature = "flex")]
+            if planning.on_host {
+                Keepers::missing(recording).keep();
+            }
+            self.scratch_bytes = 0;
+        }
+        'passes: while pass < passes && !stopped {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
             let mut host = Host::default();
@@ -94,22 +108,15 @@ impl Costs {
                 let group = &mut groups[alike.group[run.number] as usize];
                 // The first operation of a kind may free no reusable input, while a later one does.
                 let over = may_be_taken_over(recording, run, &storage);
-                let cost = self.of(run.number);
-                let seen = group.runs.iter().map(|look| look.temp_bytes).max();
-                let temporary = Bytes(seen.unwrap_or(cost.temp_bytes));
-                let kept = Bytes(cost.output_bytes) + temporary;
-                let in_place = cost.in_place.is_some() && !over.is_empty();
-                let need = if in_place { temporary } else { kept };
-                match planning.check_memory(need) {
-                    Err(RecordError::OverBudget { .. }) => {
-                        stopped = pass < LEAST_PASSES;
-                        break 'passes;
-                    }
-                    checked => checked?,
+                let takes = |in_place| group.takes(self.of(run.number), in_place);
+                let in_place = self.of(run.number).in_place.is_some() && !over.is_empty();
+                if !has_room(takes(in_place))? {
+                    stopped = pass < LEAST_PASSES;
+                    break 'passes;
                 }
                 let look = group.runs.len() < pass + 1;
                 let measures = look || !over.is_empty() && group.took_over.len() < pass + 1;
-                if measures && planning.check_memory(kept).is_ok() {
+                if measures && has_room(takes(false))? {
                     // With inputs kept, the increase of bytes in use is the outputs.
                     let mut keeping = || {
                         let operation = without_draw(run.keeping_inputs());
@@ -121,22 +128,21 @@ impl Costs {
                         reading
                     };
                     // Once with gathered threads: each needs its own scratch memory, and all may need it at the same
-                    // time. Some keep it from then on, which does not count as output.
+                    // time.
                     let together = (pass == GATHERED_PASS).then(|| {
                         meter.gather_threads(true);
                         let reading = keeping();
                         meter.gather_threads(false);
                         reading
                     });
-                    let kept = keeping();
-                    let mut temporary = temp_bytes(&kept);
+                    let alone = keeping();
+                    let mut temp = temp_bytes(&alone);
                     if let Some(together) = together {
-                        temporary = temporary.max(temp_bytes(&together));
-                        scratch_bytes += together.kept().saturating_sub(kept.kept());
+                        temp = temp.max(temp_bytes(&together));
                     }
                     let seen = look.then(|| Look {
-                        output_bytes: kept.kept(),
-                        temp_bytes: temporary,
+                        output_bytes: alone.kept(),
+                        temp_bytes: temp,
                     });
                     // Once with only the first reusable input freed, so that it is known which one was reused.
                     let (first, others) = over.split_at(over.len().min(1));
@@ -146,9 +152,9 @@ impl Costs {
                         interpreter.run(OperationIr::Drop(recording.tensors.last_read(other)));
                     }
                     let first = first.first().map(|&(place, _)| place);
-                    group.note(pass, seen, &kept, &taken, first);
+                    group.note(pass, seen, &alone, &taken, first);
                 } else {
-                    probe.make_room(group.takes());
+                    probe.make_room(takes(in_place));
                     let seconds = probe.time(interpreter.as_mut(), without_draw(run.operation()));
                     group.seconds.push(seconds);
                 }
@@ -177,12 +183,8 @@ impl Costs {
             }
         }
         if stopped {
-            // What threads keep of it already is in use.
-            let kept = planning.in_use() - before;
-            self.scratch_bytes = self.scratch_bytes.saturating_sub(kept.0);
             return Ok(self);
         }
-        self.scratch_bytes = scratch_bytes;
         let runs = LEAST_PASSES * program.program().len();
         let in_one_go = probe.pass(recording, program, &self, &start)?;
         progress(runs, runs);

@@ -5,6 +5,8 @@ use rekindle_plan::{
     graph::{Graph, Operation, Tensor, TensorId},
 };
 
+#[cfg(feature = "flex")]
+use crate::record::kernels::Keepers;
 use crate::record::{
     kernels::{Kernels, Taken},
     layout::Alike,
@@ -40,8 +42,7 @@ pub(crate) struct Costs {
     pub(super) costs: Vec<Cost>,
     /// Costs of the updates that the step itself makes.
     pub(super) updates: UpdateCosts,
-    /// Memory that threads keep: measured, what they took while they were gathered, because a thread that did not take
-    /// part may still take it in a step.
+    /// Memory that threads have yet to take, and keep then: none once operations have been measured.
     pub(super) scratch_bytes: u64,
 }
 
@@ -50,7 +51,10 @@ impl Costs {
     pub(in crate::record) fn estimated(recording: &Recording, on_host: bool) -> Self {
         match on_host {
             #[cfg(feature = "flex")]
-            true => Self::of_kernels(recording, Kernels::host()),
+            true => Self {
+                scratch_bytes: Keepers::missing(recording).bytes(),
+                ..Self::of_kernels(recording, Kernels::host())
+            },
             _ => Self::of_groups(recording, Alike::new(recording)),
         }
     }

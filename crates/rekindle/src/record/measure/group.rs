@@ -20,20 +20,23 @@ pub(super) struct Group {
     pub(super) took_over: Vec<Option<usize>>,
 }
 
-/// One measurement of its memory.
+/// One measurement of its memory, in bytes.
 pub(super) struct Look {
     pub(super) output_bytes: u64,
     pub(super) temp_bytes: u64,
 }
 
 impl Group {
-    /// Bytes that an operation of the group takes while it runs, as far as known.
-    pub(super) fn takes(&self) -> Bytes {
-        let takes = self
-            .runs
-            .iter()
-            .map(|look| look.output_bytes + look.temp_bytes);
-        Bytes(takes.max().unwrap_or_default())
+    /// Bytes that an operation of the group takes beside its inputs while it runs: as measured, or as `estimated` before that.
+    pub(super) fn takes(&self, estimated: &Cost, in_place: bool) -> Bytes {
+        let temp_bytes = self.runs.iter().map(|look| look.temp_bytes).max();
+        // As in `cost`, the minimum is the outputs.
+        let outputs = self.runs.iter().map(|look| look.output_bytes).min();
+        let output_bytes = match in_place {
+            true => 0,
+            false => outputs.unwrap_or(estimated.output_bytes),
+        };
+        Bytes(output_bytes + temp_bytes.unwrap_or(estimated.temp_bytes))
     }
 
     /// Adds a run. `look` is given in the pass's first run of the group; `over` is the input whose storage could be
