@@ -87,9 +87,9 @@ impl Built {
             Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
             Updates::ToFit | Updates::ToFitOrFaster => recorded.with_either_update(&optimizer),
         };
-        // A smaller budget is refused. The leanest program takes long, and its list alone may take more than that.
+        // A smaller budget is refused. To find the leanest program would take long, and its list alone may take more.
         let until_now = peak_until_now(&**meter);
-        let measured_within = job.budget().map(|budget| budget.max(until_now));
+        let measured_within = job.budget().filter(|budget| *budget >= until_now);
         let mut step = step
             .with_link(link)
             .with_meter(Arc::clone(meter))

@@ -45,6 +45,9 @@ impl<A> MeasuredRecording<A> {
         record_time: Duration,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
+        // Where a budget is exceeded already, all is measured, so that the smallest one is known.
+        let open = |budget: &Bytes| *budget >= planning.in_use();
+        let planning = &planning.with_budget(planning.budget.filter(open), planning.wanted.clone());
         let meter = &*planning.meter;
         RecordError::of_device(&recording, meter)?;
         let estimated = Costs::estimated(&recording, planning.on_host);
