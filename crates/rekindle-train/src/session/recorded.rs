@@ -48,14 +48,14 @@ pub(super) fn peak_until_now(meter: &dyn Meter) -> Bytes {
 
 impl Built {
     /// Records the step on the run's first batch and measures its operations; planning follows later. The model keeps
-    /// its values.
+    /// its values. Where the budget was exceeded before measuring, it is measured without one, and that peak is given too.
     pub(super) fn record(
         &self,
         job: &Job<'_>,
         device: &Device,
         meter: &Arc<dyn Meter>,
         observer: &mut dyn Observer,
-    ) -> Result<RecordedStep, RunError> {
+    ) -> Result<(RecordedStep, Option<Bytes>), RunError> {
         let settings = job.settings;
         let wanted = match &job.schedule {
             ScheduleRequest::Plan(request) => graph_planner(request)?.into(),
@@ -90,6 +90,7 @@ impl Built {
         // A smaller budget is refused. To find the leanest program would take long, and its list alone may take more.
         let until_now = peak_until_now(&**meter);
         let measured_within = job.budget().filter(|budget| *budget >= until_now);
+        let beyond = (measured_within != job.budget()).then_some(until_now);
         let mut step = step
             .with_link(link)
             .with_meter(Arc::clone(meter))
@@ -104,7 +105,7 @@ impl Built {
                 observer.measuring(done, of)
             })?;
         step.set_share(job.part().len() as f64 / settings.batch as f64);
-        Ok(step)
+        Ok((step, beyond))
     }
 
     /// Peak memory of writing a snapshot or the weights: a parameter's state, copied to the host, and another

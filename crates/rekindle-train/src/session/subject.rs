@@ -22,6 +22,8 @@ pub struct Subject {
     meter: Arc<dyn Meter>,
     param_count: u64,
     step: Rc<RefCell<RecordedStep>>,
+    /// The peak before the step was measured without its budget, which was exceeded by then.
+    beyond: Option<Bytes>,
     /// Names of the model's stages.
     stages: Vec<String>,
     /// The assignment of parameters to ranks, if ranks could divide the optimizer's state.
@@ -52,11 +54,12 @@ impl Subject {
         meter: &Arc<dyn Meter>,
         observer: &mut dyn Observer,
     ) -> Result<Self, RunError> {
-        let step = built.record(job, device, meter, observer)?;
+        let (step, beyond) = built.record(job, device, meter, observer)?;
         Ok(Self {
             meter: Arc::clone(meter),
             param_count: built.shape.param_count(),
             step: Rc::new(RefCell::new(step)),
+            beyond,
             stages: built.stages.clone(),
             shards: job.ranks.shards(&built.model),
             _held: None,
@@ -90,15 +93,20 @@ impl Subject {
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
         let (first, others) = Way::all(job);
-        let until_now = recorded::peak_until_now(&*self.meter);
-        let raised = raised(asked, until_now);
+        let raised = raised(asked, self.until_now());
         let planned = self.plan_now(job, raised.as_ref().unwrap_or(asked), (first, &others));
-        let planned = with_until_now(planned, asked, recorded::peak_until_now(&*self.meter));
+        let planned = with_until_now(planned, asked, self.until_now());
         planned.map_err(|error| match &job.run_dir {
             // So that the reported budgets also suffice for the same run with a folder.
             None => with_smallest(error, asked.budget(), |smallest| smallest + RUN_DIR_BYTES),
             Some(_) => error,
         })
+    }
+
+    /// The process's peak until now that counts: a run within a larger budget is measured within it.
+    fn until_now(&self) -> Bytes {
+        let peak = || recorded::peak_until_now(&*self.meter);
+        self.beyond.unwrap_or_else(peak)
     }
 
     /// The fastest plan within another budget, during a run: earlier peaks do not count, and joint decisions of ranks

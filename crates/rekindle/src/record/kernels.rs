@@ -18,9 +18,6 @@
 //! plain peaks of the shipped configs `deep-linear`, `gpt`, `conv-pyramid` and `parity/tokens` are within 0.6% of
 //! profiled ones.
 
-#[cfg(feature = "flex")]
-mod slabs;
-
 use super::{
     operation::{exchanges_dimensions, flops},
     operations::RecordedOperation,
@@ -57,6 +54,8 @@ pub enum Kernels {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) temp_bytes: u64,
+    /// Bytes that threads keep from then on, at most: not every product needs a slab.
+    pub(super) kept_bytes: u64,
     /// The input whose storage the first output reuses, if it is freed.
     pub(super) in_place: Option<usize>,
     /// Whether the output is a view of the first input.
@@ -70,7 +69,7 @@ impl Kernels {
     pub fn host() -> Self {
         Self::Host {
             threads: rayon::current_num_threads() as u64,
-            slab_bytes: slabs::bytes_of_each(),
+            slab_bytes: gemm_common::cache::CACHE_INFO[1].cache_bytes as u64,
         }
     }
 
@@ -94,7 +93,11 @@ impl Kernels {
             for output in one.outputs() {
                 contiguous[output] = as_made;
             }
-            let Self::Host { threads, .. } = self else {
+            let Self::Host {
+                threads,
+                slab_bytes,
+            } = self
+            else {
                 return Taken {
                     view,
                     ..Taken::default()
@@ -108,49 +111,16 @@ impl Kernels {
             };
             Taken {
                 temp_bytes: if view { 0 } else { sizes.temporary(name) },
+                kept_bytes: match (is_product(name), flops(name, &one.kind.operation)) {
+                    (true, PARALLEL_FLOPS..) => threads * slab_bytes,
+                    (true, _) => slab_bytes,
+                    (false, _) => 0,
+                },
                 in_place: sizes.taken_over(name, |input| last_read[input] == Some(place)),
                 view,
             }
         });
         taken.collect()
-    }
-
-    /// Bytes that stay in use after all operations have run.
-    pub(super) fn kept_bytes(self, recording: &Recording) -> u64 {
-        match self {
-            Self::Host {
-                threads,
-                slab_bytes,
-            } => Keepers::of(recording).count(threads) * slab_bytes,
-            Self::Device => 0,
-        }
-    }
-}
-
-/// The threads that keep a slab once they have run a recording's matrix products: small products run on the caller's.
-#[derive(Clone, Copy)]
-pub(super) struct Keepers {
-    caller: bool,
-    pool: bool,
-}
-
-impl Keepers {
-    fn of(recording: &Recording) -> Self {
-        let kinds = recording.operations.kinds().iter();
-        let products = kinds.filter(|kind| is_product(&kind.name));
-        let parallel = products.map(|kind| flops(&kind.name, &kind.operation) >= PARALLEL_FLOPS);
-        let none = Self {
-            caller: false,
-            pool: false,
-        };
-        parallel.fold(none, |all, parallel| Self {
-            caller: all.caller || !parallel,
-            pool: all.pool || parallel,
-        })
-    }
-
-    fn count(self, threads: u64) -> u64 {
-        u64::from(self.caller) + u64::from(self.pool) * threads
     }
 }
 

@@ -19,14 +19,14 @@ mod costs;
 mod group;
 mod probe;
 
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
 
 use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
-use rekindle_plan::Bytes;
 
-#[cfg(feature = "flex")]
-use super::kernels::Keepers;
 use super::{
     RecordError,
     bridge::Interpreter,
@@ -51,6 +51,9 @@ const GATHERED_PASS: usize = 1;
 const LEAST_PASSES: usize = 2;
 const MOST_PASSES: usize = 3;
 
+/// Bytes that threads of this process keep, at most, of what was measured: what of it they need is in use.
+static KEPT_BYTES: AtomicU64 = AtomicU64::new(0);
+
 impl Costs {
     /// Measures operations while `program` runs, once to warm up and then once or twice. Stops before an operation that by
     /// these costs, which are estimates, exceeds the budget: what did not run keeps its estimate.
@@ -74,15 +77,9 @@ impl Costs {
         let started = Instant::now();
         let mut passes = LEAST_PASSES;
         let mut pass = 0;
-        let mut stopped = !has_room(Bytes(self.scratch_bytes))?;
-        if !stopped {
-            #[cfg(feature = "flex")]
-            if planning.on_host {
-                Keepers::missing(recording).keep();
-            }
-            self.scratch_bytes = 0;
-        }
-        'passes: while pass < passes && !stopped {
+        let mut scratch_bytes = 0;
+        let mut stopped = false;
+        'passes: while pass < passes {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
             let mut host = Host::default();
@@ -125,7 +122,7 @@ impl Costs {
                         reading
                     };
                     // Once with gathered threads: each needs its own scratch memory, and all may need it at the same
-                    // time.
+                    // time. Some keep it from then on, which does not count as output.
                     let together = (pass == GATHERED_PASS).then(|| {
                         meter.gather_threads(true);
                         let reading = keeping();
@@ -136,6 +133,7 @@ impl Costs {
                     let mut temp = temp_bytes(&alone);
                     if let Some(together) = together {
                         temp = temp.max(temp_bytes(&together));
+                        scratch_bytes += together.kept().saturating_sub(alone.kept());
                     }
                     let seen = look.then(|| Look {
                         output_bytes: alone.kept(),
@@ -155,6 +153,7 @@ impl Costs {
                     let seconds = probe.time(interpreter.as_mut(), without_draw(run.operation()));
                     group.seconds.push(seconds);
                 }
+                KEPT_BYTES.fetch_max(self.of(run.number).kept_bytes, Ordering::Relaxed);
                 run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
             }
             pass += 1;
@@ -172,7 +171,7 @@ impl Costs {
                 continue;
             }
             let operation = recording.operations.get(first);
-            *cost = group.cost(&operation.kind.name, values(recording, operation));
+            *cost = group.cost(cost, &operation.kind.name, values(recording, operation));
             // Clean-ups of the pools happen at different points in each step and split fused groups, so kernels for a
             // part may be tried in any step, with separate outputs.
             if planning.bounds_pools() && is_tried(operation) {
@@ -180,8 +179,11 @@ impl Costs {
             }
         }
         if stopped {
+            let kept_bytes = KEPT_BYTES.load(Ordering::Relaxed);
+            self.scratch_bytes = self.scratch_bytes.saturating_sub(kept_bytes);
             return Ok(self);
         }
+        self.scratch_bytes = scratch_bytes;
         let runs = LEAST_PASSES * program.program().len();
         let in_one_go = probe.pass(recording, program, &self, &start)?;
         progress(runs, runs);

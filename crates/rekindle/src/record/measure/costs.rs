@@ -5,8 +5,6 @@ use rekindle_plan::{
     graph::{Graph, Operation, Tensor, TensorId},
 };
 
-#[cfg(feature = "flex")]
-use crate::record::kernels::Keepers;
 use crate::record::{
     kernels::{Kernels, Taken},
     layout::Alike,
@@ -29,6 +27,8 @@ pub(super) struct Cost {
     /// Bytes of all its outputs together.
     pub(super) output_bytes: u64,
     pub(super) temp_bytes: u64,
+    /// Bytes that threads may keep after it has run for the first time: none once it was measured.
+    pub(super) kept_bytes: u64,
     pub(super) seconds: f64,
     pub(super) view: bool,
     pub(super) in_place: Option<usize>,
@@ -42,7 +42,8 @@ pub(crate) struct Costs {
     pub(super) costs: Vec<Cost>,
     /// Costs of the updates that the step itself makes.
     pub(super) updates: UpdateCosts,
-    /// Memory that threads have yet to take, and keep then: none once operations have been measured.
+    /// Memory that threads keep: measured, what they took while they were gathered, because a thread that did not take
+    /// part may still take it in a step.
     pub(super) scratch_bytes: u64,
 }
 
@@ -51,10 +52,7 @@ impl Costs {
     pub(in crate::record) fn estimated(recording: &Recording, on_host: bool) -> Self {
         match on_host {
             #[cfg(feature = "flex")]
-            true => Self {
-                scratch_bytes: Keepers::missing(recording).bytes(),
-                ..Self::of_kernels(recording, Kernels::host())
-            },
+            true => Self::of_kernels(recording, Kernels::host()),
             _ => Self::of_groups(recording, Alike::new(recording)),
         }
     }
@@ -64,13 +62,11 @@ impl Costs {
         let alike = Alike::new(recording);
         let taken = kernels.taken(recording);
         let firsts = alike.first.clone();
-        let mut costs = Self {
-            scratch_bytes: kernels.kept_bytes(recording),
-            ..Self::of_groups(recording, alike)
-        };
+        let mut costs = Self::of_groups(recording, alike);
         for (cost, first) in costs.costs.iter_mut().zip(firsts) {
             let Taken {
                 temp_bytes,
+                kept_bytes,
                 in_place,
                 view,
             } = taken[first];
@@ -78,10 +74,12 @@ impl Costs {
             *cost = Cost {
                 output_bytes: if view { 0 } else { numbers } + TENSOR_BYTES,
                 temp_bytes,
+                kept_bytes,
                 view,
                 in_place,
                 ..*cost
             };
+            costs.scratch_bytes = costs.scratch_bytes.max(kept_bytes);
         }
         costs
     }
@@ -95,6 +93,7 @@ impl Costs {
             Cost {
                 output_bytes: if view { 0 } else { numbers } + TENSOR_BYTES,
                 temp_bytes: 0,
+                kept_bytes: 0,
                 seconds: nominal_seconds(&kind.name, &kind.operation).0,
                 view,
                 in_place: None,

@@ -27,16 +27,22 @@ pub(super) struct Look {
 }
 
 impl Group {
-    /// Bytes that an operation of the group takes beside its inputs while it runs: as measured, or as `estimated` before that.
+    /// Bytes that an operation of the group takes beside its inputs while it runs: as measured, or as `estimated` before
+    /// that.
     pub(super) fn takes(&self, estimated: &Cost, in_place: bool) -> Bytes {
         let temp_bytes = self.runs.iter().map(|look| look.temp_bytes).max();
-        // As in `cost`, the minimum is the outputs.
-        let outputs = self.runs.iter().map(|look| look.output_bytes).min();
         let output_bytes = match in_place {
             true => 0,
-            false => outputs.unwrap_or(estimated.output_bytes),
+            false => self.output_bytes().unwrap_or(estimated.output_bytes),
         };
         Bytes(output_bytes + temp_bytes.unwrap_or(estimated.temp_bytes))
+    }
+
+    /// Bytes of the outputs, once known. In the warm-up what threads keep from then on looks like outputs, and occasionally
+    /// a table grows during a measurement: the minimum of later ones.
+    fn output_bytes(&self) -> Option<u64> {
+        let measured = self.runs.iter().skip(1).map(|look| look.output_bytes);
+        measured.min()
     }
 
     /// Adds a run. `look` is given in the pass's first run of the group; `over` is the input whose storage could be
@@ -61,13 +67,13 @@ impl Group {
         self.runs.extend(look);
     }
 
-    pub(super) fn cost(&self, name: &str, numbers: u64) -> Cost {
+    pub(super) fn cost(&self, estimated: &Cost, name: &str, numbers: u64) -> Cost {
         // The first measurement may be from the warm-up.
         let looks = &self.runs[self.runs.len().min(2) / 2..];
-        // Occasionally a table grows during a measurement, or a thread takes scratch memory permanently: the minimum is
-        // the outputs.
-        let least = looks.iter().map(|look| look.output_bytes).min();
-        let output_bytes = alike(numbers, least.unwrap_or_default());
+        let output_bytes = match self.output_bytes() {
+            Some(measured) => alike(numbers, measured),
+            None => estimated.output_bytes,
+        };
         let temp_bytes = looks
             .iter()
             .map(|look| look.temp_bytes)
@@ -81,6 +87,7 @@ impl Group {
         Cost {
             output_bytes,
             temp_bytes: with_margin(temp_bytes),
+            kept_bytes: 0,
             seconds: median(self.seconds.iter().copied()),
             view,
             in_place: took_over.filter(|_| always && !view),
