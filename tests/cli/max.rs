@@ -190,8 +190,8 @@ fn where_all_is_weights_only_an_update_in_the_backward_helps() {
 #[test]
 #[ignore = "takes a minute: `.ci/full` runs it"]
 fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
-    let arguments = ["--vary", "depth", "--budget", "4MiB", "--batch", "512"];
-    let found = max(CONFIG, &arguments);
+    let arguments = ["--vary", "depth", "--budget", "5MiB", "--batch", "512"];
+    let found = max(CONFIG, &[&arguments[..], &["--slowdown", "3"]].concat());
     assert_eq!(
         (&found["batch"], &found["measured"]),
         (&512.into(), &true.into())
@@ -203,7 +203,7 @@ fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
     let exits = |depth: u64| {
         let depth = depth.to_string();
         let plan = ["plan", "run.toml", "--device", "cpu", "--batch", "512"];
-        let budget = ["--budget", "4MiB"];
+        let budget = ["--budget", "5MiB"];
         let arguments = [&plan[..], &budget, &["--depth", &depth]].concat();
         rekindle(folder.path(), &arguments).status.code()
     };
