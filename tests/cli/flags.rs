@@ -202,7 +202,7 @@ samples = 480
 
 [model]
 layers = [
-  { repeat = 10, layers = [{ type = "linear", out = 384 }, "gelu"] },
+  { repeat = 5, layers = [{ type = "linear", out = 384 }, "gelu"] },
   { type = "linear", out = 256 },
 ]
 
