@@ -105,8 +105,8 @@ impl Subject {
 
     /// The process's peak until now that counts: a run within a larger budget is measured within it.
     fn until_now(&self) -> Bytes {
-        let peak = || recorded::peak_until_now(&*self.meter);
-        self.beyond.unwrap_or_else(peak)
+        self.beyond
+            .unwrap_or_else(|| recorded::peak_until_now(&*self.meter))
     }
 
     /// The fastest plan within another budget, during a run: earlier peaks do not count, and joint decisions of ranks

@@ -78,7 +78,6 @@ impl Costs {
         let mut passes = LEAST_PASSES;
         let mut pass = 0;
         let mut scratch_bytes = 0;
-        let mut stopped = false;
         'passes: while pass < passes {
             let mut interpreter = start()?;
             let mut held: Vec<DispatchTensor> = Vec::new();
@@ -105,7 +104,6 @@ impl Costs {
                 let takes = |in_place| group.takes(self.of(run.number), in_place);
                 let in_place = self.of(run.number).in_place.is_some() && !over.is_empty();
                 if !has_room(takes(in_place))? {
-                    stopped = pass < LEAST_PASSES;
                     break 'passes;
                 }
                 let look = group.runs.len() < pass + 1;
@@ -178,7 +176,7 @@ impl Costs {
                 cost.temp_bytes = cost.temp_bytes.max(cost.output_bytes);
             }
         }
-        if stopped {
+        if pass < LEAST_PASSES {
             let kept_bytes = KEPT_BYTES.load(Ordering::Relaxed);
             self.scratch_bytes = self.scratch_bytes.saturating_sub(kept_bytes);
             return Ok(self);

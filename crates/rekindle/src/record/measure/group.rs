@@ -33,16 +33,20 @@ impl Group {
         let temp_bytes = self.runs.iter().map(|look| look.temp_bytes).max();
         let output_bytes = match in_place {
             true => 0,
-            false => self.output_bytes().unwrap_or(estimated.output_bytes),
+            false => self
+                .outputs(estimated)
+                .max()
+                .unwrap_or(estimated.output_bytes),
         };
         Bytes(output_bytes + temp_bytes.unwrap_or(estimated.temp_bytes))
     }
 
-    /// Bytes of the outputs, once known. In the warm-up what threads keep from then on looks like outputs, and occasionally
-    /// a table grows during a measurement: the minimum of later ones.
-    fn output_bytes(&self) -> Option<u64> {
-        let measured = self.runs.iter().skip(1).map(|look| look.output_bytes);
-        measured.min()
+    /// Bytes of the outputs as measured. The first measurement may be from the warm-up, where what threads keep from then
+    /// on looks like outputs.
+    fn outputs(&self, estimated: &Cost) -> impl Iterator<Item = u64> {
+        let warm_up = self.runs.len() > 1 || estimated.kept_bytes > 0;
+        let looks = self.runs.iter().skip(usize::from(warm_up));
+        looks.map(|look| look.output_bytes)
     }
 
     /// Adds a run. `look` is given in the pass's first run of the group; `over` is the input whose storage could be
@@ -70,7 +74,8 @@ impl Group {
     pub(super) fn cost(&self, estimated: &Cost, name: &str, numbers: u64) -> Cost {
         // The first measurement may be from the warm-up.
         let looks = &self.runs[self.runs.len().min(2) / 2..];
-        let output_bytes = match self.output_bytes() {
+        // Occasionally a table grows during a measurement: the minimum is the outputs.
+        let output_bytes = match self.outputs(estimated).min() {
             Some(measured) => alike(numbers, measured),
             None => estimated.output_bytes,
         };
