@@ -221,7 +221,8 @@ fn a_child_whose_device_is_lost_is_started_again_from_its_snapshot() {
     let Some(standin) = Standin::new() else {
         return;
     };
-    // Enough for the last quarter of all launches to be of steps, although a start within a budget has more than one without.
+    // Enough for the last quarter of all launches to be of steps, although a start within a budget has more launches than
+    // one without.
     const STEPS: usize = 60;
     let config = fs::read_to_string(standin.path("run.toml")).expect("a config");
     let config = config + "[run]\nsnapshot_every = 1\n";
