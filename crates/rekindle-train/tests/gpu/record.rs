@@ -243,16 +243,6 @@ fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
             |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
         );
         check(
-            "u-net",
-            opened,
-            UNet::new,
-            |device| {
-                let images = Tensor::<4>::random([8, 3, 32, 32], NORMAL, device);
-                (images, classes(8, device))
-            },
-            |model, (images, targets)| cross_entropy(model.forward(images), targets),
-        );
-        check(
             "recurrent",
             opened,
             Recurrent::new,
@@ -271,6 +261,25 @@ fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
                 (inputs, classes(512, device))
             },
             |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
+        );
+    });
+}
+
+/// Apart from the others for what its kernels take to compile.
+#[test]
+#[ignore = "takes a quarter of an hour on software Vulkan: to be run on a GPU"]
+fn a_u_net_is_trained_as_by_the_plain_loop_within_a_budget() {
+    own_process!();
+    on_the_gpu(|opened| {
+        check(
+            "u-net",
+            opened,
+            UNet::new,
+            |device| {
+                let images = Tensor::<4>::random([8, 3, 32, 32], NORMAL, device);
+                (images, classes(8, device))
+            },
+            |model, (images, targets)| cross_entropy(model.forward(images), targets),
         );
     });
 }
