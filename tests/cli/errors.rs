@@ -516,25 +516,6 @@ fn a_text_shorter_than_its_window_is_named() {
 }
 
 #[test]
-fn the_configs_of_this_repository_are_right() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let configs = fs::read_dir(root.join("configs")).expect("configs");
-    for path in configs.map(|entry| entry.expect("an entry").path()) {
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
-            Command::cargo_bin("rekindle")
-                .expect("built")
-                .arg("estimate")
-                .arg(&path)
-                .assert()
-                .success();
-        }
-    }
-}
-
-#[test]
 fn estimate_counts_the_keras_model_exactly() {
     let output = Command::cargo_bin("rekindle")
         .expect("built")

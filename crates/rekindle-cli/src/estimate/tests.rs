@@ -106,18 +106,15 @@ fn a_model_that_fits_nowhere_but_at_a_smaller_batch() {
     insta::assert_snapshot!(text);
 }
 
-#[test]
-fn a_model_of_convolutions_that_fits_as_it_is() {
-    let text =
-        estimate("conv-pyramid.toml", &Wanted::Plain, Bytes(1 << 30)).text(usize::MAX, false);
-    assert_fits_80_columns(&text);
-    insta::assert_snapshot!(text);
-}
-
 /// Rows of the first level have the totals of their groups.
 #[test]
-fn shares_of_one_level_add_up_to_the_model() {
-    let text = estimate("conv-pyramid.toml", &Wanted::Plain, Bytes(1 << 30)).text(1, false);
+fn shares_of_a_model_of_convolutions_add_up() {
+    let estimate = estimate("conv-pyramid.toml", &Wanted::Plain, Bytes(1 << 30));
+    let whole = estimate.text(usize::MAX, false);
+    assert_fits_80_columns(&whole);
+    insta::assert_snapshot!(whole);
+
+    let text = estimate.text(1, false);
     let table = text.split("\n\n").next().unwrap();
     assert!(!table.contains("\n  "), "a deeper level: {table}");
     let shares = table
@@ -134,7 +131,7 @@ fn shares_of_one_level_add_up_to_the_model() {
 /// Layers count their numbers by rule, the recorded step by visiting the built modules.
 #[test]
 fn numbers_of_layers_are_those_of_the_built_model() {
-    for name in ["conv-pyramid.toml", "parity/conv.toml", "deep-linear.toml"] {
+    for name in ["parity/conv.toml", "parity/gpt.toml", "parity/mlp.toml"] {
         let built = estimate(name, &Wanted::Plain, Bytes(1 << 30));
         let layers = built.layers.iter();
         let counted = layers.fold((0, 0), |(trained, frozen), layer| {

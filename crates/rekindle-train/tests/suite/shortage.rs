@@ -239,7 +239,7 @@ fn master_weights_go_back_to_the_snapshot() {
 }
 
 fn goes_back(dtype: Dtype) {
-    const WIDE: usize = 1024;
+    const WIDE: usize = 512;
     let linear = |out| LayerSpec::Linear { out, bias: true };
     let block = || [linear(WIDE), LayerSpec::Tanh, linear(WIDTH)];
     let mut layers: Vec<LayerSpec> = (0..3).flat_map(|_| block()).collect();

@@ -30,7 +30,7 @@ use crate::{
     recorded_models::{Gpt, Mlp, Vgg, cross_entropy},
 };
 
-const STEPS: u64 = 4;
+const STEPS: u64 = 2;
 const RATE: f64 = 1e-2;
 /// Room of a budget for what differs from one plan to the next.
 const LEEWAY: u64 = 1 << 17;
@@ -217,7 +217,7 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
 type Layers = Vec<Linear>;
 
 fn deep(device: &Device) -> Layers {
-    (0..24)
+    (0..12)
         .map(|_| LinearConfig::new(512, 512).init(device))
         .collect()
 }
@@ -233,7 +233,7 @@ fn loss(layers: &Layers, input: Tensor<2>) -> Tensor<1> {
 fn gradients_do_not_wait_for_one_another_and_peaks_are_as_predicted() {
     own_process!();
     let device = Device::flex().autodiff();
-    let gradients = 24 * (512 * 512 + 512) * 4_u64;
+    let gradients = 12 * (512 * 512 + 512) * 4_u64;
     let [sgd, _, adam, _] = optimizers();
     for (kind, optimizer) in [sgd, adam] {
         let mut model = deep(&device);

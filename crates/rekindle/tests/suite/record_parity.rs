@@ -407,8 +407,8 @@ fn every_model_is_trained_as_by_the_plain_loop() {
         Recurrent::new,
         |device| {
             (
-                Tensor::<3>::random([2048, 8, 6], normal, device),
-                targets(2048, device),
+                Tensor::<3>::random([3072, 5, 6], normal, device),
+                targets(3072, device),
             )
         },
         |model, (inputs, targets)| with_output(model.forward(inputs), targets),

@@ -164,7 +164,7 @@ impl Gpt {
     }
 
     pub fn with_dropout(dropout: f64, device: &Device) -> Self {
-        let body = TransformerEncoderConfig::new(16, 32, 2, 3)
+        let body = TransformerEncoderConfig::new(16, 32, 2, 2)
             .with_dropout(dropout)
             .with_norm_first(true);
         Self {
