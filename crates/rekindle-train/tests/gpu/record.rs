@@ -210,7 +210,7 @@ fn what_the_device_refuses_fails_the_step() {
 
 #[test]
 #[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
-fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
+fn a_transformer_is_trained_as_by_the_plain_loop_within_a_budget() {
     own_process!();
     on_the_gpu(|opened| {
         check(
@@ -232,6 +232,14 @@ fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
                 )
             },
         );
+    });
+}
+
+#[test]
+#[ignore = "takes a quarter of an hour on software Vulkan: to be run on a GPU"]
+fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
+    own_process!();
+    on_the_gpu(|opened| {
         check(
             "mlp",
             opened,
@@ -241,6 +249,16 @@ fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
                 (inputs, classes(512, device))
             },
             |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
+        );
+        check(
+            "u-net",
+            opened,
+            UNet::new,
+            |device| {
+                let images = Tensor::<4>::random([8, 3, 32, 32], NORMAL, device);
+                (images, classes(8, device))
+            },
+            |model, (images, targets)| cross_entropy(model.forward(images), targets),
         );
         check(
             "recurrent",
@@ -261,25 +279,6 @@ fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
                 (inputs, classes(512, device))
             },
             |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
-        );
-    });
-}
-
-/// Apart from the others for what its kernels take to compile.
-#[test]
-#[ignore = "takes a quarter of an hour on software Vulkan: to be run on a GPU"]
-fn a_u_net_is_trained_as_by_the_plain_loop_within_a_budget() {
-    own_process!();
-    on_the_gpu(|opened| {
-        check(
-            "u-net",
-            opened,
-            UNet::new,
-            |device| {
-                let images = Tensor::<4>::random([8, 3, 32, 32], NORMAL, device);
-                (images, classes(8, device))
-            },
-            |model, (images, targets)| cross_entropy(model.forward(images), targets),
         );
     });
 }
