@@ -139,7 +139,10 @@ fn a_run_tells_that_buffers_of_its_device_are_kept() {
     println!("{early} bytes are resident at most in the first half, {late} in the last third");
     // Software Vulkan computes in this process, with memory of its own.
     if matches!(info.device, DeviceId::Cuda(_)) {
-        assert!(early > 0 && late <= early + 8 * ACTIVATION, "{early} {late}");
+        assert!(
+            early > 0 && late <= early + 8 * ACTIVATION,
+            "{early} {late}"
+        );
     }
 
     for first in [1, 20] {
