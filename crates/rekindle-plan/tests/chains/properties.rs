@@ -212,7 +212,7 @@ proptest! {
                 continue;
             }
             let mut least = f64::INFINITY;
-            for budget in budgets(&chain, 16) {
+            for budget in budgets(&chain, 8) {
                 match time(&chain, planner, budget, slots) {
                     Some(time) => {
                         prop_assert!(time <= least, "{planner} at {}: {time} > {least}", budget.0);
