@@ -420,24 +420,6 @@ fn a_model_has_no_more_layers_than_can_be_planned() {
     assert!(matches!(refused, Err(Mistake::Arguments(why)) if why.contains("20000 layers")));
 }
 
-#[test]
-fn the_configs_of_this_repository_are_right() {
-    let configs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"));
-    let mut loaded = 0;
-    for folder in [configs.to_owned(), configs.join("parity")] {
-        for entry in std::fs::read_dir(folder).expect("configs") {
-            let path = entry.expect("an entry").path();
-            if path.extension().is_some_and(|kind| kind == "toml") {
-                if let Err(failure) = load(&path, &Overrides::default()) {
-                    panic!("{}: {:?}", path.display(), failure.report);
-                }
-                loaded += 1;
-            }
-        }
-    }
-    assert!(loaded >= 14, "{loaded} configs");
-}
-
 const ALL: &str = include_str!("../../../../configs/parity/conv.toml");
 
 proptest::proptest! {

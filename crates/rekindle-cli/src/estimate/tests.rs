@@ -8,7 +8,7 @@ use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
 
 use rekindle_train::fit::Limit;
 
-use super::{Estimate, Wanted};
+use super::{Estimate, Wanted, layers};
 use crate::{
     args::ReplaceArgs,
     config::{self, Overrides},
@@ -128,17 +128,30 @@ fn shares_of_a_model_of_convolutions_add_up() {
     assert!(off.abs() <= 0.05 * rows.len() as f64, "{table}");
 }
 
-/// Layers count their numbers by rule, the recorded step by visiting the built modules.
+/// Each config of the repository is read and its step recorded. Layers count their numbers by rule, the recorded step by
+/// visiting the built modules.
 #[test]
 fn numbers_of_layers_are_those_of_the_built_model() {
-    for name in ["parity/conv.toml", "parity/gpt.toml", "parity/mlp.toml"] {
-        let built = estimate(name, &Wanted::Plain, Bytes(1 << 30));
-        let layers = built.layers.iter();
-        let counted = layers.fold((0, 0), |(trained, frozen), layer| {
-            (trained + layer.param_count, frozen + layer.frozen_count)
-        });
-        assert_eq!(counted, (built.param_count, built.frozen_count), "{name}");
+    let configs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"));
+    let mut seen = 0;
+    for folder in [configs.to_owned(), configs.join("parity")] {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|kind| kind != "toml") {
+                continue;
+            }
+            let config = config::load(&path, &Overrides::default()).unwrap();
+            let step = config.estimated(&config.training, KERNELS);
+            let step = step.estimate().unwrap();
+            let layers = layers::layers(&config).into_iter();
+            let counted = layers.fold((0, 0), |(trained, frozen), layer| {
+                (trained + layer.param_count, frozen + layer.frozen_count)
+            });
+            assert_eq!(counted, (step.trainable, step.frozen), "{path:?}");
+            seen += 1;
+        }
     }
+    assert!(seen >= 14, "{seen} configs");
 }
 
 #[test]
