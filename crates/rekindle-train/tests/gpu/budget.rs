@@ -17,9 +17,15 @@ use rekindle_train::{
 
 const WIDTH: usize = 256;
 const DEPTH: usize = 12;
+const BATCH: usize = 512;
 
-/// Share of the measured bytes by which the predicted peak in use may miss.
-const TOLERANCE: f64 = 0.05;
+/// Bytes of one value of the step.
+const VALUE: u64 = (BATCH * WIDTH * size_of::<f32>()) as u64;
+
+/// Bytes by which the measured peak in use may be below the predicted one, which is that of operations that run one by
+/// one: where fusion runs some of them as one kernel, that kernel may overwrite an input that only the last of them
+/// frees. Then one value less is in use. The rest is for what is counted on top of values.
+const BELOW: u64 = VALUE + VALUE / 2;
 
 #[test]
 #[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
@@ -49,8 +55,10 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
         );
         assert!(record.measured_peak_bytes <= budget);
         let (predicted, measured) = (record.in_use.predicted_bytes, record.in_use.measured_bytes);
-        let error = (predicted.0 as f64 - measured.0 as f64) / measured.0 as f64;
-        assert!(error.abs() <= TOLERANCE, "{predicted}, {measured}");
+        assert!(
+            measured <= predicted && predicted.0 - measured.0 <= BELOW,
+            "{predicted}, {measured}"
+        );
     }
 
     let budget = Bytes(smallest.0 / 4 * 5);
@@ -109,7 +117,7 @@ fn train(
     let data = open(&data, 1).unwrap();
     let settings = TrainSettings {
         steps,
-        batch: 512,
+        batch: BATCH,
         seed: 1,
         loss: LossKind::MeanSquaredError,
         optimizer: OptimizerSettings::Sgd {
