@@ -115,9 +115,9 @@ fn advised(message: &str) -> Vec<String> {
 fn advice_for_a_planner_that_cannot_is_followed() {
     let plan = [
         "plan",
-        "configs/parity/tokens.toml",
+        "configs/parity/conv.toml",
         "--batch",
-        "128",
+        "32",
         "--device",
         "cpu",
     ];

@@ -407,7 +407,7 @@ fn every_model_is_trained_as_by_the_plain_loop() {
         Recurrent::new,
         |device| {
             (
-                Tensor::<3>::random([3072, 5, 6], normal, device),
+                Tensor::<3>::random([3072, 3, 6], normal, device),
                 targets(3072, device),
             )
         },

@@ -330,7 +330,7 @@ fn ranks_exchange_many_buckets_as_one_device_does() {
             update,
             plan: None,
             sizes: &[7],
-            steps: 4,
+            steps: 2,
         };
         check::<Wide>("wide", 3..=3, (&model, &device), way);
     }

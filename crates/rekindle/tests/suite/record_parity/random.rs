@@ -10,12 +10,12 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use rekindle::record::RecordError;
 use rekindle_plan::{Bytes, graph::GraphPlanner};
 
-const PROGRAMS: u64 = 12;
+const PROGRAMS: u64 = 8;
 const ROWS: usize = 2048;
 const WIDTH: usize = 24;
 const WEIGHTS: usize = 4;
 /// Plans that recompute something, over all programs, at least.
-const FEWEST: usize = 12;
+const FEWEST: usize = 8;
 
 #[derive(Module, Debug)]
 struct Weights {
