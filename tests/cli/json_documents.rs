@@ -77,7 +77,14 @@ fn written(folder: &Path) -> Vec<Value> {
         // One of single operations.
         on_cpu(
             0,
-            &["plan", "configs/deep-linear.toml", "--budget", "60MiB"],
+            &[
+                "plan",
+                "configs/deep-linear.toml",
+                "--depth",
+                "16",
+                "--budget",
+                "24MiB",
+            ],
         ),
         on_cpu(
             0,
