@@ -1,22 +1,29 @@
 //! The binary from end to end: training, budgets, verification, devices.
 
-use assert_cmd::Command;
+use assert_cmd::{Command, assert::Assert};
 use serde_json::Value;
 
 const MLP: &str = "configs/parity/mlp.toml";
 
-fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
-    Command::cargo_bin("rekindle")
-        .expect("built")
+fn program() -> Command {
+    let mut program = Command::cargo_bin("rekindle").expect("built");
+    program
         .env("REKINDLE_CACHE", "")
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .args(arguments)
-        .assert()
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    program
+}
+
+fn rekindle(arguments: &[&str]) -> Assert {
+    program().args(arguments).assert()
+}
+
+fn document(run: Assert) -> Value {
+    let output = run.success().get_output().stdout.clone();
+    serde_json::from_slice(&output).expect("one JSON document")
 }
 
 fn json(arguments: &[&str]) -> Value {
-    let output = rekindle(arguments).success().get_output().stdout.clone();
-    serde_json::from_slice(&output).expect("one JSON document")
+    document(rekindle(arguments))
 }
 
 fn bytes(record: &Value, key: &str) -> u64 {
@@ -25,9 +32,8 @@ fn bytes(record: &Value, key: &str) -> u64 {
         .unwrap_or_else(|| panic!("{key} in {record}"))
 }
 
-/// Share of the measured peak by which the prediction may miss it: 1.4% was seen, and 3.7 with 16 threads, all of whose
-/// scratch is counted. Nearly all of so small a run is what kernels and the process keep, which differs from machine to
-/// machine.
+/// Share of the measured peak by which the prediction may miss it: 1.4% was seen. Nearly all of so small a run is what
+/// kernels and the process keep, which differs from machine to machine.
 const PEAK_TOLERANCE: f64 = 0.05;
 
 #[test]
@@ -337,14 +343,20 @@ fn a_loss_in_chunks_holds_no_logits() {
     let config = folder.path().join("tokens.toml");
     std::fs::write(&config, TOKENS).expect("written");
     let config = config.to_str().expect("a path of text");
+    // Of many threads on few cores, one's scratch may be counted twice: more than the bound below.
+    let few_threads = |arguments: &[&str]| {
+        let mut program = program();
+        program.env("RAYON_NUM_THREADS", "2");
+        program.args(arguments).assert()
+    };
     let train = |more: &[&str]| {
         let arguments = ["train", config, "--device", "cpu", "--json"];
-        let record = json(&[&arguments[..], more].concat());
+        let record = document(few_threads(&[&arguments[..], more].concat()));
         let [predicted, measured] =
             ["predicted_peak_bytes", "measured_peak_bytes"].map(|key| bytes(&record, key));
         let error = predicted as f64 / measured as f64 - 1.0;
         assert!(
-            (-0.002..PEAK_TOLERANCE).contains(&error),
+            (-0.002..0.03).contains(&error),
             "{predicted} for {measured}"
         );
         (measured, record)
@@ -387,7 +399,7 @@ fn a_loss_in_chunks_holds_no_logits() {
         "whole",
         "--budget",
     ];
-    rekindle(&[&arguments[..], &[&budget]].concat()).code(3);
+    few_threads(&[&arguments[..], &[&budget]].concat()).code(3);
     let (within, record) = train(&["--budget", &budget]);
     assert!(within <= bytes(&record, "budget_bytes"), "{record}");
     assert_eq!(record["last_loss"], by_chunks["last_loss"]);
