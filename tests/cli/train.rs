@@ -343,7 +343,8 @@ fn a_loss_in_chunks_holds_no_logits() {
     let config = folder.path().join("tokens.toml");
     std::fs::write(&config, TOKENS).expect("written");
     let config = config.to_str().expect("a path of text");
-    // Of many threads on few cores, one's scratch may be counted twice: more than the bound below.
+    // Of many threads on few cores, some take their scratch late, and as much is reserved for others that might: more than
+    // the bound below.
     let few_threads = |arguments: &[&str]| {
         let mut program = program();
         program.env("RAYON_NUM_THREADS", "2");
