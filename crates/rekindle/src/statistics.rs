@@ -3,15 +3,12 @@
 //!
 //! Memory: while a step runs, statistics are held twice.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use burn::{
-    module::{Module, ModuleVisitor, Param, ParamId},
-    tensor::{DispatchTensor, Tensor},
-};
+use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::Bytes;
 
-use crate::record::Put;
+use crate::record::{Place, put_statistics, tensors};
 
 /// Overhead of a held tensor, measured on the CPU backend.
 const HELD_BYTES: u64 = 256;
@@ -19,20 +16,24 @@ const HELD_BYTES: u64 = 256;
 /// The running statistics of a model: its tensors that require no gradient.
 #[derive(Default)]
 pub struct Statistics {
-    ids: HashSet<ParamId>,
+    places: Vec<usize>,
     bytes: u64,
 }
 
 /// Their values before a step.
-pub struct Before(HashMap<ParamId, DispatchTensor>);
+pub struct Before(HashMap<usize, DispatchTensor>);
 
 impl Statistics {
     /// Finds the statistics of a model with autodiff.
     #[must_use]
     pub fn of(model: &impl Module) -> Self {
-        let mut found = Self::default();
-        model.visit(&mut found);
-        found
+        let places = Place::of(model).into_iter().enumerate();
+        let found = places.filter(|(_, of)| of.dtype.is_float() && !of.trains);
+        found.fold(Self::default(), |mut all, (place, of)| {
+            all.places.push(place);
+            all.bytes += (of.shape.num_elements() * of.dtype.size()) as u64 + HELD_BYTES;
+            all
+        })
     }
 
     /// Memory of the values while they are held.
@@ -44,29 +45,16 @@ impl Statistics {
     /// Their current values. Pending updates are merged first, as the next forward pass would do.
     #[must_use]
     pub fn before(&self, model: &impl Module) -> Before {
-        struct Collect<'a>(&'a HashSet<ParamId>, HashMap<ParamId, DispatchTensor>);
-        impl ModuleVisitor for Collect<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if self.0.contains(&param.id) {
-                    self.1.insert(param.id, param.val().into_dispatch());
-                }
-            }
-        }
-        let mut values = Collect(&self.ids, HashMap::with_capacity(self.ids.len()));
-        if !self.ids.is_empty() {
-            model.valid().visit(&mut values);
-        }
-        Before(values.1)
-    }
-}
-
-impl ModuleVisitor for Statistics {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
-            let numbers = param.shape().num_elements() * param.val().dtype().size();
-            self.bytes += numbers as u64 + HELD_BYTES;
-            self.ids.insert(param.id);
-        }
+        let values = match self.places.is_empty() {
+            true => Vec::new(),
+            false => tensors(&model.valid()),
+        };
+        Before(
+            self.places
+                .iter()
+                .map(|&place| (place, values[place].clone()))
+                .collect(),
+        )
     }
 }
 
@@ -78,6 +66,6 @@ impl Before {
         // Use new statistics: a pending update in the old ones would be applied on top.
         let own = model.valid().train();
         drop(model);
-        own.map(&mut Put(self.0))
+        put_statistics(own, &self.0)
     }
 }

@@ -11,11 +11,14 @@ mod interpreter;
 mod taken;
 mod tensors;
 
-use std::{collections::HashMap, sync::PoisonError};
+use std::sync::PoisonError;
 
 use burn::{module::Module, tensor::Device};
 
-use super::error::RecordError;
+use super::{
+    error::RecordError,
+    places::{self, Place},
+};
 use crate::{
     activation::{Activation, device_of},
     quiet,
@@ -26,7 +29,8 @@ use device::{MARKS, Marks, is_recording, mark, recording_device};
 pub(super) use interpreter::{Interpreter, interpreter};
 pub(super) use taken::Taken;
 use taken::{TakenParameter, TrackedFloat};
-use tensors::{Held, Ids, Inputs, ToRecording, WithAutodiff, tracked_of};
+pub(super) use tensors::node;
+use tensors::{Ids, Inputs, ToRecording, WithAutodiff, id_of, tracked_of};
 
 /// Runs `step` and burn's backward pass of its loss on the recording device, without computing anything.
 pub(super) fn take<M, I, R>(
@@ -40,9 +44,11 @@ where
     I: Activation,
     R: StepResult,
 {
-    // A copy with separate statistics, because recording updates them.
-    let prepare =
-        |_: &Device, map: &mut ToRecording| (model.valid().train().map(map), batch.clone());
+    let prepare = |_: &Device, map: &mut ToRecording| {
+        // A copy with separate statistics, because recording updates them.
+        let copy = model.valid().train();
+        (map.replace(Place::of(model), copy), batch.clone())
+    };
     let device = device_of(batch, model);
     take_with(device.as_ref(), input_gradients, prepare, step)
 }
@@ -62,7 +68,7 @@ where
         false,
         |device, map| {
             let (model, batch) = make(device);
-            (model.map(map), batch)
+            (map.replace(Place::of(&model), model), batch)
         },
         step,
     )
@@ -121,16 +127,16 @@ where
                 map.parameters[*place].gradient = gradient_of(leaf);
             }
             // `train` merges pending updates, so the module's tensors now show which statistics changed.
-            let mut after = Held(HashMap::new());
-            model.map(&mut WithAutodiff).train().visit(&mut after);
+            let after = places::tensors(&model.map(&mut WithAutodiff).train());
             let moved = |parameter: &TakenParameter| {
-                let now = after.0.get(&parameter.id).copied()?;
-                (now != parameter.tensor).then_some((parameter.id, now))
+                let now = id_of(after.get(parameter.place)?.clone());
+                (now != parameter.tensor).then_some((parameter.place, now))
             };
             let statistics = map.parameters.iter().filter_map(moved).collect();
             Ok(Taken {
                 operations: Vec::new(),
                 constants: Vec::new(),
+                places: map.places,
                 parameters: map.parameters,
                 inputs,
                 loss: loss_id,

@@ -47,6 +47,12 @@ pub enum RecordError {
     /// The loss is not part of the recording.
     #[error("the loss is not computed from the model and the batch that the step is given")]
     LossElsewhere,
+    /// No gradient depends on the loss.
+    #[error("the loss trains nothing: {why}")]
+    TrainsNothing {
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The step seeds the generator.
     #[error(
         "the step seeds the random number generator, {after}. Call `device.seed` before the step"
@@ -123,8 +129,11 @@ pub enum RecordError {
     /// The budget is not a valid size.
     #[error("this is not a budget: {0}")]
     Size(#[from] SizeError),
-    /// The model lacks a parameter that was recorded.
-    #[error("the model has no parameter `{path}`: it is not the one that was recorded")]
+    /// The model has a parameter that was not recorded.
+    #[error(
+        "the parameter `{path}` was not recorded: the model was made or loaded anew, or got another layer; record its \
+         step again"
+    )]
     Parameter {
         /// Its path.
         path: String,

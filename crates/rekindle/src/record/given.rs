@@ -1,16 +1,15 @@
 //! The tensors that exist before a step's first operation: those of the model and the batch, and constants.
 
-use std::collections::HashMap;
-
 use burn::{
-    module::{Module, ModuleVisitor, Param, ParamId},
-    tensor::{Bool, DType, DispatchTensor, Int, Shape, Tensor},
+    module::Module,
+    tensor::{DType, DispatchTensor, Shape},
 };
 use burn_ir::TensorId;
 
 use super::{
     RecordError,
     bridge::{self, Interpreter},
+    places,
     recording::Recording,
 };
 use crate::activation::{Activation, visit_alike};
@@ -31,61 +30,20 @@ pub(super) fn started(
     Ok(interpreter)
 }
 
-/// The tensors of a model and a batch, by their tensor numbers in a recording.
+/// The tensors of a model with the recorded places, and of a batch, by their tensor numbers in a recording.
 pub(super) fn given<M: Module, I: Activation>(
     recording: &Recording,
     model: &M,
     batch: &I,
-) -> Result<Vec<(usize, DispatchTensor)>, RecordError> {
-    let wanted = recording.parameters.iter().map(|one| (one.id, one.tensor));
-    let mut parameters = Parameters {
-        wanted: wanted.collect(),
-        found: Vec::with_capacity(recording.parameters.len()),
-    };
+) -> Vec<(usize, DispatchTensor)> {
     // Merges pending updates of running statistics.
-    model.valid().visit(&mut parameters);
-    if let Some((_, missing)) = parameters.wanted.iter().next() {
-        let parameter = recording
-            .parameters
-            .iter()
-            .find(|one| one.tensor == *missing);
-        return Err(RecordError::Parameter {
-            path: parameter.map(|one| one.path.clone()).unwrap_or_default(),
-        });
-    }
-    let mut tensors = Tensors(Vec::new());
-    batch.visit(&mut tensors);
-    let mut given = parameters.found;
-    given.extend(recording.inputs.iter().copied().zip(tensors.0));
-    Ok(given)
-}
-
-/// Finds a model's tensors.
-struct Parameters {
-    wanted: HashMap<ParamId, usize>,
-    found: Vec<(usize, DispatchTensor)>,
-}
-
-impl Parameters {
-    fn found(&mut self, id: ParamId, tensor: impl FnOnce() -> DispatchTensor) {
-        if let Some(number) = self.wanted.remove(&id) {
-            self.found.push((number, tensor()));
-        }
-    }
-}
-
-impl ModuleVisitor for Parameters {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found(param.id, || param.val().into_dispatch());
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.found(param.id, || param.val().into_dispatch());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.found(param.id, || param.val().into_dispatch());
-    }
+    let of_model = places::tensors(&model.valid());
+    let parameters = recording.parameters.iter();
+    let parameters = parameters.map(|one| (one.tensor, of_model[one.place].clone()));
+    let mut of_batch = Tensors(Vec::new());
+    batch.visit(&mut of_batch);
+    let inputs = recording.inputs.iter().copied().zip(of_batch.0);
+    parameters.chain(inputs).collect()
 }
 
 /// A batch's tensors without autodiff.

@@ -11,14 +11,6 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// The properties of a value without a gradient.
-    pub(super) fn untrained() -> Self {
-        Self {
-            requires_grad: false,
-            strategy: None,
-        }
-    }
-
     /// The properties of a parameter's value.
     #[must_use]
     pub fn of<const D: usize>(parameter: &Tensor<D>) -> Self {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use burn::{
-    module::{Module, ModuleMapper, Param, ParamId},
+    module::{Module, Param},
     optim::GradientsParams,
     tensor::{DispatchTensor, Tensor},
 };
@@ -16,42 +16,49 @@ use super::{
     leaf::Leaf,
     optimizer::Optimizer,
     placed::Placed,
+    places::{Replace, replaced},
     rank::of_rank,
     recording::{Parameter, Recording},
 };
 use crate::reduce::{ReduceError, Shards, SharedReading};
 
-/// A model whose parameters are lent to a step.
+/// A model whose parameters are lent to a step. Parameters are found by their tensor numbers in the recording.
 pub(super) struct Lent {
     /// Leaf properties of the parameters that the step updates.
-    leaves: HashMap<ParamId, Leaf>,
-    updated: HashMap<ParamId, DispatchTensor>,
+    leaves: HashMap<usize, Leaf>,
+    updated: HashMap<usize, DispatchTensor>,
     /// The parameter whose update panicked: it has neither an old value nor a new one.
-    lost: Option<ParamId>,
+    lost: Option<usize>,
 }
 
 impl Lent {
     /// Removes the parameters that a recording updates from `model`; the interpreter already holds them.
     pub(super) fn take<M: Module>(model: &mut M, recording: &Recording) -> Self {
-        struct Take<'a>(&'a mut HashMap<ParamId, Leaf>);
-        impl ModuleMapper for Take<'_> {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                if !self.0.contains_key(&param.id) {
-                    return param;
-                }
-                let (id, value, mapper) = param.consume();
-                let leaf = Leaf::of(&value);
-                let place = Tensor::empty([0; D], (&value.device(), value.dtype()));
-                let place = leaf.again(place.without_autodiff());
-                self.0.insert(id, leaf);
-                Param::from_mapped_value(id, place, mapper)
+        struct Take {
+            places: HashMap<usize, usize>,
+            leaves: HashMap<usize, Leaf>,
+        }
+        impl Replace for Take {
+            fn float<const D: usize>(
+                &mut self,
+                place: usize,
+                old: &Tensor<D>,
+            ) -> Option<Tensor<D>> {
+                let number = *self.places.get(&place)?;
+                let leaf = Leaf::of(old);
+                let empty = Tensor::empty([0; D], (&old.device(), old.dtype()));
+                let empty = leaf.again(empty.without_autodiff());
+                self.leaves.insert(number, leaf);
+                Some(empty)
             }
         }
-        let updated = recording.updated();
-        let mut leaves = updated.map(|one| (one.id, Leaf::untrained())).collect();
-        *model = model.clone().map(&mut Take(&mut leaves));
+        let mut take = Take {
+            places: recording.updated_places(),
+            leaves: HashMap::new(),
+        };
+        *model = replaced(model.clone(), &mut take);
         Self {
-            leaves,
+            leaves: take.leaves,
             updated: HashMap::new(),
             lost: None,
         }
@@ -71,11 +78,11 @@ impl Lent {
         rate: f64,
         optimizer: &mut O,
     ) {
-        let id = parameter.id;
-        let Some(leaf) = self.leaves.get(&id) else {
+        let (id, number) = (parameter.id, parameter.tensor);
+        let Some(leaf) = self.leaves.get(&number) else {
             return;
         };
-        self.lost = Some(id);
+        self.lost = Some(number);
         let updated = of_rank!(&value, D => {
             let param = Param::initialized(id, leaf.again(Tensor::<D>::from_dispatch(value)));
             let mut gradients = GradientsParams::new();
@@ -84,7 +91,7 @@ impl Lent {
             let (_, updated, _) = optimizer.step(rate, placed, gradients).param.consume();
             updated.without_autodiff().into_dispatch()
         });
-        self.updated.insert(id, updated);
+        self.updated.insert(number, updated);
         self.lost = None;
     }
 
@@ -97,17 +104,17 @@ impl Lent {
     ) -> Result<SharedReading, ReduceError> {
         let mut sharing = shards.sharing();
         for one in recording.updated() {
-            if self.lost == Some(one.id) {
+            if self.lost == Some(one.tensor) {
                 sharing.lost(one.id);
             } else if sharing.is_due(one.id) {
-                let value = self.updated.remove(&one.id).unwrap_or_else(|| {
+                let value = self.updated.remove(&one.tensor).unwrap_or_else(|| {
                     interpreter.hand_out(&recording.tensors.last_read(one.tensor))
                 });
                 let value = of_rank!(&value, D => {
                     let own = Tensor::<D>::from_dispatch(value);
                     sharing.value(one.id, own).into_dispatch()
                 });
-                self.updated.insert(one.id, value);
+                self.updated.insert(one.tensor, value);
             }
         }
         sharing.done()
@@ -120,25 +127,44 @@ impl Lent {
         recording: &Recording,
         interpreter: &mut dyn Interpreter,
     ) {
-        struct PutBack(HashMap<ParamId, DispatchTensor>);
-        impl ModuleMapper for PutBack {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let Some(value) = self.0.get(&param.id) else {
-                    return param;
+        struct PutBack {
+            places: HashMap<usize, usize>,
+            values: HashMap<usize, DispatchTensor>,
+            /// New leaves: the places of a tied parameter have one again.
+            leaves: HashMap<usize, DispatchTensor>,
+        }
+        impl Replace for PutBack {
+            fn float<const D: usize>(
+                &mut self,
+                place: usize,
+                old: &Tensor<D>,
+            ) -> Option<Tensor<D>> {
+                let number = *self.places.get(&place)?;
+                let leaf = match self.leaves.get(&number) {
+                    Some(leaf) => leaf.clone(),
+                    None => {
+                        let value = Tensor::<D>::from_dispatch(self.values.remove(&number)?);
+                        let leaf = Leaf::of(old).again(value).into_dispatch();
+                        self.leaves.insert(number, leaf.clone());
+                        leaf
+                    }
                 };
-                let value = Tensor::<D>::from_dispatch(value.clone());
-                let (id, place, mapper) = param.consume();
-                Param::from_mapped_value(id, Leaf::of(&place).again(value), mapper)
+                Some(Tensor::from_dispatch(leaf))
             }
         }
         let mut values = self.updated;
         for one in recording.updated() {
-            if self.lost != Some(one.id) {
-                values.entry(one.id).or_insert_with(|| {
+            if self.lost != Some(one.tensor) {
+                values.entry(one.tensor).or_insert_with(|| {
                     interpreter.hand_out(&recording.tensors.last_read(one.tensor))
                 });
             }
         }
-        *model = model.clone().map(&mut PutBack(values));
+        let mut put_back = PutBack {
+            places: recording.updated_places(),
+            values,
+            leaves: HashMap::new(),
+        };
+        *model = replaced(model.clone(), &mut put_back);
     }
 }

@@ -18,6 +18,7 @@ use super::{
     given::started,
     measure::Costs,
     options::Planning,
+    places::Place,
     planned::MeasuredRecording,
     program::Prepared,
     recording::Recording,
@@ -86,6 +87,11 @@ impl<A> MeasuredRecording<A> {
             record_time,
             costs,
         })
+    }
+
+    /// Whether this is a recording for batches of these shapes and modules with these places.
+    pub(super) fn is_of(&self, shapes: &[(Shape, DType)], places: &[Place]) -> bool {
+        self.shapes == shapes && self.recording.places == places
     }
 
     pub(super) fn batch_bytes(&self) -> Bytes {

@@ -108,10 +108,53 @@ pub(super) fn measured<M: Module, O: Optimizer>(
         keeps_storage: false,
     };
     model.visit(&mut each);
+    let mut frozen = Frozen {
+        known: &each.known,
+        parameters: each.parameters,
+    };
+    model.visit(&mut frozen);
     UpdateCosts {
-        each: each.parameters.into(),
+        each: frozen.parameters.into(),
         keeps_storage: each.keeps_storage,
         shards: optimizer.shards().cloned(),
+    }
+}
+
+/// Adds the expected costs of parameters that do not train yet: what is known of the same shape, else the most that any
+/// update takes for its size. They are not tried, since there may be no room for the state of what never trains.
+struct Frozen<'a> {
+    known: &'a HashMap<(Shape, DType, Treatment), [OptimizerCost; 2]>,
+    parameters: HashMap<ParamId, [OptimizerCost; 2]>,
+}
+
+impl ModuleVisitor for Frozen<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let of_shape =
+            |shape: &Shape, dtype: DType| *shape == param.shape() && dtype == param.dtype();
+        let bytes = |shape: &Shape, dtype: DType| (shape.num_elements() * dtype.size()) as f64;
+        let scaled = |of: fn(&OptimizerCost) -> f64| {
+            let known = self.known.iter();
+            let each = known.flat_map(|((shape, dtype, _), costs)| {
+                costs
+                    .iter()
+                    .map(move |cost| of(cost) / bytes(shape, *dtype))
+            });
+            each.fold(0.0, f64::max) * bytes(&param.shape(), param.dtype())
+        };
+        let mut known = self.known.iter();
+        let known = known.find(|((shape, dtype, _), _)| of_shape(shape, *dtype));
+        let expected = known.map_or_else(
+            || {
+                let whole = |of| Bytes(scaled(of).ceil() as u64);
+                [OptimizerCost {
+                    step_s: Seconds(scaled(|one| one.step_s.0)),
+                    state_bytes: whole(|one| one.state_bytes.0 as f64),
+                    temp_bytes: whole(|one| one.temp_bytes.0 as f64),
+                }; 2]
+            },
+            |(_, costs)| *costs,
+        );
+        self.parameters.entry(param.id).or_insert(expected);
     }
 }
 

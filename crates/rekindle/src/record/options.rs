@@ -48,7 +48,6 @@ pub(super) struct Planning {
     pub(super) link: Option<Link>,
     pub(super) count: Count,
     pub(super) input_gradients: bool,
-    pub(super) optimizer: OptimizerCost,
     /// When parameters are updated, and the cost of each update.
     pub(super) update: Update,
     pub(super) updates: UpdateCosts,
@@ -100,11 +99,7 @@ impl Planning {
     }
 
     /// These options with another time of updates.
-    pub(super) fn with_update(
-        &self,
-        update: Update,
-        recording: &Recording,
-    ) -> Result<Self, RecordError> {
+    pub(super) fn with_update(&self, update: Update) -> Result<Self, RecordError> {
         let updates = match &self.either {
             Some(either) => either.of(update),
             None if self.update == update => &self.updates,
@@ -116,26 +111,33 @@ impl Planning {
         };
         Ok(Self {
             update,
-            optimizer: updates.together(update, recording),
             updates: updates.clone(),
             ..self.clone()
         })
     }
 
     /// Sets whether each rank updates only its own parameters (`Some`), or all of them (`None`).
-    pub(super) fn set_shards(&mut self, shards: Option<&Shards>, recording: &Recording) {
+    pub(super) fn set_shards(&mut self, shards: Option<&Shards>) {
         let either = self.either.iter_mut();
         let all = either.flat_map(|either| [&mut either.after, &mut either.in_backward]);
         for updates in all.chain([&mut self.updates]) {
             updates.shards = shards.cloned();
         }
-        self.optimizer = self.updates.together(self.update, recording);
+    }
+
+    /// The cost of all updates of a step together, with the state that none has yet.
+    pub(super) fn optimizer(&self, recording: &Recording) -> OptimizerCost {
+        self.updates.together(self.update, recording)
     }
 
     /// Bytes that an exchange between ranks holds while the step runs, and not during the optimizer's update.
     pub(super) fn staging(&self, recording: &Recording) -> Bytes {
         match self.shared && self.on_host {
-            true => staging(recording, self.update, self.updates.most_temporary()),
+            true => staging(
+                recording,
+                self.update,
+                self.updates.most_temporary(recording),
+            ),
             false => Bytes::ZERO,
         }
     }

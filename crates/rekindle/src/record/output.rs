@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use burn::{
-    module::{Module, ModuleMapper, Param, ParamId},
+    module::Module,
     optim::GradientsParams,
     tensor::{Bool, DispatchTensor, Int, Tensor},
 };
@@ -13,6 +13,7 @@ use super::{
     RecordError,
     exchange::{ExchangeReading, Shared},
     finite,
+    places::put_statistics,
     planned::MeasuredRecording,
     rank::of_rank,
     recording::{Parameter, Recording},
@@ -102,8 +103,9 @@ impl Done {
         let auxiliary = measured.auxiliary.clone().map(&mut values);
         if !recording.statistics.is_empty() {
             let moved = recording.statistics.iter();
-            let moved = moved.filter_map(|(id, tensor)| Some((*id, self.tensors.remove(tensor)?)));
-            drop(model.clone().map(&mut Put(moved.collect())));
+            let moved =
+                moved.filter_map(|(place, tensor)| Some((*place, self.tensors.remove(tensor)?)));
+            drop(put_statistics(model.clone(), &moved.collect()));
         }
         let input_gradients = (!recording.input_gradients.is_empty()).then(|| {
             let gradients = recording.input_gradients.iter();
@@ -196,25 +198,5 @@ impl ActivationMapper for InputGradients {
             Some(gradient) => Tensor::from_dispatch(gradient),
             None => tensor.without_autodiff().zeros_like(),
         }
-    }
-}
-
-/// Puts new values into a model's running statistics, which clones share.
-pub(crate) struct Put(pub(crate) HashMap<ParamId, DispatchTensor>);
-
-impl ModuleMapper for Put {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(value) = self.0.get(&param.id) else {
-            return param;
-        };
-        let value = Tensor::<D>::from_dispatch(value.clone());
-        let (id, old, mapper) = param.consume();
-        let value = match old.gradient_checkpointing_strategy() {
-            Some(strategy) => value
-                .autodiff()
-                .with_gradient_checkpointing_strategy(strategy),
-            None => value,
-        };
-        Param::from_mapped_value(id, value, mapper)
     }
 }

@@ -86,7 +86,7 @@ fn planned_once<A>(
         };
         let base = before + of_plan + planning.later + batch;
         let staging = planning.staging(&measured.recording);
-        let optimizer = planning.optimizer;
+        let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
         let state = match (planning.updated, planning.updates.keeps_storage) {
             (true, _) => Bytes::ZERO,

@@ -428,6 +428,7 @@ where
         shared: bool,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
+        self.recorded.0.check_trains()?;
         let device = device_of(self.batch, self.model).ok_or(RecordError::Backend)?;
         let meter = match &self.options.meter {
             Some(meter) => meter.clone(),
@@ -462,7 +463,6 @@ where
             count: self.options.count,
             dry_runs: self.options.dry_runs,
             input_gradients: self.options.input_gradients,
-            optimizer: updates.together(update, &self.recorded.0),
             update,
             updates,
             either,
@@ -474,7 +474,7 @@ where
             room: None,
         };
         let measuring = planning.with_budget(measured_within, measured_for);
-        let given = given::given(&self.recorded.0, self.model, self.batch)?;
+        let given = given::given(&self.recorded.0, self.model, self.batch);
         let measured = MeasuredRecording::new(
             &measuring,
             given,

@@ -14,9 +14,11 @@ use burn_ir::{OperationIr, TensorId};
 use rekindle_plan::Bytes;
 
 use super::{
+    RecordError,
     bridge::Taken,
     operation::{draws, exchanges_dimensions},
     operations::{Operations, Packing},
+    places::Place,
     tensors::{Numbering, Tensors},
     update::Update,
 };
@@ -28,7 +30,9 @@ pub(crate) struct Recording {
     pub(crate) operations: Operations,
     /// All tensors, by number.
     pub(crate) tensors: Tensors,
-    /// The module's tensors.
+    /// The module's places.
+    pub(super) places: Vec<Place>,
+    /// The module's tensors, in the order of their first places.
     pub(crate) parameters: Vec<Parameter>,
     /// The batch's tensors.
     pub(crate) inputs: Vec<usize>,
@@ -40,8 +44,8 @@ pub(crate) struct Recording {
     pub(crate) auxiliary: Vec<usize>,
     /// Gradients of the batch's float tensors; `None` where there is none.
     pub(crate) input_gradients: Vec<Option<usize>>,
-    /// New values of running statistics.
-    pub(crate) statistics: Vec<(ParamId, usize)>,
+    /// New values of running statistics, by place.
+    pub(crate) statistics: Vec<(usize, usize)>,
     /// When parameters are updated.
     pub(crate) update: Update,
     /// Equal for recordings of equal steps.
@@ -51,8 +55,10 @@ pub(crate) struct Recording {
 /// A tensor of the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameter {
-    /// burn's id.
+    /// burn's id, which copies of the module have too.
     pub(crate) id: ParamId,
+    /// Its first place.
+    pub(super) place: usize,
     /// Its path in the module: `layers.1.weight`.
     pub(crate) path: String,
     /// Its tensor number.
@@ -85,7 +91,8 @@ impl Recording {
 
         let mut numbering = Numbering::default();
         for parameter in &taken.parameters {
-            numbering.add(parameter.tensor, &parameter.shape, parameter.dtype);
+            let Place { shape, dtype, .. } = &taken.places[parameter.place];
+            numbering.add(parameter.tensor, shape, *dtype);
         }
         for input in &taken.inputs {
             numbering.add(input.tensor, &input.shape, input.dtype);
@@ -103,11 +110,12 @@ impl Recording {
         }
         let number = |id: TensorId| numbering.number(id);
         let parameters = taken.parameters.into_iter().map(|one| Parameter {
-            id: one.id,
+            id: taken.places[one.place].id,
+            place: one.place,
             path: one.path,
             tensor: number(one.tensor),
             gradient: one.gradient.map(number),
-            trains: one.trains,
+            trains: taken.places[one.place].trains,
         });
         let mut parameters: Vec<Parameter> = parameters.collect();
         parameters.shrink_to_fit();
@@ -119,6 +127,7 @@ impl Recording {
         let statistics = taken.statistics.into_iter();
         let mut recording = Self {
             operations: packing.finish(),
+            places: taken.places,
             parameters,
             inputs: inputs.collect(),
             constants: constants.map(|(id, data)| (number(id), data)).collect(),
@@ -126,7 +135,7 @@ impl Recording {
             auxiliary: auxiliary.collect(),
             input_gradients: input_gradients.map(|one| one.map(number)).collect(),
             statistics: statistics
-                .map(|(id, tensor)| (id, number(tensor)))
+                .map(|(place, tensor)| (place, number(tensor)))
                 .collect(),
             tensors: numbering.finish(),
             update,
@@ -165,6 +174,33 @@ impl Recording {
         }
     }
 
+    /// Fails if no gradient depends on the loss: burn's `backward` would panic.
+    pub(super) fn check_trains(&self) -> Result<(), RecordError> {
+        let gradients = self.parameters.iter().map(|one| one.gradient);
+        let mut gradients = gradients.chain(self.input_gradients.iter().copied());
+        if gradients.any(|one| one.is_some()) {
+            return Ok(());
+        }
+        let mut read = HashSet::from([self.loss]);
+        for number in (0..self.operations.len()).rev() {
+            let operation = self.operations.get(number);
+            if operation.outputs().any(|output| read.contains(&output)) {
+                read.extend(operation.inputs());
+            }
+        }
+        let mut trained = self.parameters.iter().filter(|one| one.trains).peekable();
+        let why = if trained.peek().is_none() {
+            "no parameter of the model requires a gradient. Is it frozen, or from `valid()`?"
+        } else if trained.any(|one| read.contains(&one.tensor)) {
+            "it is cut off from the parameters, by `detach` for example"
+        } else if self.inputs.iter().any(|one| read.contains(one)) {
+            "it is computed from the batch without a parameter that trains"
+        } else {
+            "it is a constant"
+        };
+        Err(RecordError::TrainsNothing { why })
+    }
+
     /// Tensors that exist before the first operation.
     pub(crate) fn given(&self) -> impl Iterator<Item = usize> + '_ {
         let parameters = self.parameters.iter().map(|parameter| parameter.tensor);
@@ -185,6 +221,16 @@ impl Recording {
         let updates = self.update == Update::InBackward;
         let parameters = self.parameters.iter();
         parameters.filter(move |one| updates && one.gradient.is_some())
+    }
+
+    /// The numbers of the tensors that the step itself updates, by place.
+    pub(super) fn updated_places(&self) -> HashMap<usize, usize> {
+        let firsts: HashMap<usize, usize> =
+            self.updated().map(|one| (one.place, one.tensor)).collect();
+        let places = self.places.iter().enumerate();
+        places
+            .filter_map(|(place, of)| Some((place, *firsts.get(&of.first)?)))
+            .collect()
     }
 
     /// Each mean over ranks, in order: its operation, and its number of values.

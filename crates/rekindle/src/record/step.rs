@@ -309,7 +309,7 @@ where
         let current = self.plan_for(model, batch)?;
         let planned = &current.0;
         planned.choose_kernels(&self.planning, watched, |recording| {
-            given(recording, model, batch)
+            Ok(given(recording, model, batch))
         })?;
         // The device may have rejected a kernel of an update or an evaluation since the last step.
         RecordError::of_device(&planned.measured.recording, &*self.planning.meter)?;
@@ -367,7 +367,8 @@ where
 
     /// The measured cost of the optimizer's step, with the state that it did not have when the step was recorded.
     pub fn optimizer_cost(&self) -> OptimizerCost {
-        self.planning.optimizer
+        let state = self.state.borrow();
+        self.planning.optimizer(&state.plans[0].measured.recording)
     }
 
     /// For ranks that divide the updates by `shards`: the bytes of the optimizer's state per rank, and the time per

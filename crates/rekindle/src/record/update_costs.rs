@@ -1,6 +1,9 @@
 //! The costs of parameter updates.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use burn::module::ParamId;
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
@@ -11,7 +14,7 @@ use crate::reduce::Shards;
 /// The costs of parameter updates.
 #[derive(Clone, Default)]
 pub(super) struct UpdateCosts {
-    /// The cost per parameter: with a gradient in the parameter's memory layout, and with one whose first two
+    /// The cost per parameter, also of those that do not train yet: with a gradient in the parameter's memory layout, and with one whose first two
     /// dimensions are exchanged in memory.
     pub(super) each: Arc<HashMap<ParamId, [OptimizerCost; 2]>>,
     /// Whether the first update creates state in the storage of gradients, which may be larger than their numbers.
@@ -40,9 +43,8 @@ impl UpdateCosts {
 
     /// The cost of all updates together; for updates in the backward pass, only their state.
     pub(super) fn together(&self, update: Update, recording: &Recording) -> OptimizerCost {
-        let own = self.each.iter().filter(|(id, _)| self.is_own(**id));
         let mut sum = OptimizerCost::default();
-        for (_, [one, _]) in own {
+        for [one, _] in self.made(recording) {
             sum.state_bytes += one.state_bytes;
             sum.step_s += one.step_s;
         }
@@ -53,9 +55,18 @@ impl UpdateCosts {
         sum
     }
 
+    /// The costs of the updates that are made here.
+    fn made(&self, recording: &Recording) -> impl Iterator<Item = &[OptimizerCost; 2]> {
+        let trained = recording.parameters.iter().filter(|one| one.trains);
+        // Copies with one id have one update.
+        let trained: HashSet<ParamId> = trained.map(|one| one.id).collect();
+        let own = trained.into_iter().filter(|id| self.is_own(*id));
+        own.filter_map(|id| self.each.get(&id))
+    }
+
     /// The maximum temporary bytes of one update, besides gradient and state.
-    pub(super) fn most_temporary(&self) -> Bytes {
-        let temporary = self.each.values().flatten().map(|cost| cost.temp_bytes);
+    pub(super) fn most_temporary(&self, recording: &Recording) -> Bytes {
+        let temporary = self.made(recording).flatten().map(|cost| cost.temp_bytes);
         temporary.max().unwrap_or_default()
     }
 

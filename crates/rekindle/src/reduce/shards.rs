@@ -98,9 +98,10 @@ impl Shards {
         struct Share<'a>(Sharing<'a>);
         impl ModuleMapper for Share<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let trains = param.is_require_grad();
                 let (id, own, mapper) = param.consume();
                 let leaf = Leaf::of(&own);
-                let value = match self.0.is_due(id) {
+                let value = match trains && self.0.is_due(id) {
                     true => leaf.again(self.0.value(id, own.without_autodiff())),
                     false => own,
                 };

@@ -7,3 +7,4 @@ mod kept;
 mod limits;
 mod outputs;
 mod packing;
+mod places;

@@ -1,13 +1,12 @@
 //! The result of running a step on the recording device.
 
-use burn::{
-    module::ParamId,
-    tensor::{DType, Shape, TensorData},
-};
+use burn::tensor::{DType, Shape, TensorData};
 use burn_backend::BackendTypes;
 use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::backends::Autodiff;
 use burn_ir::{OperationIr, TensorId};
+
+use crate::record::places::Place;
 
 pub(super) type TrackedBackend = Autodiff<Capture>;
 pub(super) type TrackedFloat = <TrackedBackend as BackendTypes>::FloatTensorPrimitive;
@@ -18,7 +17,9 @@ pub(in crate::record) struct Taken<A> {
     pub(in crate::record) operations: Vec<OperationIr>,
     /// Tensors created from host data.
     pub(in crate::record) constants: Vec<(TensorId, TensorData)>,
-    /// All tensors of the module, including running statistics.
+    /// The module's places.
+    pub(in crate::record) places: Vec<Place>,
+    /// All tensors of the module, including running statistics, in the order of their first places.
     pub(in crate::record) parameters: Vec<TakenParameter>,
     /// The batch's tensors.
     pub(in crate::record) inputs: Vec<TakenInput>,
@@ -29,8 +30,8 @@ pub(in crate::record) struct Taken<A> {
     pub(in crate::record) auxiliary_tensors: Vec<TensorId>,
     /// Gradients of the batch's float tensors, if requested; `None` for a tensor on which the loss does not depend.
     pub(in crate::record) input_gradients: Vec<Option<TensorId>>,
-    /// New values of running statistics.
-    pub(in crate::record) statistics: Vec<(ParamId, TensorId)>,
+    /// New values of running statistics, by place.
+    pub(in crate::record) statistics: Vec<(usize, TensorId)>,
     /// Tensors created by the marks of stages: the position of their operation is the position of the mark.
     pub(in crate::record) marks: Vec<TensorId>,
     /// Created after the model and the batch, before the step.
@@ -41,15 +42,13 @@ pub(in crate::record) struct Taken<A> {
 
 /// A tensor of the module.
 pub(in crate::record) struct TakenParameter {
-    pub(in crate::record) id: ParamId,
+    /// Its first place.
+    pub(in crate::record) place: usize,
     /// Its path in the module: `layers.1.weight`.
     pub(in crate::record) path: String,
     pub(in crate::record) tensor: TensorId,
-    pub(in crate::record) shape: Shape,
-    pub(in crate::record) dtype: DType,
     /// Its gradient, if it trains and the loss depends on it.
     pub(in crate::record) gradient: Option<TensorId>,
-    pub(in crate::record) trains: bool,
 }
 
 /// A tensor of the batch.

@@ -1,20 +1,23 @@
 //! A model's and a batch's tensors on the recording device, and their ids there.
 
-use std::{any::Any, collections::HashMap};
+use std::any::Any;
 
 use burn::{
-    module::{ModuleMapper, ModuleVisitor, Param, ParamId},
+    module::{Module, ModuleMapper, Param},
     tensor::{Bool, DType, Device, DispatchTensor, Int, Shape, Tensor},
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
-use burn_dispatch::{BackendTensor, DispatchKindConversion};
+use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensorKind};
 use burn_ir::TensorId;
 
 use super::taken::{TakenInput, TakenParameter, TrackedBackend, TrackedFloat};
 use crate::{
     activation::{ActivationMapper, visit_alike},
-    record::error::{FOREIGN, RecordError},
+    record::{
+        error::{FOREIGN, RecordError},
+        places::Place,
+    },
 };
 
 pub(super) fn capture_of<const D: usize>(
@@ -42,10 +45,11 @@ pub(super) fn tracked_of<const D: usize>(tensor: Tensor<D>) -> Result<TrackedFlo
 pub(super) struct ToRecording {
     pub(super) device: Device,
     path: Vec<String>,
+    pub(super) places: Vec<Place>,
     pub(super) parameters: Vec<TakenParameter>,
     pub(super) leaves: Vec<(usize, TrackedFloat)>,
-    /// Parameters with the same id are one tensor.
-    known: HashMap<ParamId, Box<dyn Any>>,
+    /// The tensors of the places so far.
+    made: Vec<Box<dyn Any>>,
 }
 
 impl ToRecording {
@@ -53,10 +57,17 @@ impl ToRecording {
         Self {
             device,
             path: Vec::new(),
+            places: Vec::new(),
             parameters: Vec::new(),
             leaves: Vec::new(),
-            known: HashMap::new(),
+            made: Vec::new(),
         }
+    }
+
+    /// Replaces the tensors of `model`, a copy of a module with these places.
+    pub(super) fn replace<M: Module>(&mut self, places: Vec<Place>, model: M) -> M {
+        self.places = places;
+        model.map(self)
     }
 
     /// The recording device with autodiff, as tensors report it.
@@ -75,19 +86,24 @@ impl ToRecording {
         }
     }
 
-    fn known<T: Clone + 'static>(&self, id: ParamId) -> Option<T> {
-        self.known.get(&id)?.downcast_ref::<T>().cloned()
+    /// The tensor of the next place: that of its first one, or what `make` makes.
+    fn next<T: Clone + 'static>(&mut self, make: impl FnOnce(&mut Self, usize) -> T) -> T {
+        let place = self.made.len();
+        let known = self.made.get(self.places[place].first);
+        let tensor = match known.and_then(|known| known.downcast_ref::<T>()) {
+            Some(known) => known.clone(),
+            None => make(self, place),
+        };
+        self.made.push(Box::new(tensor.clone()));
+        tensor
     }
 
-    fn note(&mut self, id: ParamId, tensor: TensorId, shape: Shape, dtype: DType, trains: bool) {
+    fn note(&mut self, place: usize, tensor: TensorId) {
         self.parameters.push(TakenParameter {
-            id,
+            place,
             path: self.path.join("."),
             tensor,
-            shape,
-            dtype,
             gradient: None,
-            trains,
         });
     }
 }
@@ -103,34 +119,31 @@ impl ModuleMapper for ToRecording {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
-        if let Some(known) = self.known::<Tensor<D>>(id) {
-            return Param::from_mapped_value(id, known, mapper);
-        }
-        let (shape, dtype, trains) = (tensor.shape(), tensor.dtype(), tensor.is_require_grad());
-        let recorded = if trains {
-            let leaf = self.float::<D>(shape.clone(), dtype, true);
-            self.note(id, leaf.primitive().id(), shape, dtype, true);
-            self.leaves.push((self.parameters.len() - 1, leaf.clone()));
-            Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
-        } else {
-            // Without autodiff: `forward` moves running statistics to the input's device, which burn does not support
-            // for recorded tensors with autodiff.
-            let plain = capture_of(Tensor::<D>::empty(shape.clone(), (&self.device, dtype)));
-            self.note(id, plain.id(), shape, dtype, false);
-            Tensor::<D>::from_primitive::<Capture>(plain)
-        };
-        self.known.insert(id, Box::new(recorded.clone()));
+        let (shape, dtype) = (tensor.shape(), tensor.dtype());
+        let recorded = self.next(|map, place| {
+            if map.places[place].trains {
+                let leaf = map.float::<D>(shape, dtype, true);
+                map.note(place, leaf.primitive().id());
+                map.leaves.push((map.parameters.len() - 1, leaf.clone()));
+                Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
+            } else {
+                // Without autodiff: `forward` moves running statistics to the input's device, which burn does not
+                // support for recorded tensors with autodiff.
+                let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
+                map.note(place, plain.id());
+                Tensor::<D>::from_primitive::<Capture>(plain)
+            }
+        });
         Param::from_mapped_value(id, recorded, mapper)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
         let (id, tensor, mapper) = param.consume();
-        if let Some(known) = self.known::<Tensor<D, Int>>(id) {
-            return Param::from_mapped_value(id, known, mapper);
-        }
-        let (recorded, tensor_id) = int(&self.device, &tensor);
-        self.note(id, tensor_id, tensor.shape(), tensor.dtype(), false);
-        self.known.insert(id, Box::new(recorded.clone()));
+        let recorded = self.next(|map, place| {
+            let (recorded, tensor) = int(&map.device, &tensor);
+            map.note(place, tensor);
+            recorded
+        });
         Param::from_mapped_value(id, recorded, mapper)
     }
 
@@ -139,12 +152,11 @@ impl ModuleMapper for ToRecording {
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
         let (id, tensor, mapper) = param.consume();
-        if let Some(known) = self.known::<Tensor<D, Bool>>(id) {
-            return Param::from_mapped_value(id, known, mapper);
-        }
-        let (recorded, tensor_id) = bool(&self.device, &tensor);
-        self.note(id, tensor_id, tensor.shape(), tensor.dtype(), false);
-        self.known.insert(id, Box::new(recorded.clone()));
+        let recorded = self.next(|map, place| {
+            let (recorded, tensor) = bool(&map.device, &tensor);
+            map.note(place, tensor);
+            recorded
+        });
         Param::from_mapped_value(id, recorded, mapper)
     }
 }
@@ -249,11 +261,18 @@ impl ModuleMapper for WithAutodiff {
     }
 }
 
-/// The tensors that a recorded module holds.
-pub(super) struct Held(pub(super) HashMap<ParamId, TensorId>);
-
-impl ModuleVisitor for Held {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0.insert(param.id, id_of(param.val().into_dispatch()));
-    }
+/// The node of burn's graph that a tracked tensor of any backend is.
+pub(in crate::record) fn node(tensor: &DispatchTensor) -> Option<u64> {
+    let DispatchTensorKind::Autodiff(tracked) = &tensor.kind else {
+        return None;
+    };
+    let node = match &**tracked {
+        #[cfg(feature = "flex")]
+        DispatchTensorKind::Flex(BackendTensor::Autodiff(tensor)) => tensor.id(),
+        #[cfg(feature = "cubecl")]
+        DispatchTensorKind::Cube(BackendTensor::Autodiff(tensor)) => tensor.id(),
+        DispatchTensorKind::Capture(BackendTensor::Autodiff(tensor)) => tensor.id(),
+        _ => return None,
+    };
+    Some(node.value)
 }

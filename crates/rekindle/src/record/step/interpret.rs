@@ -161,7 +161,7 @@ pub(super) fn start<M: Module, I: Activation>(
     model: &M,
     batch: &I,
 ) -> Result<(Box<dyn Interpreter>, Handed), RecordError> {
-    let given = given(recording, model, batch)?;
+    let given = given(recording, model, batch);
     let returned = given
         .iter()
         .filter(|(one, _)| recording.auxiliary.contains(one));

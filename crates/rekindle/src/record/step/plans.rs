@@ -18,6 +18,7 @@ use crate::{
         RecordError, bridge,
         given::{given, shapes},
         options::Planning,
+        places::Place,
         planned::{MeasuredRecording, PlannedRecording},
         planning::planned,
         recording::Recording,
@@ -166,8 +167,7 @@ where
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(), RecordError> {
-        let recording = &self.state.get_mut().plans[0].measured.recording;
-        let planning = self.planning.with_update(update, recording)?;
+        let planning = self.planning.with_update(update)?;
         self.plan_by(planning.with_budget(budget, wanted.into()), true)
     }
 
@@ -180,8 +180,7 @@ where
     /// parameters. The step must be recorded with an optimizer without [shards](crate::record::Optimizer::shards), and
     /// run with one that has these shards.
     pub fn set_shards(&mut self, shards: Option<&Shards>) {
-        let recording = &self.state.get_mut().plans[0].measured.recording;
-        self.planning.set_shards(shards, recording);
+        self.planning.set_shards(shards);
     }
 
     /// The plan for this batch, stored or new, and its peak given the bytes in use now.
@@ -190,7 +189,7 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Current<R::Auxiliary>, RecordError> {
-        let shapes = shapes(batch);
+        let (shapes, places) = (shapes(batch), Place::of(model));
         let mut state = self.state.borrow_mut();
         state.steps += 1;
         let updated = state.steps > 1;
@@ -201,7 +200,7 @@ where
         let known = state
             .plans
             .iter()
-            .position(|plan| plan.measured.shapes == shapes);
+            .position(|plan| plan.measured.is_of(&shapes, &places));
         let place = match known {
             Some(place) if !self.planning.compare || state.steps < state.compare_next => place,
             _ => {
@@ -209,7 +208,8 @@ where
                 let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
                 let (recording, auxiliary) = Recording::new(taken, self.planning.update);
                 let same = |plan: &Rc<PlannedRecording<_>>| {
-                    plan.measured.shapes == shapes && plan.measured.recording.hash == recording.hash
+                    let measured = &plan.measured;
+                    measured.is_of(&shapes, &places) && measured.recording.hash == recording.hash
                 };
                 match state.plans.iter().position(same) {
                     Some(place) => place,
@@ -222,13 +222,20 @@ where
                             );
                         } else {
                             log::info!(
-                                "a batch of other shapes: the step is recorded and planned for them"
+                                "a batch of other shapes, or other parameters that train: the step is recorded and \
+                                 planned for them"
                             );
                         }
-                        let given = given(&recording, model, batch)?;
+                        recording.check_trains()?;
+                        let later =
+                            self.planning.later + state.new_bytes(&self.planning, &recording)?;
+                        let given = given(&recording, model, batch);
                         let elapsed = started.elapsed();
                         state.plans.truncate(KEPT - 1);
-                        let planning = planning();
+                        let planning = Planning {
+                            later,
+                            ..planning()
+                        };
                         let measured = MeasuredRecording::new(
                             &planning,
                             given,

@@ -1,11 +1,15 @@
 //! A step and its state.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
+use burn::module::ParamId;
 use rekindle_plan::Bytes;
 
 use crate::{
-    record::{options::Planning, planned::PlannedRecording, ranks::StepRanks},
+    record::{
+        RecordError, options::Planning, planned::PlannedRecording, ranks::StepRanks,
+        recording::Recording,
+    },
     step_result::StepResult,
 };
 
@@ -31,6 +35,37 @@ pub(super) struct State<A> {
     pub(super) changed: u64,
     /// The growth in bytes for which a step was last planned again.
     pub(super) grown: Option<Bytes>,
+}
+
+impl<A> State<A> {
+    /// Bytes of the optimizer's state that comes into use with a recording, if steps have run: of parameters that train
+    /// now and did not before.
+    pub(super) fn new_bytes(
+        &self,
+        planning: &Planning,
+        recording: &Recording,
+    ) -> Result<Bytes, RecordError> {
+        let recordings = self.plans.iter().map(|plan| &plan.measured.recording);
+        let known = recordings.flat_map(|one| &one.parameters);
+        let known: HashMap<ParamId, bool> = known.fold(HashMap::new(), |mut known, one| {
+            *known.entry(one.id).or_default() |= one.trains;
+            known
+        });
+        let mut bytes = Bytes::ZERO;
+        for one in &recording.parameters {
+            match known.get(&one.id) {
+                Some(trained) if self.steps > 1 && one.trains && !trained => {
+                    bytes += planning.updates.of(one.id, false).state_bytes;
+                }
+                Some(_) => {}
+                None => {
+                    let path = one.path.clone();
+                    return Err(RecordError::Parameter { path });
+                }
+            }
+        }
+        Ok(bytes)
+    }
 }
 
 /// A plan and its peak with what is in use now.

@@ -1,0 +1,164 @@
+//! The tensors of a module by place, in the order in which burn visits them.
+//!
+//! A step computes with the tensor at a place, not with all that have one [`ParamId`]: a clone of a module has its ids, and
+//! other values as soon as one of the two is updated. Places hold one tensor only where burn's graph has one leaf for
+//! them, as for the clones of a tied layer.
+
+use std::collections::HashMap;
+
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    tensor::{Bool, DType, DispatchTensor, Int, Shape, Tensor},
+};
+
+use super::bridge;
+
+/// One place of a module, without its values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) id: ParamId,
+    pub(crate) shape: Shape,
+    pub(crate) dtype: DType,
+    /// Whether its tensor requires a gradient.
+    pub(crate) trains: bool,
+    /// The first place with the same tensor: itself unless layers are tied.
+    pub(crate) first: usize,
+}
+
+impl Place {
+    /// All places of a module.
+    pub(crate) fn of<M: Module>(model: &M) -> Vec<Self> {
+        struct Places {
+            all: Vec<Place>,
+            /// The first place of each leaf of burn's graph.
+            leaves: HashMap<u64, usize>,
+        }
+        impl Places {
+            fn add(&mut self, id: ParamId, (shape, dtype): (Shape, DType), leaf: Option<u64>) {
+                let place = self.all.len();
+                let first = match leaf {
+                    Some(leaf) => *self.leaves.entry(leaf).or_insert(place),
+                    None => place,
+                };
+                self.all.push(Place {
+                    id,
+                    shape,
+                    dtype,
+                    trains: leaf.is_some(),
+                    first,
+                });
+            }
+        }
+        impl ModuleVisitor for Places {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let tensor = param.val();
+                let of = (tensor.shape(), tensor.dtype());
+                let trains = tensor.is_require_grad();
+                let tensor = trains.then(|| tensor.into_dispatch());
+                let leaf = tensor.and_then(|tensor| bridge::node(&tensor));
+                self.add(param.id, of, leaf);
+            }
+
+            fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+                let tensor = param.val();
+                self.add(param.id, (tensor.shape(), tensor.dtype()), None);
+            }
+
+            fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+                let tensor = param.val();
+                self.add(param.id, (tensor.shape(), tensor.dtype()), None);
+            }
+        }
+        let mut places = Places {
+            all: Vec::new(),
+            leaves: HashMap::new(),
+        };
+        model.visit(&mut places);
+        places.all
+    }
+}
+
+/// The tensors at all places.
+pub(crate) fn tensors<M: Module>(model: &M) -> Vec<DispatchTensor> {
+    struct Tensors(Vec<DispatchTensor>);
+    impl ModuleVisitor for Tensors {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.val().into_dispatch());
+        }
+
+        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+            self.0.push(param.val().into_dispatch());
+        }
+
+        fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+            self.0.push(param.val().into_dispatch());
+        }
+    }
+    let mut tensors = Tensors(Vec::new());
+    model.visit(&mut tensors);
+    tensors.0
+}
+
+/// New tensors for some places of a module.
+pub(super) trait Replace {
+    /// The new tensor at a place that has `old`; `None` leaves it as it is.
+    fn float<const D: usize>(&mut self, place: usize, old: &Tensor<D>) -> Option<Tensor<D>>;
+}
+
+/// Replaces float tensors. Running statistics are replaced for all clones of a module, which share them.
+pub(super) fn replaced<M: Module>(model: M, by: &mut impl Replace) -> M {
+    struct Mapper<'a, R> {
+        by: &'a mut R,
+        next: usize,
+    }
+    impl<R> Mapper<'_, R> {
+        fn next(&mut self) -> usize {
+            self.next += 1;
+            self.next - 1
+        }
+    }
+    impl<R: Replace> ModuleMapper for Mapper<'_, R> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let place = self.next();
+            let Some(new) = self.by.float(place, &param.val()) else {
+                return param;
+            };
+            let (id, _, mapper) = param.consume();
+            Param::from_mapped_value(id, new, mapper)
+        }
+
+        fn map_int<const D: usize>(
+            &mut self,
+            param: Param<Tensor<D, Int>>,
+        ) -> Param<Tensor<D, Int>> {
+            self.next();
+            param
+        }
+
+        fn map_bool<const D: usize>(
+            &mut self,
+            param: Param<Tensor<D, Bool>>,
+        ) -> Param<Tensor<D, Bool>> {
+            self.next();
+            param
+        }
+    }
+    model.map(&mut Mapper { by, next: 0 })
+}
+
+/// Puts values, without autodiff, into a model's running statistics by place.
+pub(crate) fn put_statistics<M: Module>(model: M, values: &HashMap<usize, DispatchTensor>) -> M {
+    struct Put<'a>(&'a HashMap<usize, DispatchTensor>);
+    impl Replace for Put<'_> {
+        fn float<const D: usize>(&mut self, place: usize, old: &Tensor<D>) -> Option<Tensor<D>> {
+            let value = Tensor::<D>::from_dispatch(self.0.get(&place)?.clone());
+            Some(match old.gradient_checkpointing_strategy() {
+                Some(strategy) => value
+                    .autodiff()
+                    .with_gradient_checkpointing_strategy(strategy),
+                None => value,
+            })
+        }
+    }
+    replaced(model, &mut Put(values))
+}
