@@ -91,7 +91,7 @@ impl<A> MeasuredRecording<A> {
 
     /// Whether this is a recording for batches of these shapes and modules with these places.
     pub(super) fn is_of(&self, shapes: &[(Shape, DType)], places: &[Place]) -> bool {
-        self.shapes == shapes && self.recording.places == places
+        self.shapes == shapes && self.recording.is_of(places)
     }
 
     pub(super) fn batch_bytes(&self) -> Bytes {

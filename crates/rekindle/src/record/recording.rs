@@ -30,8 +30,8 @@ pub(crate) struct Recording {
     pub(crate) operations: Operations,
     /// All tensors, by number.
     pub(crate) tensors: Tensors,
-    /// The module's places.
-    pub(super) places: Vec<Place>,
+    /// The index in `parameters` of the tensor at each place of the module.
+    places: Box<[u32]>,
     /// The module's tensors, in the order of their first places.
     pub(crate) parameters: Vec<Parameter>,
     /// The batch's tensors.
@@ -118,6 +118,10 @@ impl Recording {
             trains: taken.places[one.place].trains,
         });
         let mut parameters: Vec<Parameter> = parameters.collect();
+        let places = taken.places.iter().map(|of| {
+            let after = parameters.partition_point(|one| one.place <= of.first);
+            after as u32 - 1
+        });
         parameters.shrink_to_fit();
         let constants = taken.constants.into_iter();
         let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
@@ -127,7 +131,7 @@ impl Recording {
         let statistics = taken.statistics.into_iter();
         let mut recording = Self {
             operations: packing.finish(),
-            places: taken.places,
+            places: places.collect(),
             parameters,
             inputs: inputs.collect(),
             constants: constants.map(|(id, data)| (number(id), data)).collect(),
@@ -225,12 +229,22 @@ impl Recording {
 
     /// The numbers of the tensors that the step itself updates, by place.
     pub(super) fn updated_places(&self) -> HashMap<usize, usize> {
-        let firsts: HashMap<usize, usize> =
-            self.updated().map(|one| (one.place, one.tensor)).collect();
+        let updated: HashSet<usize> = self.updated().map(|one| one.tensor).collect();
         let places = self.places.iter().enumerate();
-        places
-            .filter_map(|(place, of)| Some((place, *firsts.get(&of.first)?)))
-            .collect()
+        let tensors = places.map(|(place, &of)| (place, self.parameters[of as usize].tensor));
+        tensors.filter(|(_, tensor)| updated.contains(tensor)).collect()
+    }
+
+    /// Whether a module with these places has the tensors of the recorded one.
+    pub(super) fn is_of(&self, places: &[Place]) -> bool {
+        let alike = |(of, &own): (&Place, &u32)| {
+            let own = &self.parameters[own as usize];
+            let shape = self.tensors.shape(own.tensor);
+            (of.id, of.first, of.trains) == (own.id, own.place, own.trains)
+                && of.shape == *shape
+                && of.dtype == self.tensors.dtype(own.tensor)
+        };
+        self.places.len() == places.len() && places.iter().zip(&self.places).all(alike)
     }
 
     /// Each mean over ranks, in order: its operation, and its number of values.
