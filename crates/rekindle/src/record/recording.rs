@@ -122,6 +122,7 @@ impl Recording {
             let after = parameters.partition_point(|one| one.place <= of.first);
             after as u32 - 1
         });
+        let places = places.collect();
         parameters.shrink_to_fit();
         let constants = taken.constants.into_iter();
         let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
@@ -131,7 +132,7 @@ impl Recording {
         let statistics = taken.statistics.into_iter();
         let mut recording = Self {
             operations: packing.finish(),
-            places: places.collect(),
+            places,
             parameters,
             inputs: inputs.collect(),
             constants: constants.map(|(id, data)| (number(id), data)).collect(),
