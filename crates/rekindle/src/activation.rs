@@ -13,7 +13,12 @@ use burn::{
 
 /// A value that flows between stages, made of tensors.
 ///
-/// Implementations must pass the same tensors in the same order in [`visit`](Self::visit) and [`map`](Self::map).
+/// A batch of a recorded step is one, and so is its auxiliary output. Implementations must pass the same tensors in the same order in [`visit`](Self::visit) and [`map`](Self::map).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not made of tensors that a step can replace",
+    note = "tensors, and tuples, options, vectors and arrays of them are; for a struct of your own write \
+            `rekindle::impl_activation!(Name {{ tensors, of, it; other, fields }});`"
+)]
 pub trait Activation: Clone + Send + 'static {
     /// Passes every tensor to the visitor, in order.
     fn visit<V: ActivationVisitor>(&self, visitor: &mut V);
@@ -192,6 +197,14 @@ tuple_activation!(A1);
 tuple_activation!(A1, A2);
 tuple_activation!(A1, A2, A3);
 tuple_activation!(A1, A2, A3, A4);
+tuple_activation!(A1, A2, A3, A4, A5);
+tuple_activation!(A1, A2, A3, A4, A5, A6);
+tuple_activation!(A1, A2, A3, A4, A5, A6, A7);
+tuple_activation!(A1, A2, A3, A4, A5, A6, A7, A8);
+tuple_activation!(A1, A2, A3, A4, A5, A6, A7, A8, A9);
+tuple_activation!(A1, A2, A3, A4, A5, A6, A7, A8, A9, A10);
+tuple_activation!(A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11);
+tuple_activation!(A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12);
 
 impl Activation for () {
     fn visit<V: ActivationVisitor>(&self, _visitor: &mut V) {}

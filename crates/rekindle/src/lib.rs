@@ -73,6 +73,7 @@ pub use rekindle_plan as plan;
 pub use seed::StepSeed;
 pub use sequential::Sequential;
 pub use sharded::Sharded;
+pub use statistics::reused;
 pub use step_result::StepResult;
 pub use synchronised::synchronised_batch_norm;
 pub use tied::retie;

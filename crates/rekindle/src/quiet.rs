@@ -6,7 +6,7 @@
 
 use std::{
     any::Any,
-    cell::Cell,
+    cell::{Cell, RefCell},
     panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
     sync::{Mutex, Once, PoisonError},
     thread,
@@ -14,6 +14,7 @@ use std::{
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Start of the panic message of cubecl's handler (cubecl-wgpu 0.11.3, `PoisonWatch::watch`).
@@ -30,7 +31,9 @@ fn look_at_panics() {
         HOOK.call_once(|| {
             let before = take_hook();
             set_hook(Box::new(move |panic| {
-                if !QUIET.get() {
+                if QUIET.get() {
+                    PLACE.set(panic.location().map(ToString::to_string));
+                } else {
                     note(panic.payload_as_str().unwrap_or_default());
                     before(panic);
                 }
@@ -46,6 +49,11 @@ pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     let result = catch_unwind(AssertUnwindSafe(call));
     QUIET.set(outside);
     result.map_err(|panic| text_of(&*panic))
+}
+
+/// The line of code of the last panic that was caught on this thread.
+pub(crate) fn place() -> Option<String> {
+    PLACE.with_borrow(Clone::clone)
 }
 
 /// Like [`catch`], but only for a panic whose message contains `expected`; any other panic propagates.

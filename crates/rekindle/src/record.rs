@@ -59,14 +59,33 @@
 //!   [`Device::seed`](burn::tensor::Device::seed) gives the same numbers. (burn initialises parameters at their first
 //!   use: if the seed is set before that, the parameters consume its first numbers.)
 //! - [`Step::run`] stays within the budget, which counts all memory of the process; see [`Recorded::within`].
-//! - Rust numbers are recorded as constants. So a step is compared with its recording from time to time, and a batch
-//!   with other shapes gets its own recording and plan.
+//! - Every step is compared with its recording before it runs, by default. A step that computes something else, and a batch
+//!   with other shapes, gets its own recording and plan.
+//!
+//! # The step
+//!
+//! - **A batch** is a tensor, or a tuple, option, vector or array of batches, or a struct of your own with
+//!   [`impl_activation!`](crate::impl_activation). The auxiliary output may be the same.
+//! - **The closure** computes the loss from the model and the batch. It is called when the step is recorded and
+//!   when it is planned, and once in each step that is [compared](Comparison): do not count its calls.
+//! - **Rust numbers are constants.** A number that changes with every step gives every step a new recording, which takes
+//!   time: pass it in as a tensor of the batch.
+//! - **A tensor of the model** is identified by its place in the module. A frozen copy that has the [`ParamId`]s of the
+//!   trained module, such as the target network of DQN, keeps its own values. Clones of a layer are one tensor while they
+//!   are one in burn's graph; an optimizer updates only the first of them, and [`retie`](crate::retie) ties them again.
+//!   burn creates parameters at their first use: clone a layer after that, or the clones are frozen together.
+//! - **A module that is used twice** in a step and contains a batch norm needs [`reused`](crate::reused).
 //!
 //! # Limitations
 //!
-//! Nothing is computed while a step is recorded: a step that reads a tensor's value, takes tensors from outside, seeds
-//! the generator, or uses quantized tensors or custom operations fails with an error that says what to change. For
-//! models that must read values, use [`Sequential`](crate::Sequential).
+//! Nothing is computed while a step is recorded. A step that reads a tensor's value, takes tensors from outside, calls
+//! `backward`, seeds the generator of the recorded tensors, or uses quantized tensors or custom operations fails with an
+//! error that says what to change. Seeding another device's generator inside the step is not noticed: the seed takes
+//! effect when the step is compared, before all its draws. Two batch norms that share their statistics because one is a
+//! clone of the other are recorded with separate statistics. For models that must read values, use
+//! [`Sequential`](crate::Sequential).
+//!
+//! [`ParamId`]: burn::module::ParamId
 //!
 //! # Map
 //!
@@ -89,6 +108,7 @@
 //! | `step.rs` | [`Step`]: one training step |
 //! | `step/interpret.rs` | runs a program: an operation that is listed twice is recomputed here |
 //! | `step/` (others) | plans that are kept, readings of memory and time, changed steps |
+//! | `comparison.rs` | [`Comparison`]: how often a step is compared with its recording |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
 //! | `finite.rs`, `refusal.rs` | values that are not finite; operations that a device refused |
@@ -110,6 +130,7 @@ mod agreement;
 mod bridge;
 mod buckets;
 mod choosing;
+mod comparison;
 mod error;
 mod estimate;
 mod exchange;
@@ -149,7 +170,8 @@ mod update;
 mod update_costs;
 mod wanted;
 
-pub(crate) use bridge::marking;
+pub(crate) use bridge::{marking, merge_recorded};
+pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, LayerEstimate, estimate, estimate_with};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};

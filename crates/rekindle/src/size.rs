@@ -80,17 +80,56 @@ impl FromStr for Size {
     }
 }
 
-impl From<Bytes> for Size {
-    fn from(bytes: Bytes) -> Self {
-        Self::Bytes(bytes)
+/// What a budget may be: a size as text, such as `"2GiB"` or `"60%"`, [`Bytes`], or a number of bytes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a budget",
+    note = "write a size such as \"2GiB\" or \"60%\", `Bytes(n)`, or a number of bytes as `u64`"
+)]
+pub trait Budget {
+    /// The size.
+    ///
+    /// # Errors
+    ///
+    /// If a text is not a size, or the size is zero.
+    fn size(self) -> Result<Size, SizeError>;
+}
+
+impl Budget for &str {
+    fn size(self) -> Result<Size, SizeError> {
+        self.parse()
     }
 }
 
-impl TryFrom<&str> for Size {
-    type Error = SizeError;
+impl Budget for String {
+    fn size(self) -> Result<Size, SizeError> {
+        self.parse()
+    }
+}
 
-    fn try_from(text: &str) -> Result<Self, SizeError> {
-        text.parse()
+impl Budget for &String {
+    fn size(self) -> Result<Size, SizeError> {
+        self.parse()
+    }
+}
+
+impl Budget for Bytes {
+    fn size(self) -> Result<Size, SizeError> {
+        match self {
+            Self::ZERO => Err(SizeError::Zero),
+            bytes => Ok(Size::Bytes(bytes)),
+        }
+    }
+}
+
+impl Budget for u64 {
+    fn size(self) -> Result<Size, SizeError> {
+        Bytes(self).size()
+    }
+}
+
+impl Budget for Size {
+    fn size(self) -> Result<Size, SizeError> {
+        Ok(self)
     }
 }
 

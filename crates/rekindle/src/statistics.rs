@@ -1,5 +1,5 @@
-//! Running statistics from before a step, so that a step can be abandoned. Before the update, a forward pass changes
-//! nothing else in a model.
+//! Running statistics: values from before a step, so that a step can be abandoned, and modules that move theirs more than
+//! once in a step. Before the update, a forward pass changes nothing else in a model.
 //!
 //! Memory: while a step runs, statistics are held twice.
 
@@ -8,10 +8,35 @@ use std::collections::HashMap;
 use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::Bytes;
 
-use crate::record::{Place, put_statistics, tensors};
+use crate::record::{Place, merge_recorded, put_statistics, tensors};
 
 /// Overhead of a held tensor, measured on the CPU backend.
 const HELD_BYTES: u64 = 256;
+
+/// Prepares a module with batch norms for another use in the same step, for example the discriminator of a GAN for
+/// generated images. burn's recording device requires this; in a plain loop it does nothing. Running statistics are
+/// updated by each use, in order.
+///
+/// ```
+/// # use burn::{nn::{BatchNorm, BatchNormConfig}, prelude::*};
+/// # use rekindle::{record::RecordError, reused};
+/// # #[global_allocator]
+/// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
+/// # let device = Device::flex().autodiff();
+/// # let norm = BatchNormConfig::new(3).init(&device);
+/// # let batch = (Tensor::<2>::ones([4, 3], &device), Tensor::<2>::zeros([4, 3], &device));
+/// let step = rekindle::record(&norm, &batch, |norm: &BatchNorm, (real, fake): (Tensor<2>, Tensor<2>)| {
+///     let real = norm.forward(real);
+///     let fake = reused(norm).forward(fake);
+///     (real - fake).square().mean()
+/// })?
+/// .within("1GiB")?;
+/// # Ok::<(), RecordError>(())
+/// ```
+pub fn reused<M: Module>(module: &M) -> &M {
+    merge_recorded(module);
+    module
+}
 
 /// The running statistics of a model: its tensors that require no gradient.
 #[derive(Default)]

@@ -10,6 +10,11 @@ use crate::activation::Activation;
 /// |output| cross_entropy.forward(output, targets)                        // the loss
 /// |output| (cross_entropy.forward(output.clone(), targets), output)      // and the logits, for accuracy
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a loss",
+    note = "a step returns its loss, a `Tensor<1>` of one element (`.mean()` makes one), or a pair of the loss and what else \
+            it hands out, such as `(loss, logits)`"
+)]
 pub trait StepResult {
     /// The auxiliary output.
     type Auxiliary: Activation;

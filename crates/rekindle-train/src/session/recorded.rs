@@ -27,7 +27,7 @@ use crate::{
 use rekindle::{
     dtype::Dtype,
     meter::Meter,
-    record::{Update, measured_link, record},
+    record::{Comparison, Update, measured_link, record},
     statistics::Statistics,
 };
 
@@ -97,7 +97,7 @@ impl Built {
             .with_count(job.count)
             // Only this thread of the program uses a device.
             .with_dry_runs()
-            .with_comparison(false)
+            .with_comparison(Comparison::Never)
             .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))
             .with_planner(job.planner)

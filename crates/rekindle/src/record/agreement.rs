@@ -43,7 +43,7 @@ impl StepRanks {
             "parameters and synchronised operations of the steps",
             &parameters_of(recording),
         )?;
-        same_steps(&*reducer, &planned.measured.shapes, recording.hash)?;
+        same_steps(&*reducer, &planned.measured.shapes, recording.fingerprint)?;
         let own = planned
             .timetables
             .as_ref()

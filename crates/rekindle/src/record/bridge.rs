@@ -8,15 +8,20 @@
 
 mod device;
 mod interpreter;
+mod reads;
 mod taken;
 mod tensors;
 
 use std::sync::PoisonError;
 
-use burn::{module::Module, tensor::Device};
+use burn::{
+    module::Module,
+    tensor::{Device, TensorData},
+};
+use burn_ir::{OperationIr, TensorId};
 
 use super::{
-    error::RecordError,
+    error::{BACKWARD, RecordError},
     places::{self, Place},
 };
 use crate::{
@@ -25,16 +30,21 @@ use crate::{
     step_result::StepResult,
 };
 pub(crate) use device::marking;
-use device::{MARKS, Marks, is_recording, mark, recording_device};
+use device::{MARKS, Marks, is_recording, mark, recording_device, start_step};
 pub(super) use interpreter::{Interpreter, interpreter};
+use reads::without_reads;
 pub(super) use taken::Taken;
 use taken::{TakenParameter, TrackedFloat};
 pub(super) use tensors::node;
-use tensors::{Ids, Inputs, ToRecording, WithAutodiff, id_of, tracked_of};
+use tensors::{
+    Ids, Inputs, ToRecording, WithAutodiff, WithoutAutodiff, id_of, place_of_backward, tracked_of,
+};
 
-/// Runs `step` and burn's backward pass of its loss on the recording device, without computing anything.
+/// Runs `step` and burn's backward pass of its loss on the recording device, without computing anything. `places` are
+/// the model's.
 pub(super) fn take<M, I, R>(
     model: &M,
+    places: &[Place],
     batch: &I,
     input_gradients: bool,
     step: impl Fn(&M, I) -> R,
@@ -47,7 +57,7 @@ where
     let prepare = |_: &Device, map: &mut ToRecording| {
         // A copy with separate statistics, because recording updates them.
         let copy = model.valid().train();
-        (map.replace(Place::of(model), copy), batch.clone())
+        (map.replace(places.to_vec(), copy), batch.clone())
     };
     let device = device_of(batch, model);
     take_with(device.as_ref(), input_gradients, prepare, step)
@@ -63,15 +73,11 @@ where
     I: Activation,
     R: StepResult,
 {
-    take_with(
-        None,
-        false,
-        |device, map| {
-            let (model, batch) = make(device);
-            (map.replace(Place::of(&model), model), batch)
-        },
-        step,
-    )
+    let prepare = |device: &Device, map: &mut ToRecording| {
+        let (model, batch) = make(device);
+        (map.replace(Place::of(&model), model), batch)
+    };
+    take_with(None, false, prepare, step)
 }
 
 fn take_with<M, I, R>(
@@ -85,6 +91,101 @@ where
     I: Activation,
     R: StepResult,
 {
+    let scope = in_scope(device, |device| -> Result<_, RecordError> {
+        let mut map = ToRecording::new(device.clone());
+        let (model, batch) = prepare(&map.tracked_device(), &mut map);
+        let mut leaves = Inputs::new(&map, input_gradients);
+        let batch = batch.map(&mut leaves);
+        let (inputs, input_leaves) = (leaves.tensors, leaves.leaves);
+        start_step();
+        let (loss, auxiliary) = step(&model, batch).split();
+        let loss = tracked_of(loss)?;
+        let loss_id = loss.primitive().id();
+        let mut ids = Ids(Vec::new());
+        auxiliary.visit(&mut ids);
+        let backward_mark = mark(device);
+        let depends = loss.is_tracked();
+        // The backward pass holds no tensor that must outlive it.
+        let gradients = depends.then(|| loss.clone().backward());
+        let gradient_of = |leaf: &TrackedFloat| {
+            let gradient = gradients.as_ref().and_then(|all| leaf.grad(all));
+            gradient.map(|gradient| gradient.id())
+        };
+        let input_gradients = input_leaves.iter().map(gradient_of).collect();
+        for (place, leaf) in &map.leaves {
+            map.parameters[*place].gradient = gradient_of(leaf);
+        }
+        let statistics = match map.places.iter().all(|place| place.trains) {
+            true => Vec::new(),
+            false => moved(&model, &map.parameters),
+        };
+        Ok(Taken {
+            operations: Vec::new(),
+            constants: Vec::new(),
+            places: map.places,
+            parameters: map.parameters,
+            inputs,
+            loss: loss_id,
+            auxiliary,
+            auxiliary_tensors: ids.0,
+            input_gradients,
+            statistics,
+            marks: Vec::new(),
+            start: 0,
+            backward_mark,
+        })
+    })?;
+    let taken = Taken {
+        operations: scope.operations,
+        constants: scope.constants,
+        marks: scope.marks,
+        start: scope.start,
+        ..scope.ran
+    };
+    Ok(taken.numbered())
+}
+
+/// If this thread is recording, gives a module's running statistics their pending values, without autodiff: where a module
+/// uses them again, burn moves them to the device of its input.
+pub(crate) fn merge_recorded<M: Module>(module: &M) {
+    if is_recording() {
+        drop(merged(module));
+        // Clones share their statistics.
+        drop(module.clone().map(&mut WithoutAutodiff));
+    }
+}
+
+/// A copy of a module with its pending running statistics.
+fn merged<M: Module>(module: &M) -> M {
+    module.clone().map(&mut WithAutodiff).train()
+}
+
+/// The statistics that have a new value, by place.
+fn moved<M: Module>(model: &M, parameters: &[TakenParameter]) -> Vec<(usize, TensorId)> {
+    let after = places::tensors(&merged(model));
+    let moved = |parameter: &TakenParameter| {
+        let now = id_of(after.get(parameter.place)?.clone());
+        (now != parameter.tensor).then_some((parameter.place, now))
+    };
+    parameters.iter().filter_map(moved).collect()
+}
+
+/// What ran on the recording device, and what it recorded.
+struct Scope<T> {
+    ran: T,
+    operations: Vec<OperationIr>,
+    /// Tensors created from host data.
+    constants: Vec<(TensorId, TensorData)>,
+    /// Tensors created by the marks of stages.
+    marks: Vec<TensorId>,
+    /// Number of operations before the step.
+    start: usize,
+}
+
+fn in_scope<T>(
+    device: Option<&Device>,
+    run: impl FnOnce(&Device) -> Result<T, RecordError>,
+) -> Result<Scope<T>, RecordError> {
     if is_recording() {
         return Err(RecordError::Nested);
     }
@@ -92,81 +193,33 @@ where
     let device = device.lock().unwrap_or_else(PoisonError::into_inner);
     let mut outcome = None;
     let graph = device.capture_scope(|scope| {
-        MARKS.set(Some(Marks {
-            device: device.clone(),
-            made: Vec::new(),
-            depth: 0,
-        }));
-        let taken = quiet::catch(|| -> Result<_, RecordError> {
-            let mut map = ToRecording::new(device.clone());
-            let (model, batch) = prepare(&map.tracked_device(), &mut map);
-            let mut leaves = Inputs {
-                map: &map,
-                tensors: Vec::new(),
-                leaves: Vec::new(),
-                trains: input_gradients,
-            };
-            let batch = batch.map(&mut leaves);
-            let (inputs, input_leaves) = (leaves.tensors, leaves.leaves);
-            let start_mark = mark(&map.device);
-            let (loss, auxiliary) = step(&model, batch).split();
-            let loss = tracked_of(loss)?;
-            let loss_id = loss.primitive().id();
-            let mut ids = Ids(Vec::new());
-            auxiliary.visit(&mut ids);
-            let backward_mark = mark(&map.device);
-            let depends = loss.is_tracked();
-            // The backward pass holds no tensor that must outlive it.
-            let gradients = depends.then(|| loss.clone().backward());
-            let gradient_of = |leaf: &TrackedFloat| {
-                let gradient = gradients.as_ref().and_then(|all| leaf.grad(all));
-                gradient.map(|gradient| gradient.id())
-            };
-            let input_gradients = input_leaves.iter().map(gradient_of).collect();
-            for (place, leaf) in &map.leaves {
-                map.parameters[*place].gradient = gradient_of(leaf);
+        MARKS.set(Some(Marks::new(device.clone())));
+        let ran = quiet::catch(|| without_reads(|| run(&device)));
+        let ran = ran.map_err(|panic| {
+            let calls_backward = quiet::place() == place_of_backward(&device);
+            if calls_backward {
+                BACKWARD.to_owned()
+            } else {
+                panic
             }
-            // `train` merges pending updates, so the module's tensors now show which statistics changed.
-            let after = places::tensors(&model.map(&mut WithAutodiff).train());
-            let moved = |parameter: &TakenParameter| {
-                let now = id_of(after.get(parameter.place)?.clone());
-                (now != parameter.tensor).then_some((parameter.place, now))
-            };
-            let statistics = map.parameters.iter().filter_map(moved).collect();
-            Ok(Taken {
-                operations: Vec::new(),
-                constants: Vec::new(),
-                places: map.places,
-                parameters: map.parameters,
-                inputs,
-                loss: loss_id,
-                auxiliary,
-                auxiliary_tensors: ids.0,
-                input_gradients,
-                statistics,
-                marks: Vec::new(),
-                start_mark,
-                backward_mark,
-            })
         });
-        let marks = MARKS.take().map(|marks| marks.made).unwrap_or_default();
-        outcome = Some((taken, marks));
+        outcome = MARKS.take().map(|marks| (ran, marks));
         scope.complete([], [])
     });
-    drop(device);
     let graph = graph.map_err(|error| RecordError::Capture(error.to_string()))?;
-    let operations = graph.graph.operations;
-    let Some((taken, marks)) = outcome else {
+    let Some((ran, marks)) = outcome else {
         return Err(RecordError::Capture("nothing was recorded".into()));
     };
-    match taken {
-        Ok(taken) => {
-            let mut taken = taken?;
-            taken.operations = operations;
-            taken.constants = graph.values.into_iter().collect();
-            taken.marks = marks;
-            Ok(taken)
-        }
-        Err(panic) => Err(RecordError::of_panic(&panic, operations.last())),
-    }
+    let operations = graph.graph.operations;
+    let starts = |one: &OperationIr| one.outputs().any(|made| Some(made.id) == marks.start);
+    let start = operations.iter().position(starts);
+    let start = start.unwrap_or(operations.len());
+    let ran = ran.map_err(|panic| RecordError::of_panic(&panic, &operations[start..]))?;
+    Ok(Scope {
+        ran: ran?,
+        start,
+        operations,
+        constants: graph.values.into_iter().collect(),
+        marks: marks.made,
+    })
 }

@@ -1,6 +1,6 @@
 //! Errors of recording and running a step, with advice on what to change.
 
-use std::{convert::Infallible, fmt};
+use std::fmt;
 
 use burn_ir::OperationIr;
 use rekindle_plan::{Bytes, graph::GraphPlanError};
@@ -16,6 +16,12 @@ use crate::{
 /// Part of the panic message when the step uses a tensor of another device.
 pub(super) const FOREIGN: &str = "a tensor that is not of the recording device";
 
+/// The message of a step that reads a value.
+pub(super) const READS: &str = "burn waits for the value of a tensor";
+
+/// The message of a step that calls `backward`.
+pub(super) const BACKWARD: &str = "the step calls `backward`";
+
 /// The error of a step that cannot be recorded, planned or run.
 #[derive(Clone, PartialEq, Error)]
 #[non_exhaustive]
@@ -29,7 +35,8 @@ pub enum RecordError {
     /// The step reads a tensor's numbers.
     #[error(
         "the step reads the value of a tensor, {after}. Nothing is computed while a step is recorded: decide by \
-         tensor operations (`mask_where`, `greater`), or pass the value in with the batch"
+         tensor operations (`mask_where`, `greater`), or pass the value in with the batch. `one_hot`, `argwhere`, \
+         `mask_select` and `all_close` read values, too, and so does CTC loss in debug builds"
     )]
     ReadsValue {
         /// Where recording stopped.
@@ -37,12 +44,14 @@ pub enum RecordError {
     },
     /// The step uses a tensor from outside.
     #[error(
-        "the step uses a tensor from outside, {after}. Pass it in with the batch (a tuple will do), hold it in the \
-         module, or make it on the device of the batch: `Tensor::zeros(shape, &x.device())`"
+        "the step uses a tensor from outside, {after} ({says}). Pass it in with the batch (a tuple will do), hold it in \
+         the module, or make it on the device of the batch: `Tensor::zeros(shape, &x.device())`"
     )]
     Outside {
         /// Where recording stopped.
         after: String,
+        /// What stopped it.
+        says: String,
     },
     /// The loss is not part of the recording.
     #[error("the loss is not computed from the model and the batch that the step is given")]
@@ -52,6 +61,15 @@ pub enum RecordError {
     TrainsNothing {
         /// What is wrong with it.
         why: &'static str,
+    },
+    /// The step calls `backward`.
+    #[error(
+        "the step calls `backward`, {after}. Return the loss instead: burn's backward pass of it is recorded with the \
+         step, and `Step::run` hands out the gradients"
+    )]
+    Backward {
+        /// Where recording stopped.
+        after: String,
     },
     /// The step seeds the generator.
     #[error(
@@ -63,13 +81,15 @@ pub enum RecordError {
     },
     /// The step moves tensors between devices.
     #[error(
-        "the step moves a tensor between devices or out of autodiff (`to_device`, `inner`), {after}. Use `detach` to \
-         cut a gradient, keep the model on one device, and use each batch norm once in a step: its second use moves \
-         its statistics"
+        "the step moves a tensor between devices or out of autodiff (`to_device`, `inner`), {after} ({says}). Use `detach` \
+         to cut a gradient, and keep the model on one device. If a batch norm is used twice in the step, use the module \
+         through `rekindle::reused(&module)` the second time"
     )]
     Moves {
         /// Where recording stopped.
         after: String,
+        /// What stopped it.
+        says: String,
     },
     /// Another panic.
     #[error("the step panicked while it was recorded, {after}: {panic}")]
@@ -110,8 +130,11 @@ pub enum RecordError {
     /// No plan fits a share of the plain step's peak.
     #[error(
         "no plan fits {percent}% of the plain step's peak of {plain}, which is {budget}: the smallest workable budget \
-         is {smallest}, or {}%",
-        (100.0 * smallest.0 as f64 / plain.0 as f64).ceil()
+         is {smallest}{}",
+        match (100.0 * smallest.0 as f64 / plain.0 as f64).ceil() {
+            percent if percent <= 100.0 => format!(", or {percent}%"),
+            _ => String::new(),
+        }
     )]
     InfeasibleShare {
         /// The requested value.
@@ -221,13 +244,6 @@ impl From<GraphPlanError> for RecordError {
     }
 }
 
-/// For budgets that need no conversion.
-impl From<Infallible> for RecordError {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
-
 /// Shows the message, because `main` prints errors with `Debug`.
 impl fmt::Debug for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,47 +252,52 @@ impl fmt::Debug for RecordError {
 }
 
 impl RecordError {
-    /// The error for a panic of the step, or of burn below it.
-    pub(super) fn of_panic(panic: &str, last: Option<&OperationIr>) -> Self {
-        let after = match last {
-            Some(operation) => format!(
-                "after operation {}{}",
-                name_of(operation),
-                operation
-                    .outputs()
-                    .next()
-                    .map(|out| format!(" of shape {:?}", out.shape.as_slice()))
-                    .unwrap_or_default()
-            ),
-            None => "before its first operation".to_owned(),
-        };
-        let says = |words: &[&str]| words.iter().any(|word| panic.contains(word));
-        if says(&[
-            "no concrete value",
-            "no initialized value",
-            "into_data",
-            "read the tensor",
-        ]) {
+    /// The error for a panic of the step, or of burn below it, after these operations.
+    pub(super) fn of_panic(panic: &str, operations: &[OperationIr]) -> Self {
+        let (after, says) = (after(operations), panic.to_owned());
+        let is = |words: &[&str]| words.iter().any(|word| panic.contains(word));
+        if panic == BACKWARD {
+            Self::Backward { after }
+        } else if is(&[READS, "no concrete value", "no initialized value"]) {
             Self::ReadsValue { after }
-        } else if says(&["seeding is not supported"]) {
+        } else if is(&["seeding is not supported"]) {
             Self::Seeds { after }
-        } else if says(&[
+        } else if is(&[
             "do not support autodiff",
             "does not support autodiff",
             "Cannot move a tensor",
         ]) {
-            Self::Moves { after }
-        } else if says(&[
+            Self::Moves { after, says }
+        } else if is(&[
             FOREIGN,
             "same device",
             "same backend",
             "Expected",
             "mismatch",
         ]) {
-            Self::Outside { after }
+            Self::Outside { after, says }
         } else {
-            let panic = panic.to_owned();
+            let panic = says;
             Self::Panicked { after, panic }
+        }
+    }
+}
+
+/// Where a step stopped that has recorded these operations.
+fn after(operations: &[OperationIr]) -> String {
+    // A mark, or a tensor that is not filled yet.
+    let nothing =
+        |one: &&OperationIr| matches!(one, OperationIr::Init(_)) || name_of(one) == "Empty";
+    match operations.iter().rfind(|one| !nothing(one)) {
+        None => "before its first operation".to_owned(),
+        Some(last) => {
+            let made = last.outputs().next();
+            let shape = made.map(|made| format!(" of shape {:?}", made.shape.as_slice()));
+            format!(
+                "after operation {}{}",
+                name_of(last),
+                shape.unwrap_or_default()
+            )
         }
     }
 }

@@ -226,7 +226,7 @@ impl Estimate {
                 update_bytes,
                 beside_buffers_bytes: Bytes::ZERO,
                 link: None,
-                recording: recording.hash,
+                recording: recording.fingerprint,
             },
             work,
             exchange: (timetable, on_network(&buckets)),

@@ -1,6 +1,6 @@
 //! A measured recording: the first program that runs, and the step's other memory.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
@@ -43,7 +43,6 @@ impl<A> MeasuredRecording<A> {
         given: Vec<(usize, DispatchTensor)>,
         (recording, auxiliary): (Recording, A),
         shapes: Vec<(Shape, DType)>,
-        record_time: Duration,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
         // Where a budget is exceeded already, all is measured, so that the smallest one is known.
@@ -84,7 +83,6 @@ impl<A> MeasuredRecording<A> {
             shapes,
             recording,
             auxiliary,
-            record_time,
             costs,
         })
     }

@@ -1,6 +1,9 @@
 //! Properties of an operation that are known before it runs: its name, its work from its shapes, and whether it draws.
 
-use std::fmt::{self, Write};
+use std::{
+    fmt::{self, Write},
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use burn_ir::{
     BaseOperationIr, CreationOpIr, FloatOperationIr, FullOpIr, NumericOperationIr, OperationIr,
@@ -41,6 +44,18 @@ impl Write for Start {
             Ok(())
         }
     }
+}
+
+/// burn's hash of an operation, combined with the parameters of a distribution, which burn leaves out.
+pub(super) fn hash_of(operation: &OperationIr) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    operation.hash(&mut hasher);
+    if let OperationIr::Float(_, FloatOperationIr::Random(random))
+    | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) = operation
+    {
+        format!("{:?}", random.distribution).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// Whether the operation draws from the random number generator: another run would draw other numbers.

@@ -11,18 +11,12 @@
 //! are of two kinds. Operations whose scalars differ are of different kinds too. [`RecordedOperation::filled`] makes burn's
 //! description again, for the interpreter.
 
-use std::{
-    collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
-};
+use std::collections::HashMap;
 
-use burn_ir::{
-    FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, TensorId, TensorIr,
-    TensorStatus,
-};
+use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
 use super::{
-    operation::{draws, name_of},
+    operation::{draws, hash_of, name_of},
     tensors::Numbering,
 };
 use crate::synchronised::is_mean_over_ranks;
@@ -144,19 +138,6 @@ impl Operations {
     /// All, in recorded order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = RecordedOperation<'_>> {
         (0..self.len()).map(|number| self.get(number))
-    }
-}
-
-/// Kinds are numbered in order of appearance, so two lists of equal operations have equal hashes.
-impl Hash for Operations {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        for kind in &self.kinds {
-            hash_of(&kind.operation).hash(state);
-        }
-        for entry in &self.entries {
-            (entry.kind, entry.end).hash(state);
-        }
-        self.tensors.hash(state);
     }
 }
 
@@ -308,16 +289,4 @@ impl IrVisitorMut for ByPlace<'_> {
         tensor.id = TensorId::new(place as u64);
         tensor.status = TensorStatus::NotInit;
     }
-}
-
-/// burn's hash of an operation, combined with the parameters of a distribution, which burn leaves out.
-fn hash_of(operation: &OperationIr) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    operation.hash(&mut hasher);
-    if let OperationIr::Float(_, FloatOperationIr::Random(random))
-    | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) = operation
-    {
-        format!("{:?}", random.distribution).hash(&mut hasher);
-    }
-    hasher.finish()
 }

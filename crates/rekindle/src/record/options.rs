@@ -11,6 +11,7 @@ use rekindle_plan::{
 use super::{
     RecordError,
     buckets::staging,
+    comparison::Compared,
     recording::Recording,
     room::Room,
     update::Update,
@@ -70,8 +71,7 @@ pub(super) struct Planning {
     pub(super) on_host: bool,
     /// Whether kernels may be chosen by dry runs.
     pub(super) dry_runs: bool,
-    /// Whether steps are compared with their recordings.
-    pub(super) compare: bool,
+    pub(super) comparison: Compared,
     /// Keeps pools within the budget.
     pub(super) room: Option<Arc<Room>>,
 }

@@ -37,6 +37,8 @@ pub(super) struct Seen {
     pub(super) phases: Vec<PhaseReading>,
     pub(super) spans: Vec<SpanReading>,
     pub(super) predicted_peak: Bytes,
+    /// Peak of the bytes in use on the host before the program ran, while the step was compared, recorded or planned.
+    pub(super) begun: Bytes,
 }
 
 /// The output of a step.
@@ -119,7 +121,7 @@ impl Done {
             auxiliary,
             gradients,
             input_gradients,
-            memory: whole(&seen.phases),
+            memory: whole(&seen),
             phases: seen.phases,
             spans: seen.spans,
             predicted_peak: seen.predicted_peak,
@@ -147,15 +149,15 @@ impl Done {
     }
 }
 
-/// Memory at the end of the last phase, and its peaks over all phases.
-fn whole(phases: &[PhaseReading]) -> MemoryReading {
-    let last = phases.last().map(|phase| phase.memory).unwrap_or_default();
-    let memories = || phases.iter().map(|phase| phase.memory);
+/// Memory at the end of the last phase, and its peaks over all phases and what was before them.
+fn whole(seen: &Seen) -> MemoryReading {
+    let last = seen.phases.last();
+    let last = last.map(|phase| phase.memory).unwrap_or_default();
+    let memories = || seen.phases.iter().map(|phase| phase.memory);
     MemoryReading {
         peak_in_use_bytes: memories()
             .map(|memory| memory.peak_in_use_bytes)
-            .max()
-            .unwrap_or_default(),
+            .fold(seen.begun, Bytes::max),
         peak_reserved_bytes: memories()
             .filter_map(|memory| memory.peak_reserved_bytes)
             .max(),

@@ -1,6 +1,6 @@
 //! A measured recording, and a plan for it that is ready to run.
 
-use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
+use std::{borrow::Cow, cell::Cell, rc::Rc};
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
@@ -35,7 +35,6 @@ pub(super) struct MeasuredRecording<A> {
     pub(super) shapes: Vec<(Shape, DType)>,
     pub(super) recording: Recording,
     pub(super) auxiliary: A,
-    pub(super) record_time: Duration,
     pub(super) costs: Costs,
 }
 

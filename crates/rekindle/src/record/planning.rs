@@ -99,12 +99,22 @@ fn planned_once<A>(
             Update::InBackward => Bytes::ZERO,
         };
         let after = (gradients + optimizer.temp_bytes).max(planning.between);
-        let updating = base + beside + state + after;
+        let between = base + beside + state;
+        let updating = between + after;
+        // A step that is compared with its recording is so before it runs.
+        let apart = between + after.max(planning.comparison.bytes);
         let request = (planning.budget, planning.slots, planning.elsewhere);
-        let (plan, plain) = chosen(&graph, updating, &planning.wanted, request, planning.link)?;
+        let (plan, plain) = chosen(&graph, apart, &planning.wanted, request, planning.link)?;
         let operations = measured.recording.operations.len();
-        let asked = (planning.budget, updating);
-        let numbers = StepPlan::new(&plan, &plain, asked, operations, planning.link);
+        let beside_run = [apart, updating];
+        let numbers = StepPlan::new(
+            &plan,
+            &plain,
+            planning.budget,
+            beside_run,
+            operations,
+            planning.link,
+        );
         drop(plain);
         let GraphPlan {
             program,
@@ -129,7 +139,7 @@ fn planned_once<A>(
             numbers,
             prepared: Prepared::new(&measured.recording, program, offloaded),
             fixed_bytes: graph.fixed_bytes,
-            update_bytes: updating,
+            update_bytes: apart,
             base,
             optimizer_state: state,
             schedule,
@@ -175,7 +185,7 @@ pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program)
     timetable
 }
 
-/// The requested plan, and the cost of the plain order. `updating` bytes are in use after the step. The budget includes
+/// The requested plan, and the cost of the plain order. `updating` bytes are in use before or after the step. The budget includes
 /// the reserve.
 ///
 /// # Errors

@@ -35,7 +35,7 @@ impl StepProfile {
             update_bytes: planned.update_bytes,
             beside_buffers_bytes: planned.beside,
             link: planned.numbers.offload.map(|offload| offload.link),
-            recording: planned.measured.recording.hash,
+            recording: planned.measured.recording.fingerprint,
         }
     }
 
@@ -59,9 +59,15 @@ impl StepProfile {
             (budget, slots, None),
             self.link,
         )?;
-        let asked = (budget, self.update_bytes);
         let operations = self.graph.operations.len();
-        let numbers = StepPlan::new(&plan, &plain, asked, operations, self.link);
+        let numbers = StepPlan::new(
+            &plan,
+            &plain,
+            budget,
+            [self.update_bytes; 2],
+            operations,
+            self.link,
+        );
         let GraphPlan {
             program,
             schedule,

@@ -1,14 +1,17 @@
 //! [`Recorded`]: options of a step that is recorded, and its first plan.
 
-use std::{rc::Rc, sync::Arc, time::Instant};
+use std::{rc::Rc, sync::Arc};
 
 use burn::module::Module;
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
 
 use super::{
-    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge, given,
+    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge,
+    comparison::Compared,
+    given,
     optimizer::{self, Trial},
     options::Planning,
+    places::Place,
     planned::MeasuredRecording,
     planning::planned,
     recording::Recording,
@@ -18,7 +21,7 @@ use crate::{
     activation::{Activation, device_of},
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::Reducer,
-    size::Size,
+    size::{Budget, Size},
     step_result::StepResult,
 };
 
@@ -43,14 +46,12 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    let started = Instant::now();
-    let taken = bridge::take(model, batch, false, &step)?;
+    let taken = bridge::take(model, &Place::of(model), batch, false, &step)?;
     Ok(Recorded {
         model,
         batch,
         step,
         recorded: Recording::new(taken, Update::After),
-        record_time: started.elapsed(),
         options: Options::default(),
     })
 }
@@ -62,7 +63,6 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
     pub(super) step: F,
     /// With the auxiliary output on the recording device.
     pub(super) recorded: (Recording, R::Auxiliary),
-    pub(super) record_time: std::time::Duration,
     pub(super) options: Options<M>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Options<M> {
     meter: Option<Arc<dyn Meter>>,
     input_gradients: bool,
     check: bool,
-    compare: bool,
+    comparison: Comparison,
     count: Count,
     dry_runs: bool,
     elsewhere: Option<PlanElsewhere>,
@@ -93,7 +93,7 @@ impl<M> Default for Options<M> {
             meter: None,
             input_gradients: false,
             check: true,
-            compare: true,
+            comparison: Comparison::default(),
             count: Count::default(),
             dry_runs: false,
             elsewhere: None,
@@ -184,12 +184,11 @@ where
         self
     }
 
-    /// Whether the step is compared with its recording from time to time (the default). A comparison records the step
-    /// again, which takes memory. Without it, the caller must ensure that only the batch and the parameters change what
-    /// the step computes. Batches of other shapes are detected in any case.
+    /// How often the step is compared with its recording. A comparison records it again, which takes memory on the host; the
+    /// budget of a step on the CPU counts it.
     #[must_use]
-    pub fn with_comparison(mut self, on: bool) -> Self {
-        self.options.compare = on;
+    pub fn with_comparison(mut self, how: Comparison) -> Self {
+        self.options.comparison = how;
         self
     }
 
@@ -272,7 +271,8 @@ where
     /// See [`record()`]: the step is recorded again.
     pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
         self.options.input_gradients = true;
-        let taken = bridge::take(self.model, self.batch, true, &self.step)?;
+        let places = Place::of(self.model);
+        let taken = bridge::take(self.model, &places, self.batch, true, &self.step)?;
         self.recorded = Recording::new(taken, self.recorded.0.update);
         Ok(self)
     }
@@ -310,10 +310,7 @@ where
     ///
     /// If no plan fits (the error contains the smallest budget for which one exists), memory cannot be measured, or
     /// recordings cannot run on the model's backend.
-    pub fn within(
-        self,
-        budget: impl TryInto<Size, Error: Into<RecordError>>,
-    ) -> Result<Step<M, I, R, F>, RecordError> {
+    pub fn within(self, budget: impl Budget) -> Result<Step<M, I, R, F>, RecordError> {
         self.within_by(budget, GraphPlanner::Auto)
     }
 
@@ -324,10 +321,10 @@ where
     /// See [`within`](Self::within).
     pub fn within_by(
         self,
-        budget: impl TryInto<Size, Error: Into<RecordError>>,
+        budget: impl Budget,
         planner: GraphPlanner,
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let share = match budget.try_into().map_err(Into::into)? {
+        let share = match budget.size()? {
             Size::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
             share @ Size::Percent(_) => share,
         };
@@ -448,6 +445,14 @@ where
             in_backward: updates.clone(),
         });
         let on_host = meter.read().reserved_bytes.is_none();
+        let counted = on_host.then_some(&*meter);
+        let comparison = Compared::measured(self.options.comparison, counted, || {
+            let places = Place::of(self.model);
+            let input_gradients = self.options.input_gradients;
+            let taken = bridge::take(self.model, &places, self.batch, input_gradients, &self.step)?;
+            taken.fingerprint();
+            Ok(())
+        })?;
         let planning = Planning {
             budget: None,
             free,
@@ -470,7 +475,7 @@ where
             meter,
             device,
             check: self.options.check,
-            compare: self.options.compare,
+            comparison,
             room: None,
         };
         let measuring = planning.with_budget(measured_within, measured_for);
@@ -480,7 +485,6 @@ where
             given,
             self.recorded,
             given::shapes(self.batch),
-            self.record_time,
             progress,
         )?;
         let planning = planning.with_budget(budget, wanted);

@@ -1,13 +1,10 @@
 //! One training step as a list of operations with shapes, converted from what the recording device recorded.
 //!
 //! Tensors are numbered from 0: the module's, the batch's, constants, then outputs in the order in which they are made.
-//! So two recordings of one step are equal, and so are their hashes. Operations whose results are unused are left out,
-//! except those that draw random numbers, because later draws depend on them.
+//! Operations whose results are unused are left out, except those that draw random numbers, because later draws depend
+//! on them.
 
-use std::{
-    collections::{HashMap, HashSet},
-    hash::{DefaultHasher, Hash, Hasher},
-};
+use std::collections::{HashMap, HashSet};
 
 use burn::{module::ParamId, tensor::TensorData};
 use burn_ir::{OperationIr, TensorId};
@@ -48,8 +45,8 @@ pub(crate) struct Recording {
     pub(crate) statistics: Vec<(usize, usize)>,
     /// When parameters are updated.
     pub(crate) update: Update,
-    /// Equal for recordings of equal steps.
-    pub(crate) hash: u64,
+    /// [`Taken::fingerprint`].
+    pub(crate) fingerprint: u64,
 }
 
 /// A tensor of the module.
@@ -72,6 +69,7 @@ pub(crate) struct Parameter {
 impl Recording {
     /// Converts a recorded step, drops burn's own data, and returns the auxiliary output.
     pub(super) fn new<A>(taken: Taken<A>, update: Update) -> (Self, A) {
+        let fingerprint = taken.fingerprint();
         let given = taken.parameters.iter().map(|parameter| parameter.tensor);
         let given = given
             .chain(taken.inputs.iter().map(|input| input.tensor))
@@ -86,7 +84,7 @@ impl Recording {
             &taken.operations,
             outputs.collect(),
             &given.collect(),
-            taken.start_mark,
+            taken.start,
         );
 
         let mut numbering = Numbering::default();
@@ -144,10 +142,9 @@ impl Recording {
                 .collect(),
             tensors: numbering.finish(),
             update,
-            hash: 0,
+            fingerprint,
         };
         recording.place_gradients();
-        recording.hash = recording.hashed();
         (recording, taken.auxiliary)
     }
 
@@ -218,7 +215,6 @@ impl Recording {
     /// Sets when parameters are updated.
     pub(super) fn set_update(&mut self, update: Update) {
         self.update = update;
-        self.hash = self.hashed();
     }
 
     /// The parameters that the step itself updates, in the order of their updates in graphs.
@@ -233,7 +229,9 @@ impl Recording {
         let updated: HashSet<usize> = self.updated().map(|one| one.tensor).collect();
         let places = self.places.iter().enumerate();
         let tensors = places.map(|(place, &of)| (place, self.parameters[of as usize].tensor));
-        tensors.filter(|(_, tensor)| updated.contains(tensor)).collect()
+        tensors
+            .filter(|(_, tensor)| updated.contains(tensor))
+            .collect()
     }
 
     /// Whether a module with these places has the tensors of the recorded one.
@@ -336,18 +334,6 @@ impl Recording {
             None => format!("a constant of shape {shape:?}"),
         }
     }
-
-    fn hashed(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.operations.hash(&mut hasher);
-        for (tensor, data) in &self.constants {
-            tensor.hash(&mut hasher);
-            data.as_bytes().hash(&mut hasher);
-        }
-        let outputs: Vec<usize> = self.outputs().collect();
-        outputs.hash(&mut hasher);
-        hasher.finish()
-    }
 }
 
 /// The operations and tensors that the outputs need.
@@ -360,12 +346,9 @@ fn needed(
     operations: &[OperationIr],
     outputs: HashSet<TensorId>,
     given: &HashSet<TensorId>,
-    start_mark: TensorId,
+    start: usize,
 ) -> Needed {
     let mut tensors = outputs;
-    // Draws before the start mark initialised parameters.
-    let starts = |operation: &OperationIr| operation.outputs().any(|one| one.id == start_mark);
-    let start = operations.iter().position(starts).unwrap_or_default();
     let mut keep = vec![false; operations.len()];
     for (place, operation) in operations.iter().enumerate().rev() {
         let makes_given = operation.outputs().any(|tensor| given.contains(&tensor.id));
@@ -375,6 +358,7 @@ fn needed(
         let wanted = operation
             .outputs()
             .any(|tensor| tensors.contains(&tensor.id));
+        // Draws before the start initialised parameters.
         if wanted || (place > start && draws(operation)) {
             keep[place] = true;
             tensors.extend(operation.inputs().map(|tensor| tensor.id));

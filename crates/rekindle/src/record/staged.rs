@@ -57,7 +57,7 @@ impl StagedPlan {
         Self {
             chain: named(graph, recording, &stages),
             beside_buffers: planned.beside,
-            recording: recording.hash,
+            recording: recording.fingerprint,
             ..staged
         }
     }

@@ -176,16 +176,15 @@ where
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         self.among_ranks(|exchange| {
-            let (planned, predicted_peak) =
-                self.begin(Update::After, model, &batch, watch.is_some())?;
-            let measured = &planned.measured;
+            let current = self.begin(Update::After, model, &batch, watch.is_some())?;
+            let measured = &current.plan.measured;
             let recording = &measured.recording;
-            let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
+            let (done, seen) = self.watched(&current, watch, |readings| {
                 let (mut interpreter, returned) = start(recording, model, &batch)?;
                 let interpreter = interpreter.as_mut();
                 let mut update = |_: &Parameter, _, _: &mut dyn Interpreter| Ok(());
                 let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
-                self.interpret(&planned, interpreter, returned, readings, hooks)
+                self.interpret(&current.plan, interpreter, returned, readings, hooks)
             });
             let done = self.checked(done, recording)?;
             Ok(done.finish(measured, model, batch, seen)?)
@@ -200,16 +199,15 @@ where
         watch: Option<&mut dyn FnMut(&Span)>,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         self.among_ranks(|mut exchange| {
-            let (planned, predicted_peak) =
-                self.begin(Update::InBackward, model, &batch, watch.is_some())?;
-            let measured = &planned.measured;
+            let current = self.begin(Update::InBackward, model, &batch, watch.is_some())?;
+            let measured = &current.plan.measured;
             let recording = &measured.recording;
             let started = quiet::catch(|| start(recording, model, &batch));
             let started = started.map_err(RecordError::Device).flatten();
             let (mut interpreter, returned) = started?;
             let mut lent = Lent::take(model, recording);
             let check = self.planning.check;
-            let (done, seen) = self.watched(&planned, predicted_peak, watch, |readings| {
+            let (done, seen) = self.watched(&current, watch, |readings| {
                 let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
                     if check {
                         finite::check_gradient(&one.path, &gradient)?;
@@ -223,7 +221,7 @@ where
                 let interpreter = interpreter.as_mut();
                 let exchange = exchange.as_deref_mut();
                 let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
-                self.interpret(&planned, interpreter, returned, readings, hooks)
+                self.interpret(&current.plan, interpreter, returned, readings, hooks)
             });
             let done = self.checked(done, recording);
             let updated = lent.updated();
@@ -291,7 +289,7 @@ where
         Ok(done)
     }
 
-    /// The plan to run, and its peak given the bytes in use now; `update` is when the step updates its parameters.
+    /// What to run; `update` is when the step updates its parameters.
     fn begin(
         &self,
         update: Update,
@@ -306,14 +304,20 @@ where
         }
         // Dead nodes of the last update would only be freed by a backward pass, and a recorded step runs none.
         free_dead_nodes(&self.planning.device);
+        let on_host = self.planning.on_host.then_some(&*self.planning.meter);
+        on_host.inspect(|meter| meter.start_interval());
         let current = self.plan_for(model, batch)?;
-        let planned = &current.0;
+        let planned = &current.plan;
         planned.choose_kernels(&self.planning, watched, |recording| {
             Ok(given(recording, model, batch))
         })?;
         // The device may have rejected a kernel of an update or an evaluation since the last step.
         RecordError::of_device(&planned.measured.recording, &*self.planning.meter)?;
-        Ok(current)
+        let begun = on_host.map(|meter| meter.read().peak_in_use_bytes);
+        Ok(Current {
+            begun: begun.unwrap_or_default(),
+            ..current
+        })
     }
 
     /// The plan of the last step, or of the first if none ran.
@@ -335,6 +339,7 @@ where
             predicted_time: numbers.predicted_time + added(exchange),
             exchange,
             plain_time: numbers.plain_time + added(plain_exchange),
+            comparison_time: Seconds(self.planning.comparison.time.as_secs_f64()),
             ..numbers
         }
     }

@@ -17,7 +17,7 @@ pub struct StepPlan {
     pub planner: GraphPlanner,
     /// The budget in bytes, also if it was given as a percentage of the plain peak. `None` for plans without a budget.
     pub budget: Option<Bytes>,
-    /// Peak of the bytes in use during the step and the optimizer's update. It includes all memory of the process at
+    /// Peak of the bytes in use during the step, its [comparison](Self::comparison_time) and the optimizer's update. It includes all memory of the process at
     /// the time of planning, so it can be compared with `budget` and `plain_peak`.
     /// [`Output::predicted_peak`](super::Output::predicted_peak) is the same for one run, with the process's memory at
     /// that time.
@@ -29,6 +29,9 @@ pub struct StepPlan {
     pub plain_peak: Bytes,
     /// The time of the plain run, counted like `predicted_time`.
     pub plain_time: Seconds,
+    /// Time of [comparing](super::Comparison) a step with its recording, which `predicted_time` does not include; 0 if none is
+    /// compared.
+    pub comparison_time: Seconds,
     /// Operations of the recorded step.
     pub operations: usize,
     /// Number of repeated operations.
@@ -74,12 +77,13 @@ pub struct Offload {
 }
 
 impl StepPlan {
-    /// The numbers of a plan for a step with this many operations; `plain` is the cost of the plain order, and
-    /// `updating` the bytes in use during the optimizer's update.
+    /// The numbers of a plan for a step with this many operations; `plain` is the cost of the plain order. The most bytes in
+    /// use before and after the step are `apart`, and those of the plain run.
     pub(super) fn new(
         plan: &GraphPlan,
         plain: &Simulated,
-        (budget, updating): (Option<Bytes>, Bytes),
+        budget: Option<Bytes>,
+        [apart, plain_apart]: [Bytes; 2],
         operations: usize,
         link: Option<Link>,
     ) -> Self {
@@ -87,10 +91,11 @@ impl StepPlan {
         Self {
             planner: plan.planner,
             budget,
-            predicted_peak: run.peak.max(updating),
+            predicted_peak: run.peak.max(apart),
             predicted_time: run.time,
-            plain_peak: plain.peak.max(updating),
+            plain_peak: plain.peak.max(plain_apart),
             plain_time: plain.time,
+            comparison_time: Seconds(0.0),
             operations,
             repeated: run.repeated,
             offload: link.map(|link| Offload {

@@ -68,10 +68,23 @@ fn configure(
 
 /// The marks of a recording that runs on this thread.
 pub(super) struct Marks {
-    pub(super) device: Device,
+    device: Device,
     pub(super) made: Vec<TensorId>,
+    /// Created before the step.
+    pub(super) start: Option<TensorId>,
     /// Nesting depth of chains: a chain inside a stage of another chain makes no marks.
-    pub(super) depth: usize,
+    depth: usize,
+}
+
+impl Marks {
+    pub(super) fn new(device: Device) -> Self {
+        Self {
+            device,
+            made: Vec::new(),
+            start: None,
+            depth: 0,
+        }
+    }
 }
 
 thread_local! {
@@ -103,6 +116,15 @@ pub(crate) fn marking<T>(run: impl FnOnce(&dyn Fn()) -> T) -> T {
 /// Whether this thread is recording.
 pub(super) fn is_recording() -> bool {
     MARKS.with_borrow(Option::is_some)
+}
+
+/// Marks the start of the step, after the model and the batch.
+pub(super) fn start_step() {
+    MARKS.with_borrow_mut(|marks| {
+        if let Some(marks) = marks {
+            marks.start = Some(mark(&marks.device));
+        }
+    });
 }
 
 pub(super) fn mark(device: &Device) -> TensorId {

@@ -1,17 +1,23 @@
 //! The result of running a step on the recording device.
 
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
 use burn::tensor::{DType, Shape, TensorData};
 use burn_backend::BackendTypes;
 use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::backends::Autodiff;
-use burn_ir::{OperationIr, TensorId};
+use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
-use crate::record::places::Place;
+use crate::record::{operation::hash_of, places::Place};
 
 pub(super) type TrackedBackend = Autodiff<Capture>;
 pub(super) type TrackedFloat = <TrackedBackend as BackendTypes>::FloatTensorPrimitive;
 
-/// The result of running a step on the recording device, with the recording's ids.
+/// The result of running a step on the recording device. Tensors are numbered in the order in which burn mentions them,
+/// so that equal steps give equal results.
 pub(in crate::record) struct Taken<A> {
     /// Forward, loss and burn's backward, in burn's order.
     pub(in crate::record) operations: Vec<OperationIr>,
@@ -34,8 +40,8 @@ pub(in crate::record) struct Taken<A> {
     pub(in crate::record) statistics: Vec<(usize, TensorId)>,
     /// Tensors created by the marks of stages: the position of their operation is the position of the mark.
     pub(in crate::record) marks: Vec<TensorId>,
-    /// Created after the model and the batch, before the step.
-    pub(in crate::record) start_mark: TensorId,
+    /// Number of operations that made the model and the batch, before the step.
+    pub(in crate::record) start: usize,
     /// Created after the loss, before its backward pass.
     pub(in crate::record) backward_mark: TensorId,
 }
@@ -56,4 +62,67 @@ pub(in crate::record) struct TakenInput {
     pub(in crate::record) tensor: TensorId,
     pub(in crate::record) shape: Shape,
     pub(in crate::record) dtype: DType,
+}
+
+impl<A> Taken<A> {
+    /// Numbers the tensors, and forgets who else holds them: burn's ids count through the process.
+    pub(super) fn numbered(mut self) -> Self {
+        #[derive(Default)]
+        struct Numbers(HashMap<TensorId, TensorId>);
+        impl Numbers {
+            fn renumber(&mut self, id: &mut TensorId) {
+                let next = TensorId::new(self.0.len() as u64);
+                *id = *self.0.entry(*id).or_insert(next);
+            }
+        }
+        impl IrVisitorMut for Numbers {
+            fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+                self.renumber(&mut tensor.id);
+                tensor.status = TensorStatus::NotInit;
+            }
+        }
+        let mut numbers = Numbers::default();
+        let given = self.parameters.iter_mut().map(|one| &mut one.tensor);
+        let given = given.chain(self.inputs.iter_mut().map(|input| &mut input.tensor));
+        given.for_each(|id| numbers.renumber(id));
+        let (before, step) = self.operations.split_at_mut(self.start);
+        for operation in step.iter_mut().chain(before) {
+            operation.visit_mut(&mut numbers);
+        }
+        let gradients = self.parameters.iter_mut().flat_map(|one| &mut one.gradient);
+        let others = gradients
+            .chain(self.constants.iter_mut().map(|(id, _)| id))
+            .chain(&mut self.auxiliary_tensors)
+            .chain(self.input_gradients.iter_mut().flatten())
+            .chain(self.statistics.iter_mut().map(|(_, id)| id))
+            .chain(&mut self.marks)
+            .chain([&mut self.loss, &mut self.backward_mark]);
+        others.for_each(|id| numbers.renumber(id));
+        self
+    }
+
+    /// Equal for equal steps: of all that is recorded, without the values of the module and the batch.
+    pub(in crate::record) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for operation in &self.operations[self.start..] {
+            hash_of(operation).hash(&mut hasher);
+        }
+        let read = self.operations[self.start..].iter();
+        let read = read.flat_map(|one| one.inputs().map(|tensor| tensor.id));
+        let read: HashSet<TensorId> = read.collect();
+        for (id, data) in self.constants.iter().filter(|(id, _)| read.contains(id)) {
+            (id, data.as_bytes()).hash(&mut hasher);
+        }
+        for one in &self.parameters {
+            (one.place, one.gradient).hash(&mut hasher);
+        }
+        (
+            self.loss,
+            &self.auxiliary_tensors,
+            &self.input_gradients,
+            &self.statistics,
+        )
+            .hash(&mut hasher);
+        hasher.finish()
+    }
 }

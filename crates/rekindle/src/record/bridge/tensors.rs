@@ -14,6 +14,7 @@ use burn_ir::TensorId;
 use super::taken::{TakenInput, TakenParameter, TrackedBackend, TrackedFloat};
 use crate::{
     activation::{ActivationMapper, visit_alike},
+    quiet,
     record::{
         error::{FOREIGN, RecordError},
         places::Place,
@@ -39,6 +40,18 @@ pub(super) fn tracked_of<const D: usize>(tensor: Tensor<D>) -> Result<TrackedFlo
                 .map(TrackedBackend::from_inner)
         })
         .map_err(|_| RecordError::LossElsewhere)
+}
+
+fn any_tracked(device: &Device) -> Tensor<1> {
+    let any = capture_of(Tensor::<1>::empty([1], device));
+    Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(any))
+}
+
+/// Where burn panics if a step calls `backward`: it does so in the same words for `inner`.
+pub(super) fn place_of_backward(device: &Device) -> Option<String> {
+    let leaf = any_tracked(device).require_grad();
+    quiet::catch(|| leaf.backward()).err()?;
+    quiet::place()
 }
 
 /// Replaces a module's tensors by empty ones of the same shapes on the recording device.
@@ -72,8 +85,7 @@ impl ToRecording {
 
     /// The recording device with autodiff, as tensors report it.
     pub(super) fn tracked_device(&self) -> Device {
-        let any = capture_of(Tensor::<1>::empty([1], &self.device));
-        Tensor::<1>::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(any)).device()
+        any_tracked(&self.device).device()
     }
 
     fn float<const D: usize>(&self, shape: Shape, dtype: DType, trains: bool) -> TrackedFloat {
@@ -181,14 +193,24 @@ fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, B
 
 /// Replaces a batch's tensors by tensors on the recording device.
 pub(super) struct Inputs<'a> {
-    pub(super) map: &'a ToRecording,
+    map: &'a ToRecording,
     pub(super) tensors: Vec<TakenInput>,
     /// Leaves of the float tensors, in order.
     pub(super) leaves: Vec<TrackedFloat>,
-    pub(super) trains: bool,
+    trains: bool,
 }
 
-impl Inputs<'_> {
+impl<'a> Inputs<'a> {
+    /// `trains` is whether float tensors get gradients.
+    pub(super) fn new(map: &'a ToRecording, trains: bool) -> Self {
+        Self {
+            map,
+            tensors: Vec::new(),
+            leaves: Vec::new(),
+            trains,
+        }
+    }
+
     fn note(&mut self, tensor: TensorId, shape: Shape, dtype: DType) {
         self.tensors.push(TakenInput {
             tensor,
@@ -255,6 +277,20 @@ impl ModuleMapper for WithAutodiff {
             Ok(plain) => {
                 Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(plain))
             }
+            Err(_) => tensor,
+        };
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// Removes autodiff from recorded tensors. Done by hand, because burn does not support it.
+pub(super) struct WithoutAutodiff;
+
+impl ModuleMapper for WithoutAutodiff {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let tensor = match tensor.clone().try_into_primitive::<TrackedBackend>() {
+            Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
             Err(_) => tensor,
         };
         Param::from_mapped_value(id, tensor, mapper)

@@ -1,9 +1,6 @@
 //! The plans of a step: stored by the shapes of their batches, compared with the step, and made again when needed.
 
-use std::{
-    rc::Rc,
-    time::{Duration, Instant},
-};
+use std::{rc::Rc, time::Duration};
 
 use burn::module::Module;
 use rekindle_plan::{
@@ -15,7 +12,8 @@ use super::state::{Current, Step};
 use crate::{
     activation::Activation,
     record::{
-        RecordError, bridge,
+        RecordError,
+        bridge::{self, Taken},
         given::{given, shapes},
         options::Planning,
         places::Place,
@@ -26,18 +24,12 @@ use crate::{
         wanted::Wanted,
     },
     reduce::Shards,
-    size::Size,
+    size::{Budget, Size},
     step_result::StepResult,
 };
 
 /// Maximum number of stored recordings with plans, for batches of several shapes.
 const KEPT: usize = 8;
-
-/// The number of first steps that are all compared with their recording, to find numbers that change with every step.
-const COMPARED_AT_FIRST: u64 = 3;
-
-/// Maximum share of the step's time for comparing it with its recording.
-const COMPARING: f64 = 0.01;
 
 impl<M, I, R, F> Step<M, I, R, F>
 where
@@ -54,10 +46,10 @@ where
     /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
     pub fn set_budget(
         &mut self,
-        budget: impl TryInto<Size, Error: Into<RecordError>>,
+        budget: impl Budget,
         planner: GraphPlanner,
     ) -> Result<(), RecordError> {
-        self.plan_share(budget.try_into().map_err(Into::into)?, planner, true)
+        self.plan_share(budget.size()?, planner, true)
     }
 
     /// Plans for a budget that may be a percentage; `without_batch` means that the batch is not allocated now.
@@ -197,58 +189,58 @@ where
             updated,
             ..self.planning.clone()
         };
-        let known = state
-            .plans
-            .iter()
-            .position(|plan| plan.measured.is_of(&shapes, &places));
-        let place = match known {
-            Some(place) if !self.planning.compare || state.steps < state.compare_next => place,
-            _ => {
-                let started = Instant::now();
-                let taken = bridge::take(model, batch, self.planning.input_gradients, &self.step)?;
-                let (recording, auxiliary) = Recording::new(taken, self.planning.update);
-                let same = |plan: &Rc<PlannedRecording<_>>| {
-                    let measured = &plan.measured;
-                    measured.is_of(&shapes, &places) && measured.recording.hash == recording.hash
-                };
-                match state.plans.iter().position(same) {
-                    Some(place) => place,
-                    None => {
-                        if known.is_some() {
-                            state.changed += 1;
-                            log::warn!(
-                                "the training step does something else than when it was recorded (a number that changes \
-                                 from step to step?): recorded and planned again. Pass such numbers in as tensors of the batch"
-                            );
-                        } else {
-                            log::info!(
-                                "a batch of other shapes, or other parameters that train: the step is recorded and \
-                                 planned for them"
-                            );
-                        }
-                        recording.check_trains()?;
-                        let later =
-                            self.planning.later + state.new_bytes(&self.planning, &recording)?;
-                        let given = given(&recording, model, batch);
-                        let elapsed = started.elapsed();
-                        state.plans.truncate(KEPT - 1);
-                        let planning = Planning {
-                            later,
-                            ..planning()
-                        };
-                        let measured = MeasuredRecording::new(
-                            &planning,
-                            given,
-                            (recording, auxiliary),
-                            shapes,
-                            elapsed,
-                            &mut |_, _| {},
-                        )?;
-                        let plan = planned(&planning, Rc::new(measured))?;
-                        state.plans.insert(0, Rc::new(plan));
-                        0
-                    }
+        let is_of = |plan: &Rc<PlannedRecording<_>>| plan.measured.is_of(&shapes, &places);
+        let known = state.plans.iter().any(is_of);
+        let taken = if known && state.steps < state.compare_next {
+            None
+        } else {
+            let planning = &self.planning;
+            planning.check_memory(planning.comparison.bytes)?;
+            let input_gradients = planning.input_gradients;
+            Some(bridge::take(
+                model,
+                &places,
+                batch,
+                input_gradients,
+                &self.step,
+            )?)
+        };
+        let now = taken.as_ref().map(Taken::fingerprint);
+        let same = |plan: &Rc<PlannedRecording<_>>| {
+            let recorded = plan.measured.recording.fingerprint;
+            is_of(plan) && now.is_none_or(|now| now == recorded)
+        };
+        let place = match (state.plans.iter().position(same), taken) {
+            (Some(place), _) => place,
+            (None, None) => unreachable!("a step that is not compared is known"),
+            (None, Some(taken)) => {
+                if known {
+                    state.changed += 1;
+                    log::warn!(
+                        "the training step does something else than when it was recorded (a number that changes \
+                         from step to step?): recorded and planned again. Pass such numbers in as tensors of the batch"
+                    );
+                } else {
+                    log::info!(
+                        "a batch of other shapes, or other parameters that train: the step is recorded and \
+                         planned for them"
+                    );
                 }
+                let (recording, auxiliary) = Recording::new(taken, self.planning.update);
+                recording.check_trains()?;
+                let later = self.planning.later + state.new_bytes(&self.planning, &recording)?;
+                let given = given(&recording, model, batch);
+                state.plans.truncate(KEPT - 1);
+                let planning = Planning {
+                    later,
+                    ..planning()
+                };
+                let recorded = (recording, auxiliary);
+                let measured =
+                    MeasuredRecording::new(&planning, given, recorded, shapes, &mut |_, _| {})?;
+                let plan = planned(&planning, Rc::new(measured))?;
+                state.plans.insert(0, Rc::new(plan));
+                0
             }
         };
         // The first plan is the most recently used.
@@ -266,7 +258,11 @@ where
             growth = state.plans[0].growth(meter);
         }
         if fits(growth) {
-            return Ok((state.plans[0].clone(), planned_peak + growth));
+            return Ok(Current {
+                plan: state.plans[0].clone(),
+                predicted_peak: planned_peak + growth,
+                begun: Bytes::ZERO,
+            });
         }
         log::info!("{growth} more are in use than when the step was planned: planned again");
         // Drop the old plan first, because it takes memory.
@@ -282,26 +278,19 @@ where
         let peak = again.numbers.predicted_peak;
         state.plans.insert(0, Rc::new(again));
         state.grown = Some(growth);
-        Ok((state.plans[0].clone(), peak))
+        Ok(Current {
+            plan: state.plans[0].clone(),
+            predicted_peak: peak,
+            begun: Bytes::ZERO,
+        })
     }
 
-    /// When the step is to be compared with its recording next.
-    pub(super) fn schedule_comparison(
-        &self,
-        planned: &PlannedRecording<R::Auxiliary>,
-        step_time: Duration,
-    ) {
+    /// Decides when the step is compared with its recording next.
+    pub(super) fn schedule_comparison(&self, step_time: Duration) {
         let mut state = self.state.borrow_mut();
-        let every = if state.changed > 0 || state.steps < COMPARED_AT_FIRST {
-            1.0
-        } else {
-            (planned.measured.record_time.as_secs_f64() / (COMPARING * step_time.as_secs_f64()))
-                .ceil()
-        };
-        state.compare_next = if state.steps < state.compare_next {
-            state.compare_next
-        } else {
-            state.steps + every.clamp(1.0, 1e6) as u64
-        };
+        if state.steps >= state.compare_next {
+            let comparison = &self.planning.comparison;
+            state.compare_next = comparison.next(state.steps, state.changed > 0, step_time);
+        }
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, graph::Span};
+use rekindle_plan::graph::Span;
 
-use super::state::Step;
+use super::state::{Current, Step};
 use crate::{
     activation::Activation,
     meter::{Meter, Phase, PhaseRecorder, halves},
@@ -13,7 +13,7 @@ use crate::{
     record::{
         RecordError,
         output::{Done, Seen, SpanReading},
-        planned::{PlannedRecording, phase_of},
+        planned::phase_of,
     },
     step_result::StepResult,
 };
@@ -28,8 +28,7 @@ where
     /// Runs a plan's program, and measures memory and time.
     pub(super) fn watched(
         &self,
-        planned: &PlannedRecording<R::Auxiliary>,
-        predicted_peak: Bytes,
+        current: &Current<R::Auxiliary>,
         watch: Option<&mut dyn FnMut(&Span)>,
         run: impl FnOnce(&mut Readings<'_>) -> Result<Done, RecordError>,
     ) -> (Result<Done, RecordError>, Seen) {
@@ -56,14 +55,16 @@ where
         let done = quiet::catch(|| run(&mut readings)).map_err(RecordError::Device);
         // Waits for queued work.
         readings.phases.end(readings.phase);
-        let refused = RecordError::of_device(&planned.measured.recording, &*self.planning.meter);
+        let refused =
+            RecordError::of_device(&current.plan.measured.recording, &*self.planning.meter);
         let done = done.and_then(|done| refused.map(|()| done));
         let seen = Seen {
             phases: readings.phases.finish(),
             spans: readings.watch.map_or(Vec::new(), |watch| watch.spans),
-            predicted_peak,
+            predicted_peak: current.predicted_peak,
+            begun: current.begun,
         };
-        self.schedule_comparison(planned, started.elapsed());
+        self.schedule_comparison(started.elapsed());
         (done.flatten(), seen)
     }
 }

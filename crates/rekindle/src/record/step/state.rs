@@ -68,5 +68,11 @@ impl<A> State<A> {
     }
 }
 
-/// A plan and its peak with what is in use now.
-pub(super) type Current<A> = (Rc<PlannedRecording<A>>, Bytes);
+/// What a step is to run.
+pub(super) struct Current<A> {
+    pub(super) plan: Rc<PlannedRecording<A>>,
+    /// Its peak, given the bytes in use now.
+    pub(super) predicted_peak: Bytes,
+    /// Peak of the bytes in use on the host since the step began, while it was compared, recorded or planned.
+    pub(super) begun: Bytes,
+}

@@ -3,10 +3,12 @@
 use std::cell::Cell;
 
 use burn::{
-    nn::{Linear, LinearConfig},
+    module::Module,
+    nn::{Dropout, DropoutConfig, Linear, LinearConfig},
     optim::GradientsParams,
     tensor::{Device, Distribution, Tensor},
 };
+use rekindle::record::{Comparison, RecordError};
 
 fn weight_bits(gradients: &GradientsParams, layer: &Linear) -> Vec<u32> {
     let gradient = gradients.get::<2>(layer.weight.id).expect("a gradient");
@@ -71,4 +73,102 @@ fn batches_of_other_shapes_get_plans_of_their_own_that_are_kept() {
         );
     }
     assert_eq!(step.recordings(), (3, 0));
+}
+
+/// What a step that differs from its recording computes, beside the plain loop, in the very step: by code that decides
+/// otherwise, a number, and a gradient that is cut off without an operation.
+#[test]
+fn a_change_is_noticed_in_the_step_that_makes_it() {
+    own_process!();
+    #[derive(Module, Debug)]
+    struct Model {
+        first: Linear,
+        second: Linear,
+        dropout: Dropout,
+    }
+    let device = Device::flex().autodiff();
+    let mut model = Model {
+        first: LinearConfig::new(6, 6).init(&device),
+        second: LinearConfig::new(6, 5).init(&device),
+        dropout: DropoutConfig::new(0.0).init(),
+    };
+    let number = Cell::new(0);
+    let loss = |model: &Model, input: Tensor<2>| {
+        let mut x = model.first.forward(input.clone());
+        if number.get() % 5 == 3 {
+            x = x.tanh();
+        }
+        if number.get() == 6 {
+            x = x.detach() + input;
+        } else {
+            x = x + input;
+        }
+        let x = model.dropout.forward(model.second.forward(x));
+        let mut factor = 1.0;
+        if number.get() > 8 {
+            factor += 0.1 * f64::from(number.get() % 2);
+        }
+        x.square().mean() * factor
+    };
+    let input = Tensor::<2>::random([4, 6], Distribution::Default, &device);
+    let step = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
+    for place in 0..12 {
+        number.set(place);
+        model.dropout.prob = if place == 7 { 0.5 } else { 0.0 };
+        device.seed(3);
+        let output = step.run(&model, input.clone()).expect("run");
+        device.seed(3);
+        let plain = GradientsParams::from_grads(loss(&model, input.clone()).backward(), &model);
+        for layer in [&model.first, &model.second] {
+            let bits = |gradients: &GradientsParams| {
+                let has = gradients.get::<2>(layer.weight.id).is_some();
+                has.then(|| weight_bits(gradients, layer))
+            };
+            assert_eq!(bits(&output.gradients), bits(&plain), "step {place}");
+        }
+        assert!(output.memory.peak_in_use_bytes <= output.predicted_peak);
+    }
+    // Those before it are known: the plain one, with `tanh`, cut off, with dropout, and two factors.
+    assert_eq!(step.recordings().0, 5, "{:?}", step.recordings());
+    assert!(step.plan().comparison_time.0 > 0.0);
+}
+
+/// Comparisons take memory, which budgets count.
+#[test]
+fn comparing_stays_within_the_budget() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let layer = |_| LinearConfig::new(8, 8).init(&device);
+    let model: Vec<Linear> = (0..200).map(layer).collect();
+    drop(model.valid());
+    let input = Tensor::<2>::random([2, 8], Distribution::Default, &device);
+    let loss = |model: &Vec<Linear>, input: Tensor<2>| {
+        let output = model.iter().fold(input, |x, layer| layer.forward(x).tanh());
+        output.square().mean()
+    };
+    let recorded = || rekindle::record(&model, &input, loss).expect("recorded");
+    let never = || recorded().with_comparison(Comparison::Never);
+    let smallest = |refused: RecordError| match refused {
+        RecordError::Infeasible { smallest, .. } => smallest,
+        error => panic!("{error}"),
+    };
+    let needed = recorded()
+        .within("1KiB")
+        .err()
+        .map(smallest)
+        .expect("refused");
+    let less = never().within("1KiB").err().map(smallest).expect("refused");
+    assert!(less < needed, "{less} and {needed}");
+    let step = recorded().within(needed).expect("named as workable");
+    for _ in 0..5 {
+        let output = step.run(&model, input.clone()).expect("run");
+        let peak = output.memory.peak_in_use_bytes;
+        assert!(
+            peak <= needed && peak <= output.predicted_peak,
+            "{peak} of {needed}"
+        );
+    }
 }

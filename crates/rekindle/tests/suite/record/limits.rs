@@ -45,6 +45,78 @@ fn reading_a_value() {
     );
 }
 
+/// Of which plain burn takes the first branch: while recording, burn returns an error, and the step would go on with the
+/// other.
+#[test]
+fn reading_a_value_with_another_way_out() {
+    own_process!();
+    let after_mean = |error: RecordError| {
+        let text = error.to_string();
+        assert!(matches!(error, RecordError::ReadsValue { .. }), "{text}");
+        assert!(text.contains("after operation Mean"), "{text}");
+    };
+    after_mean(refused(|model, input| {
+        let loss = model.forward(input).mean();
+        match loss.clone().try_into_scalar::<f32>() {
+            Ok(value) if value > 0.01 => loss * 2.0,
+            _ => loss,
+        }
+    }));
+    // Nobody looks at the data.
+    after_mean(refused(|model, input| {
+        let loss = model.forward(input).mean();
+        match loss.clone().try_into_data() {
+            Ok(_) => loss * 2.0,
+            Err(_) => loss,
+        }
+    }));
+    let error = refused(|model, input| {
+        let first = input
+            .clone()
+            .try_into_data()
+            .map(|data| data.as_slice::<f32>().map(|one| one[0]));
+        let factor = first.ok().and_then(Result::ok).unwrap_or(1.0);
+        (model.forward(input) * factor).mean()
+    });
+    assert!(
+        error.to_string().contains("before its first operation"),
+        "{error}"
+    );
+    let error = refused(|model, input| {
+        let best = model.forward(input.clone()).argmax(1).reshape([2]);
+        let rows = best
+            .clone()
+            .try_into_data()
+            .ok()
+            .and_then(|data| data.try_into_vec::<i64>().ok());
+        model.forward(input).mean() * rows.map_or(1.0, |rows| rows[0] as f64)
+    });
+    assert!(matches!(error, RecordError::ReadsValue { .. }), "{error}");
+}
+
+#[test]
+fn calling_backward() {
+    own_process!();
+    let error = refused(|model, input| {
+        let loss = model.forward(input).mean();
+        drop(loss.backward());
+        loss
+    });
+    assert!(matches!(error, RecordError::Backward { .. }), "{error}");
+}
+
+/// By `one_hot`, which looks for the largest class if it is not told.
+#[test]
+fn operations_that_read_values_are_named() {
+    own_process!();
+    let error = refused(|model, input| {
+        let classes: Tensor<1, Int> = model.forward(input.clone()).argmax(1).reshape([2]);
+        (model.forward(input) * classes.one_hot::<2>(3).float()).mean()
+    });
+    assert!(matches!(error, RecordError::ReadsValue { .. }), "{error}");
+    assert!(error.to_string().contains("`one_hot`"), "{error}");
+}
+
 #[test]
 fn a_tensor_from_outside() {
     own_process!();
@@ -85,8 +157,19 @@ fn taking_a_tensor_out_of_autodiff_and_seeding() {
 #[test]
 fn a_panic_of_the_users_own_keeps_its_message() {
     own_process!();
-    let error = refused(|_, _| panic!("no such head"));
-    assert!(error.to_string().contains("no such head"), "{error}");
+    // Two that have words of burn's own panics.
+    for text in [
+        "no such head",
+        "Expected 3 heads",
+        "shape mismatch of my own",
+    ] {
+        let error = refused(|_, _| panic!("{text}"));
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(
+            error.to_string().contains("before its first operation"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -112,7 +195,13 @@ fn what_looks_alike_and_can_be_recorded() {
     let input = Tensor::<2>::ones([2, 3], &device);
     let step = |model: &Linear, input: Tensor<2>| {
         let device = input.device();
-        let constant = Tensor::<1>::from_floats([1.0, 2.0, 3.0], &device).unsqueeze::<2>();
+        let constant = Tensor::<1>::from_floats([1.0, 2.0, 3.0], &device);
+        // The value of a constant is known.
+        assert_eq!(
+            constant.to_data().as_slice::<f32>(),
+            Ok(&[1.0, 2.0, 3.0][..])
+        );
+        let constant = constant.unsqueeze::<2>();
         let output = model.forward(input.clone());
         let best: Tensor<2, Int> = output.clone().argmax(1);
         let mask = output.clone().greater_elem(0.1);
@@ -152,7 +241,8 @@ fn sizes_and_budgets() {
         recorded().within("1KiB").err(),
         Some(RecordError::Infeasible { .. })
     ));
-    assert!(recorded().within("1GiB").is_ok());
+    assert!(recorded().within("1GiB".to_owned()).is_ok());
+    assert!(recorded().within(1 << 30).is_ok());
     // One linear layer is one segment; more than there are stages is an error of its own.
     assert!(recorded().segments(1).is_ok());
 }

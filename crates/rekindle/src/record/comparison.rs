@@ -1,0 +1,82 @@
+//! How often a step is compared with its recording, and the cost of that.
+
+use std::time::{Duration, Instant};
+
+use rekindle_plan::Bytes;
+
+use super::RecordError;
+use crate::meter::Meter;
+
+/// How often a step is compared with its recording. A comparison records the step again and detects every difference: a
+/// branch of Rust code, a number, a changed `dropout.prob`, a `detach`.
+///
+/// Independent of this, every step compares the shapes of the batch, and the module's parameters in order: their ids,
+/// shapes, types, and whether they train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Comparison {
+    /// In every step. [`StepPlan::comparison_time`](super::StepPlan::comparison_time) is the time it takes.
+    #[default]
+    EveryStep,
+    /// In the first three steps, and then as often as 1% of the time allows. A change is detected only at the next
+    /// comparison: until then steps use the old recording.
+    Sampled,
+    /// Never, for a step that depends on nothing but the shapes and the parameters: any other change is missed.
+    Never,
+}
+
+/// The number of first steps that are all compared, to find numbers that change with every step.
+const FIRST: u64 = 3;
+
+/// Share of the time for sampled comparisons.
+const SAMPLED: f64 = 0.01;
+
+/// The cost of comparing a step.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Compared {
+    pub(super) how: Comparison,
+    /// Peak of the bytes in use on the host, above those before.
+    pub(super) bytes: Bytes,
+    pub(super) time: Duration,
+}
+
+impl Compared {
+    /// Measures one comparison; `meter` counts the host's memory, if the budget does.
+    pub(super) fn measured(
+        how: Comparison,
+        meter: Option<&dyn Meter>,
+        compare: impl FnOnce() -> Result<(), RecordError>,
+    ) -> Result<Self, RecordError> {
+        if how == Comparison::Never {
+            return Ok(Self {
+                how,
+                ..Self::default()
+            });
+        }
+        let before = meter.map(|meter| {
+            meter.start_interval();
+            meter.read().in_use_bytes
+        });
+        let started = Instant::now();
+        compare()?;
+        let time = started.elapsed();
+        let peak = meter.map(|meter| meter.read().peak_in_use_bytes);
+        Ok(Self {
+            how,
+            bytes: peak.unwrap_or_default() - before.unwrap_or_default(),
+            time,
+        })
+    }
+
+    /// The next step to be compared after this one, which took some time; `changed` is whether any differed.
+    pub(super) fn next(&self, step: u64, changed: bool, step_time: Duration) -> u64 {
+        let every = match self.how {
+            Comparison::EveryStep => 1.0,
+            Comparison::Never => return u64::MAX,
+            Comparison::Sampled if changed || step < FIRST => 1.0,
+            Comparison::Sampled => {
+                (self.time.as_secs_f64() / (SAMPLED * step_time.as_secs_f64())).ceil()
+            }
+        };
+        step + every.clamp(1.0, 1e6) as u64
+    }
+}
