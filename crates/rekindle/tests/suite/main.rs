@@ -20,6 +20,7 @@ mod activation;
 mod budget;
 mod chunked;
 mod executor;
+mod families;
 mod golden_traces;
 mod master_weights;
 mod memory;
