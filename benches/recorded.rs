@@ -22,7 +22,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Distribution, Int, Tensor, activation},
 };
-use rekindle::{Activation, record::RecordError};
+use rekindle::{TensorTree, record::RecordError};
 use rekindle_plan::Bytes;
 
 #[global_allocator]
@@ -159,7 +159,7 @@ fn case<M, I, F>(
 ) -> Result<(), RecordError>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     F: Fn(&M, I) -> Tensor<1> + Clone,
 {
     // Parameters are drawn at their first use otherwise, between the seed and the first step's dropout.

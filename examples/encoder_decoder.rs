@@ -41,7 +41,7 @@ struct Carry {
     state: Option<Tensor<3>>,
 }
 
-rekindle::impl_activation!(Carry {
+rekindle::impl_tensor_tree!(Carry {
     memory,
     tokens,
     state

@@ -8,8 +8,8 @@ use burn::{
 
 use crate::model::value::Value;
 use rekindle::{
-    activation::{Activation, ActivationMapper, ActivationVisitor},
     dtype::Dtype,
+    tensor_tree::{TensorMapper, TensorTree, TensorVisitor},
 };
 
 /// The targets on the device.
@@ -21,15 +21,15 @@ pub enum TargetTensor {
     Values(Tensor<2>),
 }
 
-impl Activation for TargetTensor {
-    fn visit<V: ActivationVisitor>(&self, visitor: &mut V) {
+impl TensorTree for TargetTensor {
+    fn visit<V: TensorVisitor>(&self, visitor: &mut V) {
         match self {
             Self::Classes(classes) => visitor.int(classes),
             Self::Values(values) => visitor.float(values),
         }
     }
 
-    fn map<M: ActivationMapper>(self, mapper: &mut M) -> Self {
+    fn map<M: TensorMapper>(self, mapper: &mut M) -> Self {
         match self {
             Self::Classes(classes) => Self::Classes(mapper.int(classes)),
             Self::Values(values) => Self::Values(mapper.float(values)),

@@ -15,8 +15,8 @@ use burn::{
 };
 
 use crate::{
-    activation::{Activation, ActivationMapper},
     layer::Layer,
+    tensor_tree::{TensorMapper, TensorTree},
 };
 
 /// Part of burn's panic message when tensors of two strategies meet in one operation.
@@ -83,7 +83,7 @@ impl ModuleMapper for SetStrategy {
     }
 }
 
-impl ActivationMapper for SetStrategy {
+impl TensorMapper for SetStrategy {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         self.set(tensor)
     }

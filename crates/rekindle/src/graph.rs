@@ -8,8 +8,8 @@ use burn::{
 };
 
 use crate::{
-    activation::{Activation, ActivationMapper, ActivationVisitor},
     graph_ops::seed_backward,
+    tensor_tree::{TensorMapper, TensorTree, TensorVisitor},
 };
 
 /// Frees the nodes of burn's graph whose results no longer exist. burn creates a node for every operation on a device
@@ -53,9 +53,9 @@ fn detached_tensor<const D: usize, K: Autodiff>(tensor: Tensor<D, K>) -> Tensor<
 }
 
 /// The same values without a graph, still on the device with autodiff.
-pub(crate) fn detached<A: Activation>(activation: A) -> A {
+pub(crate) fn detached<A: TensorTree>(activation: A) -> A {
     struct Detach;
-    impl ActivationMapper for Detach {
+    impl TensorMapper for Detach {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             detached_tensor(tensor)
         }
@@ -72,9 +72,9 @@ pub(crate) fn detached<A: Activation>(activation: A) -> A {
 }
 
 /// The same values as the start of a graph.
-pub(crate) fn leaf<A: Activation>(activation: A) -> A {
+pub(crate) fn leaf<A: TensorTree>(activation: A) -> A {
     struct Leaf;
-    impl ActivationMapper for Leaf {
+    impl TensorMapper for Leaf {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             detached_tensor(tensor).require_grad()
         }
@@ -88,12 +88,12 @@ pub(crate) struct Upstream(pub(crate) Vec<Option<DispatchTensor>>);
 
 impl Upstream {
     /// Removes the gradient of a leaf activation from the result of a backward pass.
-    pub(crate) fn take<A: Activation>(leaf: &A, grads: &mut Gradients) -> Self {
+    pub(crate) fn take<A: TensorTree>(leaf: &A, grads: &mut Gradients) -> Self {
         struct Take<'a> {
             grads: &'a mut Gradients,
             taken: Vec<Option<DispatchTensor>>,
         }
-        impl ActivationVisitor for Take<'_> {
+        impl TensorVisitor for Take<'_> {
             fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
                 let grad = tensor.grad_remove(self.grads);
                 self.taken.push(grad.map(Tensor::into_dispatch));
@@ -108,9 +108,9 @@ impl Upstream {
     }
 
     /// A gradient of ones with the activation's shape.
-    pub(crate) fn ones<A: Activation>(activation: &A) -> Self {
+    pub(crate) fn ones<A: TensorTree>(activation: &A) -> Self {
         struct Ones(Vec<Option<DispatchTensor>>);
-        impl ActivationVisitor for Ones {
+        impl TensorVisitor for Ones {
             fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
                 let ones = tensor.clone().inner().ones_like();
                 self.0.push(Some(ones.into_dispatch()));
@@ -131,12 +131,12 @@ impl Upstream {
     }
 
     /// A scalar whose backward pass gives `output` this gradient; `None` if no gradient can flow.
-    pub(crate) fn seed<A: Activation>(self, output: A) -> Option<Tensor<1>> {
+    pub(crate) fn seed<A: TensorTree>(self, output: A) -> Option<Tensor<1>> {
         struct Seed {
             upstream: std::vec::IntoIter<Option<DispatchTensor>>,
             root: Option<Tensor<1>>,
         }
-        impl ActivationMapper for Seed {
+        impl TensorMapper for Seed {
             fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
                 if let Some(Some(upstream)) = self.upstream.next()
                     && tensor.is_tracked()

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 
-use crate::activation::Activation;
+use crate::tensor_tree::TensorTree;
 
 /// A module that can be one stage of a chain.
 ///
@@ -15,9 +15,9 @@ use crate::activation::Activation;
 /// running statistics, which are updated once per step however often the stage runs.
 pub trait Layer: Module {
     /// The layer's input.
-    type Input: Activation;
+    type Input: TensorTree;
     /// The layer's output.
-    type Output: Activation;
+    type Output: TensorTree;
 
     /// Runs the layer.
     fn forward(&self, input: Self::Input) -> Self::Output;

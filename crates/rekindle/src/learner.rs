@@ -44,9 +44,9 @@ use burn_train::{
 };
 
 use crate::{
-    activation::Activation,
     record::{RecordError, Recorded, Step, run_recorded},
     step_result::StepResult,
+    tensor_tree::TensorTree,
 };
 
 /// The return value of a train step: split when the step is recorded, and rebuilt from the output of a run.
@@ -69,7 +69,7 @@ pub fn train_output<M, I, R, F>(
 ) -> TrainOutput<R>
 where
     M: Module + 'static,
-    I: Activation,
+    I: TensorTree,
     R: Item + 'static,
     F: Fn(&M, I) -> R + 'static,
 {

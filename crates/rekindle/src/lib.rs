@@ -8,7 +8,8 @@
 //! | [`reduce`] | sums over ranks: one training step on many devices |
 //! | `mpi` | ranks started by `mpirun` (feature `mpi`) |
 //! | `learner` | recorded steps in burn-train's learner (feature `learner`) |
-//! | [`activation`], [`layer`], [`sequential`] | parts of a chain: values, stages, the whole chain |
+//! | [`tensor_tree`] | values made of tensors: batches, and what flows between stages |
+//! | [`layer`], [`sequential`] | parts of a chain: stages, the whole chain |
 //! | [`executor`] | runs one training step under any schedule |
 //! | [`seed`] | the same random numbers in every recompute |
 //! | [`statistics`] | the running statistics that a forward pass changes, and how to restore them |
@@ -29,7 +30,6 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod activation;
 mod balanced;
 pub mod cross_entropy;
 #[cfg(feature = "cubecl")]
@@ -58,9 +58,9 @@ pub mod size;
 pub mod statistics;
 mod step_result;
 mod synchronised;
+pub mod tensor_tree;
 pub mod tied;
 
-pub use activation::Activation;
 pub use cross_entropy::ChunkedCrossEntropy;
 pub use dtype::Dtype;
 pub use executor::{Executor, StepOutput, checkpoint_sequential};
@@ -76,6 +76,7 @@ pub use sharded::Sharded;
 pub use statistics::reused;
 pub use step_result::StepResult;
 pub use synchronised::synchronised_batch_norm;
+pub use tensor_tree::TensorTree;
 pub use tied::retie;
 
 /// The README's program compiles and runs.

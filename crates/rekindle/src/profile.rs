@@ -29,7 +29,6 @@ pub use measured::{Holds, Measured, OutputHold, with_reserve};
 pub use profiler::Profiler;
 
 use crate::{
-    activation::Activation,
     executor::{ModuleTensors, copies::fresh, machine::dead_node_bytes},
     graph::detached,
     layer::Layer,
@@ -37,6 +36,7 @@ use crate::{
     seed::StepSeed,
     sequential::Sequential,
     step_result::StepResult,
+    tensor_tree::TensorTree,
 };
 use operations::ProfiledStage;
 use tensors::value_bytes;
@@ -69,7 +69,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         loss: F,
     ) -> (Measured, Sequential<L>)
     where
-        A: Activation,
+        A: TensorTree,
         L: Layer<Input = A, Output = A>,
         R: StepResult,
         F: Fn(A) -> R,

@@ -65,7 +65,7 @@
 //! # The step
 //!
 //! - **A batch** is a tensor, or a tuple, option, vector or array of batches, or a struct of your own with
-//!   [`impl_activation!`](crate::impl_activation). The auxiliary output may be the same.
+//!   [`impl_tensor_tree!`](crate::impl_tensor_tree). The auxiliary output may be the same.
 //! - **The closure** computes the loss from the model and the batch. It is called when the step is recorded and
 //!   when it is planned, and once in each step that is [compared](Comparison): do not count its calls.
 //! - **Rust numbers are constants.** A number that changes with every step gives every step a new recording, which takes

@@ -7,7 +7,7 @@ use burn::{
     tensor::Device,
 };
 
-use crate::{activation::Activation, layer::Layer, record::marking};
+use crate::{layer::Layer, record::marking, tensor_tree::TensorTree};
 
 /// Layers that run one after another: the stages of the chain.
 ///
@@ -57,7 +57,7 @@ impl<L> Sequential<L> {
     /// Runs all layers as ordinary burn code, for inference and for the plain run that checkpointing is compared with.
     pub fn forward<A>(&self, input: A) -> A
     where
-        A: Activation,
+        A: TensorTree,
         L: Layer<Input = A, Output = A>,
     {
         marking(|mark| {

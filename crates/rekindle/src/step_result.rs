@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::activation::Activation;
+use crate::tensor_tree::TensorTree;
 
 /// A loss of one element, alone or with auxiliary output from the model.
 ///
@@ -17,7 +17,7 @@ use crate::activation::Activation;
 )]
 pub trait StepResult {
     /// The auxiliary output.
-    type Auxiliary: Activation;
+    type Auxiliary: TensorTree;
 
     /// Splits into the loss, a tensor of one element, and the auxiliary output.
     fn split(self) -> (Tensor<1>, Self::Auxiliary);
@@ -31,7 +31,7 @@ impl StepResult for Tensor<1> {
     }
 }
 
-impl<A: Activation> StepResult for (Tensor<1>, A) {
+impl<A: TensorTree> StepResult for (Tensor<1>, A) {
     type Auxiliary = A;
 
     fn split(self) -> (Tensor<1>, A) {

@@ -23,9 +23,9 @@ use super::{
 };
 use rekindle::{
     ChunkedCrossEntropy,
-    activation::{Activation, ActivationMapper},
     layer::Layer,
     synchronised_batch_norm,
+    tensor_tree::{TensorMapper, TensorTree},
 };
 
 /// A layer with parameters.
@@ -317,7 +317,7 @@ fn zero_pad(tensor: Tensor<4>, [top, bottom, left, right]: [usize; 4]) -> Tensor
 /// Modules that take floats of any rank.
 struct AnyRank<'a>(&'a Op);
 
-impl ActivationMapper for AnyRank<'_> {
+impl TensorMapper for AnyRank<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         match self.0 {
             Op::Linear(linear) => linear.forward(tensor),
@@ -332,7 +332,7 @@ impl ActivationMapper for AnyRank<'_> {
 /// Batch normalisation by the samples of all ranks.
 struct Synchronised<'a>(&'a Op);
 
-impl ActivationMapper for Synchronised<'_> {
+impl TensorMapper for Synchronised<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         match self.0 {
             Op::BatchNorm(norm) => synchronised_batch_norm(norm, tensor),
@@ -344,7 +344,7 @@ impl ActivationMapper for Synchronised<'_> {
 /// Functions without parameters on floats of any rank.
 struct Function<'a>(&'a StageOp);
 
-impl ActivationMapper for Function<'_> {
+impl TensorMapper for Function<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         match self.0 {
             StageOp::Relu => activation::relu(tensor),

@@ -8,8 +8,8 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use super::spec::{ElementKind, SampleShape};
 use rekindle::{
     ChunkedCrossEntropy,
-    activation::{Activation, ActivationMapper, ActivationVisitor},
     dtype::Dtype,
+    tensor_tree::{TensorMapper, TensorTree, TensorVisitor},
 };
 
 /// A tensor whose rank is known at run time. The first dimension is the batch.
@@ -320,8 +320,8 @@ fn check_count(given: usize, shape: &[usize]) -> Result<(), ValueError> {
     }
 }
 
-impl Activation for Value {
-    fn visit<V: ActivationVisitor>(&self, visitor: &mut V) {
+impl TensorTree for Value {
+    fn visit<V: TensorVisitor>(&self, visitor: &mut V) {
         with_tensor!(self, tensor => tensor.visit(visitor), projection => {
             projection.hidden.visit(visitor);
             projection.weight.visit(visitor);
@@ -329,12 +329,12 @@ impl Activation for Value {
         });
     }
 
-    fn map<M: ActivationMapper>(self, mapper: &mut M) -> Self {
+    fn map<M: TensorMapper>(self, mapper: &mut M) -> Self {
         with_tensor!(self, tensor => tensor.map(mapper).into(), projection => {
             Self::Deferred(Box::new(Projection {
                 hidden: projection.hidden.map(mapper),
                 weight: projection.weight.map(mapper),
-                bias: Activation::map(projection.bias, mapper),
+                bias: TensorTree::map(projection.bias, mapper),
                 loss: projection.loss,
             }))
         })

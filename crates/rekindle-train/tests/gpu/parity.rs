@@ -2,7 +2,7 @@
 //! equal those of a hand-written burn loop.
 
 use burn::tensor::{Device, Distribution, Int, Tensor};
-use rekindle::{Activation, Layer, Sequential};
+use rekindle::{Layer, Sequential, TensorTree};
 use rekindle_plan::{
     Action, Alternative, Bytes, Chain, LossCost, OptimizerCost, PlanRequest, PlannerKind, Schedule,
     Seconds, Stage, plan, planner, simulate, smallest_peak,
@@ -187,7 +187,7 @@ fn every_schedule<L, A>(
     scope: Scope,
     loss: impl Fn(A) -> Tensor<1>,
 ) where
-    A: Activation,
+    A: TensorTree,
     L: Layer<Input = A, Output = A>,
 {
     let plain = compare::plain(model, input, device, &loss);

@@ -8,7 +8,7 @@ use burn::{
     tensor::{Device, Distribution, Int, Tensor},
 };
 use rekindle::{
-    Activation, Dtype, Layer, Sequential,
+    Dtype, Layer, Sequential, TensorTree,
     executor::{CheckpointError, StepError},
     record::RecordError,
 };
@@ -55,7 +55,7 @@ fn check<M, I, F>(
     step: F,
 ) where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     F: Fn(&M, I) -> Tensor<1> + Clone,
 {
     let OpenDevice { device, meter } = opened;

@@ -11,7 +11,7 @@ use burn::{
     tensor::{Device, Distribution, Int, Tensor, activation},
 };
 use rekindle::{
-    Activation, Dtype,
+    Dtype, TensorTree,
     record::{RecordError, Update},
 };
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
@@ -69,7 +69,7 @@ fn optimizers() -> [(&'static str, ModuleOptimizer); 4] {
 fn check<M, I, F>(name: &str, make: impl Fn(&Device) -> M, batch: impl Fn(&Device) -> I, step: F)
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     F: Fn(&M, I) -> Tensor<1> + Clone,
 {
     let device = Device::flex().autodiff();

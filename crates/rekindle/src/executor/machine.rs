@@ -17,7 +17,6 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    activation::{Activation, device_of},
     balanced,
     graph::{self, Upstream, detached, leaf},
     graph_ops::node_counter,
@@ -25,6 +24,7 @@ use crate::{
     meter::{Meter, Phase, PhaseRecorder},
     seed::{Drawing, StepSeed},
     step_result::StepResult,
+    tensor_tree::{TensorTree, device_of},
 };
 
 /// Number of dead nodes that untracked forwards may leave before they are freed, and bytes per node. Freeing them costs
@@ -90,7 +90,7 @@ pub(super) struct Machine<'a, L: Clone, A> {
 
 impl<'a, L, A> Machine<'a, L, A>
 where
-    A: Activation,
+    A: TensorTree,
     L: Layer<Input = A, Output = A>,
 {
     pub(super) fn new(

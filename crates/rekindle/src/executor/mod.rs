@@ -54,7 +54,6 @@ use std::{
 use rekindle_plan::{Action, Schedule, planner};
 
 use crate::{
-    activation::{Activation, device_of},
     device_errors, graph,
     layer::Layer,
     meter::{Meter, halves},
@@ -62,6 +61,7 @@ use crate::{
     seed::{StepSeed, would_interrupt},
     sequential::Sequential,
     step_result::StepResult,
+    tensor_tree::{TensorTree, device_of},
 };
 pub(crate) use copies::ModuleTensors;
 use machine::{Layers, Machine};
@@ -120,7 +120,7 @@ impl Executor {
     /// need more memory than planned, and a budget is never exceeded silently. Smaller inputs, such as an epoch's last
     /// batch, are accepted.
     #[must_use]
-    pub fn planned_for<A: Activation>(mut self, input: &A) -> Self {
+    pub fn planned_for<A: TensorTree>(mut self, input: &A) -> Self {
         self.planned = Some(shapes::<A>(input));
         self
     }
@@ -164,7 +164,7 @@ impl Executor {
         loss: F,
     ) -> Result<StepOutput<R::Auxiliary>, StepError>
     where
-        A: Activation,
+        A: TensorTree,
         L: Layer<Input = A, Output = A>,
         R: StepResult,
         F: FnOnce(A) -> R,
@@ -221,7 +221,7 @@ impl Executor {
         Arc::clone(&script)
     }
 
-    fn check_input<A: Activation>(&self, input: &A) -> Result<(), StepError> {
+    fn check_input<A: TensorTree>(&self, input: &A) -> Result<(), StepError> {
         let Some(planned) = &self.planned else {
             return Ok(());
         };
@@ -277,7 +277,7 @@ pub fn checkpoint_sequential<L, A, R, F>(
     loss: F,
 ) -> Result<StepOutput<R::Auxiliary>, CheckpointError>
 where
-    A: Activation,
+    A: TensorTree,
     L: Layer<Input = A, Output = A>,
     R: StepResult,
     F: FnOnce(A) -> R,

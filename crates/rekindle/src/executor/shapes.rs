@@ -6,7 +6,7 @@
 use burn::tensor::{Bool, Int, Tensor};
 
 use super::error::StepError;
-use crate::activation::{Activation, ActivationVisitor};
+use crate::tensor_tree::{TensorTree, TensorVisitor};
 
 /// The shapes of an activation's tensors.
 pub(super) type Shapes = Vec<Vec<usize>>;
@@ -20,7 +20,7 @@ impl FirstShapes {
     }
 
     /// Records the output shapes of a stage's first run; fails if a recompute's shapes differ.
-    pub(super) fn ran<A: Activation>(&mut self, stage: usize, output: &A) -> Result<(), StepError> {
+    pub(super) fn ran<A: TensorTree>(&mut self, stage: usize, output: &A) -> Result<(), StepError> {
         let shapes = shapes::<A>(output);
         match &self.0[stage] {
             None => self.0[stage] = Some(shapes),
@@ -38,9 +38,9 @@ impl FirstShapes {
 }
 
 /// The shapes of a value's tensors.
-pub(super) fn shapes<A: Activation>(value: &A) -> Shapes {
+pub(super) fn shapes<A: TensorTree>(value: &A) -> Shapes {
     struct Look(Shapes);
-    impl ActivationVisitor for Look {
+    impl TensorVisitor for Look {
         fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
             self.0.push(tensor.dims().to_vec());
         }

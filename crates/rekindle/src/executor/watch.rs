@@ -12,9 +12,9 @@ use burn::tensor::Tensor;
 use rekindle_plan::{Action, Bytes, StageId};
 
 use crate::{
-    activation::{Activation, ActivationMapper},
     graph_ops::{BorderCall, border},
     meter::Meter,
+    tensor_tree::{TensorMapper, TensorTree},
 };
 
 /// Memory after an action of a schedule, including everything that the meter counts.
@@ -98,9 +98,9 @@ impl Watch {
     }
 
     /// Adds a border behind the value: when a backward pass reaches it, `stage` is done.
-    pub(super) fn border<A: Activation>(&self, value: A, stage: usize) -> A {
+    pub(super) fn border<A: TensorTree>(&self, value: A, stage: usize) -> A {
         struct Border(BorderCall);
-        impl ActivationMapper for Border {
+        impl TensorMapper for Border {
             fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
                 border(tensor, self.0.clone())
             }

@@ -12,7 +12,6 @@ use super::{
     tensors::{Parameters, unit_gradients, value_bytes},
 };
 use crate::{
-    activation::Activation,
     balanced,
     executor::copies::fresh,
     graph::{self, Upstream, leaf},
@@ -21,6 +20,7 @@ use crate::{
     quiet,
     record::Optimizer,
     step_result::StepResult,
+    tensor_tree::TensorTree,
 };
 
 /// Bytes per graph node of a piece in the tables of its backward pass, until it is over.
@@ -76,7 +76,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         input: &A,
     ) -> (Stage, Vec<OutputHold>, Bytes)
     where
-        A: Activation,
+        A: TensorTree,
         L: Layer<Input = A, Output = A>,
     {
         let Parameters {
@@ -144,7 +144,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     /// The runs, and the bytes of the output's values.
     fn untracked<L, A>(&self, subject: &ProfiledStage<'_, L>, input: &A) -> (Vec<Cost>, u64)
     where
-        A: Activation,
+        A: TensorTree,
         L: Layer<Input = A, Output = A>,
     {
         let (mut costs, mut bytes) = (Vec::new(), 0);
@@ -164,7 +164,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     /// Runs a copy of the layer, with statistics of its own, without a graph, as the executor does.
     pub(super) fn untracked_forward<L, A>(&self, layer: &L) -> impl FnOnce(A) -> A + use<L, A, O>
     where
-        A: Activation,
+        A: TensorTree,
         L: Layer<Input = A, Output = A>,
     {
         let copy = fresh(layer).no_grad();
@@ -179,7 +179,7 @@ impl<O: Optimizer> Profiler<'_, O> {
         way: Strategy,
     ) -> TrackedRuns
     where
-        A: Activation,
+        A: TensorTree,
         L: Layer<Input = A, Output = A>,
     {
         let meter = self.meter;
@@ -242,7 +242,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     /// meter.
     pub(super) fn holds_input<L, A>(&self, subject: &ProfiledStage<'_, L>, input: A) -> bool
     where
-        A: Activation,
+        A: TensorTree,
         L: Layer<Input = A, Output = A>,
     {
         let bytes = value_bytes(&input);
@@ -261,7 +261,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     }
 
     /// Time of a backward call beyond its operations, measured on a graph with a single node.
-    pub(super) fn backward_call_seconds<A: Activation>(&self, value: &A) -> f64 {
+    pub(super) fn backward_call_seconds<A: TensorTree>(&self, value: &A) -> f64 {
         let runs: Vec<Cost> = (0..RUNS.1)
             .map(|run| {
                 let start = leaf(value.clone());
@@ -276,7 +276,7 @@ impl<O: Optimizer> Profiler<'_, O> {
     /// A chain has no saved bytes for the loss, so all that its graph holds counts as temporary.
     pub(super) fn loss<A, R, F>(&self, output: &A, loss: &F) -> LossCost
     where
-        A: Activation,
+        A: TensorTree,
         R: StepResult,
         F: Fn(A) -> R,
     {

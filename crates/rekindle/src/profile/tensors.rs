@@ -6,7 +6,7 @@ use burn::{
     tensor::{Bool, Int, Tensor},
 };
 
-use crate::activation::{Activation, ActivationVisitor};
+use crate::tensor_tree::{TensorTree, TensorVisitor};
 
 /// The float tensors of a module.
 #[derive(Default)]
@@ -39,9 +39,9 @@ impl ModuleVisitor for Parameters {
 }
 
 /// Bytes of all tensors of an activation.
-pub(super) fn value_bytes<A: Activation>(activation: &A) -> u64 {
+pub(super) fn value_bytes<A: TensorTree>(activation: &A) -> u64 {
     struct Count(u64);
-    impl ActivationVisitor for Count {
+    impl TensorVisitor for Count {
         fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
             self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
         }

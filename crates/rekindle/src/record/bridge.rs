@@ -25,9 +25,9 @@ use super::{
     places::{self, Place},
 };
 use crate::{
-    activation::{Activation, device_of},
     quiet,
     step_result::StepResult,
+    tensor_tree::{TensorTree, device_of},
 };
 pub(crate) use device::marking;
 use device::{MARKS, Marks, is_recording, mark, recording_device, start_step};
@@ -51,7 +51,7 @@ pub(super) fn take<M, I, R>(
 ) -> Result<Taken<R::Auxiliary>, RecordError>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
 {
     let prepare = |_: &Device, map: &mut ToRecording| {
@@ -70,7 +70,7 @@ pub(super) fn take_made<M, I, R>(
 ) -> Result<Taken<R::Auxiliary>, RecordError>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
 {
     let prepare = |device: &Device, map: &mut ToRecording| {
@@ -88,7 +88,7 @@ fn take_with<M, I, R>(
 ) -> Result<Taken<R::Auxiliary>, RecordError>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
 {
     let scope = in_scope(device, |device| -> Result<_, RecordError> {

@@ -29,7 +29,7 @@ use super::{
     update::Update,
     update_costs::UpdateCosts,
 };
-use crate::{activation::Activation, reduce::fullest_share, step_result::StepResult};
+use crate::{reduce::fullest_share, step_result::StepResult, tensor_tree::TensorTree};
 
 /// Assumptions that affect a step's memory besides its operations.
 #[derive(Clone, Copy)]
@@ -134,7 +134,7 @@ pub fn estimate<M, I, R>(
 ) -> Result<Estimate, RecordError>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
 {
     estimate_with(Assumed::default(), make, step)
@@ -152,7 +152,7 @@ pub fn estimate_with<M, I, R>(
 ) -> Result<Estimate, RecordError>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
 {
     let (recording, _) = Recording::new(bridge::take_made(make, step)?, assumed.update);

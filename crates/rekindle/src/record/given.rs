@@ -12,7 +12,7 @@ use super::{
     places,
     recording::Recording,
 };
-use crate::activation::{Activation, visit_alike};
+use crate::tensor_tree::{TensorTree, visit_alike};
 
 /// An interpreter that holds the tensors that exist before the first operation.
 pub(super) fn started(
@@ -31,7 +31,7 @@ pub(super) fn started(
 }
 
 /// The tensors of a model with the recorded places, and of a batch, by their tensor numbers in a recording.
-pub(super) fn given<M: Module, I: Activation>(
+pub(super) fn given<M: Module, I: TensorTree>(
     recording: &Recording,
     model: &M,
     batch: &I,
@@ -55,7 +55,7 @@ visit_alike!(Tensors, |self, tensor| {
 });
 
 /// Shapes and types of a batch's tensors.
-pub(super) fn shapes<I: Activation>(batch: &I) -> Vec<(Shape, DType)> {
+pub(super) fn shapes<I: TensorTree>(batch: &I) -> Vec<(Shape, DType)> {
     struct Shapes(Vec<(Shape, DType)>);
     visit_alike!(Shapes, |self, tensor| {
         self.0.push((tensor.shape(), tensor.dtype()));

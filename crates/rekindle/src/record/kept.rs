@@ -8,7 +8,7 @@ use std::{any::Any, any::TypeId, cell::RefCell, collections::HashMap};
 use burn::module::Module;
 
 use super::{Output, RecordError, Recorded, Step, record};
-use crate::{activation::Activation, step_result::StepResult};
+use crate::{step_result::StepResult, tensor_tree::TensorTree};
 
 thread_local! {
     static KEPT: RefCell<HashMap<TypeId, Box<dyn Any>>> = RefCell::default();
@@ -46,7 +46,7 @@ pub fn run_recorded<M, I, R, F>(
 ) -> Result<Output<R::Auxiliary, I>, RecordError>
 where
     M: Module + 'static,
-    I: Activation,
+    I: TensorTree,
     R: StepResult + 'static,
     F: Fn(&M, I) -> R + 'static,
 {

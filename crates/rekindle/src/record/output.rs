@@ -19,8 +19,8 @@ use super::{
     recording::{Parameter, Recording},
 };
 use crate::{
-    activation::{Activation, ActivationMapper},
     meter::{MemoryReading, PhaseReading},
+    tensor_tree::{TensorMapper, TensorTree},
 };
 
 /// Memory after one span of a step's program, and its peak within the span.
@@ -84,7 +84,7 @@ impl Done {
     }
 
     /// Builds the output, and updates the running statistics of `model`.
-    pub(super) fn finish<M: Module, A: Activation, I: Activation>(
+    pub(super) fn finish<M: Module, A: TensorTree, I: TensorTree>(
         mut self,
         measured: &MeasuredRecording<A>,
         model: &M,
@@ -177,7 +177,7 @@ impl Values {
     }
 }
 
-impl ActivationMapper for Values {
+impl TensorMapper for Values {
     fn float<const D: usize>(&mut self, _tensor: Tensor<D>) -> Tensor<D> {
         Tensor::from_dispatch(self.next())
     }
@@ -194,7 +194,7 @@ impl ActivationMapper for Values {
 /// Replaces a batch's float tensors by their gradients.
 struct InputGradients(std::vec::IntoIter<Option<DispatchTensor>>);
 
-impl ActivationMapper for InputGradients {
+impl TensorMapper for InputGradients {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         match self.0.next().flatten() {
             Some(gradient) => Tensor::from_dispatch(gradient),

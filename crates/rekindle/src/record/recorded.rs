@@ -18,18 +18,18 @@ use super::{
     update_costs::{EitherUpdate, UpdateCosts},
 };
 use crate::{
-    activation::{Activation, device_of},
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::Reducer,
     size::{Budget, Size},
     step_result::StepResult,
+    tensor_tree::{TensorTree, device_of},
 };
 
 /// Records one training step: all that `step` computes from the model and the batch, and burn's backward pass of the
 /// returned loss. Nothing is computed while recording.
 ///
 /// `step` returns the loss, a tensor of one element, or a pair of the loss and an auxiliary output, for example
-/// `(loss, logits)`, which may be any [`Activation`]. The batch is a tensor, a tuple of tensors, or any other
+/// `(loss, logits)`, which may be any [`TensorTree`]. The batch is a tensor, a tuple of tensors, or any other
 /// activation.
 ///
 /// # Errors
@@ -42,7 +42,7 @@ pub fn record<'a, M, I, R, F>(
 ) -> Result<Recorded<'a, M, I, R, F>, RecordError>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
@@ -108,7 +108,7 @@ impl<M> Default for Options<M> {
 impl<M, I, R, F> Recorded<'_, M, I, R, F>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
     F: Fn(&M, I) -> R,
 {

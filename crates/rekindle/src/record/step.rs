@@ -35,11 +35,11 @@ use super::{
     update_costs::UpdateCosts,
 };
 use crate::{
-    activation::Activation,
     graph::free_dead_nodes,
     quiet,
     reduce::{Reducer, Shards},
     step_result::StepResult,
+    tensor_tree::TensorTree,
 };
 use interpret::{UpdateHook, start};
 pub use state::Step;
@@ -48,7 +48,7 @@ use state::{Current, State};
 impl<M, I, R, F> Step<M, I, R, F>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
     F: Fn(&M, I) -> R,
 {

@@ -10,7 +10,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use rekindle::{
-    Activation,
+    TensorTree,
     record::{RecordError, Recorded, Step},
 };
 
@@ -19,7 +19,7 @@ const RATE: f64 = 1e-2;
 
 /// A kind of model.
 trait Family: Module {
-    type Batch: Activation;
+    type Batch: TensorTree;
 
     fn new(device: &Device) -> Self;
 
@@ -96,7 +96,7 @@ fn planned<'a, M, I, F>(
 ) -> Step<M, I, Tensor<1>, F>
 where
     M: Module + 'a,
-    I: Activation,
+    I: TensorTree,
     F: Fn(&M, I) -> Tensor<1>,
 {
     let step = match share {
@@ -119,7 +119,7 @@ fn step_beside_plain<M, I, F>(
 ) -> [GradientsParams; 2]
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     F: Fn(&M, I) -> Tensor<1>,
 {
     let device = device();

@@ -16,7 +16,6 @@ mod models;
 #[path = "../support/random.rs"]
 mod random;
 
-mod activation;
 mod budget;
 mod chunked;
 mod executor;
@@ -32,6 +31,7 @@ mod record_parity;
 mod record_share;
 mod record_size;
 mod record_trace;
+mod tensor_tree;
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;

@@ -8,7 +8,7 @@ use burn::{
     tensor::{Device, Distribution, Tensor},
 };
 use rekindle::{
-    Activation, Executor, Layer, Sequential, StepSeed,
+    Executor, Layer, Sequential, StepSeed, TensorTree,
     meter::{HostMeter, Meter},
     profile::{Measured, Profiler},
 };
@@ -50,7 +50,7 @@ fn measured_peaks_are_as_predicted() {
 
 fn check<L, A>(name: &str, model: Sequential<L>, input: &A, loss: impl Fn(A) -> Tensor<1>)
 where
-    A: Activation,
+    A: TensorTree,
     L: Layer<Input = A, Output = A>,
 {
     let meter = Arc::new(HostMeter::new().expect("installed"));

@@ -16,7 +16,7 @@ use burn::{
     tensor::{Device, Distribution, Int, Tensor},
 };
 use rekindle::{
-    Activation, Sequential,
+    Sequential, TensorTree,
     meter::{FailedAllocation, MemoryReading, Meter, PeakMemory},
     reduce::{InProcess, in_process},
     synchronised_batch_norm,
@@ -31,7 +31,7 @@ use crate::{
 /// Something to train.
 trait Task: Sync {
     type Model: Module + Sync;
-    type Batch: Activation + Sync;
+    type Batch: TensorTree + Sync;
 
     fn model(device: &Device) -> Self::Model;
     fn batch(samples: usize, device: &Device) -> Self::Batch;

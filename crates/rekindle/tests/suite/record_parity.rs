@@ -16,7 +16,7 @@ use burn::{
     tensor::{Device, Distribution, Int, Tensor},
 };
 use rekindle::{
-    Activation,
+    TensorTree,
     record::{Link, RecordError, Step, Wanted},
 };
 use rekindle_plan::{
@@ -81,7 +81,7 @@ fn loss_bits(loss: Tensor<1>) -> u32 {
 fn check<M, I, F>(name: &str, make: impl Fn(&Device) -> M, batch: impl Fn(&Device) -> I, step: F)
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     F: Fn(&M, I) -> (Tensor<1>, Tensor<2>) + Clone,
 {
     let device = Device::flex().autodiff();

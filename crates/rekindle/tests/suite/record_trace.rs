@@ -17,7 +17,7 @@ use burn::{
     tensor::{Device, Distribution, Tensor, activation},
 };
 use rekindle::{
-    Activation,
+    TensorTree,
     meter::{FailedAllocation, HostMeter, MemoryReading, Meter, PeakMemory},
     record::RecordError,
 };
@@ -124,7 +124,7 @@ fn first_difference(
 fn check<M, I, F>(name: &str, mut model: M, batch: &I, loss: F)
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     F: Fn(&M, I) -> Tensor<1> + Clone,
 {
     drop(model.valid());

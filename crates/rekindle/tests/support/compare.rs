@@ -8,7 +8,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use rekindle::{
-    Activation, Executor, Layer, Sequential, StepSeed,
+    Executor, Layer, Sequential, StepSeed, TensorTree,
     meter::{MemoryReading, Meter, PeakMemory},
     retie,
 };
@@ -44,7 +44,7 @@ pub fn plain<L, A>(
     loss: impl Fn(A) -> Tensor<1>,
 ) -> Trace
 where
-    A: Activation,
+    A: TensorTree,
     L: Layer<Input = A, Output = A>,
 {
     let mut model = private_copy(model);
@@ -79,7 +79,7 @@ pub fn scheduled<L, A>(
     loss: impl Fn(A) -> Tensor<1>,
 ) -> Trace
 where
-    A: Activation,
+    A: TensorTree,
     L: Layer<Input = A, Output = A>,
 {
     let mut model = private_copy(model);

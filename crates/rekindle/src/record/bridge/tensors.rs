@@ -13,12 +13,12 @@ use burn_ir::TensorId;
 
 use super::taken::{TakenInput, TakenParameter, TrackedBackend, TrackedFloat};
 use crate::{
-    activation::{ActivationMapper, visit_alike},
     quiet,
     record::{
         error::{FOREIGN, RecordError},
         places::Place,
     },
+    tensor_tree::{TensorMapper, visit_alike},
 };
 
 pub(super) fn capture_of<const D: usize>(
@@ -220,7 +220,7 @@ impl<'a> Inputs<'a> {
     }
 }
 
-impl ActivationMapper for Inputs<'_> {
+impl TensorMapper for Inputs<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let (shape, dtype) = (tensor.shape(), tensor.dtype());
         let leaf = self.map.float::<D>(shape.clone(), dtype, self.trains);

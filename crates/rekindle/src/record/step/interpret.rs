@@ -7,7 +7,6 @@ use rekindle_plan::Bytes;
 
 use super::{readings::Readings, state::Step};
 use crate::{
-    activation::Activation,
     record::{
         RecordError,
         bridge::Interpreter,
@@ -21,12 +20,13 @@ use crate::{
         update::Update,
     },
     step_result::StepResult,
+    tensor_tree::TensorTree,
 };
 
 impl<M, I, R, F> Step<M, I, R, F>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
@@ -156,7 +156,7 @@ pub(super) type UpdateHook<'a> =
 
 /// An interpreter that holds the tensors that exist before the step, and those of them that the step returns: the
 /// batch's tensors, or a parameter.
-pub(super) fn start<M: Module, I: Activation>(
+pub(super) fn start<M: Module, I: TensorTree>(
     recording: &Recording,
     model: &M,
     batch: &I,

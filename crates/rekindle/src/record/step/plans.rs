@@ -10,7 +10,6 @@ use rekindle_plan::{
 
 use super::state::{Current, Step};
 use crate::{
-    activation::Activation,
     record::{
         RecordError,
         bridge::{self, Taken},
@@ -26,6 +25,7 @@ use crate::{
     reduce::Shards,
     size::{Budget, Size},
     step_result::StepResult,
+    tensor_tree::TensorTree,
 };
 
 /// Maximum number of stored recordings with plans, for batches of several shapes.
@@ -34,7 +34,7 @@ const KEPT: usize = 8;
 impl<M, I, R, F> Step<M, I, R, F>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
     F: Fn(&M, I) -> R,
 {

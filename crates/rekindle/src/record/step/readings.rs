@@ -7,7 +7,6 @@ use rekindle_plan::graph::Span;
 
 use super::state::{Current, Step};
 use crate::{
-    activation::Activation,
     meter::{Meter, Phase, PhaseRecorder, halves},
     quiet,
     record::{
@@ -16,12 +15,13 @@ use crate::{
         planned::phase_of,
     },
     step_result::StepResult,
+    tensor_tree::TensorTree,
 };
 
 impl<M, I, R, F> Step<M, I, R, F>
 where
     M: Module,
-    I: Activation,
+    I: TensorTree,
     R: StepResult,
     F: Fn(&M, I) -> R,
 {

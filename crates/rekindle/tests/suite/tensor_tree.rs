@@ -6,8 +6,8 @@ use burn::{
     tensor::{Bool, Device, Distribution, Int, Tensor},
 };
 use rekindle::{
-    Activation, Layer, Sequential,
-    activation::{ActivationMapper, ActivationVisitor},
+    Layer, Sequential, TensorTree,
+    tensor_tree::{TensorMapper, TensorVisitor},
 };
 use rekindle_plan::planner;
 
@@ -23,7 +23,7 @@ struct Ranks {
     name: &'static str,
 }
 
-rekindle::impl_activation!(Ranks { one, two, three, four, five, six, mask; name });
+rekindle::impl_tensor_tree!(Ranks { one, two, three, four, five, six, mask; name });
 
 /// Every tensor times one parameter, plus the sum of the tensor of the next rank.
 #[derive(Module, Debug)]
@@ -134,7 +134,7 @@ fn every_rank_is_checkpointed() {
 #[derive(Default)]
 struct Met(Vec<(&'static str, usize)>);
 
-impl ActivationVisitor for Met {
+impl TensorVisitor for Met {
     fn float<const D: usize>(&mut self, _tensor: &Tensor<D>) {
         self.0.push(("float", D));
     }
@@ -146,7 +146,7 @@ impl ActivationVisitor for Met {
     }
 }
 
-impl ActivationMapper for Met {
+impl TensorMapper for Met {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         self.0.push(("float", D));
         tensor
@@ -160,9 +160,9 @@ fn fields_come_in_the_order_they_are_named() {
     let expected: Vec<_> = kinds.split(' ').zip(ranks).collect();
     let (mut visited, mut mapped) = (Met::default(), Met::default());
     let input = input();
-    Activation::visit(&input, &mut visited);
+    TensorTree::visit(&input, &mut visited);
     assert_eq!(visited.0, expected);
-    let _ = Activation::map(input, &mut mapped);
+    let _ = TensorTree::map(input, &mut mapped);
     let floats: Vec<_> = expected
         .into_iter()
         .filter(|(kind, _)| *kind == "float")
