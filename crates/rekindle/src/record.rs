@@ -58,6 +58,8 @@
 //!   for bit. Random numbers are drawn once, in the plain loop's order, and kept as long as they are needed: the same
 //!   [`Device::seed`](burn::tensor::Device::seed) gives the same numbers. (burn initialises parameters at their first
 //!   use: if the seed is set before that, the parameters consume its first numbers.)
+//! - Running statistics have their new values when the step returns. burn's own loop keeps the last update pending until the
+//!   next forward pass or `valid()`, and a module visitor does not see it before that.
 //! - [`Step::run`] stays within the budget, which counts all memory of the process; see [`Recorded::within`].
 //! - Every step is compared with its recording before it runs, by default. A step that computes something else, and a batch
 //!   with other shapes, gets its own recording and plan.

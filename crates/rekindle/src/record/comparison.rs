@@ -1,6 +1,6 @@
 //! How often a step is compared with its recording, and the cost of that.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rekindle_plan::Bytes;
 
@@ -30,43 +30,14 @@ const FIRST: u64 = 3;
 /// Share of the time for sampled comparisons.
 const SAMPLED: f64 = 0.01;
 
-/// The cost of comparing a step.
-#[derive(Debug, Clone, Copy, Default)]
+/// How steps are compared, and the time that a comparison takes.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Compared {
     pub(super) how: Comparison,
-    /// Peak of the bytes in use on the host, above those before.
-    pub(super) bytes: Bytes,
     pub(super) time: Duration,
 }
 
 impl Compared {
-    /// Measures one comparison; `meter` counts the host's memory, if the budget does.
-    pub(super) fn measured(
-        how: Comparison,
-        meter: Option<&dyn Meter>,
-        compare: impl FnOnce() -> Result<(), RecordError>,
-    ) -> Result<Self, RecordError> {
-        if how == Comparison::Never {
-            return Ok(Self {
-                how,
-                ..Self::default()
-            });
-        }
-        let before = meter.map(|meter| {
-            meter.start_interval();
-            meter.read().in_use_bytes
-        });
-        let started = Instant::now();
-        compare()?;
-        let time = started.elapsed();
-        let peak = meter.map(|meter| meter.read().peak_in_use_bytes);
-        Ok(Self {
-            how,
-            bytes: peak.unwrap_or_default() - before.unwrap_or_default(),
-            time,
-        })
-    }
-
     /// The next step to be compared after this one, which took some time; `changed` is whether any differed.
     pub(super) fn next(&self, step: u64, changed: bool, step_time: Duration) -> u64 {
         let every = match self.how {
@@ -79,4 +50,18 @@ impl Compared {
         };
         step + every.clamp(1.0, 1e6) as u64
     }
+}
+
+/// Runs `record`, with the peak of the bytes in use above those before: 0 without a meter of the host's memory.
+pub(super) fn peak_of<T>(
+    meter: Option<&dyn Meter>,
+    record: impl FnOnce() -> Result<T, RecordError>,
+) -> Result<(T, Bytes), RecordError> {
+    let Some(meter) = meter else {
+        return Ok((record()?, Bytes::ZERO));
+    };
+    meter.start_interval();
+    let before = meter.read().in_use_bytes;
+    let recorded = record()?;
+    Ok((recorded, meter.read().peak_in_use_bytes - before))
 }

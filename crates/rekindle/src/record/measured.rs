@@ -43,6 +43,7 @@ impl<A> MeasuredRecording<A> {
         given: Vec<(usize, DispatchTensor)>,
         (recording, auxiliary): (Recording, A),
         shapes: Vec<(Shape, DType)>,
+        comparison_bytes: Bytes,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
         // Where a budget is exceeded already, all is measured, so that the smallest one is known.
@@ -84,6 +85,7 @@ impl<A> MeasuredRecording<A> {
             recording,
             auxiliary,
             costs,
+            comparison_bytes,
         })
     }
 

@@ -36,6 +36,8 @@ pub(super) struct MeasuredRecording<A> {
     pub(super) recording: Recording,
     pub(super) auxiliary: A,
     pub(super) costs: Costs,
+    /// Peak of the bytes in use on the host while a step is compared, above those before.
+    pub(super) comparison_bytes: Bytes,
 }
 
 /// A recording that is ready to run.

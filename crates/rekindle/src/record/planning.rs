@@ -102,7 +102,7 @@ fn planned_once<A>(
         let between = base + beside + state;
         let updating = between + after;
         // A step that is compared with its recording is so before it runs.
-        let apart = between + after.max(planning.comparison.bytes);
+        let apart = between + after.max(measured.comparison_bytes);
         let request = (planning.budget, planning.slots, planning.elsewhere);
         let (plan, plain) = chosen(&graph, apart, &planning.wanted, request, planning.link)?;
         let operations = measured.recording.operations.len();

@@ -1,13 +1,17 @@
 //! [`Recorded`]: options of a step that is recorded, and its first plan.
 
-use std::{rc::Rc, sync::Arc};
+use std::{
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use burn::module::Module;
 use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
 
 use super::{
     Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge,
-    comparison::Compared,
+    comparison::{Compared, peak_of},
     given,
     optimizer::{self, Trial},
     options::Planning,
@@ -18,6 +22,7 @@ use super::{
     update_costs::{EitherUpdate, UpdateCosts},
 };
 use crate::{
+    graph::free_dead_nodes,
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::Reducer,
     size::{Budget, Size},
@@ -445,14 +450,22 @@ where
             in_backward: updates.clone(),
         });
         let on_host = meter.read().reserved_bytes.is_none();
-        let counted = on_host.then_some(&*meter);
-        let comparison = Compared::measured(self.options.comparison, counted, || {
-            let places = Place::of(self.model);
-            let input_gradients = self.options.input_gradients;
-            let taken = bridge::take(self.model, &places, self.batch, input_gradients, &self.step)?;
-            taken.fingerprint();
-            Ok(())
-        })?;
+        let how = self.options.comparison;
+        let (comparison, comparison_bytes) = if how == Comparison::Never {
+            let time = Duration::ZERO;
+            (Compared { how, time }, Bytes::ZERO)
+        } else {
+            free_dead_nodes(&device);
+            let started = Instant::now();
+            let (_, bytes) = peak_of(on_host.then_some(&*meter), || {
+                let places = Place::of(self.model);
+                let gradients = self.options.input_gradients;
+                let taken = bridge::take(self.model, &places, self.batch, gradients, &self.step)?;
+                Ok(taken.fingerprint())
+            })?;
+            let time = started.elapsed();
+            (Compared { how, time }, bytes)
+        };
         let planning = Planning {
             budget: None,
             free,
@@ -485,6 +498,7 @@ where
             given,
             self.recorded,
             given::shapes(self.batch),
+            comparison_bytes,
             progress,
         )?;
         let planning = planning.with_budget(budget, wanted);

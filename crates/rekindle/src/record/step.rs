@@ -315,7 +315,7 @@ where
         RecordError::of_device(&planned.measured.recording, &*self.planning.meter)?;
         let begun = on_host.map(|meter| meter.read().peak_in_use_bytes);
         Ok(Current {
-            begun: begun.unwrap_or_default(),
+            begun: current.begun.max(begun.unwrap_or_default()),
             ..current
         })
     }

@@ -4,6 +4,8 @@
 mod models;
 mod several;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::{AdamConfig, GradientsParams, ModuleOptimizer},
@@ -13,6 +15,8 @@ use rekindle::{
     TensorTree,
     record::{RecordError, Recorded, Step},
 };
+
+use rekindle_plan::Bytes;
 
 const STEPS: usize = 5;
 const RATE: f64 = 1e-2;
@@ -27,6 +31,9 @@ trait Family: Module {
     fn batch(step: usize, device: &Device) -> Self::Batch;
 
     fn loss(&self, batch: Self::Batch) -> Tensor<1>;
+
+    /// What recordings for other shapes hold.
+    const HELD: Bytes = Bytes::ZERO;
 
     /// What changes in the model before a step.
     fn changed(self, _step: usize) -> Self {
@@ -43,9 +50,9 @@ fn adam() -> ModuleOptimizer {
 }
 
 /// A model whose parameters exist: clones of others share what they will be.
-fn made<M: Family>(device: &Device) -> M {
+fn made<M: Module>(new: impl Fn(&Device) -> M, device: &Device) -> M {
     device.seed(1);
-    let model = M::new(device);
+    let model = new(device);
     drop(model.valid());
     model
 }
@@ -56,7 +63,7 @@ fn copy<M: Module>(model: &M) -> M {
 }
 
 /// What each place of a module holds, or its gradient.
-struct Bits<'a>(Option<&'a GradientsParams>, Vec<Option<Vec<u32>>>);
+struct Bits<'a>(Option<&'a GradientsParams>, Vec<Option<u64>>);
 
 impl ModuleVisitor for Bits<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -68,22 +75,79 @@ impl ModuleVisitor for Bits<'_> {
     }
 }
 
-fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
+/// A hash of a tensor's bits: memory of the tests would count as growth of the process.
+fn bits<const D: usize>(tensor: Tensor<D>) -> u64 {
     let data = tensor.without_autodiff().into_data();
-    data.iter::<f32>().map(f32::to_bits).collect()
+    let mut hasher = DefaultHasher::new();
+    data.as_bytes().hash(&mut hasher);
+    hasher.finish()
 }
 
-/// All that a module holds, with its pending running statistics.
-fn all_bits<M: Module>(model: &M) -> Vec<Option<Vec<u32>>> {
-    let mut bits = Bits(None, Vec::new());
-    model.valid().visit(&mut bits);
-    bits.1
+/// What a training computed: for each step its loss and gradients, and the model after each update.
+#[derive(PartialEq)]
+struct Trained(Vec<Vec<Option<u64>>>);
+
+impl Trained {
+    fn step<M: Module>(&mut self, model: &M, loss: Tensor<1>, gradients: &GradientsParams) {
+        let mut all = Bits(Some(gradients), vec![Some(bits(loss))]);
+        model.visit(&mut all);
+        assert!(all.1[1..].iter().any(Option::is_some), "nothing trains");
+        self.0.push(all.1);
+    }
+
+    /// With pending running statistics.
+    fn update<M: Module>(&mut self, model: &M) {
+        let mut all = Bits(None, Vec::new());
+        model.valid().visit(&mut all);
+        self.0.push(all.1);
+    }
+
+    fn assert_is(&self, plain: &Self, how: &str) {
+        for (place, (ours, plain)) in self.0.iter().zip(&plain.0).enumerate() {
+            let other = ours
+                .iter()
+                .zip(plain)
+                .position(|(ours, plain)| ours != plain);
+            assert_eq!(other, None, "{how}: {place}th reading, its nth tensor");
+        }
+        assert_eq!(self.0.len(), plain.0.len());
+    }
 }
 
-fn gradient_bits<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Option<Vec<u32>>> {
-    let mut bits = Bits(Some(gradients), Vec::new());
-    model.visit(&mut bits);
-    bits.1
+/// Runs a loss, or the recorded step of it.
+enum Way<'a, M, I, F> {
+    Plain(F),
+    Recorded(&'a Step<M, I, Tensor<1>, F>),
+}
+
+impl<M, I, F> Way<'_, M, I, F>
+where
+    M: Module,
+    I: TensorTree,
+    F: Fn(&M, I) -> Tensor<1>,
+{
+    fn run(&self, model: &M, batch: I, trained: &mut Trained) -> GradientsParams {
+        device().seed(7);
+        let (loss, gradients) = match self {
+            Self::Plain(loss) => {
+                let loss = loss(model, batch);
+                let gradients = loss.clone().backward();
+                (loss, GradientsParams::from_grads(gradients, model))
+            }
+            Self::Recorded(step) => {
+                let output = step.run(model, batch).expect("run");
+                let peak = output.memory.peak_in_use_bytes;
+                let budget = step.plan().budget;
+                assert!(
+                    budget.is_none_or(|budget| peak <= budget),
+                    "{peak} of {budget:?}"
+                );
+                (output.loss, output.gradients)
+            }
+        };
+        trained.step(model, loss, &gradients);
+        gradients
+    }
 }
 
 /// Shares of the plain step's peak.
@@ -109,67 +173,34 @@ where
     step.expect("planned")
 }
 
-/// Runs a step beside its plain loop and updates both models.
-fn step_beside_plain<M, I, F>(
-    step: &Step<M, I, Tensor<1>, F>,
-    [ours, plain]: [&M; 2],
-    batch: I,
-    seed: u64,
-    loss: impl Fn(&M, I) -> Tensor<1>,
-) -> [GradientsParams; 2]
-where
-    M: Module,
-    I: TensorTree,
-    F: Fn(&M, I) -> Tensor<1>,
-{
-    let device = device();
-    device.seed(seed);
-    let expected = loss(plain, batch.clone());
-    device.seed(seed);
-    let output = step.run(ours, batch).expect("run");
-    let peak = output.memory.peak_in_use_bytes;
-    let plan = step.plan();
-    assert!(
-        plan.budget.is_none_or(|budget| peak <= budget),
-        "{peak}: {plan}"
-    );
-    assert_eq!(bits(output.loss), bits(expected.clone()), "{plan}");
-    let gradients = GradientsParams::from_grads(expected.backward(), plain);
-    let of_plain = gradient_bits(plain, &gradients);
-    assert!(of_plain.iter().any(Option::is_some));
-    assert_eq!(gradient_bits(ours, &output.gradients), of_plain, "{plan}");
-    [output.gradients, gradients]
-}
-
-/// Trains within each share.
+/// Trains plain, and then within each share.
 fn check<M: Family>(shares: &[Option<&str>]) {
+    type Loss<M> = fn(&M, <M as Family>::Batch) -> Tensor<1>;
     let device = device();
-    let model: M = made(&device);
-    for share in shares {
-        let batch = M::batch(0, &device);
-        let step = planned(
-            || {
-                let recorded = rekindle::record(&model, &batch, M::loss).expect("recorded");
-                recorded.with_optimizer(&adam())
-            },
-            *share,
-        );
-        drop(batch);
-        let (mut ours, mut plain) = (copy(&model), copy(&model));
-        let mut optimizers = [adam(), adam()];
+    let train = |way: Way<M, M::Batch, Loss<M>>, mut model: M| {
+        let mut trained = Trained(Vec::new());
+        let mut optimizer = adam();
+        device.seed(2);
         for number in 0..STEPS {
-            (ours, plain) = (ours.changed(number), plain.changed(number));
-            let batch = M::batch(number, &device);
-            let models = [&ours, &plain];
-            let [gradients, of_plain] =
-                step_beside_plain(&step, models, batch, number as u64, M::loss);
-            ours = optimizers[0].step(RATE, ours, gradients);
-            plain = optimizers[1].step(RATE, plain, of_plain);
-            assert_eq!(
-                all_bits(&ours),
-                all_bits(&plain),
-                "{share:?}, step {number}"
-            );
+            model = model.changed(number);
+            let gradients = way.run(&model, M::batch(number, &device), &mut trained);
+            model = optimizer.step(RATE, model, gradients);
+            trained.update(&model);
         }
+        trained
+    };
+    let loss: Loss<M> = M::loss;
+    let original: M = made(M::new, &device);
+    let plain = train(Way::Plain(loss), copy(&original));
+    for share in shares {
+        let model = copy(&original);
+        let batch = M::batch(0, &device);
+        let recorded = || {
+            let recorded = rekindle::record(&model, &batch, loss).expect("recorded");
+            recorded.with_optimizer(&adam()).with_held(M::HELD)
+        };
+        let step = planned(recorded, *share);
+        drop(batch);
+        train(Way::Recorded(&step), model).assert_is(&plain, &format!("{share:?}"));
     }
 }

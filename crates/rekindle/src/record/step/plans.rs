@@ -8,11 +8,12 @@ use rekindle_plan::{
     graph::{GraphPlanner, Link},
 };
 
-use super::state::{Current, Step};
+use super::state::{Current, State, Step};
 use crate::{
     record::{
         RecordError,
         bridge::{self, Taken},
+        comparison::peak_of,
         given::{given, shapes},
         options::Planning,
         places::Place,
@@ -190,20 +191,23 @@ where
             ..self.planning.clone()
         };
         let is_of = |plan: &Rc<PlannedRecording<_>>| plan.measured.is_of(&shapes, &places);
-        let known = state.plans.iter().any(is_of);
-        let taken = if known && state.steps < state.compare_next {
-            None
+        let known = state.plans.iter().position(is_of);
+        let on_host = self.planning.on_host.then_some(&*self.planning.meter);
+        let mut begun = Bytes::ZERO;
+        let (taken, comparison_bytes) = if known.is_some() && state.steps < state.compare_next {
+            (None, Bytes::ZERO)
         } else {
-            let planning = &self.planning;
-            planning.check_memory(planning.comparison.bytes)?;
-            let input_gradients = planning.input_gradients;
-            Some(bridge::take(
-                model,
-                &places,
-                batch,
-                input_gradients,
-                &self.step,
-            )?)
+            if let (Some(place), Some(meter)) = (known, on_host) {
+                state.plans[..=place].rotate_right(1);
+                self.fit(&mut state, &planning())?;
+                begun = meter.read().peak_in_use_bytes;
+            }
+            let (taken, bytes) = peak_of(on_host, || {
+                let input_gradients = self.planning.input_gradients;
+                let taken = bridge::take(model, &places, batch, input_gradients, &self.step)?;
+                Ok(Some(taken))
+            })?;
+            (taken, bytes)
         };
         let now = taken.as_ref().map(Taken::fingerprint);
         let same = |plan: &Rc<PlannedRecording<_>>| {
@@ -214,7 +218,7 @@ where
             (Some(place), _) => place,
             (None, None) => unreachable!("a step that is not compared is known"),
             (None, Some(taken)) => {
-                if known {
+                if known.is_some() {
                     state.changed += 1;
                     log::warn!(
                         "the training step does something else than when it was recorded (a number that changes \
@@ -236,8 +240,14 @@ where
                     ..planning()
                 };
                 let recorded = (recording, auxiliary);
-                let measured =
-                    MeasuredRecording::new(&planning, given, recorded, shapes, &mut |_, _| {})?;
+                let measured = MeasuredRecording::new(
+                    &planning,
+                    given,
+                    recorded,
+                    shapes,
+                    comparison_bytes,
+                    &mut |_, _| {},
+                )?;
                 let plan = planned(&planning, Rc::new(measured))?;
                 state.plans.insert(0, Rc::new(plan));
                 0
@@ -245,6 +255,21 @@ where
         };
         // The first plan is the most recently used.
         state.plans[..=place].rotate_right(1);
+        let predicted_peak = self.fit(&mut state, &planning())?;
+        Ok(Current {
+            plan: state.plans[0].clone(),
+            predicted_peak,
+            begun,
+        })
+    }
+
+    /// Plans the first of the stored recordings again if its plan does not fit what is in use now, and returns its
+    /// predicted peak.
+    fn fit(
+        &self,
+        state: &mut State<R::Auxiliary>,
+        planning: &Planning,
+    ) -> Result<Bytes, RecordError> {
         let planned_peak = state.plans[0].numbers.predicted_peak;
         let meter = &*self.planning.meter;
         let mut growth = state.plans[0].growth(meter);
@@ -258,17 +283,12 @@ where
             growth = state.plans[0].growth(meter);
         }
         if fits(growth) {
-            return Ok(Current {
-                plan: state.plans[0].clone(),
-                predicted_peak: planned_peak + growth,
-                begun: Bytes::ZERO,
-            });
+            return Ok(planned_peak + growth);
         }
         log::info!("{growth} more are in use than when the step was planned: planned again");
         // Drop the old plan first, because it takes memory.
         let measured = state.plans.remove(0).measured.clone();
-        let planning = planning();
-        let again = planned(&planning, measured.clone()).or_else(|error| {
+        let again = planned(planning, measured.clone()).or_else(|error| {
             // Use the plain order as a placeholder until there is enough memory: the step is planned again before it
             // runs.
             let plain = planning.with_budget(None, GraphPlanner::None.into());
@@ -278,11 +298,7 @@ where
         let peak = again.numbers.predicted_peak;
         state.plans.insert(0, Rc::new(again));
         state.grown = Some(growth);
-        Ok(Current {
-            plan: state.plans[0].clone(),
-            predicted_peak: peak,
-            begun: Bytes::ZERO,
-        })
+        Ok(peak)
     }
 
     /// Decides when the step is compared with its recording next.

@@ -13,6 +13,8 @@ use burn::{
     tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, activation},
 };
 
+use rekindle_plan::Bytes;
+
 use super::{Family, SHARES, check};
 
 const NORMAL: Distribution = Distribution::Normal(0.0, 1.0);
@@ -269,6 +271,8 @@ struct GraphNetwork {
 impl Family for GraphNetwork {
     type Batch = (Tensor<2>, Tensor<1, Int>, Tensor<1, Int>);
 
+    const HELD: Bytes = Bytes(128 << 10);
+
     fn new(device: &Device) -> Self {
         Self {
             message: linear(8, 8, device),
@@ -278,7 +282,7 @@ impl Family for GraphNetwork {
     }
 
     fn batch(step: usize, device: &Device) -> Self::Batch {
-        let nodes = 12 + 3 * (step % 3);
+        let nodes = 18 - 3 * (step % 3);
         let edges = 2 * nodes;
         let end = |by: usize| {
             let ends = (0..edges).map(|edge| ((edge * by + edge / nodes) % nodes) as i64);
@@ -367,6 +371,8 @@ struct Sequences {
 impl Family for Sequences {
     type Batch = (Tensor<3>, Tensor<3>);
 
+    const HELD: Bytes = Bytes(256 << 10);
+
     fn new(device: &Device) -> Self {
         let lstm = || LstmConfig::new(6, 10, true).init(device);
         Self {
@@ -379,7 +385,7 @@ impl Family for Sequences {
 
     fn batch(step: usize, device: &Device) -> Self::Batch {
         let random = |length| Tensor::random([3, length, 6], NORMAL, device);
-        (random(4 + step % 2), random(3))
+        (random(5 - step % 2), random(3))
     }
 
     fn loss(&self, (input, target): Self::Batch) -> Tensor<1> {

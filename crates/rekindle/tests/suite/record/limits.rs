@@ -196,11 +196,6 @@ fn what_looks_alike_and_can_be_recorded() {
     let step = |model: &Linear, input: Tensor<2>| {
         let device = input.device();
         let constant = Tensor::<1>::from_floats([1.0, 2.0, 3.0], &device);
-        // The value of a constant is known.
-        assert_eq!(
-            constant.to_data().as_slice::<f32>(),
-            Ok(&[1.0, 2.0, 3.0][..])
-        );
         let constant = constant.unsqueeze::<2>();
         let output = model.forward(input.clone());
         let best: Tensor<2, Int> = output.clone().argmax(1);
