@@ -41,8 +41,8 @@ impl Compared {
     /// The next step to be compared after this one, which took some time; `changed` is whether any differed.
     pub(super) fn next(&self, step: u64, changed: bool, step_time: Duration) -> u64 {
         let every = match self.how {
-            Comparison::EveryStep => 1.0,
             Comparison::Never => return u64::MAX,
+            Comparison::EveryStep => 1.0,
             Comparison::Sampled if changed || step < FIRST => 1.0,
             Comparison::Sampled => {
                 (self.time.as_secs_f64() / (SAMPLED * step_time.as_secs_f64())).ceil()

@@ -53,7 +53,8 @@ pub struct Output<A, I> {
     /// [`with_input_gradients`](super::Recorded::with_input_gradients): zeros for a tensor on which the loss does not
     /// depend. Integer and boolean tensors are those of the batch.
     pub input_gradients: Option<I>,
-    /// Memory at the step's end, and its peak since the step began, without a later optimizer update.
+    /// Memory at the step's end, and its peak since the step began, without a later optimizer update. The peak includes
+    /// comparing the step, and recording and planning it if this step needed that.
     pub memory: MemoryReading,
     /// Memory and time of forward pass, loss and backward pass.
     pub phases: Vec<PhaseReading>,

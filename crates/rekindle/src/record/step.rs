@@ -15,7 +15,7 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError,
+    Comparison, RecordError,
     bridge::Interpreter,
     exchange::Exchange,
     finite,
@@ -53,6 +53,7 @@ where
     F: Fn(&M, I) -> R,
 {
     pub(super) fn new(step: F, planning: Planning, first: PlannedRecording<R::Auxiliary>) -> Self {
+        let compares = planning.comparison.how != Comparison::Never;
         Self {
             step,
             planning,
@@ -60,7 +61,7 @@ where
             state: RefCell::new(State {
                 plans: vec![Rc::new(first)],
                 steps: 0,
-                compare_next: 1,
+                compare_next: if compares { 1 } else { u64::MAX },
                 changed: 0,
                 grown: None,
             }),

@@ -16,8 +16,6 @@ use rekindle::{
     record::{RecordError, Recorded, Step},
 };
 
-use rekindle_plan::Bytes;
-
 const STEPS: usize = 5;
 const RATE: f64 = 1e-2;
 
@@ -31,9 +29,6 @@ trait Family: Module {
     fn batch(step: usize, device: &Device) -> Self::Batch;
 
     fn loss(&self, batch: Self::Batch) -> Tensor<1>;
-
-    /// What recordings for other shapes hold.
-    const HELD: Bytes = Bytes::ZERO;
 
     /// What changes in the model before a step.
     fn changed(self, _step: usize) -> Self {
@@ -197,7 +192,7 @@ fn check<M: Family>(shares: &[Option<&str>]) {
         let batch = M::batch(0, &device);
         let recorded = || {
             let recorded = rekindle::record(&model, &batch, loss).expect("recorded");
-            recorded.with_optimizer(&adam()).with_held(M::HELD)
+            recorded.with_optimizer(&adam())
         };
         let step = planned(recorded, *share);
         drop(batch);

@@ -12,7 +12,7 @@ use rekindle::record::{Comparison, RecordError};
 use rekindle_plan::Bytes;
 
 /// Tables that grow with what else burn's graph holds, and nobody counts.
-const TABLES: Bytes = Bytes(1024);
+const TABLES: Bytes = Bytes(4096);
 
 fn weight_bits(gradients: &GradientsParams, layer: &Linear) -> Vec<u32> {
     let gradient = gradients.get::<2>(layer.weight.id).expect("a gradient");

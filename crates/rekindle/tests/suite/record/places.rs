@@ -16,7 +16,7 @@ const STEPS: usize = 6;
 const RATE: f64 = 0.1;
 
 /// Tables that grow with what else burn's graph holds, and nobody counts.
-const TABLES: Bytes = Bytes(1024);
+const TABLES: Bytes = Bytes(4096);
 
 type Layers = Vec<Linear>;
 
