@@ -179,11 +179,12 @@ where
         (seconds, rekindle_alloc::peak(), held)
     };
     let recorded = || rekindle::record(model, &batch, step.clone());
-    let start = Instant::now();
-    let operations = recorded()?.operations();
+    let of_plain = recorded()?.plain()?.plan();
     println!(
-        "\n{name}: {operations} operations, recorded in {:.2} ms",
-        start.elapsed().as_secs_f64() * 1e3
+        "\n{name}: {} operations, compared with their recording in {:.2} ms, {:.1}% of the plain step",
+        of_plain.operations,
+        of_plain.comparison_time.0 * 1e3,
+        100.0 * of_plain.comparison_time.0 / of_plain.plain_time.0
     );
     println!(
         "  {:>6} {:>11} {:>11} {:>11} {:>7}  {:>7} {:>7} {:>9}  {:>6} {:>7}  {:<8} planned in",
@@ -200,7 +201,7 @@ where
         "planner"
     );
     let held = measure(&plain).2;
-    let plain_peak = recorded()?.plain()?.plan().predicted_peak;
+    let plain_peak = of_plain.predicted_peak;
     for share in [1.0].into_iter().chain(SHARES) {
         let above = plain_peak.0.saturating_sub(held as u64) as f64;
         let budget = Bytes(held as u64 + (above * share) as u64);

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 /// A plan in numbers, at the time it was made.
 ///
-/// Displayed as one line: budget, both peaks, time ratio, repeated operations.
+/// Displayed as one line: budget, both peaks, time ratio, repeated operations, time to compare.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepPlan {
     /// The planner that found it.
     pub planner: GraphPlanner,
     /// The budget in bytes, also if it was given as a percentage of the plain peak. `None` for plans without a budget.
     pub budget: Option<Bytes>,
-    /// Peak of the bytes in use during the step, its [comparison](Self::comparison_time) and the optimizer's update. It includes all memory of the process at
-    /// the time of planning, so it can be compared with `budget` and `plain_peak`.
+    /// Peak of the bytes in use during the step, its [comparison](Self::comparison_time) and the optimizer's update. It
+    /// includes all memory of the process at the time of planning, so it can be compared with `budget` and `plain_peak`.
     /// [`Output::predicted_peak`](super::Output::predicted_peak) is the same for one run, with the process's memory at
     /// that time.
     pub predicted_peak: Bytes,
@@ -147,8 +147,16 @@ impl fmt::Display for StepPlan {
             }) => write!(
                 f,
                 ", {tensors} tensors wait on the host ({host_peak_bytes})"
+            )?,
+            _ => {}
+        }
+        match self.comparison_time {
+            Seconds(0.0) => Ok(()),
+            time => write!(
+                f,
+                ", {:.1}% more to compare it with its recording",
+                100.0 * time.0 / self.predicted_time.0
             ),
-            _ => Ok(()),
         }
     }
 }
