@@ -83,8 +83,7 @@
 //! Nothing is computed while a step is recorded. A step that reads a tensor's value, takes tensors from outside, calls
 //! `backward`, seeds the generator of the recorded tensors, or uses quantized tensors or custom operations fails with an
 //! error that says what to change. Seeding another device's generator inside the step is not noticed: the seed takes
-//! effect when the step is compared, before all its draws. Two batch norms that share their statistics because one is a
-//! clone of the other are recorded with separate statistics. For models that must read values, use
+//! effect when the step is compared, before all its draws. For models that must read values, use
 //! [`Sequential`](crate::Sequential).
 //!
 //! [`ParamId`]: burn::module::ParamId

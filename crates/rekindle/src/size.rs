@@ -106,12 +106,6 @@ impl Budget for String {
     }
 }
 
-impl Budget for &String {
-    fn size(self) -> Result<Size, SizeError> {
-        self.parse()
-    }
-}
-
 impl Budget for Bytes {
     fn size(self) -> Result<Size, SizeError> {
         match self {

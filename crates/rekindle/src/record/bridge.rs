@@ -14,10 +14,7 @@ mod tensors;
 
 use std::sync::PoisonError;
 
-use burn::{
-    module::Module,
-    tensor::{Device, TensorData},
-};
+use burn::{module::Module, tensor::Device};
 use burn_ir::{OperationIr, TensorId};
 
 use super::{
@@ -60,7 +57,24 @@ where
         (map.replace(places.to_vec(), copy), batch.clone())
     };
     let device = device_of(batch, model);
-    take_with(device.as_ref(), input_gradients, prepare, step)
+    let taken = take_with(device.as_ref(), input_gradients, prepare, step)?;
+    let mut pairs = Vec::new();
+    for (number, &(one, _)) in taken.statistics.iter().enumerate() {
+        let others = taken.statistics[number + 1..]
+            .iter()
+            .map(|&(other, _)| other);
+        let alike = others.filter(|&other| places[other].id == places[one].id);
+        pairs.extend(alike.map(|other| (one, other)));
+    }
+    match places::shared_statistics(model, &pairs) {
+        None => Ok(taken),
+        Some((_, other)) => {
+            let own = taken.parameters.into_iter().find(|own| own.place == other);
+            Err(RecordError::SharedStatistics {
+                path: own.map(|own| own.path).unwrap_or_default(),
+            })
+        }
+    }
 }
 
 /// Like [`take`], for a model and a batch that are created on the recording device: nothing is ever allocated.
@@ -91,7 +105,7 @@ where
     I: TensorTree,
     R: StepResult,
 {
-    let scope = in_scope(device, |device| -> Result<_, RecordError> {
+    in_scope(device, |device| {
         let mut map = ToRecording::new(device.clone());
         let (model, batch) = prepare(&map.tracked_device(), &mut map);
         let mut leaves = Inputs::new(&map, input_gradients);
@@ -115,9 +129,11 @@ where
         for (place, leaf) in &map.leaves {
             map.parameters[*place].gradient = gradient_of(leaf);
         }
-        let statistics = match map.places.iter().all(|place| place.trains) {
-            true => Vec::new(),
-            false => moved(&model, &map.parameters),
+        let trains = map.places.iter().all(|place| place.trains);
+        let statistics = if trains {
+            Vec::new()
+        } else {
+            moved(&model, &map.parameters)
         };
         Ok(Taken {
             operations: Vec::new(),
@@ -134,15 +150,7 @@ where
             start: 0,
             backward_mark,
         })
-    })?;
-    let taken = Taken {
-        operations: scope.operations,
-        constants: scope.constants,
-        marks: scope.marks,
-        start: scope.start,
-        ..scope.ran
-    };
-    Ok(taken.numbered())
+    })
 }
 
 /// If this thread is recording, gives a module's running statistics their pending values, without autodiff: where a module
@@ -170,22 +178,11 @@ fn moved<M: Module>(model: &M, parameters: &[TakenParameter]) -> Vec<(usize, Ten
     parameters.iter().filter_map(moved).collect()
 }
 
-/// What ran on the recording device, and what it recorded.
-struct Scope<T> {
-    ran: T,
-    operations: Vec<OperationIr>,
-    /// Tensors created from host data.
-    constants: Vec<(TensorId, TensorData)>,
-    /// Tensors created by the marks of stages.
-    marks: Vec<TensorId>,
-    /// Number of operations before the step.
-    start: usize,
-}
-
-fn in_scope<T>(
+/// Runs `step` on the recording device, and completes its result with what was recorded.
+fn in_scope<A>(
     device: Option<&Device>,
-    run: impl FnOnce(&Device) -> Result<T, RecordError>,
-) -> Result<Scope<T>, RecordError> {
+    step: impl FnOnce(&Device) -> Result<Taken<A>, RecordError>,
+) -> Result<Taken<A>, RecordError> {
     if is_recording() {
         return Err(RecordError::Nested);
     }
@@ -194,7 +191,7 @@ fn in_scope<T>(
     let mut outcome = None;
     let graph = device.capture_scope(|scope| {
         MARKS.set(Some(Marks::new(device.clone())));
-        let ran = quiet::catch(|| without_reads(|| run(&device)));
+        let ran = quiet::catch(|| without_reads(|| step(&device)));
         let ran = ran.map_err(|panic| {
             let calls_backward = quiet::place() == place_of_backward(&device);
             if calls_backward {
@@ -214,12 +211,13 @@ fn in_scope<T>(
     let starts = |one: &OperationIr| one.outputs().any(|made| Some(made.id) == marks.start);
     let start = operations.iter().position(starts);
     let start = start.unwrap_or(operations.len());
-    let ran = ran.map_err(|panic| RecordError::of_panic(&panic, &operations[start..]))?;
-    Ok(Scope {
-        ran: ran?,
-        start,
-        operations,
+    let taken = ran.map_err(|panic| RecordError::of_panic(&panic, &operations[start..]))?;
+    let taken = Taken {
         constants: graph.values.into_iter().collect(),
         marks: marks.made,
-    })
+        start,
+        operations,
+        ..taken?
+    };
+    Ok(taken.numbered())
 }

@@ -71,6 +71,15 @@ pub enum RecordError {
         /// Where recording stopped.
         after: String,
     },
+    /// Two batch norms of the model share their running statistics.
+    #[error(
+        "the running statistics `{path}` are shared by another batch norm of the model, a clone, and both move them in one \
+         step: give the clone its own by `.valid().train()`, or use one batch norm and `rekindle::reused`"
+    )]
+    SharedStatistics {
+        /// The path of the second one.
+        path: String,
+    },
     /// The step seeds the generator.
     #[error(
         "the step seeds the random number generator, {after}. Call `device.seed` before the step"

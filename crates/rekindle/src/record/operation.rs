@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{self, Write},
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{DefaultHasher, Hash},
 };
 
 use burn_ir::{
@@ -46,16 +46,14 @@ impl Write for Start {
     }
 }
 
-/// burn's hash of an operation, combined with the parameters of a distribution, which burn leaves out.
-pub(super) fn hash_of(operation: &OperationIr) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    operation.hash(&mut hasher);
+/// Adds an operation to a hash, with the parameters of a distribution, which burn leaves out.
+pub(super) fn hash_with(operation: &OperationIr, hasher: &mut DefaultHasher) {
+    operation.hash(hasher);
     if let OperationIr::Float(_, FloatOperationIr::Random(random))
     | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) = operation
     {
-        format!("{:?}", random.distribution).hash(&mut hasher);
+        format!("{:?}", random.distribution).hash(hasher);
     }
-    hasher.finish()
 }
 
 /// Whether the operation draws from the random number generator: another run would draw other numbers.

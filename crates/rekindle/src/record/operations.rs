@@ -11,12 +11,15 @@
 //! are of two kinds. Operations whose scalars differ are of different kinds too. [`RecordedOperation::filled`] makes burn's
 //! description again, for the interpreter.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hasher},
+};
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
 use super::{
-    operation::{draws, hash_of, name_of},
+    operation::{draws, hash_with, name_of},
     tensors::Numbering,
 };
 use crate::synchronised::is_mean_over_ranks;
@@ -248,7 +251,9 @@ impl Packing {
     /// kind has the same hash or a scalar is NaN and so equals nothing, the kind is stored again.
     fn kind(&mut self, operation: OperationIr) -> u32 {
         let kinds = &mut self.packed.kinds;
-        let hash = hash_of(&operation);
+        let mut hasher = DefaultHasher::new();
+        hash_with(&operation, &mut hasher);
+        let hash = hasher.finish();
         let known = self.known.get(&hash).copied();
         if let Some(known) = known.filter(|&known| kinds[known as usize].operation == operation) {
             return known;

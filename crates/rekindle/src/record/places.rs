@@ -10,8 +10,9 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{Bool, DType, DispatchTensor, Int, Shape, Tensor},
 };
+use burn_backend::TensorMetadata;
 
-use super::bridge;
+use super::{bridge, rank::of_rank};
 
 /// One place of a module, without its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,4 +162,29 @@ pub(crate) fn put_statistics<M: Module>(model: M, values: &HashMap<usize, Dispat
         }
     }
     replaced(model, &mut Put(values))
+}
+
+/// The first of these pairs of places whose running statistics are one: clones of a batch norm share them.
+pub(super) fn shared_statistics<M: Module>(
+    model: &M,
+    pairs: &[(usize, usize)],
+) -> Option<(usize, usize)> {
+    if pairs.is_empty() {
+        return None;
+    }
+    let values = tensors(&model.valid());
+    let put = |value: &dyn Fn(&DispatchTensor) -> DispatchTensor| {
+        let firsts = pairs
+            .iter()
+            .map(|&(first, _)| (first, value(&values[first])));
+        drop(put_statistics(model.clone(), &firsts.collect()));
+    };
+    // A shape that none has shows where else a value is seen.
+    put(
+        &|value| of_rank!(value, D => Tensor::<D>::from_dispatch(value.clone()).repeat_dim(0, 2).into_dispatch()),
+    );
+    let seen = tensors(model);
+    put(&DispatchTensor::clone);
+    let moved = |&&(_, other): &&(usize, usize)| seen[other].shape() != values[other].shape();
+    pairs.iter().find(moved).copied()
 }

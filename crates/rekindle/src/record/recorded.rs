@@ -34,8 +34,8 @@ use crate::{
 /// returned loss. Nothing is computed while recording.
 ///
 /// `step` returns the loss, a tensor of one element, or a pair of the loss and an auxiliary output, for example
-/// `(loss, logits)`, which may be any [`TensorTree`]. The batch is a tensor, a tuple of tensors, or any other
-/// activation.
+/// `(loss, logits)`. Batch and auxiliary output may be any [`TensorTree`]: a tensor, a tuple of tensors, a struct of your
+/// own. See [the module's page](mod@crate::record) for what a step may do, and when it is called.
 ///
 /// # Errors
 ///

@@ -139,16 +139,16 @@ impl fmt::Display for StepPlan {
             self.repeated,
             self.operations,
         )?;
-        match self.offload {
-            Some(Offload {
-                tensors: tensors @ 1..,
-                host_peak_bytes,
-                ..
-            }) => write!(
+        if let Some(Offload {
+            tensors: tensors @ 1..,
+            host_peak_bytes,
+            ..
+        }) = self.offload
+        {
+            write!(
                 f,
                 ", {tensors} tensors wait on the host ({host_peak_bytes})"
-            )?,
-            _ => {}
+            )?;
         }
         match self.comparison_time {
             Seconds(0.0) => Ok(()),

@@ -40,12 +40,8 @@ impl Subscriber for Reads {
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
-
     fn record_follows_from(&self, _: &Id, _: &Id) {}
-
     fn event(&self, _: &Event<'_>) {}
-
     fn enter(&self, _: &Id) {}
-
     fn exit(&self, _: &Id) {}
 }

@@ -1,7 +1,7 @@
 //! The result of running a step on the recording device.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     hash::{DefaultHasher, Hash, Hasher},
 };
 
@@ -11,7 +11,7 @@ use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::backends::Autodiff;
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
-use crate::record::{operation::hash_of, places::Place};
+use crate::record::{operation::hash_with, places::Place};
 
 pub(super) type TrackedBackend = Autodiff<Capture>;
 pub(super) type TrackedFloat = <TrackedBackend as BackendTypes>::FloatTensorPrimitive;
@@ -65,14 +65,28 @@ pub(in crate::record) struct TakenInput {
 }
 
 impl<A> Taken<A> {
-    /// Numbers the tensors, and forgets who else holds them: burn's ids count through the process.
+    /// Numbers the tensors, whose ids burn counts through the process, and sets their status, which depends on who holds them.
     pub(super) fn numbered(mut self) -> Self {
-        #[derive(Default)]
-        struct Numbers(HashMap<TensorId, TensorId>);
+        struct Numbers {
+            /// The smallest of burn's ids.
+            first: u64,
+            of: Vec<Option<TensorId>>,
+            next: u64,
+        }
         impl Numbers {
             fn renumber(&mut self, id: &mut TensorId) {
-                let next = TensorId::new(self.0.len() as u64);
-                *id = *self.0.entry(*id).or_insert(next);
+                // A tensor of an earlier recording, which a step has kept, has none.
+                let Some(place) = id.value().checked_sub(self.first) else {
+                    return;
+                };
+                let place = place as usize;
+                if place >= self.of.len() {
+                    self.of.resize(place + 1, None);
+                }
+                *id = *self.of[place].get_or_insert_with(|| {
+                    self.next += 1;
+                    TensorId::new(self.next - 1)
+                });
             }
         }
         impl IrVisitorMut for Numbers {
@@ -81,7 +95,14 @@ impl<A> Taken<A> {
                 tensor.status = TensorStatus::NotInit;
             }
         }
-        let mut numbers = Numbers::default();
+        let made = self.operations.iter().flat_map(OperationIr::outputs);
+        let made = made.map(|tensor| tensor.id.value());
+        let constants = self.constants.iter().map(|(id, _)| id.value());
+        let mut numbers = Numbers {
+            first: made.chain(constants).min().unwrap_or_default(),
+            of: Vec::new(),
+            next: 0,
+        };
         let given = self.parameters.iter_mut().map(|one| &mut one.tensor);
         let given = given.chain(self.inputs.iter_mut().map(|input| &mut input.tensor));
         given.for_each(|id| numbers.renumber(id));
@@ -105,7 +126,7 @@ impl<A> Taken<A> {
     pub(in crate::record) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for operation in &self.operations[self.start..] {
-            hash_of(operation).hash(&mut hasher);
+            hash_with(operation, &mut hasher);
         }
         let read = self.operations[self.start..].iter();
         let read = read.flat_map(|one| one.inputs().map(|tensor| tensor.id));

@@ -7,6 +7,7 @@ use burn::{
     optim::{AdamConfig, GradientsParams},
     tensor::{Device, Distribution, Int, Tensor, TensorData},
 };
+use rekindle::record::RecordError;
 
 fn device() -> Device {
     Device::flex().autodiff()
@@ -214,6 +215,39 @@ fn a_batch_norm_used_twice_moves_its_statistics_twice() {
         );
     }
     assert_eq!(step.recordings(), (1, 0));
+}
+
+/// burn's clones of a batch norm share their statistics; a recording would move them apart.
+#[test]
+fn batch_norms_that_share_their_statistics_are_refused() {
+    own_process!();
+    let student = BatchNormConfig::new(3).init(&device());
+    drop(student.valid());
+    let input = Tensor::<2>::random([8, 3], Distribution::Normal(2.0, 1.0), &device());
+    let both = |both: &Vec<BatchNorm>, input: Tensor<2>| {
+        (both[0].forward(input.clone()) - both[1].forward(input))
+            .square()
+            .mean()
+    };
+    let before = mean(&student);
+    let shared = vec![student.clone(), student.clone().no_grad()];
+    let refused = rekindle::record(&shared, &input, both).err();
+    match refused {
+        Some(RecordError::SharedStatistics { path }) => assert_eq!(path, "1.running_mean"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(mean(&student), before, "what is tried is taken back");
+    let apart = vec![student.clone(), student.valid().train()];
+    let step = rekindle::record(&apart, &input, both).expect("recorded");
+    let step = step.plain().expect("planned");
+    step.run(&apart, input.clone()).expect("run");
+    // Shared from here on, without another id or shape.
+    let later = vec![apart[0].clone(), apart[0].clone()];
+    let refused = step.run(&later, input).err();
+    assert!(matches!(
+        refused,
+        Some(RecordError::SharedStatistics { .. })
+    ));
 }
 
 /// A parameter of rank 3, of a module of one's own.
