@@ -46,6 +46,7 @@ fn look_at_panics() {
 pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     look_at_panics();
     let outside = QUIET.replace(true);
+    PLACE.set(None);
     let result = catch_unwind(AssertUnwindSafe(call));
     QUIET.set(outside);
     result.map_err(|panic| text_of(&*panic))

@@ -95,6 +95,7 @@
 //! | `bridge.rs`, `bridge/` | all code that depends on burn's conversions: recording, and burn's interpreter |
 //! | `recording.rs` | `Recording`: the step as a list of operations |
 //! | `operations.rs`, `tensors.rs` | its operations and tensors, packed: common parts of equal ones are stored once |
+//! | `places.rs` | the tensors of a module, by place |
 //! | `operation.rs` | names, work from shapes, which operations draw random numbers |
 //! | `measure.rs`, `measure/` | the cost of each operation |
 //! | `layout.rs` | which operations have the same cost |
@@ -182,7 +183,7 @@ pub use kernels::Kernels;
 pub use leaf::Leaf;
 pub use optimizer::Optimizer;
 pub use output::{Output, SpanReading};
-pub(crate) use places::{Place, put_statistics, tensors};
+pub(crate) use places::{Place, apart, put_statistics, tensors};
 pub use profile::StepProfile;
 pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::Bytes;
 
-use crate::record::{Place, merge_recorded, put_statistics, tensors};
+use crate::record::{Place, apart, merge_recorded, put_statistics, tensors};
 
 /// Overhead of a held tensor, measured on the CPU backend.
 const HELD_BYTES: u64 = 256;
@@ -89,7 +89,7 @@ impl Before {
     #[must_use]
     pub fn put_back<M: Module>(self, model: M) -> M {
         // Use new statistics: a pending update in the old ones would be applied on top.
-        let own = model.valid().train();
+        let own = apart(&model);
         drop(model);
         put_statistics(own, &self.0)
     }

@@ -408,7 +408,7 @@ pub enum Kind {
     Projection,
     /// Scores, softmax, and the weighted sum of values.
     Attention,
-    TensorTree,
+    Activation,
     Residual,
 }
 
@@ -524,7 +524,7 @@ pub fn transformer(layers: u64) -> (Graph, Vec<Kind>) {
         let time = moved(12 * activation);
         let g = run(
             &mut builder,
-            Kind::TensorTree,
+            Kind::Activation,
             &[f],
             4 * activation,
             time,

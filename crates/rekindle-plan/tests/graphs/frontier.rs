@@ -58,7 +58,7 @@ const KINDS: [Kind; 5] = [
     Kind::Norm,
     Kind::Projection,
     Kind::Attention,
-    Kind::TensorTree,
+    Kind::Activation,
     Kind::Residual,
 ];
 

@@ -53,8 +53,10 @@ where
 {
     let prepare = |_: &Device, map: &mut ToRecording| {
         // A copy with separate statistics, because recording updates them.
-        let copy = model.valid().train();
-        (map.replace(places.to_vec(), copy), batch.clone())
+        (
+            map.replace(places.to_vec(), places::apart(model)),
+            batch.clone(),
+        )
     };
     let device = device_of(batch, model);
     let taken = take_with(device.as_ref(), input_gradients, prepare, step)?;
@@ -193,8 +195,8 @@ fn in_scope<A>(
         MARKS.set(Some(Marks::new(device.clone())));
         let ran = quiet::catch(|| without_reads(|| step(&device)));
         let ran = ran.map_err(|panic| {
-            let calls_backward = quiet::place() == place_of_backward(&device);
-            if calls_backward {
+            let place = quiet::place();
+            if place.is_some() && place == place_of_backward(&device) {
                 BACKWARD.to_owned()
             } else {
                 panic

@@ -18,7 +18,7 @@ pub enum Comparison {
     #[default]
     EveryStep,
     /// In the first three steps, and then as often as 1% of the time allows. A change is detected only at the next
-    /// comparison: until then steps use the old recording.
+    /// comparison: until then steps use the old recording. After a change, every step is compared.
     Sampled,
     /// Never, for a step that depends on nothing but the shapes and the parameters: any other change is missed.
     Never,

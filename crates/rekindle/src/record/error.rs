@@ -74,7 +74,7 @@ pub enum RecordError {
     /// Two batch norms of the model share their running statistics.
     #[error(
         "the running statistics `{path}` are shared by another batch norm of the model, a clone, and both move them in one \
-         step: give the clone its own by `.valid().train()`, or use one batch norm and `rekindle::reused`"
+         step: give a frozen clone its own by `.valid().train().no_grad()`, or use one batch norm and `rekindle::reused`"
     )]
     SharedStatistics {
         /// The path of the second one.

@@ -88,6 +88,7 @@ impl Done {
     pub(super) fn finish<M: Module, A: TensorTree, I: TensorTree>(
         mut self,
         measured: &MeasuredRecording<A>,
+        auxiliary_now: Option<&A>,
         model: &M,
         batch: I,
         seen: Seen,
@@ -103,7 +104,8 @@ impl Done {
             .map(|tensor| self.tensors.get(tensor).cloned())
             .collect();
         let mut values = Values(auxiliary.ok_or(RecordError::LossElsewhere)?.into_iter());
-        let auxiliary = measured.auxiliary.clone().map(&mut values);
+        let template = auxiliary_now.unwrap_or(&measured.auxiliary);
+        let auxiliary = template.clone().map(&mut values);
         if !recording.statistics.is_empty() {
             let moved = recording.statistics.iter();
             let moved =

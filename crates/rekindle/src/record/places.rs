@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{Bool, DType, DispatchTensor, Int, Shape, Tensor},
 };
 use burn_backend::TensorMetadata;
@@ -35,7 +35,12 @@ impl Place {
             leaves: HashMap<u64, usize>,
         }
         impl Places {
-            fn add(&mut self, id: ParamId, (shape, dtype): (Shape, DType), leaf: Option<u64>) {
+            fn add(
+                &mut self,
+                id: ParamId,
+                (shape, dtype): (Shape, DType),
+                (trains, leaf): (bool, Option<u64>),
+            ) {
                 let place = self.all.len();
                 let first = match leaf {
                     Some(leaf) => *self.leaves.entry(leaf).or_insert(place),
@@ -45,7 +50,7 @@ impl Place {
                     id,
                     shape,
                     dtype,
-                    trains: leaf.is_some(),
+                    trains,
                     first,
                 });
             }
@@ -57,17 +62,17 @@ impl Place {
                 let trains = tensor.is_require_grad();
                 let tensor = trains.then(|| tensor.into_dispatch());
                 let leaf = tensor.and_then(|tensor| bridge::node(&tensor));
-                self.add(param.id, of, leaf);
+                self.add(param.id, of, (trains, leaf));
             }
 
             fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
                 let tensor = param.val();
-                self.add(param.id, (tensor.shape(), tensor.dtype()), None);
+                self.add(param.id, (tensor.shape(), tensor.dtype()), (false, None));
             }
 
             fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
                 let tensor = param.val();
-                self.add(param.id, (tensor.shape(), tensor.dtype()), None);
+                self.add(param.id, (tensor.shape(), tensor.dtype()), (false, None));
             }
         }
         let mut places = Places {
@@ -98,6 +103,28 @@ pub(crate) fn tensors<M: Module>(model: &M) -> Vec<DispatchTensor> {
     let mut tensors = Tensors(Vec::new());
     model.visit(&mut tensors);
     tensors.0
+}
+
+/// A copy of a module with running statistics of its own. `train` alone would also train what is from `valid`.
+pub(crate) fn apart<M: Module>(model: &M) -> M {
+    struct Flags(Vec<bool>);
+    impl ModuleVisitor for Flags {
+        fn visit_flag(&mut self, param: &Param<Flag>) {
+            self.0.push(param.is_enabled());
+        }
+    }
+    struct Put(std::vec::IntoIter<bool>);
+    impl ModuleMapper for Put {
+        fn map_flag(&mut self, param: Param<Flag>) -> Param<Flag> {
+            match self.0.next() {
+                Some(on) => param.with_value(on),
+                None => param,
+            }
+        }
+    }
+    let mut flags = Flags(Vec::new());
+    model.visit(&mut flags);
+    model.valid().train().map(&mut Put(flags.0.into_iter()))
 }
 
 /// New tensors for some places of a module.
@@ -173,18 +200,19 @@ pub(super) fn shared_statistics<M: Module>(
         return None;
     }
     let values = tensors(&model.valid());
-    let put = |value: &dyn Fn(&DispatchTensor) -> DispatchTensor| {
-        let firsts = pairs
-            .iter()
-            .map(|&(first, _)| (first, value(&values[first])));
-        drop(put_statistics(model.clone(), &firsts.collect()));
+    let mut firsts: Vec<usize> = pairs.iter().map(|&(first, _)| first).collect();
+    firsts.dedup();
+    let put = |value: &dyn Fn(usize, &DispatchTensor) -> DispatchTensor| {
+        let firsts = firsts.iter().zip(2..);
+        let values = firsts.map(|(&first, times)| (first, value(times, &values[first])));
+        drop(put_statistics(model.clone(), &values.collect()));
     };
-    // A shape that none has shows where else a value is seen.
+    // Shapes that no other has show where else a value is seen.
     put(
-        &|value| of_rank!(value, D => Tensor::<D>::from_dispatch(value.clone()).repeat_dim(0, 2).into_dispatch()),
+        &|times, value| of_rank!(value, D => Tensor::<D>::from_dispatch(value.clone()).repeat_dim(0, times).into_dispatch()),
     );
     let seen = tensors(model);
-    put(&DispatchTensor::clone);
-    let moved = |&&(_, other): &&(usize, usize)| seen[other].shape() != values[other].shape();
-    pairs.iter().find(moved).copied()
+    put(&|_, value| value.clone());
+    let one = |&&(first, other): &&(usize, usize)| seen[first].shape() == seen[other].shape();
+    pairs.iter().find(one).copied()
 }

@@ -188,7 +188,7 @@ where
                 self.interpret(&current.plan, interpreter, returned, readings, hooks)
             });
             let done = self.checked(done, recording)?;
-            Ok(done.finish(measured, model, batch, seen)?)
+            Ok(done.finish(measured, current.auxiliary.as_ref(), model, batch, seen)?)
         })
     }
 
@@ -243,7 +243,9 @@ where
             };
             lent.put_back(model, recording, interpreter.as_mut());
             drop(interpreter);
-            let output = done.and_then(|done| done.finish(measured, model, batch, seen));
+            let output = done.and_then(|done| {
+                done.finish(measured, current.auxiliary.as_ref(), model, batch, seen)
+            });
             output.map_err(|error| Failed { updated, error })
         })
     }

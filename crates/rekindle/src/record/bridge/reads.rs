@@ -20,8 +20,10 @@ const WAITS: &str = "block_on";
 
 /// Runs `step` on this thread, and panics where it reads a value.
 pub(super) fn without_reads<T>(step: impl FnOnce() -> T) -> T {
-    static DISPATCH: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Reads));
-    dispatcher::with_default(&DISPATCH, step)
+    // Where there is but one in the process, tracing asks only the thread that comes to a span first whether it is wanted.
+    static DISPATCHES: LazyLock<[Dispatch; 2]> =
+        LazyLock::new(|| [Dispatch::new(Reads), Dispatch::new(Reads)]);
+    dispatcher::with_default(&DISPATCHES[0], step)
 }
 
 struct Reads;

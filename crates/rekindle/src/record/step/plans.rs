@@ -11,7 +11,7 @@ use rekindle_plan::{
 use super::state::{Current, State, Step};
 use crate::{
     record::{
-        RecordError,
+        Comparison, RecordError,
         bridge::{self, Taken},
         comparison::peak_of,
         given::{given, shapes},
@@ -202,11 +202,17 @@ where
                 self.fit(&mut state, &planning())?;
                 begun = meter.read().peak_in_use_bytes;
             }
-            let (taken, bytes) = peak_of(on_host, || {
+            let (taken, mut bytes) = peak_of(on_host, || {
                 let input_gradients = self.planning.input_gradients;
                 let taken = bridge::take(model, &places, batch, input_gradients, &self.step)?;
                 Ok(Some(taken))
             })?;
+            if let Some(meter) = on_host {
+                begun = begun.max(meter.read().peak_in_use_bytes);
+            }
+            if self.planning.comparison.how == Comparison::Never {
+                bytes = Bytes::ZERO;
+            }
             (taken, bytes)
         };
         let now = taken.as_ref().map(Taken::fingerprint);
@@ -214,8 +220,12 @@ where
             let recorded = plan.measured.recording.fingerprint;
             is_of(plan) && now.is_none_or(|now| now == recorded)
         };
+        let mut auxiliary_now = None;
         let place = match (state.plans.iter().position(same), taken) {
-            (Some(place), _) => place,
+            (Some(place), taken) => {
+                auxiliary_now = taken.map(|taken| taken.auxiliary);
+                place
+            }
             (None, None) => unreachable!("a step that is not compared is known"),
             (None, Some(taken)) => {
                 if known.is_some() {
@@ -260,6 +270,7 @@ where
             plan: state.plans[0].clone(),
             predicted_peak,
             begun,
+            auxiliary: auxiliary_now,
         })
     }
 

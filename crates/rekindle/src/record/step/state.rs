@@ -75,4 +75,6 @@ pub(super) struct Current<A> {
     pub(super) predicted_peak: Bytes,
     /// Peak of the bytes in use on the host since the step began, while it was compared, recorded or planned.
     pub(super) begun: Bytes,
+    /// The auxiliary output as the step has it now, with its own plain fields, if it was compared.
+    pub(super) auxiliary: Option<A>,
 }

@@ -3,7 +3,10 @@
 
 use burn::{
     module::{Module, Param},
-    nn::{BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, Linear, LinearConfig},
+    nn::{
+        BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, Linear,
+        LinearConfig,
+    },
     optim::{AdamConfig, GradientsParams},
     tensor::{Device, Distribution, Int, Tensor, TensorData},
 };
@@ -224,10 +227,10 @@ fn batch_norms_that_share_their_statistics_are_refused() {
     let student = BatchNormConfig::new(3).init(&device());
     drop(student.valid());
     let input = Tensor::<2>::random([8, 3], Distribution::Normal(2.0, 1.0), &device());
-    let both = |both: &Vec<BatchNorm>, input: Tensor<2>| {
-        (both[0].forward(input.clone()) - both[1].forward(input))
-            .square()
-            .mean()
+    let both = |norms: &Vec<BatchNorm>, input: Tensor<2>| {
+        let outputs = norms.iter().map(|norm| norm.forward(input.clone()));
+        let apart = outputs.reduce(|one, other| one * 2.0 - other);
+        apart.expect("norms").square().mean()
     };
     let before = mean(&student);
     let shared = vec![student.clone(), student.clone().no_grad()];
@@ -237,17 +240,62 @@ fn batch_norms_that_share_their_statistics_are_refused() {
         other => panic!("{other:?}"),
     }
     assert_eq!(mean(&student), before, "what is tried is taken back");
-    let apart = vec![student.clone(), student.valid().train()];
+    let apart = vec![
+        student.clone(),
+        student.valid().train(),
+        student.valid().train(),
+    ];
     let step = rekindle::record(&apart, &input, both).expect("recorded");
     let step = step.plain().expect("planned");
     step.run(&apart, input.clone()).expect("run");
     // Shared from here on, without another id or shape.
-    let later = vec![apart[0].clone(), apart[0].clone()];
+    let later = vec![apart[0].clone(), apart[0].clone(), apart[2].clone()];
     let refused = step.run(&later, input).err();
     assert!(matches!(
         refused,
         Some(RecordError::SharedStatistics { .. })
     ));
+}
+
+/// `train` switches on what `valid` switched off: a recorded step leaves both as they are.
+#[test]
+fn a_copy_from_valid_is_not_trained() {
+    own_process!();
+    #[derive(Module, Debug)]
+    struct Network {
+        norm: BatchNorm,
+        dropout: Dropout,
+    }
+    impl Network {
+        fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+            self.dropout.forward(self.norm.forward(x))
+        }
+    }
+    let student = Network {
+        norm: BatchNormConfig::new(3).init(&device()),
+        dropout: DropoutConfig::new(0.5).init(),
+    };
+    drop(student.valid());
+    let input = Tensor::<2>::random([8, 3], Distribution::Normal(2.0, 1.0), &device());
+    let loss = |pair: &Vec<Network>, input: Tensor<2>| {
+        (pair[0].forward(input.clone()) - pair[1].forward(input))
+            .square()
+            .mean()
+    };
+    let pair = || vec![student.valid().train(), student.valid()];
+    let (ours, plain) = (pair(), pair());
+    let step = rekindle::record(&ours, &input, loss).expect("recorded");
+    let step = step.plain().expect("planned");
+    for _ in 0..3 {
+        device().seed(5);
+        let expected = loss(&plain, input.clone());
+        device().seed(5);
+        let output = step.run(&ours, input.clone()).expect("run");
+        assert_eq!(data(&output.loss), data(&expected));
+        for (ours, plain) in ours.iter().zip(&plain) {
+            assert_eq!(mean(&ours.norm), mean(&plain.norm));
+        }
+    }
 }
 
 /// A parameter of rank 3, of a module of one's own.

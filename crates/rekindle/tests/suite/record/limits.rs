@@ -94,6 +94,29 @@ fn reading_a_value_with_another_way_out() {
     assert!(matches!(error, RecordError::ReadsValue { .. }), "{error}");
 }
 
+/// burn's reads outside recordings do not hide those within later ones.
+#[test]
+fn reading_a_value_after_others_have_been_read() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let model = LinearConfig::new(3, 3).init(&device);
+    let input = Tensor::<2>::ones([2, 3], &device);
+    let mean = |model: &Linear, input: Tensor<2>| model.forward(input).mean();
+    let recorded = rekindle::record(&model, &input, mean).expect("recorded");
+    let step = recorded.plain().expect("planned");
+    let loss = step.run(&model, input).expect("run").loss;
+    assert!(loss.into_scalar::<f32>().is_finite());
+    let error = refused(|model, input| {
+        let loss = model.forward(input).mean();
+        let small = loss
+            .clone()
+            .try_into_scalar::<f32>()
+            .is_ok_and(|loss| loss < 0.01);
+        if small { loss * 2.0 } else { loss }
+    });
+    assert!(matches!(error, RecordError::ReadsValue { .. }), "{error}");
+}
+
 #[test]
 fn calling_backward() {
     own_process!();
