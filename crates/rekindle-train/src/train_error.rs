@@ -100,9 +100,9 @@ impl TrainError {
                 peak: in_use,
                 budget,
             },
-            Self::Recorded(RecordError::Infeasible { budget, smallest }) => {
-                Shortage::NoRoom { budget, smallest }
-            }
+            Self::Recorded(RecordError::Infeasible {
+                budget, smallest, ..
+            }) => Shortage::NoRoom { budget, smallest },
             Self::Recorded(RecordError::Device(message)) | Self::Device(message)
                 if speaks_of_memory(&message) =>
             {

@@ -62,7 +62,9 @@
 //!   next forward pass or `valid()`, and a module visitor does not see it before that.
 //! - [`Step::run`] stays within the budget, which counts all memory of the process; see [`Recorded::within`].
 //! - Every step is compared with its recording before it runs, by default. A step that computes something else, and a batch
-//!   with other shapes, gets its own recording and plan.
+//!   with other shapes, gets its own recording and plan, for which only what is new is measured.
+//! - A batch that is smaller than one before runs by the plan of that one, until what this loses exceeds the time of an own
+//!   plan; its predicted peak is an upper bound until then.
 //!
 //! # The step
 //!
@@ -70,8 +72,8 @@
 //!   [`impl_tensor_tree!`](crate::impl_tensor_tree). The auxiliary output may be the same.
 //! - **The closure** computes the loss from the model and the batch. It is called when the step is recorded and
 //!   when it is planned, and once in each step that is [compared](Comparison): do not count its calls.
-//! - **Rust numbers are constants.** A number that changes with every step gives every step a new recording, which takes
-//!   time: pass it in as a tensor of the batch.
+//! - **Rust numbers are constants** of a recording. A step in which only numbers differ, such as the weight of a loss, is
+//!   recorded again, in a few milliseconds, and keeps its plan.
 //! - **A tensor of the model** is identified by its place in the module. A frozen copy that has the [`ParamId`]s of the
 //!   trained module, such as the target network of DQN, keeps its own values. Clones of a layer are one tensor while they
 //!   are one in burn's graph; an optimizer updates only the first of them, and [`retie`](crate::retie) ties them again.
@@ -111,6 +113,7 @@
 //! | `step/interpret.rs` | runs a program: an operation that is listed twice is recomputed here |
 //! | `step/` (others) | plans that are kept, readings of memory and time, changed steps |
 //! | `comparison.rs` | [`Comparison`]: how often a step is compared with its recording |
+//! | `autodiff_time.rs` | what burn's own loop takes beyond the operations of a step |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
 //! | `finite.rs`, `refusal.rs` | values that are not finite; operations that a device refused |
@@ -129,6 +132,7 @@
 //! | `kernels.rs` | memory that kernels take besides tensors, by operation |
 
 mod agreement;
+mod autodiff_time;
 mod bridge;
 mod buckets;
 mod choosing;

@@ -6,8 +6,10 @@
 use std::borrow::Cow;
 
 use rekindle_plan::{
-    Action, Bytes, Schedule,
-    graph::{Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, OperationId, TensorId},
+    Action, Schedule,
+    graph::{
+        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Link, OperationId, TensorId,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,31 +22,54 @@ use crate::{
 /// What a child finds.
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    /// The planner, the actions on stages if the plan is one of stages, the operations in order, and the tensors that go to
-    /// the host.
-    Plan(
-        GraphPlanner,
-        Option<Vec<Action>>,
-        Vec<OperationId>,
-        Vec<TensorId>,
-    ),
-    Infeasible {
-        smallest: Bytes,
-    },
+    Plan(Found),
+    /// The plan with the smallest peak.
+    Infeasible(Found),
     /// Anything else: the caller plans itself and meets the same error.
     Error,
+}
+
+/// A plan without its costs.
+#[derive(Serialize, Deserialize)]
+struct Found {
+    planner: GraphPlanner,
+    /// The actions on stages, if the plan is one of stages.
+    actions: Option<Vec<Action>>,
+    operations: Vec<OperationId>,
+    /// The tensors that go to the host.
+    offloaded: Vec<TensorId>,
+}
+
+impl Found {
+    fn of(plan: GraphPlan) -> Self {
+        Self {
+            planner: plan.planner,
+            actions: plan.schedule.map(|schedule| schedule.actions().to_vec()),
+            operations: plan.program.operations().to_vec(),
+            offloaded: plan.offloaded,
+        }
+    }
+
+    fn plan(self, graph: &Graph, link: Option<&Link>) -> Option<GraphPlan> {
+        let plan = GraphPlan::of_operations(graph, link, self.operations, self.offloaded).ok()?;
+        let schedule = self.actions.map(|actions| {
+            let stages = actions.iter().filter_map(|action| action.stage());
+            let stages = stages.map(|stage| stage.0 + 1).max().unwrap_or_default();
+            Schedule::new(stages, actions)
+        });
+        Some(GraphPlan {
+            planner: self.planner,
+            schedule: schedule.transpose().ok()?,
+            ..plan
+        })
+    }
 }
 
 /// Plans a recorded step, and answers.
 pub fn answer(request: &GraphRequest, graph: &Graph) -> Outcome {
     let answer = match rekindle_plan::graph::plan_graph(graph, request) {
-        Ok(plan) => Answer::Plan(
-            plan.planner,
-            plan.schedule.map(|schedule| schedule.actions().to_vec()),
-            plan.program.operations().to_vec(),
-            plan.offloaded,
-        ),
-        Err(GraphPlanError::Infeasible { smallest, .. }) => Answer::Infeasible { smallest },
+        Ok(plan) => Answer::Plan(Found::of(plan)),
+        Err(GraphPlanError::Infeasible { leanest, .. }) => Answer::Infeasible(Found::of(*leanest)),
         Err(_) => Answer::Error,
     };
     output::text(&serde_json::to_string(&answer).map_err(Failure::other)?)
@@ -55,27 +80,14 @@ pub fn plan_elsewhere(
     graph: &Graph,
     request: &GraphRequest,
 ) -> Option<Result<GraphPlan, GraphPlanError>> {
-    let budget = request.budget?;
+    let (budget, link) = (request.budget?, request.link.as_ref());
     let task = Task::PlanGraph(*request, Cow::Borrowed(graph));
     match serde_json::from_str(&ask_to_the_end(&task).ok()?).ok()? {
-        Answer::Plan(planner, schedule, operations, offloaded) => {
-            let link = request.link.as_ref();
-            let plan = GraphPlan::of_operations(graph, link, operations, offloaded).ok()?;
-            let schedule = schedule.map(|actions| {
-                let stages = actions.iter().filter_map(|action| action.stage());
-                let stages = stages.map(|stage| stage.0 + 1).max().unwrap_or_default();
-                Schedule::new(stages, actions)
-            });
-            Some(Ok(GraphPlan {
-                planner,
-                schedule: schedule.transpose().ok()?,
-                ..plan
-            }))
-        }
-        Answer::Infeasible { smallest } => Some(Err(GraphPlanError::Infeasible {
+        Answer::Plan(found) => Some(Ok(found.plan(graph, link)?)),
+        Answer::Infeasible(found) => Some(Err(GraphPlanError::Infeasible {
             planner: request.planner,
             budget,
-            smallest,
+            leanest: Box::new(found.plan(graph, link)?),
         })),
         Answer::Error => None,
     }

@@ -1,5 +1,6 @@
 //! Errors of planning a graph.
 
+use super::plan::GraphPlan;
 use super::program::ProgramError;
 use super::request::GraphPlanner;
 use super::validate::GraphError;
@@ -11,16 +12,16 @@ use crate::planner::PlanError;
 pub enum GraphPlanError {
     /// No program was found that fits the budget.
     #[error(
-        "no {planner} program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({smallest})",
-        budget.0, smallest.0
+        "no {planner} program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({})",
+        budget.0, leanest.simulated.peak.0, leanest.simulated.peak
     )]
     Infeasible {
         /// The requested planner.
         planner: GraphPlanner,
         /// The budget.
         budget: Bytes,
-        /// The smallest peak that the planner found.
-        smallest: Bytes,
+        /// The plan with the smallest peak that the planner found.
+        leanest: Box<GraphPlan>,
     },
     /// The schedule was made for another number of stages.
     #[error("the schedule is for {of_schedule} stages, the recorded step has {of_graph}")]

@@ -39,8 +39,8 @@ pub(crate) struct Ladder<'a> {
 }
 
 impl Ladder<'_> {
-    /// The best program found within a budget, or the smallest budget found to work.
-    pub(crate) fn within(&self, budget: Bytes) -> Result<Found, Bytes> {
+    /// The best program found within a budget, or the one found with the smallest peak.
+    pub(crate) fn within(&self, budget: Bytes) -> Result<Found, Box<Found>> {
         let rung = (budget.0.max(1) as f64).log(STEP).floor();
         let mut lower = None;
         let mut all_fit = true;
@@ -54,12 +54,12 @@ impl Ladder<'_> {
         if !all_fit {
             let smallest = self.smallest();
             if smallest.peak() > budget {
-                return Err(smallest.peak());
+                return Err(Box::new(smallest));
             }
             keep_better(&mut lower, smallest);
         }
         let found = self.search(budget, Effort::WHOLE, lower.as_ref());
-        found.ok_or_else(|| self.recorded.peak())
+        found.ok_or_else(|| Box::new(self.recorded.clone()))
     }
 
     /// The program found with the smallest peak. It does not depend on times, so different measurements of one step

@@ -7,7 +7,7 @@ use super::index::Index;
 use super::ladder::Ladder;
 use super::link::{self, Link, OnDevice};
 use super::request::{GraphPlanner, GraphRequest};
-use super::staged::AllStaged;
+use super::staged::{AllStaged, Staged};
 use super::stages::{Crossing, Stages};
 use super::{Graph, OperationId, Program, Simulated, TensorId};
 use crate::bytes::Bytes;
@@ -89,8 +89,8 @@ impl GraphPlan {
 /// that is faster than recomputing, or if nothing else fits. No plan exceeds the budget.
 ///
 /// # Errors
-/// [`GraphPlanError::Infeasible`] with the smallest budget for which the planner found a program, and other errors for
-/// an invalid graph or request.
+/// [`GraphPlanError::Infeasible`] with the planner's program of the smallest peak, and other errors for an invalid graph or
+/// request.
 pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
     let planning = Planning::new(graph, request.slots)?;
@@ -110,10 +110,10 @@ pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, Gr
         }
         staged => planning.staged(staged, budget, request.budget.is_none())?,
     };
-    found.map_err(|smallest| GraphPlanError::Infeasible {
+    found.map_err(|leanest| GraphPlanError::Infeasible {
         planner: request.planner,
         budget,
-        smallest,
+        leanest,
     })
 }
 
@@ -146,8 +146,8 @@ struct Planning<'a> {
     slots: usize,
 }
 
-/// A plan, or the smallest budget that the planner can meet.
-type Planned = Result<GraphPlan, Bytes>;
+/// A plan within the budget, or the one with the smallest peak.
+type Planned = Result<GraphPlan, Box<GraphPlan>>;
 
 impl<'a> Planning<'a> {
     fn new(graph: &'a Graph, slots: usize) -> Result<Planning<'a>, GraphPlanError> {
@@ -162,10 +162,11 @@ impl<'a> Planning<'a> {
     }
 
     fn recorded_within(&self, budget: Bytes) -> Planned {
-        if self.recorded.peak() > budget {
-            return Err(self.recorded.peak());
+        let plan = finish(GraphPlanner::None, self.recorded.clone(), None);
+        match plan.simulated.peak <= budget {
+            true => Ok(plan),
+            false => Err(Box::new(plan)),
         }
-        Ok(finish(GraphPlanner::None, self.recorded.clone(), None))
     }
 
     fn staged(
@@ -181,12 +182,14 @@ impl<'a> Planning<'a> {
         } else {
             all.fastest_within(budget)
         };
-        Ok(match chosen {
-            Some(staged) => {
-                let schedule = Some(staged.schedule.clone());
-                Ok(finish(planner, all.program(staged)?, schedule))
-            }
-            None => Err(leanest.map_or(Bytes::MAX, |staged| staged.peak)),
+        let plan = |staged: &Staged| -> Result<GraphPlan, GraphPlanError> {
+            let schedule = Some(staged.schedule.clone());
+            Ok(finish(planner, all.program(staged)?, schedule))
+        };
+        Ok(match (chosen, leanest) {
+            (Some(chosen), _) => Ok(plan(chosen)?),
+            (None, Some(leanest)) => Err(Box::new(plan(leanest)?)),
+            (None, None) => Err(Box::new(finish(planner, self.recorded.clone(), None))),
         })
     }
 
@@ -212,7 +215,7 @@ impl<'a> Planning<'a> {
     ) -> Result<Planned, GraphPlanError> {
         let found = match self.ladder(staged).within(budget) {
             Ok(found) => found,
-            Err(smallest) => return Ok(Err(smallest)),
+            Err(leanest) => return Ok(Err(Box::new(finish(planner, *leanest, None)))),
         };
         Ok(Ok(match staged.fastest_within(budget) {
             Some(over_stages)
@@ -243,7 +246,15 @@ impl<'a> Planning<'a> {
             }
             (Ok(found), _) => found,
             (Err(_), Ok(_)) => return Ok(on_device),
-            (Err(smallest), Err(other)) => return Ok(Err(smallest.min(*other))),
+            (Err(leanest), Err(other)) => {
+                let leanest = self.moving(&leanest, &tensors, link)?;
+                let leaner = leanest.simulated.peak < other.simulated.peak;
+                return Ok(if leaner {
+                    Err(Box::new(leanest))
+                } else {
+                    on_device
+                });
+            }
         };
         let plan = self.moving(&found, &tensors, link)?;
         Ok(Ok(GraphPlan {
@@ -252,8 +263,8 @@ impl<'a> Planning<'a> {
                     peak: plan.simulated.peak,
                     time: Some(plan.simulated.time),
                 },
-                Err(smallest) => OnDevice {
-                    peak: smallest,
+                Err(leanest) => OnDevice {
+                    peak: leanest.simulated.peak,
                     time: None,
                 },
             }),

@@ -96,7 +96,7 @@ fn gradients_go_one_by_one_in_every_plan() {
     assert_eq!(plain.peak, Bytes(12 * ACTIVATION + WEIGHT));
     assert_eq!(waits.peak, Bytes(12 * WEIGHT + 2 * ACTIVATION));
     let smallest = match plan_graph(&graph, &GraphRequest::within(Bytes(1))) {
-        Err(GraphPlanError::Infeasible { smallest, .. }) => smallest,
+        Err(GraphPlanError::Infeasible { leanest, .. }) => leanest.simulated.peak,
         other => panic!("{other:?}"),
     };
     assert!(smallest < plain.peak);

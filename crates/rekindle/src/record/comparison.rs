@@ -2,11 +2,6 @@
 
 use std::time::Duration;
 
-use rekindle_plan::Bytes;
-
-use super::RecordError;
-use crate::meter::Meter;
-
 /// How often a step is compared with its recording. A comparison records the step again and detects every difference: a
 /// branch of Rust code, a number, a changed `dropout.prob`, a `detach`.
 ///
@@ -50,18 +45,4 @@ impl Compared {
         };
         step + every.clamp(1.0, 1e6) as u64
     }
-}
-
-/// Runs `record`, with the peak of the bytes in use above those before: 0 without a meter of the host's memory.
-pub(super) fn peak_of<T>(
-    meter: Option<&dyn Meter>,
-    record: impl FnOnce() -> Result<T, RecordError>,
-) -> Result<(T, Bytes), RecordError> {
-    let Some(meter) = meter else {
-        return Ok((record()?, Bytes::ZERO));
-    };
-    meter.start_interval();
-    let before = meter.read().in_use_bytes;
-    let recorded = record()?;
-    Ok((recorded, meter.read().peak_in_use_bytes - before))
 }

@@ -118,12 +118,14 @@ pub enum RecordError {
     #[error(transparent)]
     Meter(#[from] NotInstalled),
     /// No plan fits.
-    #[error("no plan fits {budget}: the smallest workable budget is {smallest}")]
+    #[error("no plan fits {budget}: the smallest workable budget is {smallest}{}", at(floor.as_deref()))]
     Infeasible {
         /// The requested value.
         budget: Bytes,
         /// The smallest budget for which a plan exists.
         smallest: Bytes,
+        /// Where the step then has its peak, if the step was planned where it is recorded.
+        floor: Option<String>,
     },
     /// Kernels are not chosen yet, and choosing them may exceed the budget.
     #[error(
@@ -143,7 +145,7 @@ pub enum RecordError {
         match (100.0 * smallest.0 as f64 / plain.0 as f64).ceil() {
             percent if percent <= 100.0 => format!(", or {percent}%"),
             _ => String::new(),
-        }
+        } + &at(floor.as_deref())
     )]
     InfeasibleShare {
         /// The requested value.
@@ -154,6 +156,8 @@ pub enum RecordError {
         budget: Bytes,
         /// The smallest budget for which a plan exists.
         smallest: Bytes,
+        /// As of [`Infeasible`](Self::Infeasible).
+        floor: Option<String>,
     },
     /// The requested plan cannot be made.
     #[error("{0}")]
@@ -290,6 +294,11 @@ impl RecordError {
             Self::Panicked { after, panic }
         }
     }
+}
+
+/// Where a refused step has its smallest peak.
+fn at(floor: Option<&str>) -> String {
+    floor.map_or_else(String::new, |floor| format!(". It is held {floor}"))
 }
 
 /// Where a step stopped that has recorded these operations.

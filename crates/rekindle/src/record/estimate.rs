@@ -226,6 +226,7 @@ impl Estimate {
                 update_bytes,
                 beside_buffers_bytes: Bytes::ZERO,
                 link: None,
+                autodiff_s: Seconds(0.0),
                 recording: recording.fingerprint,
             },
             work,

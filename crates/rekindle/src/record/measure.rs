@@ -40,6 +40,7 @@ use super::{
 };
 use crate::meter::{median, with_margin};
 pub(crate) use costs::Costs;
+pub(super) use costs::Known;
 use costs::values;
 use group::{Group, Look};
 use probe::{Probe, WORTH_ANOTHER, relative_time, temp_bytes};
@@ -55,16 +56,21 @@ const MOST_PASSES: usize = 3;
 static KEPT_BYTES: AtomicU64 = AtomicU64::new(0);
 
 impl Costs {
-    /// Measures operations while `program` runs, once to warm up and then once or twice. Stops before an operation that by
-    /// these costs, which are estimates, exceeds the budget: what did not run keeps its estimate.
+    /// Measures operations while `program` runs, once to warm up and then once or twice, except those that are known.
+    /// Stops before an operation that by these costs, which are estimates, exceeds the budget: what did not run keeps its
+    /// estimate.
     pub(super) fn measured(
         mut self,
         recording: &Recording,
         program: &Prepared,
         start: impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
-        planning: &Planning,
+        (planning, known): (&Planning, &Known),
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
+        let is_known = self.set_known(known);
+        if !is_known.contains(&false) {
+            return Ok(self);
+        }
         let meter = &*planning.meter;
         let alike = Alike::new(recording);
         let storage = storage_bytes(recording);
@@ -98,7 +104,8 @@ impl Costs {
                 // Progress counts two passes, although there may be a third.
                 let steps = program.program().len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
-                let group = &mut groups[alike.group[run.number] as usize];
+                let number = alike.group[run.number] as usize;
+                let group = &mut groups[number];
                 // The first operation of a kind may free no reusable input, while a later one does.
                 let over = may_be_taken_over(recording, run, &storage);
                 let takes = |in_place| group.takes(self.of(run.number), in_place);
@@ -108,7 +115,7 @@ impl Costs {
                 }
                 let look = group.runs.len() < pass + 1;
                 let measures = look || !over.is_empty() && group.took_over.len() < pass + 1;
-                if measures && has_room(takes(false))? {
+                if measures && !is_known[number] && has_room(takes(false))? {
                     // With inputs kept, the increase of bytes in use is the outputs.
                     let mut keeping = || {
                         let operation = without_draw(run.keeping_inputs());
@@ -159,7 +166,14 @@ impl Costs {
                 passes = MOST_PASSES;
             }
         }
-        for ((cost, group), first) in self.costs.iter_mut().zip(&groups).zip(alike.first) {
+        if planning.on_host {
+            self.measuring_bytes = planning.in_use();
+        }
+        let groups = groups.iter().zip(alike.first).zip(&is_known);
+        for (cost, ((group, first), is_known)) in self.costs.iter_mut().zip(groups) {
+            if *is_known {
+                continue;
+            }
             if group.runs.is_empty() {
                 // Did not run, or without room to keep its inputs.
                 cost.temp_bytes = with_margin(cost.temp_bytes);
@@ -181,16 +195,43 @@ impl Costs {
             self.scratch_bytes = self.scratch_bytes.saturating_sub(kept_bytes);
             return Ok(self);
         }
-        self.scratch_bytes = scratch_bytes;
+        self.scratch_bytes = scratch_bytes.max(known.scratch_bytes);
         let runs = LEAST_PASSES * program.program().len();
         let in_one_go = probe.pass(recording, program, &self, &start)?;
         progress(runs, runs);
-        let one_by_one = program.turns(recording).map(|turn| match turn {
-            Turn::Run(run) => self.of(run.number).seconds,
-            Turn::Update(_) | Turn::Move(..) => 0.0,
-        });
-        self.scale_times(relative_time(in_one_go, one_by_one.sum()));
+        let [mut one_by_one, mut of_known] = [0.0; 2];
+        for turn in program.turns(recording) {
+            if let Turn::Run(run) = turn {
+                match is_known[self.group[run.number] as usize] {
+                    true => of_known += self.of(run.number).seconds,
+                    false => one_by_one += self.of(run.number).seconds,
+                }
+            }
+        }
+        let factor = relative_time(in_one_go - of_known, one_by_one);
+        for (cost, is_known) in self.costs.iter_mut().zip(is_known) {
+            if !is_known {
+                cost.seconds *= factor;
+            }
+        }
         Ok(self)
+    }
+
+    /// Sets the costs that are known, and returns which groups' are.
+    fn set_known(&mut self, known: &Known) -> Vec<bool> {
+        let groups = self.keys.iter().zip(&mut self.costs);
+        let is_known = groups.map(|(key, cost)| {
+            let measured = known.costs.get(key);
+            if let Some(measured) = measured {
+                cost.clone_from(measured);
+            }
+            measured.is_some()
+        });
+        let is_known: Vec<bool> = is_known.collect();
+        if !is_known.contains(&false) {
+            self.scratch_bytes = known.scratch_bytes;
+        }
+        is_known
     }
 }
 

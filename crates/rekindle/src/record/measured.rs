@@ -1,6 +1,9 @@
 //! A measured recording: the first program that runs, and the step's other memory.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
@@ -16,7 +19,7 @@ use super::{
     agreement::gradients,
     choosing::{self, Runs},
     given::started,
-    measure::Costs,
+    measure::{Costs, Known},
     options::Planning,
     places::Place,
     planned::MeasuredRecording,
@@ -37,15 +40,18 @@ const MADE_BYTES: u64 = 96;
 impl<A> MeasuredRecording<A> {
     /// Runs the recording a few times. No random number is drawn, and parameters and statistics stay as they are. On the
     /// CPU this stops where the budget has no room for the next operation; then plans are made from
-    /// [estimates](super::kernels) of what did not run, and refused with the smallest budget.
+    /// [estimates](super::kernels) of what did not run, and refused with the smallest budget. What is known is not measured
+    /// again: if all is, nothing runs.
     pub(super) fn new(
         planning: &Planning,
         given: Vec<(usize, DispatchTensor)>,
         (recording, auxiliary): (Recording, A),
         shapes: Vec<(Shape, DType)>,
         comparison_bytes: Bytes,
+        known: &Known,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
+        let began = Instant::now();
         // Where a budget is exceeded already, all is measured, so that the smallest one is known.
         let open = |budget: &Bytes| *budget >= planning.in_use();
         let planning = &planning.with_budget(planning.budget.filter(open), planning.wanted.clone());
@@ -71,7 +77,7 @@ impl<A> MeasuredRecording<A> {
             (first, _) => first,
         }?;
         let start = || started(&recording, given.clone());
-        let costs = estimated.measured(&recording, &first, start, planning, progress);
+        let costs = estimated.measured(&recording, &first, start, (planning, known), progress);
         let _ = planning.device.sync();
         RecordError::of_device(&recording, meter)?;
         let costs = costs?;
@@ -86,7 +92,34 @@ impl<A> MeasuredRecording<A> {
             auxiliary,
             costs,
             comparison_bytes,
+            took: began.elapsed(),
         })
+    }
+
+    /// Whether a recording has the same operations, on tensors that are not larger.
+    pub(super) fn is_larger_than(&self, other: &Recording) -> bool {
+        let bytes = |recording: &Recording, tensor| recording.tensors.value_bytes(tensor);
+        let larger = |tensor| bytes(&self.recording, tensor) >= bytes(other, tensor);
+        other.takes_programs_of(&self.recording) && (0..other.tensors.len()).all(larger)
+    }
+
+    /// The recording of a [smaller](Self::is_larger_than) batch, with costs from these.
+    pub(super) fn smaller(
+        &self,
+        (recording, auxiliary): (Recording, A),
+        shapes: Vec<(Shape, DType)>,
+        comparison_bytes: Bytes,
+        on_host: bool,
+    ) -> Self {
+        let costs = (&self.recording, &self.costs);
+        Self {
+            costs: Costs::of_larger(&recording, costs, on_host),
+            shapes,
+            recording,
+            auxiliary,
+            comparison_bytes,
+            took: Duration::ZERO,
+        }
     }
 
     /// Whether this is a recording for batches of these shapes and modules with these places.
@@ -134,12 +167,10 @@ pub(super) fn table_bytes(recording: &Recording) -> Bytes {
     Bytes(given * GIVEN_BYTES + made * MADE_BYTES)
 }
 
-/// The program with the smallest peak, from another process: the error for an infeasible budget contains the smallest
-/// feasible one.
+/// The program with the smallest peak, from another process: the error for an infeasible budget contains it.
 fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
-    let within = |budget| plan(graph, &GraphRequest::within(budget));
-    match within(Bytes(1))? {
-        Err(GraphPlanError::Infeasible { smallest, .. }) => Some(within(smallest)?.ok()?.program),
+    match plan(graph, &GraphRequest::within(Bytes(1)))? {
+        Err(GraphPlanError::Infeasible { leanest, .. }) => Some(leanest.program),
         _ => None,
     }
 }

@@ -138,6 +138,22 @@ impl Operations {
         }
     }
 
+    /// Whether these are the same operations on the same tensors, whatever their shapes and numbers.
+    pub(super) fn same_as(&self, other: &Self) -> bool {
+        let same = |(one, other_one): (&Entry, &Entry)| {
+            let kind = &self.kinds[one.kind as usize];
+            let of_other = &other.kinds[other_one.kind as usize];
+            (one.end, one.stage, one.backward)
+                == (other_one.end, other_one.stage, other_one.backward)
+                && kind.name == of_other.name
+                && kind.inputs == of_other.inputs
+                && kind.outputs == of_other.outputs
+        };
+        self.tensors == other.tensors
+            && self.len() == other.len()
+            && self.entries.iter().zip(&other.entries).all(same)
+    }
+
     /// All, in recorded order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = RecordedOperation<'_>> {
         (0..self.len()).map(|number| self.get(number))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use rekindle_plan::{
-    Bytes, OptimizerCost,
+    Bytes, OptimizerCost, Seconds,
     graph::{Graph, Link},
 };
 
@@ -72,6 +72,8 @@ pub(super) struct Planning {
     /// Whether kernels may be chosen by dry runs.
     pub(super) dry_runs: bool,
     pub(super) comparison: Compared,
+    /// What burn's autodiff takes besides, for each operation of a plain step.
+    pub(super) autodiff_time: Seconds,
     /// Keeps pools within the budget.
     pub(super) room: Option<Arc<Room>>,
 }

@@ -1,6 +1,6 @@
 //! A measured recording, and a plan for it that is ready to run.
 
-use std::{borrow::Cow, cell::Cell, rc::Rc};
+use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
@@ -38,7 +38,14 @@ pub(super) struct MeasuredRecording<A> {
     pub(super) costs: Costs,
     /// Peak of the bytes in use on the host while a step is compared, above those before.
     pub(super) comparison_bytes: Bytes,
+    /// The time that measuring took.
+    pub(super) took: Duration,
 }
+
+/// Bytes that a stored plan takes on the host, for each operation, and for each distinct one: the recording, its costs,
+/// and the program.
+const OPERATION_BYTES: usize = 160;
+const KIND_BYTES: usize = 1200;
 
 /// A recording that is ready to run.
 pub(super) struct PlannedRecording<A> {
@@ -62,11 +69,44 @@ pub(super) struct PlannedRecording<A> {
     /// When gradients are completed, in the plan and in the plain order, by the indices of their parameters, if ranks
     /// share the step.
     pub(super) timetables: Option<[Timetable; 2]>,
+    /// The time that planning took.
+    pub(super) took: Duration,
+    /// For the program of a larger batch: how much time it may still lose to the plain order, until a plan is made for
+    /// this batch.
+    pub(super) credit: Option<Cell<Duration>>,
     /// Whether the program's kernels are chosen, if it runs on a GPU: for unwatched and for watched steps.
     pub(super) chosen: [Cell<bool>; 2],
 }
 
 impl<A> PlannedRecording<A> {
+    /// Bytes that it takes on the host, about.
+    pub(super) fn bytes(&self) -> Bytes {
+        let operations = &self.measured.recording.operations;
+        let bytes = operations.len() * OPERATION_BYTES + operations.kinds().len() * KIND_BYTES;
+        Bytes(bytes as u64)
+    }
+
+    /// Whether a recording of the same shapes differs from this one at most in numbers, which change no cost and no plan,
+    /// and can take its place: nobody runs this one.
+    pub(super) fn differs_in_numbers(self: &Rc<Self>, recording: &Recording) -> bool {
+        let own = &self.measured;
+        Rc::strong_count(self) == 1
+            && Rc::strong_count(own) == 1
+            && recording.takes_programs_of(&own.recording)
+            && own.costs.are_of(recording)
+    }
+
+    /// Spends what a step loses to the plain order by the program of a larger batch. Whether there was enough.
+    pub(super) fn spend(&self) -> bool {
+        let lost = self.numbers.predicted_time.0 - self.numbers.plain_time.0;
+        let lost = Duration::try_from_secs_f64(lost).unwrap_or_default();
+        self.credit.as_ref().is_none_or(|credit| {
+            let left = credit.get().checked_sub(lost);
+            credit.set(left.unwrap_or_default());
+            left.is_some()
+        })
+    }
+
     /// Chooses the program's kernels before its first run, or the first that is watched; `given` is there before the first
     /// operation.
     pub(super) fn choose_kernels(
@@ -127,8 +167,12 @@ impl<A> PlannedRecording<A> {
         linked.map(Cow::into_owned).unwrap_or(graph)
     }
 
-    /// Growth of the bytes in use besides the step since planning, without the optimizer's state.
-    pub(super) fn growth(&self, meter: &dyn Meter) -> Bytes {
-        meter.read().in_use_bytes - (self.base + self.optimizer_state)
+    /// Growth of the bytes in use besides the step since planning, without the optimizer's state, and the predicted peak
+    /// with it. What was to be there and is not, such as a batch that was counted twice, lowers the peak.
+    pub(super) fn grown(&self, meter: &dyn Meter) -> (Bytes, Bytes) {
+        let in_use = meter.read().in_use_bytes;
+        let growth = in_use - (self.base + self.optimizer_state);
+        let peak = self.numbers.predicted_peak + growth - (self.base - in_use);
+        (growth, peak)
     }
 }

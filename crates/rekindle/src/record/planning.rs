@@ -5,13 +5,16 @@
 //! 2. It runs a few times, and every operation is measured.
 //! 3. The measured graph is planned for the budget minus the process's other memory.
 
-use std::{cell::Cell, rc::Rc};
+use std::{
+    cell::Cell,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use rekindle_plan::{
     Bytes,
     graph::{
-        Graph, GraphPlan, GraphPlanError, Link, OnDevice, OperationId, Program, Simulated,
-        Timetable, simulate,
+        Graph, GraphPlan, GraphPlanError, Link, OnDevice, OperationId, Program, Timetable, simulate,
     },
 };
 
@@ -29,54 +32,30 @@ use super::{
 use crate::graph::free_dead_nodes;
 
 /// Maximum number of planning rounds. Planning repeats because the plan itself takes memory.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 4;
 
 /// A plan for a measured recording, given the bytes in use now.
 ///
 /// # Errors
 ///
-/// If no plan fits: with a smallest budget, tested, that is feasible now.
+/// If no plan fits, with the smallest budget: that of the plan with the smallest peak, ready to run.
 pub(super) fn planned<A>(
     planning: &Planning,
     measured: Rc<MeasuredRecording<A>>,
 ) -> Result<PlannedRecording<A>, RecordError> {
-    let refused = match planned_once(planning, measured.clone()) {
-        Err(RecordError::Infeasible { budget, smallest }) => (budget, smallest),
-        other => return other,
-    };
-    let (budget, mut smallest) = refused;
-    for _ in 0..ROUNDS {
-        // The plan itself takes memory, which is only known after planning.
-        let larger = planning.with_budget(Some(smallest), planning.wanted.clone());
-        match planned_once(&larger, measured.clone()) {
-            Err(RecordError::Infeasible { smallest: more, .. }) => {
-                smallest = more.max(smallest) + Bytes(smallest.0 / 64);
-            }
-            Err(error) => return Err(error),
-            Ok(_) => break,
-        }
-    }
-    // Another measurement may give a few bytes more.
-    let smallest = smallest + Bytes(smallest.0 / 256);
-    Err(RecordError::Infeasible { budget, smallest })
-}
-
-fn planned_once<A>(
-    planning: &Planning,
-    measured: Rc<MeasuredRecording<A>>,
-) -> Result<PlannedRecording<A>, RecordError> {
-    let asked = planning.budget.unwrap_or(Bytes::MAX);
     // All bytes below are without the reserve.
     let budget = planning
         .budget
-        .map_or(Bytes::MAX, |budget| without_reserve(budget, RESERVE));
+        .map(|budget| without_reserve(budget, RESERVE));
     // Do not count what burn's graph keeps until the next backward pass, and buffers that a queue frees late.
     free_dead_nodes(&planning.device);
     planning.meter.trim();
     // On the CPU, a plan occupies a part of the memory for which it plans.
     let mut of_plan = Bytes::ZERO;
-    let mut smallest = Bytes::ZERO;
-    for _ in 0..ROUNDS {
+    let mut round = 0;
+    let began = Instant::now();
+    loop {
+        round += 1;
         let before = planning.in_use();
         let mut graph = measured.costs.graph(&measured.recording, Bytes::ZERO);
         let beside = planning.beside_buffers(&graph);
@@ -84,7 +63,7 @@ fn planned_once<A>(
             true => measured.batch_bytes(),
             false => Bytes::ZERO,
         };
-        let base = before + of_plan + planning.later + batch;
+        let base = before + planning.later + batch;
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
@@ -103,8 +82,15 @@ fn planned_once<A>(
         let updating = between + after;
         // A step that is compared with its recording is so before it runs.
         let apart = between + after.max(measured.comparison_bytes);
-        let request = (planning.budget, planning.slots, planning.elsewhere);
-        let (plan, plain) = chosen(&graph, apart, &planning.wanted, request, planning.link)?;
+        // In the last round, or if nothing can fit, the plan with the smallest peak.
+        let within = budget.map(|budget| match round < ROUNDS && apart + of_plan <= budget {
+            true => budget - of_plan,
+            false => Bytes::ZERO,
+        });
+        let limits = (within, planning.slots, planning.elsewhere);
+        let (plan, fits) = chosen(&graph, apart, &planning.wanted, limits, planning.link)?;
+        let plain = simulate(&graph, &plain_order(&graph)?);
+        let floor = floor(&measured.recording, &plan, apart);
         let operations = measured.recording.operations.len();
         let beside_run = [apart, updating];
         let numbers = StepPlan::new(
@@ -146,27 +132,52 @@ fn planned_once<A>(
             spans,
             beside,
             measured: measured.clone(),
+            took: Duration::ZERO,
+            credit: None,
             chosen: [const { Cell::new(false) }; 2],
         };
         // The remaining difference is the plan's memory.
         drop(graph);
         let takes = planning.in_use() - before;
-        let uncounted = takes - of_plan;
-        planned.base += uncounted;
-        planned.fixed_bytes += uncounted;
-        planned.update_bytes += uncounted;
-        planned.numbers.add_held(uncounted);
-        if planned.numbers.predicted_peak <= budget {
+        planned.base += takes;
+        planned.fixed_bytes += takes;
+        planned.update_bytes += takes;
+        planned.numbers.add_held(takes);
+        let peak = planned.numbers.predicted_peak;
+        if budget.is_none_or(|budget| peak <= budget) {
+            planned.took = began.elapsed();
             return Ok(planned);
         }
-        smallest = planned.numbers.predicted_peak;
+        if !fits {
+            // Another measurement needs room, too, and may give a few bytes more.
+            let measuring = measured.costs.measuring_bytes - (base + staging + state);
+            let smallest = peak.max(peak - takes + measuring);
+            return Err(RecordError::Infeasible {
+                budget: planning.budget.unwrap_or(Bytes::MAX),
+                smallest: with_reserve(smallest + Bytes(smallest.0 / 256)),
+                floor: Some(floor),
+            });
+        }
         // Plan again, with the plan's own memory counted.
         of_plan = takes + Bytes(takes.0 / 16);
     }
-    Err(RecordError::Infeasible {
-        budget: asked,
-        smallest: with_reserve(smallest),
-    })
+}
+
+/// Where a plan has its peak; `apart` bytes are in use before or after the step.
+fn floor(recording: &Recording, plan: &GraphPlan, apart: Bytes) -> String {
+    let run = &plan.simulated;
+    let operation = plan.program.operations().get(run.peak_step);
+    match operation.map(|one| one.index()) {
+        Some(number) if run.peak > apart && number < recording.operations.len() => {
+            let made = recording.operations.get(number).outputs().next();
+            let made = made.map(|output| recording.describe(output));
+            let made = made.unwrap_or_default();
+            format!("while it makes {}", made.trim_end_matches(','))
+        }
+        Some(_) if run.peak > apart => "while it updates a parameter or moves a tensor".to_owned(),
+        _ => "before or after its operations: compared with its recording, or updating parameters"
+            .to_owned(),
+    }
 }
 
 /// When a program completes the gradients of a recording's parameters, by the parameters' indices, and computes means
@@ -185,52 +196,39 @@ pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program)
     timetable
 }
 
-/// The requested plan, and the cost of the plain order. `updating` bytes are in use before or after the step. The budget includes
-/// the reserve.
-///
-/// # Errors
-///
-/// If the plan does not fit: with the smallest budget for which a plan exists.
+/// The requested plan within a number of bytes, or the one with the smallest peak, and whether it fits. `apart` bytes are
+/// in use before or after the step.
 pub(super) fn chosen(
     graph: &Graph,
-    updating: Bytes,
+    apart: Bytes,
     wanted: &Wanted,
-    (budget, slots, elsewhere): (Option<Bytes>, usize, Option<PlanElsewhere>),
+    (within, slots, elsewhere): (Option<Bytes>, usize, Option<PlanElsewhere>),
     link: Option<Link>,
-) -> Result<(GraphPlan, Simulated), RecordError> {
-    let within = budget.map(|budget| without_reserve(budget, RESERVE));
-    let infeasible = |smallest: Bytes| RecordError::Infeasible {
-        budget: budget.unwrap_or(Bytes::MAX),
-        smallest: with_reserve(smallest.max(updating)),
-    };
-    let plan = match wanted.plan(graph, within, slots, elsewhere, link) {
-        Ok(plan) if within.is_none_or(|within| updating <= within) => GraphPlan {
-            on_device: plan.on_device.map(|other| {
-                let peak = other.peak.max(updating);
-                OnDevice {
-                    peak: match other.time {
-                        Some(_) => peak,
-                        None => with_reserve(peak),
-                    },
-                    ..other
-                }
-            }),
-            ..plan
-        },
-        Ok(plan) => return Err(infeasible(plan.simulated.peak)),
-        Err(GraphPlanError::Infeasible { smallest, .. }) => return Err(infeasible(smallest)),
+) -> Result<(GraphPlan, bool), RecordError> {
+    let (plan, fits) = match wanted.plan(graph, within, slots, elsewhere, link) {
+        Ok(plan) => (plan, within.is_none_or(|within| apart <= within)),
+        Err(GraphPlanError::Infeasible { leanest, .. }) => (*leanest, false),
         Err(error) => return Err(error.into()),
     };
-    let plain = simulate(graph, &plain_order(graph)?);
-    Ok((plan, plain))
+    let on_device = plan.on_device.map(|other| {
+        let peak = other.peak.max(apart);
+        OnDevice {
+            peak: match other.time {
+                Some(_) => peak,
+                None => with_reserve(peak),
+            },
+            ..other
+        }
+    });
+    Ok((GraphPlan { on_device, ..plan }, fits))
 }
 
 /// The order in which the operations were recorded.
-fn plain_order(graph: &Graph) -> Result<Program, RecordError> {
+pub(super) fn plain_order(graph: &Graph) -> Result<Program, RecordError> {
     Program::recorded(graph).map_err(|error| RecordError::Capture(error.to_string()))
 }
 
 /// The smallest budget that leaves `bytes` after the reserve is subtracted.
-fn with_reserve(bytes: Bytes) -> Bytes {
+pub(super) fn with_reserve(bytes: Bytes) -> Bytes {
     Bytes((bytes.0 as f64 / (1.0 - RESERVE)).ceil() as u64 + 1)
 }

@@ -1,13 +1,17 @@
 //! A measured step without its recording.
 
 use rekindle_plan::{
-    Bytes,
-    graph::{Graph, GraphPlan, Link},
+    Bytes, Seconds,
+    graph::{Graph, GraphPlan, Link, simulate},
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    RecordError, StagedPlan, StepPlan, planned::PlannedRecording, planning::chosen, wanted::Wanted,
+    RecordError, StagedPlan, StepPlan,
+    options::{RESERVE, without_reserve},
+    planned::PlannedRecording,
+    planning::{chosen, plain_order, with_reserve},
+    wanted::Wanted,
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -23,18 +27,21 @@ pub struct StepProfile {
     /// The link to host memory, where tensors may go there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
+    /// What burn's autodiff takes in a plain step, besides its operations.
+    pub autodiff_s: Seconds,
     /// Equal for recordings of equal steps.
     #[serde(with = "hexadecimal")]
     pub recording: u64,
 }
 
 impl StepProfile {
-    pub(super) fn new<A>(planned: &PlannedRecording<A>) -> Self {
+    pub(super) fn new<A>(planned: &PlannedRecording<A>, autodiff_s: Seconds) -> Self {
         Self {
             graph: planned.graph(),
             update_bytes: planned.update_bytes,
             beside_buffers_bytes: planned.beside,
             link: planned.numbers.offload.map(|offload| offload.link),
+            autodiff_s,
             recording: planned.measured.recording.fingerprint,
         }
     }
@@ -52,13 +59,20 @@ impl StepProfile {
         slots: usize,
     ) -> Result<(StepPlan, StagedPlan), RecordError> {
         let wanted = wanted.into();
-        let (plan, plain) = chosen(
-            &self.graph,
-            self.update_bytes,
-            &wanted,
-            (budget, slots, None),
-            self.link,
-        )?;
+        let limits = (
+            budget.map(|budget| without_reserve(budget, RESERVE)),
+            slots,
+            None,
+        );
+        let (plan, fits) = chosen(&self.graph, self.update_bytes, &wanted, limits, self.link)?;
+        if !fits {
+            return Err(RecordError::Infeasible {
+                budget: budget.unwrap_or(Bytes::MAX),
+                smallest: with_reserve(plan.simulated.peak.max(self.update_bytes)),
+                floor: None,
+            });
+        }
+        let plain = simulate(&self.graph, &plain_order(&self.graph)?);
         let operations = self.graph.operations.len();
         let numbers = StepPlan::new(
             &plan,
@@ -68,6 +82,10 @@ impl StepProfile {
             operations,
             self.link,
         );
+        let numbers = StepPlan {
+            plain_time: numbers.plain_time + self.autodiff_s,
+            ..numbers
+        };
         let GraphPlan {
             program,
             schedule,

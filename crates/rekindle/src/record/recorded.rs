@@ -7,12 +7,14 @@ use std::{
 };
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
+use rekindle_plan::{Bytes, PlanRequest, Seconds, graph::GraphPlanner};
 
 use super::{
-    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, bridge,
-    comparison::{Compared, peak_of},
+    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, autodiff_time,
+    bridge,
+    comparison::Compared,
     given,
+    measure::Known,
     optimizer::{self, Trial},
     options::Planning,
     places::Place,
@@ -456,14 +458,19 @@ where
             (Compared { how, time }, Bytes::ZERO)
         } else {
             free_dead_nodes(&device);
+            let host = on_host.then_some(&*meter);
+            host.inspect(|meter| meter.start_interval());
+            let before = host.map(|meter| meter.read().in_use_bytes);
             let started = Instant::now();
-            let (_, bytes) = peak_of(on_host.then_some(&*meter), || {
-                let places = Place::of(self.model);
-                let gradients = self.options.input_gradients;
-                let taken = bridge::take(self.model, &places, self.batch, gradients, &self.step)?;
-                Ok(taken.fingerprint())
-            })?;
+            let places = Place::of(self.model);
+            let gradients = self.options.input_gradients;
+            let taken = bridge::take(self.model, &places, self.batch, gradients, &self.step)?;
+            let _ = taken.fingerprint();
             let time = started.elapsed();
+            // A step whose numbers differ is converted, too.
+            drop(Recording::new(taken, update));
+            let peak = host.map(|meter| meter.read().peak_in_use_bytes);
+            let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
             (Compared { how, time }, bytes)
         };
         let planning = Planning {
@@ -486,9 +493,13 @@ where
             either,
             on_host,
             meter,
-            device,
             check: self.options.check,
+            autodiff_time: match on_host {
+                true => autodiff_time::per_operation(&device),
+                false => Seconds(0.0),
+            },
             comparison,
+            device,
             room: None,
         };
         let measuring = planning.with_budget(measured_within, measured_for);
@@ -499,6 +510,7 @@ where
             self.recorded,
             given::shapes(self.batch),
             comparison_bytes,
+            &Known::default(),
             progress,
         )?;
         let planning = planning.with_budget(budget, wanted);

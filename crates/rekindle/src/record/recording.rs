@@ -246,6 +246,20 @@ impl Recording {
         self.places.len() == places.len() && places.iter().zip(&self.places).all(alike)
     }
 
+    /// Whether programs of `other` are programs of this recording, too: the same operations, on tensors of other shapes.
+    pub(super) fn takes_programs_of(&self, other: &Self) -> bool {
+        let ends = |one: &Self| {
+            let parameters = one.parameters.iter();
+            let parameters = parameters.map(|one| (one.tensor, one.gradient)).collect();
+            let outputs = one.outputs().collect();
+            (parameters, one.given().collect(), outputs, one.update)
+        };
+        let own: (Vec<_>, Vec<_>, Vec<_>, _) = ends(self);
+        self.tensors.len() == other.tensors.len()
+            && self.operations.same_as(&other.operations)
+            && own == ends(other)
+    }
+
     /// Each mean over ranks, in order: its operation, and its number of values.
     pub(crate) fn synchronised(&self) -> impl Iterator<Item = (usize, usize)> {
         let operations = self.operations.iter().enumerate();

@@ -341,10 +341,20 @@ where
             budget: self.planning.budget,
             predicted_time: numbers.predicted_time + added(exchange),
             exchange,
-            plain_time: numbers.plain_time + added(plain_exchange),
+            plain_time: numbers.plain_time + added(plain_exchange) + self.autodiff_time(),
             comparison_time: Seconds(self.planning.comparison.time.as_secs_f64()),
             ..numbers
         }
+    }
+
+    /// What burn's autodiff takes in a plain step.
+    fn autodiff_time(&self) -> Seconds {
+        let operations = self.state.borrow().plans[0]
+            .measured
+            .recording
+            .operations
+            .len();
+        Seconds(self.planning.autodiff_time.0 * operations as f64)
     }
 
     /// When the step updates its parameters: use [`run`](Self::run) for updates after the step, and
@@ -370,7 +380,7 @@ where
 
     /// The measured step, for planning elsewhere.
     pub fn profile(&self) -> StepProfile {
-        StepProfile::new(&self.state.borrow().plans[0])
+        StepProfile::new(&self.state.borrow().plans[0], self.autodiff_time())
     }
 
     /// The measured cost of the optimizer's step, with the state that it did not have when the step was recorded.

@@ -27,7 +27,8 @@ pub struct StepPlan {
     pub predicted_time: Seconds,
     /// The peak of the plain run, counted like `predicted_peak`.
     pub plain_peak: Bytes,
-    /// The time of the plain run, counted like `predicted_time`.
+    /// The time of the plain run, counted like `predicted_time`; on the CPU with what burn's autodiff takes, which a recorded
+    /// step does not run.
     pub plain_time: Seconds,
     /// Time of [comparing](super::Comparison) a step with its recording, which `predicted_time` does not include; 0 if none is
     /// compared.

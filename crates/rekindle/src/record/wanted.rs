@@ -70,7 +70,7 @@ impl Wanted {
             Some(budget) if plan.simulated.peak > budget => Err(GraphPlanError::Infeasible {
                 planner: plan.planner,
                 budget,
-                smallest: plan.simulated.peak,
+                leanest: Box::new(plan),
             }),
             _ => Ok(plan),
         }

@@ -180,6 +180,7 @@ fn try_ways(
         RecordError::Infeasible { budget, .. } => RecordError::Infeasible {
             budget,
             smallest: least,
+            floor: None,
         },
         error => error,
     });
@@ -222,6 +223,7 @@ fn choose(
         Err(smallest) => Err(RecordError::Infeasible {
             budget: budget.unwrap_or(Bytes::MAX),
             smallest,
+            floor: None,
         }),
     }
 }
@@ -333,10 +335,18 @@ fn refused(
     any: impl FnOnce(GraphPlanner) -> Option<Bytes>,
 ) -> RunError {
     match (error, asked) {
-        (RecordError::Infeasible { budget, smallest }, ScheduleRequest::Plan(request)) => {
-            infeasible(request.planner, budget, smallest, any).into()
-        }
-        (RecordError::Infeasible { budget, smallest }, _) => RunError::OverBudget {
+        (
+            RecordError::Infeasible {
+                budget, smallest, ..
+            },
+            ScheduleRequest::Plan(request),
+        ) => infeasible(request.planner, budget, smallest, any).into(),
+        (
+            RecordError::Infeasible {
+                budget, smallest, ..
+            },
+            _,
+        ) => RunError::OverBudget {
             peak: smallest,
             budget,
         },

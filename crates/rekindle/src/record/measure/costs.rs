@@ -1,5 +1,7 @@
 //! The costs of a recording's operations, and the graph that is planned with them.
 
+use std::collections::HashMap;
+
 use rekindle_plan::{
     Bytes, OptimizerCost, Seconds,
     graph::{Graph, Operation, Tensor, TensorId},
@@ -32,19 +34,34 @@ pub(super) struct Cost {
     pub(super) seconds: f64,
     pub(super) view: bool,
     pub(super) in_place: Option<usize>,
+    /// Whether it was measured.
+    pub(super) measured: bool,
+}
+
+/// Costs that were measured in other recordings.
+#[derive(Default)]
+pub(in crate::record) struct Known {
+    /// By [`Alike::keys`].
+    pub(super) costs: HashMap<u64, Cost>,
+    pub(super) scratch_bytes: u64,
 }
 
 /// The costs of a recording's operations.
+#[derive(Clone)]
 pub(crate) struct Costs {
     /// Each operation's group.
     pub(super) group: Vec<u32>,
     /// By group.
     pub(super) costs: Vec<Cost>,
+    /// [`Alike::keys`], by group.
+    pub(super) keys: Vec<u64>,
     /// Costs of the updates that the step itself makes.
     pub(super) updates: UpdateCosts,
     /// Memory that threads keep: measured, what they took while they were gathered, because a thread that did not take
     /// part may still take it in a step.
     pub(super) scratch_bytes: u64,
+    /// In use on the host while they were measured, besides the step's own bytes.
+    pub(in crate::record) measuring_bytes: Bytes,
 }
 
 impl Costs {
@@ -97,13 +114,91 @@ impl Costs {
                 seconds: nominal_seconds(&kind.name, &kind.operation).0,
                 view,
                 in_place: None,
+                measured: false,
             }
         };
         Self {
             costs: alike.first.iter().map(cost).collect(),
             group: alike.group,
+            keys: alike.keys,
             updates: UpdateCosts::default(),
             scratch_bytes: 0,
+            measuring_bytes: Bytes::ZERO,
+        }
+    }
+
+    /// Costs for the same operations as those of a larger batch, from the costs of that one: what kernels take besides
+    /// their outputs is no less there, except that a product that is too small for all threads takes a slab of this one.
+    pub(in crate::record) fn of_larger(
+        recording: &Recording,
+        (larger, costs): (&Recording, &Self),
+        on_host: bool,
+    ) -> Self {
+        let mut own = Self::estimated(recording, on_host);
+        let before = Self::estimated(larger, on_host);
+        let kept = (0..recording.operations.len()).map(|number| {
+            let [kept, before] = [&own, &before].map(|costs| costs.of(number).kept_bytes);
+            if kept == before { 0 } else { kept }
+        });
+        let kept_bytes = kept.max().unwrap_or_default();
+        let mut seen = vec![false; own.costs.len()];
+        for number in 0..recording.operations.len() {
+            let of = |recording: &Recording| {
+                let operation = recording.operations.get(number);
+                let kind = operation.kind;
+                let seconds = nominal_seconds(&kind.name, &kind.operation).0;
+                (values(recording, operation), seconds)
+            };
+            let ((numbers, seconds), (numbers_there, seconds_there)) = (of(recording), of(larger));
+            let there = costs.of(number);
+            let group = own.group[number] as usize;
+            let cost = Cost {
+                output_bytes: match there.view {
+                    true => there.output_bytes,
+                    false => (there.output_bytes + numbers).saturating_sub(numbers_there),
+                },
+                seconds: there.seconds * seconds / seconds_there,
+                measured: false,
+                ..there.clone()
+            };
+            let before = &mut own.costs[group];
+            *before = match std::mem::replace(&mut seen[group], true) {
+                false => cost,
+                true => Cost {
+                    output_bytes: before.output_bytes.max(cost.output_bytes),
+                    temp_bytes: before.temp_bytes.max(cost.temp_bytes),
+                    kept_bytes: before.kept_bytes.max(cost.kept_bytes),
+                    seconds: before.seconds.max(cost.seconds),
+                    view: before.view && cost.view,
+                    in_place: before.in_place.filter(|_| before.in_place == cost.in_place),
+                    measured: false,
+                },
+            };
+        }
+        Self {
+            updates: costs.updates.clone(),
+            scratch_bytes: costs.scratch_bytes + kept_bytes,
+            ..own
+        }
+    }
+
+    /// Whether every operation costs what it costs there.
+    pub(in crate::record) fn are_of(&self, recording: &Recording) -> bool {
+        let alike = Alike::new(recording);
+        self.keys == alike.keys && self.group == alike.group
+    }
+
+    /// Memory that threads may still take, by these costs.
+    pub(in crate::record) fn scratch_bytes(&self) -> Bytes {
+        Bytes(self.scratch_bytes)
+    }
+
+    /// Adds to what is known.
+    pub(in crate::record) fn tell(&self, known: &mut Known) {
+        let costs = self.keys.iter().copied().zip(self.costs.iter().cloned());
+        known.costs.extend(costs.filter(|(_, cost)| cost.measured));
+        if self.costs.iter().any(|cost| cost.measured) {
+            known.scratch_bytes = known.scratch_bytes.max(self.scratch_bytes);
         }
     }
 
@@ -115,13 +210,6 @@ impl Costs {
     /// Replaces the costs of parameter updates.
     pub(in crate::record) fn set_updates(&mut self, updates: &UpdateCosts) {
         self.updates = updates.clone();
-    }
-
-    /// Multiplies all times by `factor`.
-    pub(super) fn scale_times(&mut self, factor: f64) {
-        for cost in &mut self.costs {
-            cost.seconds *= factor;
-        }
     }
 
     pub(super) fn of(&self, number: usize) -> &Cost {

@@ -7,7 +7,7 @@ use super::{
     probe::took_over,
 };
 use crate::{
-    meter::{Interval, median, with_margin},
+    meter::{Interval, median},
     record::operation::may_be_view,
 };
 
@@ -91,11 +91,12 @@ impl Group {
         let always = took.iter().all(|one| *one == took_over);
         Cost {
             output_bytes,
-            temp_bytes: with_margin(temp_bytes),
+            temp_bytes,
             kept_bytes: 0,
             seconds: median(self.seconds.iter().copied()),
             view,
             in_place: took_over.filter(|_| always && !view),
+            measured: true,
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The plans of a step: stored by the shapes of their batches, compared with the step, and made again when needed.
 
-use std::{rc::Rc, time::Duration};
+use std::{cell::Cell, rc::Rc, time::Duration};
 
-use burn::module::Module;
+use burn::{
+    module::Module,
+    tensor::{DType, DispatchTensor, Shape},
+};
 use rekindle_plan::{
     Bytes,
     graph::{GraphPlanner, Link},
@@ -13,8 +16,8 @@ use crate::{
     record::{
         Comparison, RecordError,
         bridge::{self, Taken},
-        comparison::peak_of,
         given::{given, shapes},
+        measure::Known,
         options::Planning,
         places::Place,
         planned::{MeasuredRecording, PlannedRecording},
@@ -29,8 +32,12 @@ use crate::{
     tensor_tree::TensorTree,
 };
 
-/// Maximum number of stored recordings with plans, for batches of several shapes.
-const KEPT: usize = 8;
+/// Bytes of stored recordings with plans, for batches of several shapes; within a budget for the host, at most this share of
+/// it.
+const KEPT_BYTES: u64 = 64 << 20;
+const KEPT_SHARE: u64 = 4;
+/// Stored recordings, at least: two batch shapes may take turns.
+const LEAST_KEPT: usize = 2;
 
 impl<M, I, R, F> Step<M, I, R, F>
 where
@@ -65,14 +72,20 @@ where
         let planning = self.planning.with_budget(Some(bytes), planner.into());
         let planned = self.plan_by(planning, without_batch);
         planned.map_err(|error| match (budget, error) {
-            (Size::Percent(percent), RecordError::Infeasible { budget, smallest }) => {
-                RecordError::InfeasibleShare {
-                    percent,
-                    plain,
+            (
+                Size::Percent(percent),
+                RecordError::Infeasible {
                     budget,
                     smallest,
-                }
-            }
+                    floor,
+                },
+            ) => RecordError::InfeasibleShare {
+                percent,
+                plain,
+                budget,
+                smallest,
+                floor,
+            },
             (_, error) => error,
         })
     }
@@ -99,7 +112,9 @@ where
             ..planning
         };
         let state = self.state.get_mut();
-        let mut measured = state.plans[0].measured.clone();
+        // One that was measured, not estimated from a larger one.
+        let own = state.plans.iter().position(|plan| plan.credit.is_none());
+        let mut measured = state.plans[own.unwrap_or_default()].measured.clone();
         // Drop the old plan, so that the new one does not count its memory.
         state.plans.clear();
         // Nobody else holds it now.
@@ -134,7 +149,7 @@ where
     }
 
     /// The number of stored recordings, and how often a step differed from its recording although its batch had the
-    /// same shapes: then something other than the batch and the parameters changes what it computes.
+    /// same shapes: then something other than the batch and the parameters changes what it computes, such as a number.
     pub fn recordings(&self) -> (usize, u64) {
         let state = self.state.borrow();
         (state.plans.len(), state.changed)
@@ -193,27 +208,29 @@ where
         let is_of = |plan: &Rc<PlannedRecording<_>>| plan.measured.is_of(&shapes, &places);
         let known = state.plans.iter().position(is_of);
         let on_host = self.planning.on_host.then_some(&*self.planning.meter);
+        let peak = || on_host.map_or(Bytes::ZERO, |meter| meter.read().peak_in_use_bytes);
         let mut begun = Bytes::ZERO;
-        let (taken, comparison_bytes) = if known.is_some() && state.steps < state.compare_next {
-            (None, Bytes::ZERO)
+        let mut before = Bytes::ZERO;
+        let taken = if known.is_some() && state.steps < state.compare_next {
+            None
         } else {
-            if let (Some(place), Some(meter)) = (known, on_host) {
-                state.plans[..=place].rotate_right(1);
-                self.fit(&mut state, &planning())?;
-                begun = meter.read().peak_in_use_bytes;
-            }
-            let (taken, mut bytes) = peak_of(on_host, || {
-                let input_gradients = self.planning.input_gradients;
-                let taken = bridge::take(model, &places, batch, input_gradients, &self.step)?;
-                Ok(Some(taken))
-            })?;
             if let Some(meter) = on_host {
-                begun = begun.max(meter.read().peak_in_use_bytes);
+                if let Some(place) = known {
+                    state.plans[..=place].rotate_right(1);
+                    self.fit(&mut state, &planning(), model, batch)?;
+                    begun = peak();
+                }
+                meter.start_interval();
+                before = meter.read().in_use_bytes;
             }
-            if self.planning.comparison.how == Comparison::Never {
-                bytes = Bytes::ZERO;
-            }
-            (taken, bytes)
+            let input_gradients = self.planning.input_gradients;
+            Some(bridge::take(
+                model,
+                &places,
+                batch,
+                input_gradients,
+                &self.step,
+            )?)
         };
         let now = taken.as_ref().map(Taken::fingerprint);
         let same = |plan: &Rc<PlannedRecording<_>>| {
@@ -224,48 +241,59 @@ where
         let place = match (state.plans.iter().position(same), taken) {
             (Some(place), taken) => {
                 auxiliary_now = taken.map(|taken| taken.auxiliary);
+                begun = begun.max(peak());
                 place
             }
             (None, None) => unreachable!("a step that is not compared is known"),
             (None, Some(taken)) => {
-                if known.is_some() {
-                    state.changed += 1;
-                    log::warn!(
-                        "the training step does something else than when it was recorded (a number that changes \
-                         from step to step?): recorded and planned again. Pass such numbers in as tensors of the batch"
-                    );
-                } else {
-                    log::info!(
-                        "a batch of other shapes, or other parameters that train: the step is recorded and \
-                         planned for them"
-                    );
-                }
-                let (recording, auxiliary) = Recording::new(taken, self.planning.update);
-                recording.check_trains()?;
-                let later = self.planning.later + state.new_bytes(&self.planning, &recording)?;
-                let given = given(&recording, model, batch);
-                state.plans.truncate(KEPT - 1);
-                let planning = Planning {
-                    later,
-                    ..planning()
+                let recorded = Recording::new(taken, self.planning.update);
+                begun = begun.max(peak());
+                recorded.0.check_trains()?;
+                state.changed += u64::from(known.is_some());
+                let in_numbers = |plan: &Rc<PlannedRecording<_>>| {
+                    is_of(plan) && plan.differs_in_numbers(&recorded.0)
                 };
-                let recorded = (recording, auxiliary);
-                let measured = MeasuredRecording::new(
-                    &planning,
-                    given,
-                    recorded,
-                    shapes,
-                    comparison_bytes,
-                    &mut |_, _| {},
-                )?;
-                let plan = planned(&planning, Rc::new(measured))?;
-                state.plans.insert(0, Rc::new(plan));
-                0
+                if let Some(place) = state.plans.iter().position(in_numbers) {
+                    state.renumber(place, recorded);
+                    place
+                } else {
+                    if known.is_some() {
+                        log::warn!(
+                            "the training step does something else than when it was recorded (a branch of Rust code?): \
+                             recorded and planned again"
+                        );
+                    } else {
+                        log::info!(
+                            "a batch of other shapes, or other parameters that train: the step is recorded and planned \
+                             for them"
+                        );
+                    }
+                    let later = state.new_bytes(&self.planning, &recorded.0)?;
+                    let planning = Planning {
+                        later: self.planning.later + later,
+                        ..planning()
+                    };
+                    let comparison_bytes = match self.planning.comparison.how {
+                        Comparison::Never => Bytes::ZERO,
+                        _ => peak() - before,
+                    };
+                    let given = given(&recorded.0, model, batch);
+                    let of = (shapes, comparison_bytes);
+                    let plan = self.made(&mut state, &planning, given, recorded, of)?;
+                    state.plans.insert(0, Rc::new(plan));
+                    self.keep(&mut state);
+                    0
+                }
             }
         };
         // The first plan is the most recently used.
         state.plans[..=place].rotate_right(1);
-        let predicted_peak = self.fit(&mut state, &planning())?;
+        if !state.plans[0].spend() {
+            let replaced = self.replace(&mut state, &planning(), model, batch);
+            replaced
+                .unwrap_or_else(|error| log::info!("the plan of a larger batch stays: {error}"));
+        }
+        let predicted_peak = self.fit(&mut state, &planning(), model, batch)?;
         Ok(Current {
             plan: state.plans[0].clone(),
             predicted_peak,
@@ -274,32 +302,139 @@ where
         })
     }
 
+    /// A plan for a new recording: with the program of a larger batch, if there is one, until an own plan is worth its
+    /// time.
+    fn made(
+        &self,
+        state: &mut State<R::Auxiliary>,
+        planning: &Planning,
+        given: Vec<(usize, DispatchTensor)>,
+        recorded: (Recording, R::Auxiliary),
+        (shapes, comparison_bytes): (Vec<(Shape, DType)>, Bytes),
+    ) -> Result<PlannedRecording<R::Auxiliary>, RecordError> {
+        let serves = |plan: &&Rc<PlannedRecording<_>>| {
+            plan.credit.is_none() && plan.measured.is_larger_than(&recorded.0)
+        };
+        let Some(larger) = state.plans.iter().find(serves).cloned() else {
+            return self.own(state, planning, given, recorded, (shapes, comparison_bytes));
+        };
+        let by_larger = planning.with_budget(
+            planning.budget,
+            Wanted::Operations {
+                operations: larger.prepared.program().operations().to_vec(),
+                offloaded: larger.prepared.offloaded().to_vec(),
+            },
+        );
+        let (of_smaller, on_host) = (shapes.clone(), planning.on_host);
+        let smaller =
+            larger
+                .measured
+                .smaller(recorded.clone(), of_smaller, comparison_bytes, on_host);
+        match planned(&by_larger, Rc::new(smaller)) {
+            Ok(mut plan) => {
+                // What threads take in its first run, they keep.
+                let scratch = |plan: &PlannedRecording<_>| plan.measured.costs.scratch_bytes();
+                plan.base += scratch(&plan) - scratch(&larger);
+                plan.numbers.planner = larger.numbers.planner;
+                plan.schedule.clone_from(&larger.schedule);
+                plan.credit = Some(Cell::new(larger.took + larger.measured.took));
+                Ok(plan)
+            }
+            Err(_) => self.own(state, planning, given, recorded, (shapes, comparison_bytes)),
+        }
+    }
+
+    /// Measures a recording, except what is known from others, and plans it.
+    fn own(
+        &self,
+        state: &mut State<R::Auxiliary>,
+        planning: &Planning,
+        given: Vec<(usize, DispatchTensor)>,
+        recorded: (Recording, R::Auxiliary),
+        (shapes, comparison_bytes): (Vec<(Shape, DType)>, Bytes),
+    ) -> Result<PlannedRecording<R::Auxiliary>, RecordError> {
+        let mut known = Known::default();
+        for plan in &state.plans {
+            plan.measured.costs.tell(&mut known);
+        }
+        let measured = MeasuredRecording::new(
+            planning,
+            given,
+            recorded,
+            shapes,
+            comparison_bytes,
+            &known,
+            &mut |_, _| {},
+        )?;
+        drop(known);
+        planned_beside(&mut state.plans, 1, planning, Rc::new(measured))
+    }
+
+    /// Measures the first of the stored recordings, which has the program of a larger batch, and plans it.
+    fn replace(
+        &self,
+        state: &mut State<R::Auxiliary>,
+        planning: &Planning,
+        model: &M,
+        batch: &I,
+    ) -> Result<(), RecordError> {
+        let MeasuredRecording {
+            shapes,
+            recording,
+            auxiliary,
+            comparison_bytes,
+            ..
+        } = &*state.plans[0].measured;
+        let given = given(recording, model, batch);
+        let recorded = (recording.clone(), auxiliary.clone());
+        let of = (shapes.clone(), *comparison_bytes);
+        state.plans[0] = Rc::new(self.own(state, planning, given, recorded, of)?);
+        Ok(())
+    }
+
+    /// Drops the least recently used plans beyond the bytes that they may take.
+    fn keep(&self, state: &mut State<R::Auxiliary>) {
+        let budget = self.planning.budget.filter(|_| self.planning.on_host);
+        let most = budget.map_or(KEPT_BYTES, |budget| KEPT_BYTES.min(budget.0 / KEPT_SHARE));
+        let mut bytes = Bytes::ZERO;
+        let fit = state.plans.iter().take_while(|plan| {
+            bytes += plan.bytes();
+            bytes.0 <= most
+        });
+        let kept = fit.count().max(LEAST_KEPT);
+        state.plans.truncate(kept);
+    }
+
     /// Plans the first of the stored recordings again if its plan does not fit what is in use now, and returns its
     /// predicted peak.
     fn fit(
         &self,
         state: &mut State<R::Auxiliary>,
         planning: &Planning,
+        model: &M,
+        batch: &I,
     ) -> Result<Bytes, RecordError> {
-        let planned_peak = state.plans[0].numbers.predicted_peak;
         let meter = &*self.planning.meter;
-        let mut growth = state.plans[0].growth(meter);
-        let fits = |growth| match self.planning.budget {
-            Some(budget) => planned_peak + growth <= budget,
-            None => true,
-        };
-        if !fits(growth) {
+        let fits = |peak| self.planning.budget.is_none_or(|budget| peak <= budget);
+        let (mut growth, mut peak) = state.plans[0].grown(meter);
+        if !fits(peak) {
             // A queue may have freed buffers that pools still count.
             meter.trim();
-            growth = state.plans[0].growth(meter);
+            (growth, peak) = state.plans[0].grown(meter);
         }
-        if fits(growth) {
-            return Ok(planned_peak + growth);
+        if fits(peak) {
+            return Ok(peak);
         }
         log::info!("{growth} more are in use than when the step was planned: planned again");
+        state.grown = Some(growth);
+        if state.plans[0].credit.is_some() {
+            self.replace(state, planning, model, batch)?;
+            return Ok(state.plans[0].numbers.predicted_peak);
+        }
         // Drop the old plan first, because it takes memory.
         let measured = state.plans.remove(0).measured.clone();
-        let again = planned(planning, measured.clone()).or_else(|error| {
+        let again = planned_beside(&mut state.plans, 0, planning, measured.clone());
+        let again = again.or_else(|error| {
             // Use the plain order as a placeholder until there is enough memory: the step is planned again before it
             // runs.
             let plain = planning.with_budget(None, GraphPlanner::None.into());
@@ -308,7 +443,6 @@ where
         })?;
         let peak = again.numbers.predicted_peak;
         state.plans.insert(0, Rc::new(again));
-        state.grown = Some(growth);
         Ok(peak)
     }
 
@@ -319,5 +453,22 @@ where
             let comparison = &self.planning.comparison;
             state.compare_next = comparison.next(state.steps, state.changed > 0, step_time);
         }
+    }
+}
+
+/// A plan beside the stored ones. On the host they take a part of the budget: if none fits, only the first `least` of them
+/// are kept.
+fn planned_beside<A>(
+    stored: &mut Vec<Rc<PlannedRecording<A>>>,
+    least: usize,
+    planning: &Planning,
+    measured: Rc<MeasuredRecording<A>>,
+) -> Result<PlannedRecording<A>, RecordError> {
+    match planned(planning, measured.clone()) {
+        Err(RecordError::Infeasible { .. }) if planning.on_host && stored.len() > least => {
+            stored.truncate(least);
+            planned(planning, measured)
+        }
+        plan => plan,
     }
 }

@@ -38,6 +38,15 @@ pub(super) struct State<A> {
 }
 
 impl<A> State<A> {
+    /// Replaces a stored recording by one that [differs in numbers](PlannedRecording::differs_in_numbers).
+    pub(super) fn renumber(&mut self, place: usize, recorded: (Recording, A)) {
+        let measured = Rc::get_mut(&mut self.plans[place]);
+        let measured = measured.and_then(|plan| Rc::get_mut(&mut plan.measured));
+        if let Some(measured) = measured {
+            (measured.recording, measured.auxiliary) = recorded;
+        }
+    }
+
     /// Bytes of the optimizer's state that comes into use with a recording, if steps have run: of parameters that train
     /// now and did not before.
     pub(super) fn new_bytes(

@@ -190,7 +190,8 @@ fn planned<T: Task>(
     };
     let budget = match (planner, plan(Bytes(1))) {
         (GraphPlanner::Uniform(_), _) => Bytes::MAX,
-        (_, Err(GraphPlanError::Infeasible { smallest, .. })) => {
+        (_, Err(GraphPlanError::Infeasible { leanest, .. })) => {
+            let smallest = leanest.simulated.peak;
             let more = simulate(&graph, &plain).peak - smallest;
             smallest + Bytes(more.0 / 4)
         }

@@ -10,7 +10,7 @@ use burn::{
 };
 use rekindle::{
     meter::{HostMeter, Meter},
-    record::RecordError,
+    record::{Comparison, RecordError},
 };
 use rekindle_plan::Bytes;
 
@@ -315,6 +315,54 @@ fn measuring_stays_within_the_budget_and_a_refusal_names_one_that_works() {
         if let Some(named) = refused {
             assert!(named > budget);
             assert_eq!(within(named), None);
+        }
+    }
+}
+
+/// Operations whose tensors are smaller than what a plan of them takes.
+#[test]
+fn a_refused_budget_names_one_that_works_and_what_needs_it() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let layer = |_| LinearConfig::new(10, 10).init(&device);
+    let model: Vec<Linear> = (0..100).map(layer).collect();
+    drop(model.valid());
+    let loss = |model: &Vec<Linear>, input: Tensor<2>| {
+        let output = model.iter().fold(input, |x, layer| layer.forward(x));
+        output.square().mean()
+    };
+    for rows in [1, 512] {
+        let input = Tensor::<2>::ones([rows, 10], &device);
+        let recorded = || {
+            let recorded = rekindle::record(&model, &input, loss).expect("recorded");
+            recorded.with_comparison(Comparison::Never)
+        };
+        let plain = recorded().plain().expect("planned").plan().plain_peak;
+        let mut named = Vec::new();
+        for asked in [Bytes(1), Bytes(plain.0 / 4)] {
+            let error = match recorded().within(asked) {
+                Err(error @ RecordError::Infeasible { .. }) => error,
+                Err(error) => panic!("{error}"),
+                Ok(step) => panic!("{}", step.plan()),
+            };
+            if let RecordError::Infeasible {
+                smallest, floor, ..
+            } = &error
+            {
+                assert!(
+                    error.to_string().contains("It is held while it makes"),
+                    "{error}"
+                );
+                assert!(floor.is_some() && *smallest > asked);
+                named.push(*smallest);
+            }
+        }
+        for smallest in named {
+            let step = recorded().within(smallest).expect("named as workable");
+            let output = step.run(&model, input.clone()).expect("run");
+            let peak = output.memory.peak_in_use_bytes;
+            assert!(peak <= smallest, "{peak} of {smallest}");
+            println!("{rows}: {smallest} of {plain}, {peak}");
         }
     }
 }
