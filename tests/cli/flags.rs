@@ -339,57 +339,6 @@ fn both_counts_are_one_on_the_processor() {
     }
 }
 
-/// Sizes without a common divisor, so that no number of slots is exact.
-fn odd_chain() -> Value {
-    let stages: Vec<Value> = (0..16)
-        .map(|i| {
-            json!({
-                "name": format!("s{i}"),
-                "forward_s": 1 + (i * 7) % 5,
-                "backward_s": 2 + (i * 3) % 7,
-                "output_bytes": 1_000_003 + i * 70_001,
-                "saved_bytes": 3_000_017 + i * 90_001,
-                "forward_temp_bytes": 0,
-                "backward_temp_bytes": 0,
-            })
-        })
-        .collect();
-    json!({
-        "format": "rekindle-chain/1",
-        "input_bytes": 1_000_003,
-        "stages": stages,
-        "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 0},
-    })
-}
-
-#[test]
-fn ten_times_the_slots_are_a_tenth_as_wide() {
-    let folder = folder("");
-    let chain = folder.path().join("chain.json");
-    fs::write(&chain, odd_chain().to_string()).expect("written");
-    let plan = |slots: &str| {
-        let arguments = ["plan", "--chain", "chain.json", "--planner", "optimal"];
-        let asked = ["--budget", "30MB", "--slots", slots, "--explain"];
-        rekindle(folder.path(), &[&arguments[..], &asked].concat())
-    };
-    // `... N slots of WIDTH bytes ...`
-    let width = |slots: &str| {
-        let output = plan(slots);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (_, rest) = text.split_once(" slots of ").expect("slots");
-        let width = rest.split(' ').next().expect("a width");
-        width.parse::<u64>().expect("bytes")
-    };
-    let (few, many) = (width("5000"), width("50000"));
-    // A width is rounded up to whole bytes.
-    assert!(few.abs_diff(10 * many) <= 10, "{few} and {many}");
-
-    let refused = plan("0");
-    assert_eq!(refused.status.code(), Some(2));
-    let said = messages(&refused);
-    assert!(said.contains("cannot use 0 slots"), "{said}");
-}
-
 /// Recording and measuring so small a model takes more than running it.
 #[test]
 fn what_measuring_takes_counts() {

@@ -93,9 +93,6 @@ pub struct PlanArgs {
     pub measure: MeasureArgs,
     #[command(flatten)]
     pub schedule: ScheduleArgs,
-    /// Number of memory slots that `optimal` rounds sizes to where exact sizes would take too long; short chains get more
-    #[arg(long, value_name = "N", default_value_t = rekindle_plan::PlanRequest::SLOTS, help_heading = "Schedule")]
-    pub slots: usize,
     /// Plan for one of N ranks that share the batch, and predict what summing gradients adds. Under `mpirun` N is the number of
     /// processes
     #[arg(

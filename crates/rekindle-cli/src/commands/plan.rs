@@ -89,10 +89,7 @@ fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let device = train::device(args.measure.device, &config)?.of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
     config.run = config.run.replaced(&args.schedule, None);
-    let mut schedule = train::request(&config.run, &device)?;
-    if let ScheduleRequest::Plan(request) = &mut schedule {
-        request.slots = args.slots;
-    }
+    let schedule = train::request(&config.run, &device)?;
     Ok(Asked {
         config,
         device,
@@ -109,7 +106,6 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     let count = config.count(args.measure.count);
     let all = PlanRequest {
         planner: train::planner(args.schedule.planner, None),
-        slots: args.slots,
         ..PlanRequest::default()
     };
     profile::measured(
@@ -148,7 +144,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         planner: train::planner(args.schedule.planner, args.schedule.segments),
         budget: budget(args)?,
         segments: args.schedule.segments,
-        slots: args.slots,
+        ..PlanRequest::default()
     };
     let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)

@@ -93,7 +93,7 @@ impl GraphPlan {
 /// request.
 pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
-    let planning = Planning::new(graph, request.slots)?;
+    let planning = Planning::new(graph)?;
     let budget = request.budget.unwrap_or(Bytes::MAX);
     let found = match request.planner {
         GraphPlanner::None => planning.recorded_within(budget),
@@ -123,7 +123,7 @@ pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, Gr
 /// The graph is invalid.
 pub fn smallest_program(graph: &Graph, link: Option<&Link>) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
-    let planning = Planning::new(graph, crate::PlanRequest::SLOTS)?;
+    let planning = Planning::new(graph)?;
     let staged = planning.optimal()?;
     let Some(link) = link else {
         let found = planning.ladder(&staged).smallest();
@@ -143,21 +143,19 @@ struct Planning<'a> {
     index: Index,
     borders: Vec<Border>,
     recorded: Found,
-    slots: usize,
 }
 
 /// A plan within the budget, or the one with the smallest peak.
 type Planned = Result<GraphPlan, Box<GraphPlan>>;
 
 impl<'a> Planning<'a> {
-    fn new(graph: &'a Graph, slots: usize) -> Result<Planning<'a>, GraphPlanError> {
+    fn new(graph: &'a Graph) -> Result<Planning<'a>, GraphPlanError> {
         let index = Index::new(graph);
         Ok(Planning {
             borders: borders_of(graph, &index),
             recorded: Found::of(graph, &Program::recorded(graph)?),
             graph,
             index,
-            slots,
         })
     }
 
@@ -194,7 +192,7 @@ impl<'a> Planning<'a> {
     }
 
     fn all_staged(&self, planner: GraphPlanner) -> Result<AllStaged<'a>, GraphPlanError> {
-        AllStaged::new(self.graph, &self.index, &self.borders, planner, self.slots)
+        AllStaged::new(self.graph, &self.index, &self.borders, planner)
     }
 
     /// The programs of `optimal`; none if the planners for chains reject the sizes or the number of stages.

@@ -59,8 +59,6 @@ pub struct GraphRequest {
     pub budget: Option<Bytes>,
     /// Which planner.
     pub planner: GraphPlanner,
-    /// Into how many slots `optimal` cuts the memory; as [`PlanRequest::slots`](crate::PlanRequest::slots).
-    pub slots: usize,
     /// The link to host memory, for the planners `graph` and `auto`; `None` where tensors stay on the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
@@ -81,7 +79,6 @@ impl Default for GraphRequest {
         GraphRequest {
             budget: None,
             planner: GraphPlanner::Auto,
-            slots: crate::PlanRequest::SLOTS,
             link: None,
         }
     }

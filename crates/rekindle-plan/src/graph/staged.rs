@@ -16,6 +16,7 @@ use super::request::GraphPlanner;
 use super::stages::{Crossing, Stages};
 use super::{Graph, ProgramError};
 use crate::bytes::Bytes;
+use crate::plan::PlanRequest;
 use crate::planner::{self, PlanError, PlannerKind};
 use crate::schedule::Schedule;
 
@@ -45,7 +46,6 @@ impl<'a> AllStaged<'a> {
         index: &Index,
         borders: &[Border],
         planner: GraphPlanner,
-        slots: usize,
     ) -> Result<AllStaged<'a>, GraphPlanError> {
         let mut all = AllStaged::none(graph);
         let crosses = borders.iter().any(|border| border.live.len() > 1);
@@ -54,7 +54,7 @@ impl<'a> AllStaged<'a> {
         let held = crosses.then_some(Crossing::Held);
         for crossing in [Crossing::Carried].into_iter().chain(held) {
             let stages = Stages::of(graph, index, borders, crossing);
-            for schedule in schedules(&stages, planner, slots)? {
+            for schedule in schedules(&stages, planner)? {
                 let found = Found::of(graph, &stages.program(graph, &schedule)?);
                 all.programs.push(Staged {
                     schedule,
@@ -101,11 +101,7 @@ impl<'a> AllStaged<'a> {
     }
 }
 
-fn schedules(
-    stages: &Stages,
-    planner: GraphPlanner,
-    slots: usize,
-) -> Result<Vec<Schedule>, PlanError> {
+fn schedules(stages: &Stages, planner: GraphPlanner) -> Result<Vec<Schedule>, PlanError> {
     let chain = stages.chain();
     let kind = match planner {
         GraphPlanner::Uniform(segments) => {
@@ -127,6 +123,6 @@ fn schedules(
         GraphPlanner::Optimal => PlannerKind::Optimal,
         GraphPlanner::None | GraphPlanner::Graph | GraphPlanner::Auto => return Ok(Vec::new()),
     };
-    let plans = crate::frontier(chain, kind, slots)?;
+    let plans = crate::frontier(chain, kind, PlanRequest::SLOTS)?;
     Ok(plans.into_iter().map(|plan| plan.schedule).collect())
 }

@@ -151,9 +151,8 @@ impl MeasuredStep {
             return Err(RunError::OtherModel(none.into()));
         };
         let wanted = Wanted::Schedule(schedule);
-        let limits = (None, PlanRequest::SLOTS);
         let named = (terms, Some(planner));
-        Ok(plan_wanted(wanted, limits, step, &self.chain, named)?)
+        Ok(plan_wanted(wanted, None, step, &self.chain, named)?)
     }
 
     /// The memory/time frontier of a planner, like [`Subject::frontier`](super::Subject::frontier).

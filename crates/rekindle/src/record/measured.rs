@@ -38,27 +38,46 @@ const GIVEN_BYTES: u64 = 256;
 const MADE_BYTES: u64 = 96;
 
 impl<A> MeasuredRecording<A> {
+    /// A recording for batches of these shapes, with estimated costs.
+    pub(super) fn new(
+        (recording, auxiliary): (Recording, A),
+        shapes: Vec<(Shape, DType)>,
+        comparison_bytes: Bytes,
+        planning: &Planning,
+    ) -> Self {
+        let costs = Costs::estimated(&recording, planning.on_host);
+        Self {
+            shapes,
+            recording,
+            auxiliary,
+            costs: costs.with_updates(planning.updates.clone()),
+            comparison_bytes,
+            took: Duration::ZERO,
+        }
+    }
+
     /// Runs the recording a few times. No random number is drawn, and parameters and statistics stay as they are. On the
     /// CPU this stops where the budget has no room for the next operation; then plans are made from
     /// [estimates](super::kernels) of what did not run, and refused with the smallest budget. What is known is not measured
     /// again: if all is, nothing runs.
-    pub(super) fn new(
+    pub(super) fn measured(
+        self,
         planning: &Planning,
         given: Vec<(usize, DispatchTensor)>,
-        (recording, auxiliary): (Recording, A),
-        shapes: Vec<(Shape, DType)>,
-        comparison_bytes: Bytes,
         known: &Known,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, RecordError> {
         let began = Instant::now();
+        let Self {
+            recording,
+            costs: estimated,
+            ..
+        } = self;
         // Where a budget is exceeded already, all is measured, so that the smallest one is known.
         let open = |budget: &Bytes| *budget >= planning.in_use();
         let planning = &planning.with_budget(planning.budget.filter(open), planning.wanted.clone());
         let meter = &*planning.meter;
         RecordError::of_device(&recording, meter)?;
-        let estimated = Costs::estimated(&recording, planning.on_host);
-        let estimated = estimated.with_updates(planning.updates.clone());
         let prepared = |planning: &Planning| {
             let (first, offloaded) = first_program(&recording, &estimated, planning)?;
             let first = Prepared::new(&recording, first, offloaded);
@@ -87,39 +106,29 @@ impl<A> MeasuredRecording<A> {
         }
         drop(given);
         Ok(Self {
-            shapes,
             recording,
-            auxiliary,
             costs,
-            comparison_bytes,
             took: began.elapsed(),
+            ..self
         })
     }
 
-    /// Whether a recording has the same operations, on tensors that are not larger.
-    pub(super) fn is_larger_than(&self, other: &Recording) -> bool {
-        let bytes = |recording: &Recording, tensor| recording.tensors.value_bytes(tensor);
-        let larger = |tensor| bytes(&self.recording, tensor) >= bytes(other, tensor);
-        other.takes_programs_of(&self.recording) && (0..other.tensors.len()).all(larger)
-    }
-
-    /// The recording of a [smaller](Self::is_larger_than) batch, with costs from these.
-    pub(super) fn smaller(
-        &self,
-        (recording, auxiliary): (Recording, A),
-        shapes: Vec<(Shape, DType)>,
-        comparison_bytes: Bytes,
-        on_host: bool,
-    ) -> Self {
-        let costs = (&self.recording, &self.costs);
-        Self {
-            costs: Costs::of_larger(&recording, costs, on_host),
-            shapes,
-            recording,
-            auxiliary,
-            comparison_bytes,
-            took: Duration::ZERO,
-        }
+    /// A recording of a smaller batch, with costs from these; `None` if it is not one of the same operations on tensors that
+    /// are not larger.
+    pub(super) fn smaller(&self, other: &Self, on_host: bool) -> Option<Self>
+    where
+        A: Clone,
+    {
+        let recordings = (&self.recording, &other.recording);
+        let (larger, smaller) = (&self.recording.tensors, &other.recording.tensors);
+        let is_smaller = |tensor| smaller.value_bytes(tensor) <= larger.value_bytes(tensor);
+        let same = other.recording.takes_programs_of(&self.recording);
+        let costs = (same && (0..smaller.len()).all(is_smaller))
+            .then(|| self.costs.of_smaller(recordings, on_host))?;
+        Some(Self {
+            costs: costs?,
+            ..other.clone()
+        })
     }
 
     /// Whether this is a recording for batches of these shapes and modules with these places.
@@ -187,10 +196,7 @@ fn first_program(
     graph.fixed_bytes += planning.beside_buffers(&graph);
     let elsewhere = planning.elsewhere;
     if planning.wanted != GraphPlanner::Auto.into()
-        && let Ok(plan) =
-            planning
-                .wanted
-                .plan(&graph, None, planning.slots, elsewhere, planning.link)
+        && let Ok(plan) = planning.wanted.plan(&graph, None, elsewhere, planning.link)
         && plan.simulated.repeated + plan.offloaded.len() > 0
         && plan.simulated.peak <= budget
     {

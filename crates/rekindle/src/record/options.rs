@@ -43,7 +43,6 @@ pub(super) struct Planning {
     /// Free memory of the device, used if there is no budget.
     pub(super) free: Option<Bytes>,
     pub(super) wanted: Wanted,
-    pub(super) slots: usize,
     pub(super) elsewhere: Option<PlanElsewhere>,
     /// The link to host memory, if tensors may be offloaded.
     pub(super) link: Option<Link>,
@@ -56,6 +55,8 @@ pub(super) struct Planning {
     pub(super) either: Option<EitherUpdate>,
     /// Bytes that will be held while the step runs but are not allocated when it is planned.
     pub(super) later: Bytes,
+    /// What an earlier plan expects to be in use besides the step, `later` included.
+    pub(super) expected: Option<Bytes>,
     /// Bytes that will be used temporarily between steps.
     pub(super) between: Bytes,
     /// Whether ranks share the step.

@@ -31,6 +31,7 @@ pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {
 }
 
 /// A recording that was measured.
+#[derive(Clone)]
 pub(super) struct MeasuredRecording<A> {
     pub(super) shapes: Vec<(Shape, DType)>,
     pub(super) recording: Recording,

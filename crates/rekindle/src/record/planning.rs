@@ -63,7 +63,9 @@ pub(super) fn planned<A>(
             true => measured.batch_bytes(),
             false => Bytes::ZERO,
         };
-        let base = before + planning.later + batch;
+        // A part of what comes later may be in use now.
+        let expected = planning.expected.unwrap_or(Bytes::MAX).max(before);
+        let base = (before + planning.later).min(expected) + batch;
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
@@ -87,8 +89,8 @@ pub(super) fn planned<A>(
             true => budget - of_plan,
             false => Bytes::ZERO,
         });
-        let limits = (within, planning.slots, planning.elsewhere);
-        let (plan, fits) = chosen(&graph, apart, &planning.wanted, limits, planning.link)?;
+        let how = (planning.elsewhere, planning.link);
+        let (plan, fits) = chosen(&graph, apart, &planning.wanted, within, how)?;
         let plain = simulate(&graph, &plain_order(&graph)?);
         let floor = floor(&measured.recording, &plan, apart);
         let operations = measured.recording.operations.len();
@@ -202,10 +204,10 @@ pub(super) fn chosen(
     graph: &Graph,
     apart: Bytes,
     wanted: &Wanted,
-    (within, slots, elsewhere): (Option<Bytes>, usize, Option<PlanElsewhere>),
-    link: Option<Link>,
+    within: Option<Bytes>,
+    (elsewhere, link): (Option<PlanElsewhere>, Option<Link>),
 ) -> Result<(GraphPlan, bool), RecordError> {
-    let (plan, fits) = match wanted.plan(graph, within, slots, elsewhere, link) {
+    let (plan, fits) = match wanted.plan(graph, within, elsewhere, link) {
         Ok(plan) => (plan, within.is_none_or(|within| apart <= within)),
         Err(GraphPlanError::Infeasible { leanest, .. }) => (*leanest, false),
         Err(error) => return Err(error.into()),

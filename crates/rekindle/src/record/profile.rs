@@ -56,15 +56,11 @@ impl StepProfile {
         &self,
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
-        slots: usize,
     ) -> Result<(StepPlan, StagedPlan), RecordError> {
         let wanted = wanted.into();
-        let limits = (
-            budget.map(|budget| without_reserve(budget, RESERVE)),
-            slots,
-            None,
-        );
-        let (plan, fits) = chosen(&self.graph, self.update_bytes, &wanted, limits, self.link)?;
+        let within = budget.map(|budget| without_reserve(budget, RESERVE));
+        let how = (None, self.link);
+        let (plan, fits) = chosen(&self.graph, self.update_bytes, &wanted, within, how)?;
         if !fits {
             return Err(RecordError::Infeasible {
                 budget: budget.unwrap_or(Bytes::MAX),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, PlanRequest, Seconds, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Seconds, graph::GraphPlanner};
 
 use super::{
     Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, autodiff_time,
@@ -318,27 +318,14 @@ where
     /// If no plan fits (the error contains the smallest budget for which one exists), memory cannot be measured, or
     /// recordings cannot run on the model's backend.
     pub fn within(self, budget: impl Budget) -> Result<Step<M, I, R, F>, RecordError> {
-        self.within_by(budget, GraphPlanner::Auto)
-    }
-
-    /// Like [`within`](Self::within), with a given planner.
-    ///
-    /// # Errors
-    ///
-    /// See [`within`](Self::within).
-    pub fn within_by(
-        self,
-        budget: impl Budget,
-        planner: GraphPlanner,
-    ) -> Result<Step<M, I, R, F>, RecordError> {
         let share = match budget.size()? {
-            Size::Bytes(bytes) => return self.planned(Some(bytes), planner.into()),
+            Size::Bytes(bytes) => return self.planned(Some(bytes), GraphPlanner::Auto.into()),
             share @ Size::Percent(_) => share,
         };
         // With no free memory, the order with the smallest peak is measured.
         let free = Some(Bytes::ZERO);
         let mut step = self.measured(None, free, GraphPlanner::None.into(), &mut |_, _| {})?;
-        step.plan_share(share, planner, false)?;
+        step.plan_share(share, GraphPlanner::Auto, false)?;
         Ok(step)
     }
 
@@ -477,10 +464,10 @@ where
             budget: None,
             free,
             wanted: wanted.clone(),
-            slots: PlanRequest::SLOTS,
             elsewhere: self.options.elsewhere,
             link: self.options.link,
             later: self.options.later,
+            expected: None,
             between: self.options.between,
             shared,
             updated: false,
@@ -504,15 +491,9 @@ where
         };
         let measuring = planning.with_budget(measured_within, measured_for);
         let given = given::given(&self.recorded.0, self.model, self.batch);
-        let measured = MeasuredRecording::new(
-            &measuring,
-            given,
-            self.recorded,
-            given::shapes(self.batch),
-            comparison_bytes,
-            &Known::default(),
-            progress,
-        )?;
+        let shapes = given::shapes(self.batch);
+        let measured = MeasuredRecording::new(self.recorded, shapes, comparison_bytes, &measuring);
+        let measured = measured.measured(&measuring, given, &Known::default(), progress)?;
         let planning = planning.with_budget(budget, wanted);
         let first = planned(&planning, Rc::new(measured))?;
         Ok(Step::new(self.step, planning, first))

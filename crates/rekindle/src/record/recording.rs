@@ -100,10 +100,19 @@ impl Recording {
         }
         let mut packing = Packing::new(needed.operations.iter().filter(|one| **one).count());
         let mut parts = Parts::new(&taken.marks, taken.backward_mark);
-        for (operation, wanted) in taken.operations.into_iter().zip(needed.operations) {
+        // burn's descriptions are freed on the way: together with the packed ones they would be the peak of a comparison.
+        let mut operations = taken.operations;
+        operations.reverse();
+        for wanted in needed.operations {
+            let Some(operation) = operations.pop() else {
+                break;
+            };
             parts.pass(&operation);
             if wanted {
                 packing.add(operation, parts.stage, parts.backward, &mut numbering);
+            }
+            if operations.len() < operations.capacity() / 2 {
+                operations.shrink_to_fit();
             }
         }
         let number = |id: TensorId| numbering.number(id);

@@ -368,11 +368,6 @@ where
         self.planning.check = on;
     }
 
-    /// Sets the number of memory slots for the planner `optimal`.
-    pub fn set_slots(&mut self, slots: usize) {
-        self.planning.slots = slots;
-    }
-
     /// The plan of the last step, or of the first if none ran, in terms of the model's stages.
     pub fn staged_plan(&self) -> StagedPlan {
         StagedPlan::new(&self.state.borrow().plans[0])

@@ -40,7 +40,6 @@ impl Wanted {
         &self,
         graph: &Graph,
         budget: Option<Bytes>,
-        slots: usize,
         elsewhere: Option<PlanElsewhere>,
         link: Option<Link>,
     ) -> Result<GraphPlan, GraphPlanError> {
@@ -49,7 +48,6 @@ impl Wanted {
                 let request = GraphRequest {
                     budget,
                     planner: *planner,
-                    slots,
                     link,
                 };
                 let planned = elsewhere.and_then(|plan| plan(graph, &request));

@@ -98,7 +98,6 @@ fn wanted(
     let (order, planner, check) = match asked {
         ScheduleRequest::Plan(request) => {
             let planner = graph_planner(request)?;
-            step.set_slots(request.slots);
             return Ok((Wanted::Planner(planner), None));
         }
         ScheduleRequest::Given {
@@ -252,7 +251,7 @@ pub(in super::super) fn plan_profile(
         Ok(planned) => Ok(planned),
         Err(smallest_of_planner) => {
             let budget = request.budget.unwrap_or(Bytes::MAX);
-            let any = |planner| smallest(|none| profile.plan(none, planner, request.slots));
+            let any = |planner| smallest(|none| profile.plan(none, planner));
             Err(infeasible(request.planner, budget, smallest_of_planner, any).into())
         }
     }
@@ -266,8 +265,7 @@ pub(in super::super) fn try_plan_profile(
     terms: &Terms,
 ) -> Result<Result<Planned, Bytes>, RunError> {
     let wanted = graph_planner(request)?.into();
-    let limits = (request.budget, request.slots);
-    match plan_wanted(wanted, limits, profile, chain, (terms, None)) {
+    match plan_wanted(wanted, request.budget, profile, chain, (terms, None)) {
         Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
         Err(error) => Err(refused(error, &ScheduleRequest::Plan(*request), |_| None)),
         Ok(planned) => Ok(Ok(planned)),
@@ -277,12 +275,12 @@ pub(in super::super) fn try_plan_profile(
 /// The requested plan for a step that was measured elsewhere, with its planner's name if it was made before.
 pub(in super::super) fn plan_wanted(
     wanted: Wanted,
-    (budget, slots): (Option<Bytes>, usize),
+    budget: Option<Bytes>,
     profile: &StepProfile,
     chain: &Chain,
     (terms, planner): (&Terms, Option<String>),
 ) -> Result<Planned, RecordError> {
-    let (plan, mut staged) = profile.plan(budget, wanted, slots)?;
+    let (plan, mut staged) = profile.plan(budget, wanted)?;
     for (stage, named) in staged.chain.stages.iter_mut().zip(&chain.stages) {
         stage.name.clone_from(&named.name);
         stage.param_bytes = named.param_bytes;

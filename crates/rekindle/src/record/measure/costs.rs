@@ -56,10 +56,10 @@ pub(crate) struct Costs {
     /// [`Alike::keys`], by group.
     pub(super) keys: Vec<u64>,
     /// Costs of the updates that the step itself makes.
-    pub(super) updates: UpdateCosts,
+    pub(in crate::record) updates: UpdateCosts,
     /// Memory that threads keep: measured, what they took while they were gathered, because a thread that did not take
     /// part may still take it in a step.
-    pub(super) scratch_bytes: u64,
+    pub(in crate::record) scratch_bytes: u64,
     /// In use on the host while they were measured, besides the step's own bytes.
     pub(in crate::record) measuring_bytes: Bytes,
 }
@@ -127,70 +127,42 @@ impl Costs {
         }
     }
 
-    /// Costs for the same operations as those of a larger batch, from the costs of that one: what kernels take besides
-    /// their outputs is no less there, except that a product that is too small for all threads takes a slab of this one.
-    pub(in crate::record) fn of_larger(
-        recording: &Recording,
-        (larger, costs): (&Recording, &Self),
+    /// Costs for the same operations on smaller tensors; `None` if other operations cost the same there. What kernels take
+    /// besides their outputs is no more, except that a product that is too small for all threads takes a slab of this one.
+    pub(in crate::record) fn of_smaller(
+        &self,
+        (larger, smaller): (&Recording, &Recording),
         on_host: bool,
-    ) -> Self {
-        let mut own = Self::estimated(recording, on_host);
-        let before = Self::estimated(larger, on_host);
-        let kept = (0..recording.operations.len()).map(|number| {
-            let [kept, before] = [&own, &before].map(|costs| costs.of(number).kept_bytes);
-            if kept == before { 0 } else { kept }
-        });
-        let kept_bytes = kept.max().unwrap_or_default();
-        let mut seen = vec![false; own.costs.len()];
-        for number in 0..recording.operations.len() {
-            let of = |recording: &Recording| {
-                let operation = recording.operations.get(number);
-                let kind = operation.kind;
-                let seconds = nominal_seconds(&kind.name, &kind.operation).0;
-                (values(recording, operation), seconds)
-            };
-            let ((numbers, seconds), (numbers_there, seconds_there)) = (of(recording), of(larger));
-            let there = costs.of(number);
-            let group = own.group[number] as usize;
-            let cost = Cost {
-                output_bytes: match there.view {
-                    true => there.output_bytes,
-                    false => (there.output_bytes + numbers).saturating_sub(numbers_there),
+    ) -> Option<Self> {
+        let [before, mut own] = [larger, smaller].map(|one| Self::estimated(one, on_host));
+        let mut scratch_bytes = 0;
+        let measured = self.costs.iter().zip(before.costs);
+        for (own, (measured, before)) in own.costs.iter_mut().zip(measured) {
+            if own.kept_bytes != before.kept_bytes {
+                scratch_bytes = scratch_bytes.max(own.kept_bytes);
+            }
+            let smaller_by = before.output_bytes.saturating_sub(own.output_bytes);
+            *own = Cost {
+                output_bytes: match measured.view {
+                    true => measured.output_bytes,
+                    false => measured.output_bytes.saturating_sub(smaller_by),
                 },
-                seconds: there.seconds * seconds / seconds_there,
+                seconds: measured.seconds * own.seconds / before.seconds,
                 measured: false,
-                ..there.clone()
-            };
-            let before = &mut own.costs[group];
-            *before = match std::mem::replace(&mut seen[group], true) {
-                false => cost,
-                true => Cost {
-                    output_bytes: before.output_bytes.max(cost.output_bytes),
-                    temp_bytes: before.temp_bytes.max(cost.temp_bytes),
-                    kept_bytes: before.kept_bytes.max(cost.kept_bytes),
-                    seconds: before.seconds.max(cost.seconds),
-                    view: before.view && cost.view,
-                    in_place: before.in_place.filter(|_| before.in_place == cost.in_place),
-                    measured: false,
-                },
+                ..measured.clone()
             };
         }
-        Self {
-            updates: costs.updates.clone(),
-            scratch_bytes: costs.scratch_bytes + kept_bytes,
+        (own.group == self.group).then(|| Self {
+            updates: self.updates.clone(),
+            scratch_bytes: self.scratch_bytes + scratch_bytes,
             ..own
-        }
+        })
     }
 
     /// Whether every operation costs what it costs there.
     pub(in crate::record) fn are_of(&self, recording: &Recording) -> bool {
         let alike = Alike::new(recording);
         self.keys == alike.keys && self.group == alike.group
-    }
-
-    /// Memory that threads may still take, by these costs.
-    pub(in crate::record) fn scratch_bytes(&self) -> Bytes {
-        Bytes(self.scratch_bytes)
     }
 
     /// Adds to what is known.
@@ -205,11 +177,6 @@ impl Costs {
     /// Adds the costs of parameter updates, if the step makes them.
     pub(in crate::record) fn with_updates(self, updates: UpdateCosts) -> Self {
         Self { updates, ..self }
-    }
-
-    /// Replaces the costs of parameter updates.
-    pub(in crate::record) fn set_updates(&mut self, updates: &UpdateCosts) {
-        self.updates = updates.clone();
     }
 
     pub(super) fn of(&self, number: usize) -> &Cost {

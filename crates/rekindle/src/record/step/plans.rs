@@ -2,10 +2,7 @@
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
-use burn::{
-    module::Module,
-    tensor::{DType, DispatchTensor, Shape},
-};
+use burn::{module::Module, tensor::DispatchTensor};
 use rekindle_plan::{
     Bytes,
     graph::{GraphPlanner, Link},
@@ -120,7 +117,7 @@ where
         // Nobody else holds it now.
         let updating = |measured: &mut Rc<MeasuredRecording<_>>, planning: &Planning| {
             if let Some(measured) = Rc::get_mut(measured) {
-                measured.costs.set_updates(&planning.updates);
+                measured.costs.updates = planning.updates.clone();
                 if measured.recording.update != planning.update {
                     measured.recording.set_update(planning.update);
                 }
@@ -201,8 +198,11 @@ where
         let mut state = self.state.borrow_mut();
         state.steps += 1;
         let updated = state.steps > 1;
+        let first = &state.plans[0];
+        let expected = first.base + first.optimizer_state;
         let planning = || Planning {
             updated,
+            expected: updated.then_some(expected),
             ..self.planning.clone()
         };
         let is_of = |plan: &Rc<PlannedRecording<_>>| plan.measured.is_of(&shapes, &places);
@@ -271,6 +271,7 @@ where
                     let later = state.new_bytes(&self.planning, &recorded.0)?;
                     let planning = Planning {
                         later: self.planning.later + later,
+                        expected: planning().expected.map(|bytes| bytes + later),
                         ..planning()
                     };
                     let comparison_bytes = match self.planning.comparison.how {
@@ -278,8 +279,11 @@ where
                         _ => peak() - before,
                     };
                     let given = given(&recorded.0, model, batch);
-                    let of = (shapes, comparison_bytes);
-                    let plan = self.made(&mut state, &planning, given, recorded, of)?;
+                    let new = MeasuredRecording::new(recorded, shapes, comparison_bytes, &planning);
+                    let plan = match made_by_larger(&state.plans, &planning, &new) {
+                        Some(plan) => plan,
+                        None => own(&mut state.plans, &planning, given, new)?,
+                    };
                     state.plans.insert(0, Rc::new(plan));
                     self.keep(&mut state);
                     0
@@ -302,74 +306,6 @@ where
         })
     }
 
-    /// A plan for a new recording: with the program of a larger batch, if there is one, until an own plan is worth its
-    /// time.
-    fn made(
-        &self,
-        state: &mut State<R::Auxiliary>,
-        planning: &Planning,
-        given: Vec<(usize, DispatchTensor)>,
-        recorded: (Recording, R::Auxiliary),
-        (shapes, comparison_bytes): (Vec<(Shape, DType)>, Bytes),
-    ) -> Result<PlannedRecording<R::Auxiliary>, RecordError> {
-        let serves = |plan: &&Rc<PlannedRecording<_>>| {
-            plan.credit.is_none() && plan.measured.is_larger_than(&recorded.0)
-        };
-        let Some(larger) = state.plans.iter().find(serves).cloned() else {
-            return self.own(state, planning, given, recorded, (shapes, comparison_bytes));
-        };
-        let by_larger = planning.with_budget(
-            planning.budget,
-            Wanted::Operations {
-                operations: larger.prepared.program().operations().to_vec(),
-                offloaded: larger.prepared.offloaded().to_vec(),
-            },
-        );
-        let (of_smaller, on_host) = (shapes.clone(), planning.on_host);
-        let smaller =
-            larger
-                .measured
-                .smaller(recorded.clone(), of_smaller, comparison_bytes, on_host);
-        match planned(&by_larger, Rc::new(smaller)) {
-            Ok(mut plan) => {
-                // What threads take in its first run, they keep.
-                let scratch = |plan: &PlannedRecording<_>| plan.measured.costs.scratch_bytes();
-                plan.base += scratch(&plan) - scratch(&larger);
-                plan.numbers.planner = larger.numbers.planner;
-                plan.schedule.clone_from(&larger.schedule);
-                plan.credit = Some(Cell::new(larger.took + larger.measured.took));
-                Ok(plan)
-            }
-            Err(_) => self.own(state, planning, given, recorded, (shapes, comparison_bytes)),
-        }
-    }
-
-    /// Measures a recording, except what is known from others, and plans it.
-    fn own(
-        &self,
-        state: &mut State<R::Auxiliary>,
-        planning: &Planning,
-        given: Vec<(usize, DispatchTensor)>,
-        recorded: (Recording, R::Auxiliary),
-        (shapes, comparison_bytes): (Vec<(Shape, DType)>, Bytes),
-    ) -> Result<PlannedRecording<R::Auxiliary>, RecordError> {
-        let mut known = Known::default();
-        for plan in &state.plans {
-            plan.measured.costs.tell(&mut known);
-        }
-        let measured = MeasuredRecording::new(
-            planning,
-            given,
-            recorded,
-            shapes,
-            comparison_bytes,
-            &known,
-            &mut |_, _| {},
-        )?;
-        drop(known);
-        planned_beside(&mut state.plans, 1, planning, Rc::new(measured))
-    }
-
     /// Measures the first of the stored recordings, which has the program of a larger batch, and plans it.
     fn replace(
         &self,
@@ -378,17 +314,9 @@ where
         model: &M,
         batch: &I,
     ) -> Result<(), RecordError> {
-        let MeasuredRecording {
-            shapes,
-            recording,
-            auxiliary,
-            comparison_bytes,
-            ..
-        } = &*state.plans[0].measured;
-        let given = given(recording, model, batch);
-        let recorded = (recording.clone(), auxiliary.clone());
-        let of = (shapes.clone(), *comparison_bytes);
-        state.plans[0] = Rc::new(self.own(state, planning, given, recorded, of)?);
+        let served = (*state.plans[0].measured).clone();
+        let given = given(&served.recording, model, batch);
+        state.plans[0] = Rc::new(own(&mut state.plans, planning, given, served)?);
         Ok(())
     }
 
@@ -471,4 +399,45 @@ fn planned_beside<A>(
         }
         plan => plan,
     }
+}
+
+/// A plan for a new recording with the program of a larger batch, if there is one and it fits, until an own plan is worth
+/// its time.
+fn made_by_larger<A: Clone>(
+    stored: &[Rc<PlannedRecording<A>>],
+    planning: &Planning,
+    new: &MeasuredRecording<A>,
+) -> Option<PlannedRecording<A>> {
+    let mut own = stored.iter().filter(|plan| plan.credit.is_none());
+    let (larger, smaller) =
+        own.find_map(|plan| Some((plan, plan.measured.smaller(new, planning.on_host)?)))?;
+    let wanted = Wanted::Operations {
+        operations: larger.prepared.program().operations().to_vec(),
+        offloaded: larger.prepared.offloaded().to_vec(),
+    };
+    let by_larger = planning.with_budget(planning.budget, wanted);
+    let mut plan = planned(&by_larger, Rc::new(smaller)).ok()?;
+    // What threads take in its first run, they keep.
+    let scratch = |plan: &PlannedRecording<A>| Bytes(plan.measured.costs.scratch_bytes);
+    plan.base += scratch(&plan) - scratch(larger);
+    plan.numbers.planner = larger.numbers.planner;
+    plan.schedule.clone_from(&larger.schedule);
+    plan.credit = Some(Cell::new(larger.took + larger.measured.took));
+    Some(plan)
+}
+
+/// Measures a recording, except what is known from those that are stored, and plans it.
+fn own<A>(
+    stored: &mut Vec<Rc<PlannedRecording<A>>>,
+    planning: &Planning,
+    given: Vec<(usize, DispatchTensor)>,
+    new: MeasuredRecording<A>,
+) -> Result<PlannedRecording<A>, RecordError> {
+    let mut known = Known::default();
+    for plan in stored.iter() {
+        plan.measured.costs.tell(&mut known);
+    }
+    let measured = new.measured(planning, given, &known, &mut |_, _| {})?;
+    drop(known);
+    planned_beside(stored, 1, planning, Rc::new(measured))
 }

@@ -14,7 +14,7 @@ use super::{Family, RATE, SHARES, STEPS, Trained, Way, adam, check, copy, device
 const NORMAL: Distribution = Distribution::Normal(0.0, 1.0);
 
 /// What is held beside one step: gradients of other parts, or what another step and its optimizer take.
-const ANOTHER: Bytes = Bytes(160 << 10);
+const ANOTHER: Bytes = Bytes(128 << 10);
 
 /// Two layers with a batch norm between them.
 #[derive(Module, Debug)]
