@@ -46,7 +46,7 @@ pub(super) fn planned<A>(
     // All bytes below are without the reserve.
     let budget = planning
         .budget
-        .map(|budget| without_reserve(budget, RESERVE));
+        .map(|budget| without_reserve(budget, planning.wanted.reserve()));
     // Do not count what burn's graph keeps until the next backward pass, and buffers that a queue frees late.
     free_dead_nodes(&planning.device);
     planning.meter.trim();
@@ -151,12 +151,12 @@ pub(super) fn planned<A>(
             return Ok(planned);
         }
         if !fits {
-            // Another measurement needs room, too, and may give a few bytes more.
+            // Another measurement needs room, too, and another process, with a folder for example, may hold more.
             let measuring = measured.costs.measuring_bytes - (base + staging + state);
             let smallest = peak.max(peak - takes + measuring);
             return Err(RecordError::Infeasible {
                 budget: planning.budget.unwrap_or(Bytes::MAX),
-                smallest: with_reserve(smallest + Bytes(smallest.0 / 256)),
+                smallest: with_reserve(smallest + Bytes(smallest.0 / 64)),
                 floor: Some(floor),
             });
         }

@@ -8,6 +8,8 @@ use rekindle_plan::{
     },
 };
 
+use super::options::RESERVE;
+
 /// Plans in another process, or returns `None` if that is impossible. Planners take memory, which on the CPU backend
 /// counts towards the budget.
 pub type PlanElsewhere = fn(&Graph, &GraphRequest) -> Option<Result<GraphPlan, GraphPlanError>>;
@@ -35,6 +37,15 @@ impl From<GraphPlanner> for Wanted {
 }
 
 impl Wanted {
+    /// The share of a budget that the plan may not take: half of it for a program that was made elsewhere within the whole,
+    /// because this process may hold a little more.
+    pub(super) fn reserve(&self) -> f64 {
+        match self {
+            Self::Planner(_) => RESERVE,
+            Self::Schedule(_) | Self::Operations { .. } => RESERVE / 2.0,
+        }
+    }
+
     /// The plan for a graph.
     pub(super) fn plan(
         &self,
