@@ -11,8 +11,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Distribution, Tensor, activation::gelu},
 };
-use rekindle::{Executor, Layer, Sequential, StepSeed};
-use rekindle_plan::planner;
+use rekindle::{Layer, Sequential, checkpoint_sequential};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
@@ -34,10 +33,6 @@ impl Layer for Block {
 
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         gelu(self.linear.forward(input))
-    }
-
-    fn draws_random(&self) -> bool {
-        false
     }
 }
 
@@ -68,10 +63,6 @@ fn main() {
     );
     let input = Tensor::<2>::random([BATCH, WIDTH], Distribution::Default, &device);
     let loss = |output: Tensor<2>| output.powf_scalar(2.0).mean();
-    let executors: Vec<Executor> = SEGMENTS
-        .iter()
-        .map(|&segments| Executor::new(planner::uniform(DEPTH, segments).expect("in range")))
-        .collect();
 
     let mut runs = vec![Vec::new(); SEGMENTS.len() + 1];
     for round in 0..=ROUNDS {
@@ -80,11 +71,9 @@ fn main() {
             GradientsParams::from_grads(value.backward(), &model)
         });
         let mut row = vec![plain];
-        for executor in &executors {
+        for segments in SEGMENTS {
             row.push(measure(|| {
-                executor
-                    .step(&model, input.clone(), StepSeed::new(0, 0), loss)
-                    .expect("the schedule fits")
+                checkpoint_sequential(&model, segments, input.clone(), loss).expect("in range")
             }));
         }
         // The first round warms the allocator and the thread pool.

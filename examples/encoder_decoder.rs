@@ -15,8 +15,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Distribution, Int, Tensor, activation::gelu},
 };
-use rekindle::{Executor, Layer, Sequential, StepSeed};
-use rekindle_plan::planner;
+use rekindle::{Layer, Sequential, StepSeed, checkpoint_sequential};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
@@ -156,10 +155,6 @@ impl Layer for Stage {
             state,
         }
     }
-
-    fn draws_random(&self) -> bool {
-        matches!(self, Self::Encode(_) | Self::Decode(_))
-    }
 }
 
 fn model() -> Sequential<Stage> {
@@ -207,32 +202,37 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(logits) => cross_entropy.forward(logits.flatten(0, 1), next.clone().flatten(0, 1)),
         None => unreachable!("the head gives logits"),
     };
-    let seed = StepSeed::new(0, 0);
     println!("{} parameters", model.num_params());
     // Parameters are drawn when they are first used: not while memory is measured.
     drop(model.valid());
 
-    let start = rekindle_alloc::in_use();
-    rekindle_alloc::reset_peak();
-    let mut carry = input.clone();
-    for (stage, layer) in model.layers().iter().enumerate() {
-        device.seed(seed.stage(rekindle_plan::StageId(stage)));
-        carry = layer.forward(carry);
-    }
-    let value = loss(carry);
-    let plain_loss: f32 = value.clone().into_scalar();
-    let plain = GradientsParams::from_grads(value.backward(), &model);
-    let plain_peak = rekindle_alloc::peak() - start;
-    println!(
-        "plain: {:.1} MiB, loss {plain_loss:.6}",
-        mebibytes(plain_peak)
-    );
-
     for segments in [2, 4, 7] {
-        let executor = Executor::new(planner::uniform(model.len(), segments)?);
         let start = rekindle_alloc::in_use();
         rekindle_alloc::reset_peak();
-        let output = executor.step(&model, input.clone(), seed, loss)?;
+        device.seed(2);
+        // The plain loop draws as the segments do.
+        let seed = StepSeed::draw(&device);
+        let length = model.len() / segments;
+        let mut carry = input.clone();
+        for (stage, layer) in model.layers().iter().enumerate() {
+            if stage % length == 0 && stage / length < segments {
+                device.seed(seed.segment(stage / length));
+            }
+            carry = layer.forward(carry);
+        }
+        let value = loss(carry);
+        let plain_loss: f32 = value.clone().into_scalar();
+        let plain = GradientsParams::from_grads(value.backward(), &model);
+        let plain_peak = rekindle_alloc::peak() - start;
+        println!(
+            "plain: {:.1} MiB, loss {plain_loss:.6}",
+            mebibytes(plain_peak)
+        );
+
+        let start = rekindle_alloc::in_use();
+        rekindle_alloc::reset_peak();
+        device.seed(2);
+        let output = checkpoint_sequential(&model, segments, input.clone(), loss)?;
         let peak = rekindle_alloc::peak() - start;
         let value: f32 = output.loss.into_scalar();
         let difference = largest_difference(&model, &plain, &output.gradients);

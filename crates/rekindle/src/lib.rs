@@ -10,14 +10,13 @@
 //! | `learner` | recorded steps in burn-train's learner (feature `learner`) |
 //! | [`tensor_tree`] | values made of tensors: batches, and what flows between stages |
 //! | [`layer`], [`sequential`] | parts of a chain: stages, the whole chain |
-//! | [`executor`] | runs one training step under any schedule |
-//! | [`seed`] | the same random numbers in every recompute |
+//! | [`checkpoint`] | `checkpoint_sequential`: the idea in its shortest form, for layers that read values |
+//! | [`seed`] | the seeds of a step's random numbers |
 //! | [`statistics`] | the running statistics that a forward pass changes, and how to restore them |
 //! | [`synchronised_batch_norm`] | batch normalisation over the samples of all ranks |
 //! | [`tied`] | layers that share their parameters |
 //! | [`cross_entropy`] | the loss over a large vocabulary, without the logits |
 //! | [`meter`] | memory in use and reserved, by phase |
-//! | [`profile`] | the measured chain: bytes and seconds of each stage |
 //! | [`dtype`] | f32, f16 and bf16 |
 //! | [`master_weights`] | optimizers for f16 and bf16 models that keep parameters in f32 |
 //! | [`Sharded`] | optimizers whose state is divided among ranks |
@@ -30,15 +29,12 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod balanced;
+pub mod checkpoint;
 pub mod cross_entropy;
 #[cfg(feature = "cubecl")]
 pub mod cubecl;
 mod device_errors;
 pub mod dtype;
-pub mod executor;
-mod graph;
-mod graph_ops;
 mod known_gradient;
 pub mod layer;
 #[cfg(feature = "learner")]
@@ -47,7 +43,6 @@ pub mod master_weights;
 pub mod meter;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-pub mod profile;
 pub mod quiet;
 pub mod record;
 pub mod reduce;
@@ -61,10 +56,9 @@ mod synchronised;
 pub mod tensor_tree;
 pub mod tied;
 
+pub use checkpoint::{checkpoint_sequential, free_dead_nodes};
 pub use cross_entropy::ChunkedCrossEntropy;
 pub use dtype::Dtype;
-pub use executor::{Executor, StepOutput, checkpoint_sequential};
-pub use graph::free_dead_nodes;
 pub use layer::Layer;
 pub use master_weights::MasterWeights;
 pub use record::{estimate, record};

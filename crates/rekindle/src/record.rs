@@ -188,6 +188,8 @@ pub use leaf::Leaf;
 pub use optimizer::Optimizer;
 pub use output::{Output, SpanReading};
 pub(crate) use places::{Place, apart, put_statistics, tensors};
+#[doc(hidden)]
+pub use planning::with_reserve;
 pub use profile::StepProfile;
 pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};

@@ -1,20 +1,11 @@
-//! Seeds for layers that draw random numbers.
+//! Seeds of a step's random numbers.
 //!
-//! burn's generators can be seeded but not read or restored, and one generator serves a whole process. So each stage
-//! that draws has its own seed in every step, set before every run of that stage: a recompute draws the same numbers as
-//! the first forward, in whatever order stages run. The plain run draws the same if it sets the same seeds.
-//!
-//! Steps may run in several threads at once: a stage that draws has exclusive use of the generator from its seed until
-//! it is done. Code that draws in another thread outside of stages and checkpoints does not wait for the stage, and
-//! must not run at the same time.
-
-use std::{
-    cell::Cell,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+//! burn's generators can be seeded but not read or restored, and one generator serves a whole process. So a step has a
+//! seed of its own, from which the generator is seeded before the step, or before each run of a part that may be computed
+//! again: a recompute draws the same numbers as the first forward, in whatever order parts run. The plain run draws the
+//! same if it sets the same seeds.
 
 use burn::tensor::{Device, Distribution, Int, Tensor};
-use rekindle_plan::StageId;
 
 /// The root seed of one training step's random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,10 +38,11 @@ impl StepSeed {
         Self(root)
     }
 
-    /// The generator's seed before stage `stage` runs.
+    /// The generator's seed before segment number `segment` of
+    /// [`checkpoint_sequential`](crate::checkpoint_sequential) runs.
     #[must_use]
-    pub fn stage(self, stage: StageId) -> u64 {
-        mix(self.0 ^ mix(stage.0 as u64 + 1))
+    pub fn segment(self, segment: usize) -> u64 {
+        mix(self.0 ^ mix(segment as u64 + 1))
     }
 
     /// The generator's seed before a step that runs as a whole, such as a recorded step.
@@ -63,48 +55,6 @@ impl StepSeed {
     #[must_use]
     pub fn after(self) -> u64 {
         mix(self.0)
-    }
-}
-
-/// Guard for a running stage that draws: while it exists, no stage of another thread seeds the generator or draws.
-pub(crate) struct Drawing {
-    _alone: MutexGuard<'static, ()>,
-}
-
-static GENERATOR: Mutex<()> = Mutex::new(());
-
-thread_local! {
-    /// Whether this thread holds the generator.
-    static DRAWS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether a step on this thread would draw in the middle of another step's stage: while a thread waits for a kernel,
-/// rayon may run another task on it, and that task may be a step. A layer that runs its own chain in a rayon task
-/// cannot be told apart from this.
-pub(crate) fn would_interrupt() -> bool {
-    #[cfg(feature = "flex")]
-    let in_a_task = rayon::current_thread_index().is_some();
-    #[cfg(not(feature = "flex"))]
-    let in_a_task = false;
-    in_a_task && DRAWS.get()
-}
-
-impl Drawing {
-    /// Waits for the generator and seeds it. `None` if this thread already holds it, inside another stage.
-    pub(crate) fn seeded(device: &Device, seed: u64) -> Option<Self> {
-        let drawing = (!DRAWS.get()).then(|| {
-            let alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
-            DRAWS.set(true);
-            Self { _alone: alone }
-        });
-        device.seed(seed);
-        drawing
-    }
-}
-
-impl Drop for Drawing {
-    fn drop(&mut self) {
-        DRAWS.set(false);
     }
 }
 
@@ -127,8 +77,8 @@ mod tests {
         let root = StepSeed::new(1, 2);
         assert_eq!(root.of_rank(0), root);
         let seeds = (0..100).map(|rank| root.of_rank(rank)).flat_map(|root| {
-            let stages = [0, 1].map(|stage| root.stage(StageId(stage)));
-            [root.before(), root.after(), stages[0], stages[1]]
+            let segments = [0, 1].map(|segment| root.segment(segment));
+            [root.before(), root.after(), segments[0], segments[1]]
         });
         assert_eq!(seeds.collect::<HashSet<u64>>().len(), 400);
     }

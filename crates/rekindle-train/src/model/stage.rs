@@ -212,21 +212,6 @@ impl Layer for Stage {
             Err(error) => panic!("a stage ran on a value that it was not built for: {error}"),
         }
     }
-
-    /// Whether there is an operation that the balanced strategy recomputes.
-    fn has_balanced(&self) -> bool {
-        self.program.iter().any(|instruction| match instruction {
-            StageOp::Apply(index) => matches!(self.ops[*index], Op::LayerNorm(_)),
-            StageOp::Reshape(_) | StageOp::PushSkip | StageOp::Defer { .. } => false,
-            _ => true,
-        })
-    }
-
-    fn draws_random(&self) -> bool {
-        self.program
-            .iter()
-            .any(|instruction| matches!(instruction, StageOp::Dropout(p) if *p > 0.0))
-    }
 }
 
 fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {

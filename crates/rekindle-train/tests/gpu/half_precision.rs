@@ -3,26 +3,15 @@
 
 use std::ops::ControlFlow;
 
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    optim::GradientsParams,
-    tensor::{Device, FloatDType, Tensor},
-};
-use rekindle::{Dtype, Executor, Layer, Sequential, StepSeed};
-use rekindle_plan::{Action, Chain, PlanRequest, PlannerKind, Schedule, StageId};
+use rekindle::Dtype;
+use rekindle_plan::{Chain, PlanRequest, PlannerKind};
 use rekindle_train::{
     data::{
         Split, open,
         settings::{DataSettings, Source, SyntheticTarget},
     },
     device::DeviceId,
-    model::{
-        build::build,
-        spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
-        stage::Stage,
-        stages::ModelStages,
-        value::Value,
-    },
+    model::spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
     record::StepRecord,
     session::{Job, MemoryNow, Observer, ScheduleRequest, measure, run},
     settings::{Clip, LearningRate, OptimizerSettings, TrainSettings},
@@ -166,97 +155,6 @@ fn segments_compute_what_the_plain_run_computes_bit_for_bit() {
                 "{dtype}: {comparisons:?}"
             );
         }
-    }
-}
-
-/// What one step gives, as the bits of f32.
-#[derive(PartialEq)]
-struct Step {
-    loss: Vec<u32>,
-    gradients: Vec<Vec<u32>>,
-    statistics: Vec<Vec<u32>>,
-}
-
-fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
-    tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
-}
-
-fn step(model: &Sequential<Stage>, dtype: Dtype, balanced: bool) -> Step {
-    struct Look<'a> {
-        dtype: Dtype,
-        gradients: &'a GradientsParams,
-        step: Step,
-    }
-    impl ModuleVisitor for Look<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.val();
-            assert_eq!(value.dtype().name(), self.dtype.to_string());
-            match self.gradients.get::<D>(param.id) {
-                Some(gradient) => {
-                    assert_eq!(gradient.dtype(), value.dtype());
-                    self.step.gradients.push(bits(gradient));
-                }
-                None => self.step.statistics.push(bits(value)),
-            }
-        }
-    }
-    let stages = model.len();
-    let tracked = |stage: usize| Action::ForwardTracked {
-        stage: StageId(stage),
-        alternative: usize::from(balanced && model.layers()[stage].has_balanced()),
-    };
-    let actions = (0..stages)
-        .map(tracked)
-        .chain([Action::Loss])
-        .chain(
-            (0..stages)
-                .rev()
-                .map(|stage| Action::Backward(StageId(stage))),
-        )
-        .chain([Action::Optimize])
-        .collect();
-    let input = Value::from_floats_in(
-        dtype,
-        (0..4 * 98).map(|value| (value as f32).sin()).collect(),
-        &[4, 2, 7, 7],
-        &Device::flex().autodiff(),
-    );
-    let executor = Executor::new(Schedule::new(stages, actions).unwrap());
-    // A copy has statistics of its own.
-    let model = model.valid().train();
-    let output = executor
-        .step(&model, input.unwrap(), StepSeed::new(1, 0), |output| {
-            let output = output.into_float2().unwrap();
-            output.cast(FloatDType::F32).powi_scalar(2).mean()
-        })
-        .unwrap();
-    let mut look = Look {
-        dtype,
-        gradients: &output.gradients,
-        step: Step {
-            loss: bits(output.loss),
-            gradients: Vec::new(),
-            statistics: Vec::new(),
-        },
-    };
-    model.valid().visit(&mut look);
-    look.step
-}
-
-#[test]
-fn balanced_graphs_compute_what_the_default_ones_do_bit_for_bit() {
-    own_process!();
-    let spec = images();
-    let plan = ModelStages::new(&spec, &spec.infer().unwrap());
-    let device = Device::flex().autodiff();
-    for dtype in HALVES {
-        device.seed(3);
-        let stages = build(&spec, &plan, dtype, &device).unwrap();
-        let model = Sequential::new(stages);
-        let step = |balanced| step(&model, dtype, balanced);
-        let default = step(false);
-        assert!(!default.gradients.is_empty() && !default.statistics.is_empty());
-        assert!(default == step(true), "{dtype}");
     }
 }
 

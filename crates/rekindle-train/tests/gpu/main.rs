@@ -11,8 +11,6 @@ mod own_process;
 mod compare;
 #[path = "../../../rekindle/tests/support/models.rs"]
 mod models;
-#[path = "../../../rekindle/tests/support/random.rs"]
-mod random;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 #[path = "../../../rekindle/tests/suite/record_parity/models.rs"]
 mod recorded_models;

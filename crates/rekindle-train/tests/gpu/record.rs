@@ -8,9 +8,7 @@ use burn::{
     tensor::{Device, Distribution, Int, Tensor},
 };
 use rekindle::{
-    Dtype, Layer, Sequential, TensorTree,
-    executor::{CheckpointError, StepError},
-    record::RecordError,
+    Dtype, Layer, Sequential, TensorTree, checkpoint::CheckpointError, record::RecordError,
 };
 use rekindle_plan::{Bytes, graph::GraphPlanner};
 use rekindle_train::device::{DeviceId, OpenDevice, open, probe};
@@ -193,10 +191,7 @@ fn what_the_device_refuses_fails_the_step() {
         };
         let refused = step((model, input)).err();
         assert!(
-            matches!(
-                refused,
-                Some(CheckpointError::Step(StepError::Refused { .. }))
-            ),
+            matches!(refused, Some(CheckpointError::Refused { .. })),
             "{refused:?}"
         );
 

@@ -1,17 +1,14 @@
 //! Memory in use and resident memory stay what they are, step after step, and after steps that fail.
 
-use std::{
-    ops::ControlFlow,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::ops::ControlFlow;
 
 use burn::{
     nn::{Linear, LinearConfig},
     optim::SgdConfig,
     tensor::{Device, Distribution, Tensor},
 };
-use rekindle::{Executor, StepSeed, record::RecordError};
-use rekindle_plan::{PlanRequest, planner::uniform};
+use rekindle::{checkpoint_sequential, record::RecordError};
+use rekindle_plan::PlanRequest;
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
@@ -26,9 +23,6 @@ use crate::{
     watch::{STEPS, WARM_UP, Watch},
 };
 
-/// What a loss says that gives up.
-const NO_LOSS: &str = "no loss";
-
 #[test]
 fn checkpointed_modules_hold_no_more_after_hundreds_of_steps() {
     own_process!();
@@ -36,14 +30,10 @@ fn checkpointed_modules_hold_no_more_after_hundreds_of_steps() {
     let mut model = models::mlp(6, &device);
     let mut optimizer = SgdConfig::new().init();
     let mut watch = Watch::new();
-    let executor =
-        Executor::new(uniform(6, 3).expect("a schedule")).with_meter(watch.meter.clone());
     let input = Tensor::<2>::random([8, models::WIDTH], Distribution::Default, &device);
-    for step in 0..STEPS {
-        let seed = StepSeed::new(1, step as u64);
-        let output = executor.step(&model, input.clone(), seed, |output: Tensor<2>| {
-            output.square().mean()
-        });
+    for _ in 0..STEPS {
+        let loss = |output: Tensor<2>| output.square().mean();
+        let output = checkpoint_sequential(&model, 3, input.clone(), loss);
         model = optimizer.step(1e-3, model, output.expect("fits").gradients);
         watch.note();
     }
@@ -125,33 +115,13 @@ fn steps_that_fail_leave_nothing() {
     own_process!();
     let device = Device::flex().autodiff();
     let input = Tensor::<2>::random([8, models::WIDTH], Distribution::Default, &device);
-    // Said hundreds of times, it would hide what is wrong.
-    let told = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if panic.payload_as_str() != Some(NO_LOSS) {
-            told(panic);
-        }
-    }));
-
-    // A loss that gives up in a step of modules.
     let model = models::mlp(6, &device);
-    let executor = Executor::new(uniform(6, 3).expect("a schedule"));
-    let mut watch = Watch::new();
-    let run = |step: u64| {
-        let loss = |_: Tensor<2>| -> Tensor<1> { panic!("{NO_LOSS}") };
-        executor.step(&model, input.clone(), StepSeed::new(1, step), loss)
-    };
-    for step in 0..WARM_UP as u64 + 300 {
-        assert!(catch_unwind(AssertUnwindSafe(|| run(step))).is_err());
-        watch.note();
-    }
-    watch.assert_flat("a loss that fails in modules");
 
-    // One that is no scalar.
+    // A loss that is no scalar.
     let mut watch = Watch::new();
-    for step in 0..WARM_UP as u64 + 300 {
+    for _ in 0..WARM_UP + 300 {
         let loss = |output: Tensor<2>| output.flatten::<1>(0, 1);
-        let refused = executor.step(&model, input.clone(), StepSeed::new(1, step), loss);
+        let refused = checkpoint_sequential(&model, 3, input.clone(), loss);
         assert!(refused.is_err());
         watch.note();
     }

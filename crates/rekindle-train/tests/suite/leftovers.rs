@@ -12,10 +12,10 @@ use burn::{
     tensor::{Device, Distribution, Tensor},
 };
 use rekindle::{
-    Executor, Layer, Sequential, StepSeed,
+    Layer, Sequential,
     meter::{HostMeter, Leftover, Leftovers, Phase, PhaseRecorder},
 };
-use rekindle_plan::{Bytes, PlanRequest, planner};
+use rekindle_plan::{Bytes, PlanRequest};
 use rekindle_train::{
     data::{Dataset, Identity, TargetKind, batch::Batch},
     device::DeviceId,
@@ -95,7 +95,6 @@ fn leftovers(leak: Leak) -> Vec<Leftover> {
     let mut model = Sequential::new(vec![layer(), layer()]);
     let mut optimizer = SgdConfig::new().init();
     let meter = Arc::new(HostMeter::new().expect("installed"));
-    let executor = Executor::new(planner::none(2).expect("a schedule")).with_meter(meter.clone());
     let mut look = None;
     for step in 0.. {
         // All is there that is made once.
@@ -106,29 +105,27 @@ fn leftovers(leak: Leak) -> Vec<Leftover> {
         if leak == Leak::Data {
             keep(values(&input));
         }
-        let output = executor.step(
-            &model,
-            input,
-            StepSeed::new(1, step),
-            |output: Tensor<2>| {
-                let output = match leak {
-                    Leak::Backward => output,
-                    _ => output.square(),
-                };
-                if leak == Leak::Loss {
-                    keep(values(&output));
-                }
-                output.mean()
-            },
-        );
-        let output = output.expect("fits");
+        let mut phases = PhaseRecorder::start(Some(&*meter));
+        let output = model.forward(input);
+        phases.end(Phase::Forward);
+        let output = match leak {
+            Leak::Backward => output,
+            _ => output.square(),
+        };
+        if leak == Leak::Loss {
+            keep(values(&output));
+        }
+        let loss = output.mean();
+        phases.end(Phase::Loss);
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        drop(loss);
+        phases.end(Phase::Backward);
         if leak == Leak::Backward {
-            let gradients: &GradientsParams = &output.gradients;
             let weight = &model.layers()[0].linear.weight;
             keep(gradients.get::<2>(weight.id).expect("a gradient"));
         }
         let mut update = PhaseRecorder::start(Some(&*meter));
-        model = optimizer.step(1e-3, model, output.gradients);
+        model = optimizer.step(1e-3, model, gradients);
         if leak == Leak::Update {
             keep(Tensor::ones(
                 [BATCH, WIDTH],

@@ -54,7 +54,7 @@ pub struct Leftover {
 /// Finds memory that every step of a training loop leaves behind.
 ///
 /// There can be only one at a time in a process, and none while [blocks are counted](super::Meter::count_blocks) for
-/// another purpose. Phases are those of an executor or a recorded step with a [`HostMeter`](super::HostMeter), and
+/// another purpose. Phases are those of a recorded step with a [`HostMeter`](super::HostMeter), and
 /// those of the program's own [`PhaseRecorder`](super::PhaseRecorder).
 ///
 /// ```

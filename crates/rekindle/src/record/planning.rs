@@ -29,7 +29,7 @@ use super::{
     update::Update,
     wanted::{PlanElsewhere, Wanted},
 };
-use crate::graph::free_dead_nodes;
+use crate::checkpoint::free_dead_nodes;
 
 /// Maximum number of planning rounds. Planning repeats because the plan itself takes memory.
 const ROUNDS: usize = 4;
@@ -231,6 +231,7 @@ pub(super) fn plain_order(graph: &Graph) -> Result<Program, RecordError> {
 }
 
 /// The smallest budget that leaves `bytes` after the reserve is subtracted.
-pub(super) fn with_reserve(bytes: Bytes) -> Bytes {
+#[must_use]
+pub fn with_reserve(bytes: Bytes) -> Bytes {
     Bytes((bytes.0 as f64 / (1.0 - RESERVE)).ceil() as u64 + 1)
 }

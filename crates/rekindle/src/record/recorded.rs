@@ -24,7 +24,7 @@ use super::{
     update_costs::{EitherUpdate, UpdateCosts},
 };
 use crate::{
-    graph::free_dead_nodes,
+    checkpoint::free_dead_nodes,
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::Reducer,
     size::{Budget, Size},

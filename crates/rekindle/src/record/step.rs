@@ -35,7 +35,7 @@ use super::{
     update_costs::UpdateCosts,
 };
 use crate::{
-    graph::free_dead_nodes,
+    checkpoint::free_dead_nodes,
     quiet,
     reduce::{Reducer, Shards},
     step_result::StepResult,

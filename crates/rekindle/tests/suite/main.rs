@@ -13,17 +13,11 @@ mod compare;
     reason = "shared with the parity tests, which use all of it"
 )]
 mod models;
-#[path = "../support/random.rs"]
-mod random;
 
-mod budget;
+mod checkpoint;
 mod chunked;
-mod executor;
 mod families;
-mod golden_traces;
 mod master_weights;
-mod memory;
-mod odd_chains;
 mod ranks;
 mod record;
 mod record_growth;

@@ -9,7 +9,6 @@ use rekindle::{
     Layer, Sequential, TensorTree,
     tensor_tree::{TensorMapper, TensorVisitor},
 };
-use rekindle_plan::planner;
 
 #[derive(Clone)]
 struct Ranks {
@@ -70,10 +69,6 @@ impl Layer for Scale {
             name: input.name,
         }
     }
-
-    fn draws_random(&self) -> bool {
-        false
-    }
 }
 
 fn input() -> Ranks {
@@ -121,11 +116,10 @@ fn every_rank_is_checkpointed() {
         factor: Param::from_tensor(Tensor::<1>::full([1], 0.7, &device)),
     };
     let model = Sequential::new((0..4).map(scale).collect());
-    let plain = compare::plain(&model, &input, &device, loss);
     for segments in 1..=4 {
-        let schedule = planner::uniform(4, segments).expect("segments in range");
         let what = format!("{segments} segments");
-        let trace = compare::scheduled(&what, &model, &input, &schedule, loss);
+        let plain = compare::plain(&model, &input, &device, segments, loss);
+        let trace = compare::checkpointed(&model, &input, &device, segments, loss);
         compare::assert_same(&what, &plain, &trace, TOLERANCE);
     }
 }

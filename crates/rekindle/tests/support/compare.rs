@@ -1,117 +1,79 @@
-//! Runs a model the plain way and under a schedule, and compares everything that a training step decides.
-
-use std::sync::Arc;
+//! Runs a model the plain way and in segments, and compares everything that a training step decides.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::{AdamConfig, GradientsParams},
     tensor::{Device, Tensor},
 };
-use rekindle::{
-    Executor, Layer, Sequential, StepSeed, TensorTree,
-    meter::{MemoryReading, Meter, PeakMemory},
-    retie,
-};
-use rekindle_plan::{Action, Schedule, StageId, forward_counts};
+use rekindle::{Layer, Sequential, StepSeed, TensorTree, checkpoint_sequential, retie};
 
 const STEPS: u64 = 3;
 const LEARNING_RATE: f64 = 1e-2;
-const RUN_SEED: u64 = 7;
-
-/// A meter is what makes the executor trace; what it reads does not matter here.
-pub struct Blind;
-
-impl Meter for Blind {
-    fn read(&self) -> MemoryReading {
-        MemoryReading::default()
-    }
-
-    fn start_interval(&self) {}
-
-    fn lifetime_peak(&self) -> PeakMemory {
-        PeakMemory::default()
-    }
-}
 
 /// Everything that a training step decides: names with their values.
 pub type Trace = Vec<(String, Vec<f32>)>;
 
-/// A hand-written burn training loop: no executor, the same seeds.
+/// A hand-written burn training loop, with the seeds of so many segments.
 pub fn plain<L, A>(
     model: &Sequential<L>,
     input: &A,
     device: &Device,
+    segments: usize,
     loss: impl Fn(A) -> Tensor<1>,
 ) -> Trace
 where
     A: TensorTree,
     L: Layer<Input = A, Output = A>,
 {
-    let mut model = private_copy(model);
-    let mut optimizer = AdamConfig::new().init();
-    let mut trace = Trace::new();
-    for step in 0..STEPS {
-        let seed = StepSeed::new(RUN_SEED, step);
+    let length = model.len() / segments;
+    trained(model, device, |model| {
+        let seed = StepSeed::draw(device);
         let mut activation = input.clone();
-        for (stage, layer) in model.layers().iter().enumerate() {
-            device.seed(seed.stage(StageId(stage)));
+        for (place, layer) in model.layers().iter().enumerate() {
+            if place % length == 0 && place / length < segments {
+                device.seed(seed.segment(place / length));
+            }
             activation = layer.forward(activation);
         }
         let value = loss(activation);
-        trace.push((
-            format!("loss of step {step}"),
-            floats(value.clone().inner()),
-        ));
-        let gradients = GradientsParams::from_grads(value.backward(), &model);
-        trace.extend(gradients_of(step, &model, &gradients));
-        model = retie(optimizer.step(LEARNING_RATE, model, gradients));
-    }
-    trace.extend(state_of(&model));
-    trace
+        let gradients = GradientsParams::from_grads(value.backward(), model);
+        (value.inner(), gradients)
+    })
 }
 
-/// The same training under a schedule.
-pub fn scheduled<L, A>(
-    what: &str,
+/// The same training in segments.
+pub fn checkpointed<L, A>(
     model: &Sequential<L>,
     input: &A,
-    schedule: &Schedule,
+    device: &Device,
+    segments: usize,
     loss: impl Fn(A) -> Tensor<1>,
 ) -> Trace
 where
     A: TensorTree,
     L: Layer<Input = A, Output = A>,
 {
+    trained(model, device, |model| {
+        let step = checkpoint_sequential(model, segments, input.clone(), &loss);
+        let step = step.expect("as many segments as layers at most");
+        (step.loss, step.gradients)
+    })
+}
+
+fn trained<M: Module>(
+    model: &M,
+    device: &Device,
+    step_of: impl Fn(&M) -> (Tensor<1>, GradientsParams),
+) -> Trace {
     let mut model = private_copy(model);
     let mut optimizer = AdamConfig::new().init();
-    let executor = || Executor::new(schedule.clone());
-    let traced = executor().with_meter(Arc::new(Blind)).traced();
-    let executor = executor();
-    // What only frozen stages would need is left out.
-    let frozen = model
-        .layers()
-        .iter()
-        .take_while(|layer| !any_trains(*layer));
-    let wanted = schedule.without_frozen(frozen.count());
-    let runs = forward_counts(model.len(), &wanted);
     let mut trace = Trace::new();
     for step in 0..STEPS {
-        let executor = match step {
-            0 => &traced,
-            _ => &executor,
-        };
-        let output = executor
-            .step(&model, input.clone(), StepSeed::new(RUN_SEED, step), &loss)
-            .expect("the schedule fits the model");
-        if step == 0 {
-            // Every action has its entry, in the schedule's order, wherever it was done.
-            let done = output.trace.iter().map(|entry| entry.action);
-            assert_eq!(done.collect::<Vec<Action>>(), wanted, "{what}");
-        }
-        assert_eq!(output.forward_counts, runs, "{what}");
-        trace.push((format!("loss of step {step}"), floats(output.loss)));
-        trace.extend(gradients_of(step, &model, &output.gradients));
-        model = retie(optimizer.step(LEARNING_RATE, model, output.gradients));
+        device.seed(step);
+        let (loss, gradients) = step_of(&model);
+        trace.push((format!("loss of step {step}"), floats(loss)));
+        trace.extend(gradients_of(step, &model, &gradients));
+        model = retie(optimizer.step(LEARNING_RATE, model, gradients));
     }
     trace.extend(state_of(&model));
     trace
@@ -175,18 +137,6 @@ pub fn private_copy<M: Module>(model: &M) -> M {
 
 pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
-}
-
-fn any_trains<M: Module>(module: &M) -> bool {
-    struct Look(bool);
-    impl ModuleVisitor for Look {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0 |= param.val().is_require_grad();
-        }
-    }
-    let mut look = Look(false);
-    module.visit(&mut look);
-    look.0
 }
 
 /// Every parameter's gradient, or an empty list where it has none.

@@ -27,10 +27,6 @@ impl Layer for Dense {
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         gelu(self.linear.forward(input))
     }
-
-    fn draws_random(&self) -> bool {
-        false
-    }
 }
 
 pub fn mlp(depth: usize, device: &Device) -> Sequential<Dense> {
@@ -42,7 +38,7 @@ pub fn mlp(depth: usize, device: &Device) -> Sequential<Dense> {
     Sequential::new(layers)
 }
 
-/// Convolution, batch normalisation, dropout. `draws_random` is left at its default.
+/// Convolution, batch normalisation, dropout.
 #[derive(Module, Debug)]
 pub struct ConvBlock {
     conv: Conv2d,
@@ -95,10 +91,6 @@ impl Layer for TokenLayer {
             }
             _ => unreachable!("the embedding comes first"),
         }
-    }
-
-    fn draws_random(&self) -> bool {
-        false
     }
 }
 
@@ -159,7 +151,6 @@ pub fn transformer(depth: usize, device: &Device) -> Sequential<Transformer> {
     let layers = (0..depth)
         .map(|_| Transformer {
             before_attention: LayerNormConfig::new(WIDTH).init(device),
-            // Attention's own dropout draws: `draws_random` is left at its default.
             attention: MultiHeadAttentionConfig::new(WIDTH, 3)
                 .with_dropout(0.2)
                 .init(device),
@@ -194,10 +185,6 @@ impl Layer for Adapted {
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         let update = self.up.forward(self.down.forward(input.clone()));
         gelu(self.base.forward(input) + update)
-    }
-
-    fn draws_random(&self) -> bool {
-        false
     }
 }
 
@@ -235,10 +222,6 @@ impl Layer for Reader {
         }
         (mixed, memory, rows)
     }
-
-    fn draws_random(&self) -> bool {
-        false
-    }
 }
 
 /// The first stage trains a parameter that makes the memory; the second and the last read it.
@@ -257,10 +240,6 @@ impl Layer for CarryLayer {
             Self::Remember(linear) => (state, linear.forward(memory), rows),
             Self::Read(reader) => reader.forward((state, memory, rows)),
         }
-    }
-
-    fn draws_random(&self) -> bool {
-        false
     }
 }
 

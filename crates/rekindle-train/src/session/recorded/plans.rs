@@ -17,7 +17,7 @@ use crate::{
     update::{Candidate, InBackwardBecause, Updates},
 };
 use rekindle::{
-    profile::with_reserve,
+    record::with_reserve,
     record::{RecordError, StepProfile, Update, Wanted},
     reduce::Shards,
 };

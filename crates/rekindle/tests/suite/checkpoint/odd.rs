@@ -1,15 +1,12 @@
 //! Chains that nobody plans for: values that come and go, layers that do nothing, losses on more than the output,
-//! steps that fail, steps in several threads.
+//! steps that fail.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
-use crate::{
-    compare::{self, Trace, assert_same, floats, gradients_of, private_copy},
-    random,
-};
+use crate::compare::{self, Trace, assert_same, floats, gradients_of, private_copy};
 use burn::{
     module::Module,
     nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig},
@@ -17,8 +14,7 @@ use burn::{
     tensor::{Device, Distribution, Int, Tensor},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use rekindle::{Executor, Layer, Sequential, StepSeed, executor::StepError};
-use rekindle_plan::planner;
+use rekindle::{Layer, Sequential, checkpoint::CheckpointError, checkpoint_sequential};
 
 const WIDTH: usize = 6;
 const CHAINS: u64 = 60;
@@ -108,10 +104,6 @@ impl Layer for Odd {
         }
         (list, memory, rows)
     }
-
-    fn draws_random(&self) -> bool {
-        *self.kind == Kind::Random
-    }
 }
 
 fn layer(kind: Kind) -> Odd {
@@ -154,10 +146,9 @@ fn loss((list, memory, _): Carry) -> Tensor<1> {
         .expect("a value")
 }
 
-fn step(executor: &Executor, model: &Sequential<Odd>, input: &Carry) -> Trace {
-    let output = executor
-        .step(model, input.clone(), StepSeed::new(1, 2), loss)
-        .expect("the schedule fits the model");
+fn step(model: &Sequential<Odd>, input: &Carry) -> Trace {
+    Device::flex().seed(2);
+    let output = checkpoint_sequential(model, 3, input.clone(), loss).expect("honest layers");
     let mut trace = gradients_of(0, model, &output.gradients);
     trace.push(("loss".into(), floats(output.loss)));
     trace
@@ -191,33 +182,22 @@ fn odd_chains_equal_the_plain_run() {
         let input = input(least + random.random_range(0..3));
         let value = loss(private_copy(&model).forward(input.clone()));
         let tracked = value.is_tracked();
-        let plain = tracked.then(|| compare::plain(&model, &input, &device, loss));
         for segments in 1..=depth {
-            let schedules = [
-                planner::uniform(depth, segments).expect("in range"),
-                random::schedule(&vec![0; depth], seed * 10 + segments as u64),
-            ];
-            for schedule in schedules {
-                let what = format!("seed {seed}, {kinds:?}, {segments} segments");
-                if let Some(plain) = &plain {
-                    let other = compare::scheduled(&what, &model, &input, &schedule, loss);
-                    assert_same(&what, plain, &other, TOLERANCE);
-                }
-                model
-                    .layers()
-                    .iter()
-                    .for_each(|layer| layer.runs.store(0, Relaxed));
-                let executor = Executor::new(schedule);
-                let copy = private_copy(&model);
-                let output = executor.step(&copy, input.clone(), StepSeed::new(1, 2), loss);
-                let gradients = output.expect("honest layers").gradients;
-                assert!(tracked || gradients.is_empty(), "{what}");
+            let what = format!("seed {seed}, {kinds:?}, {segments} segments");
+            if tracked {
+                let plain = compare::plain(&model, &input, &device, segments, loss);
+                let other = compare::checkpointed(&model, &input, &device, segments, loss);
+                assert_same(&what, &plain, &other, TOLERANCE);
             }
+            let copy = private_copy(&model);
+            let output = checkpoint_sequential(&copy, segments, input.clone(), loss);
+            let gradients = output.expect("honest layers").gradients;
+            assert!(tracked || gradients.is_empty(), "{what}");
         }
     }
 }
 
-/// A penalty on the parameters of all stages, those of pieces that the loss is not part of among them.
+/// A penalty on the parameters of all layers, those of segments that the loss is not part of among them.
 #[test]
 fn a_loss_may_use_the_models_parameters() {
     own_process!();
@@ -231,15 +211,15 @@ fn a_loss_may_use_the_models_parameters() {
     };
     let plain = loss(model.forward(input.clone())).backward();
     let plain = gradients_of(0, &model, &GradientsParams::from_grads(plain, &model));
-    let uniform = (1..=DEPTH).map(|segments| planner::uniform(DEPTH, segments).expect("in range"));
-    let random = (0..40).map(|seed| random::schedule(&[0; DEPTH], seed));
-    for schedule in uniform.chain(random) {
-        let what = format!("{schedule:?}");
-        let output = Executor::new(schedule)
-            .step(&model, input.clone(), StepSeed::new(0, 0), loss)
-            .expect("the schedule fits the model");
+    for segments in 1..=DEPTH {
+        let output = checkpoint_sequential(&model, segments, input.clone(), loss).expect("fits");
         let gradients = gradients_of(0, &model, &output.gradients);
-        assert_same(&what, &plain, &gradients, TOLERANCE);
+        assert_same(
+            &format!("{segments} segments"),
+            &plain,
+            &gradients,
+            TOLERANCE,
+        );
     }
 }
 
@@ -258,14 +238,13 @@ fn errors_leave_nothing_behind() {
             Kind::Plain,
         ];
         let (model, input) = (model(kinds), input(4));
-        let executor = Executor::new(planner::uniform(5, 3).expect("in range"));
         let forget = || {
             for layer in model.layers() {
                 layer.runs.store(0, Relaxed);
             }
         };
         let cheat = |cheats| model.layers()[1].cheats.store(cheats, Relaxed);
-        let first = step(&executor, &model, &input);
+        let first = step(&model, &input);
         let mut in_use = 0;
         for number in 0..50 {
             forget();
@@ -275,26 +254,21 @@ fn errors_leave_nothing_behind() {
                 true => loss(output),
                 false => output.0[0].clone().flatten(0, 1),
             };
-            let error = executor.step(&model, input.clone(), StepSeed::new(1, number), several);
+            let error = checkpoint_sequential(&model, 3, input.clone(), several);
             let error = error.expect_err("a fault");
             assert!(
                 match cheats {
-                    true => matches!(error, StepError::RecomputedShape { stage: 1, .. }),
+                    true => error == CheckpointError::OtherShapes { segment: 1 },
                     false => {
                         let elements = 4 * WIDTH;
-                        error == StepError::LossNotScalar { elements }
+                        error == CheckpointError::LossNotScalar { elements }
                     }
                 },
                 "{error}"
             );
             forget();
             cheat(false);
-            assert_same(
-                "after an error",
-                &first,
-                &step(&executor, &model, &input),
-                0.0,
-            );
+            assert_same("after an error", &first, &step(&model, &input), 0.0);
             if number == 9 {
                 in_use = rekindle_alloc::in_use();
             }
@@ -302,101 +276,4 @@ fn errors_leave_nothing_behind() {
         let grown = rekindle_alloc::in_use().saturating_sub(in_use);
         assert!(grown <= GROWTH, "{cheats}: {grown} bytes");
     }
-}
-
-/// One generator serves the process: each stage that draws has it to itself.
-#[test]
-fn steps_in_two_threads_do_not_disturb_each_other() {
-    own_process!();
-    let kinds = [Kind::Random, Kind::Plain, Kind::Random, Kind::Random];
-    let models = [(); 2].map(|()| model(kinds));
-    let input = input(4);
-    let run = |model| {
-        let executor = Executor::new(planner::uniform(4, 3).expect("in range"));
-        step(&executor, model, &input)
-    };
-    let alone = models.each_ref().map(run);
-    std::thread::scope(|scope| {
-        for (model, alone) in models.iter().zip(&alone) {
-            let run = &run;
-            scope.spawn(move || {
-                for _ in 0..60 {
-                    assert_same("beside another", alone, &run(model), 0.0);
-                }
-            });
-        }
-    });
-}
-
-/// A layer that draws, and in the middle of it runs a step of its own, as a task does that rayon gives to a waiting
-/// thread.
-#[derive(Module, Debug)]
-struct Interrupted {
-    dropout: Dropout,
-    inner: Sequential<Stateless>,
-    #[module(skip)]
-    ended: Arc<Mutex<Option<Result<(), StepError>>>>,
-}
-
-#[derive(Module, Debug)]
-struct Stateless {
-    linear: Linear,
-}
-
-impl Layer for Stateless {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-
-    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        self.linear.forward(input)
-    }
-}
-
-impl Layer for Interrupted {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-
-    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        let executor = Executor::new(planner::none(1).expect("one stage"));
-        let ones = Tensor::ones([2, WIDTH], &input.device());
-        let loss = |output: Tensor<2>| output.mean();
-        let inner = executor.step(&self.inner, ones, StepSeed::new(1, 1), loss);
-        *self.ended.lock().expect("no panic") = Some(inner.map(drop));
-        self.dropout.forward(input)
-    }
-
-    fn draws_random(&self) -> bool {
-        true
-    }
-}
-
-#[test]
-fn a_step_in_a_rayon_task_does_not_interrupt_another() {
-    own_process!();
-    let device = Device::flex().autodiff();
-    let layer = || Stateless {
-        linear: LinearConfig::new(WIDTH, WIDTH).init(&device),
-    };
-    let ended: Arc<Mutex<Option<_>>> = Arc::default();
-    let model = Sequential::new(vec![Interrupted {
-        dropout: DropoutConfig::new(0.5).init(),
-        inner: Sequential::new(vec![layer()]),
-        ended: Arc::clone(&ended),
-    }]);
-    let outer = || {
-        let input = Tensor::<2>::ones([2, WIDTH], &device).require_grad();
-        let executor = Executor::new(planner::none(1).expect("one stage"));
-        executor
-            .step(&model, input, StepSeed::new(0, 0), |output| output.mean())
-            .map(drop)
-    };
-    // A chain inside a layer is in order; the outer step has nothing that trains, so it may end either way.
-    let _ = outer();
-    assert_eq!(*ended.lock().expect("no panic"), Some(Ok(())));
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
-    let _ = pool.expect("a pool").install(outer);
-    assert_eq!(
-        *ended.lock().expect("no panic"),
-        Some(Err(StepError::Interrupts))
-    );
 }

@@ -1,0 +1,319 @@
+//! Gradient checkpointing in its shortest form, for models whose layers read values of tensors and so cannot be
+//! [recorded](crate::record()).
+//!
+//! A chain of layers is cut into segments. The forward pass keeps only the activations between them, the *boundaries*. The
+//! backward pass takes the segments from the last to the first: each runs forward again from its boundary, now with
+//! burn's graph, and backward from the gradient that the segment after it has left. With K segments of equal layers, K
+//! boundaries and the activations of one segment are held at a time (Chen et al. 2016, arXiv:1604.06174). Only the last
+//! segment runs forward once: its backward pass follows at once.
+//!
+//! Three things make a recomputed segment compute what it computed before:
+//!
+//! - **Random numbers.** The generator is seeded before each run of a segment, by [`StepSeed::segment`].
+//! - **Running statistics.** The first run updates them; the second uses a copy of the layers with statistics of its own.
+//! - **Gradients.** They reach the parameters' ids, so those of a layer that is used in two segments add up.
+
+use burn::{
+    backend::{DispatchTensor, TensorMetadata},
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{Bool, Device, Gradients, Int, Tensor, kind::Autodiff},
+};
+use thiserror::Error;
+
+use crate::{
+    device_errors,
+    layer::Layer,
+    seed::StepSeed,
+    sequential::Sequential,
+    step_result::StepResult,
+    tensor_tree::{TensorMapper, TensorTree, TensorVisitor, device_of},
+};
+
+/// What a step gives.
+#[derive(Debug)]
+pub struct Checkpointed<T> {
+    /// The loss, shape `[1]`.
+    pub loss: Tensor<1>,
+    /// The auxiliary output of the loss closure, detached.
+    pub auxiliary: T,
+    /// The gradient of every parameter that requires one, for any burn optimizer.
+    pub gradients: GradientsParams,
+}
+
+/// A step could not run. Running statistics may have changed if the error came after a forward pass.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CheckpointError {
+    /// The number of segments does not fit the model.
+    #[error("cannot cut {layers} layers into {segments} segments: use 1 to {layers}")]
+    Segments {
+        /// The requested number.
+        segments: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// The loss has more than one value.
+    #[error(
+        "the loss must be one number (shape [1]), but has shape [{elements}]: take its mean or sum"
+    )]
+    LossNotScalar {
+        /// Number of values.
+        elements: usize,
+    },
+    /// A segment's second run returned tensors of other shapes than its first.
+    #[error(
+        "segment {segment} gave tensors of other shapes when it was computed again: a layer has state that a forward changes"
+    )]
+    OtherShapes {
+        /// The segment, from 0.
+        segment: usize,
+    },
+    /// The device rejected a kernel of this step, or of earlier work: its results were not computed.
+    #[error("the device refused a kernel: {refusal}")]
+    Refused {
+        /// The device's error message.
+        refusal: String,
+    },
+}
+
+/// Forward, loss and backward pass with `segments` checkpointed segments of equally many layers; the last one has the
+/// rest. Modelled on PyTorch's `checkpoint_sequential(functions, segments, input)`, which returns the output and recomputes
+/// when the caller runs `backward`: here the loss is a closure, and the gradients are returned with it.
+///
+/// `loss` receives the chain's output and returns the loss of shape `[1]`, alone or in a pair with auxiliary output. It may
+/// use the model's parameters, for a penalty on them. It must not draw random numbers.
+///
+/// Loss, gradients and running statistics are those of a plain loop that seeds the generator in the same way; on the CPU
+/// backend bit for bit. Layers draw from the generator that [`Device::seed`] seeds, and [`StepSeed::draw`] takes this step's
+/// seed from it. Meanwhile no other thread may draw.
+///
+/// # Errors
+///
+/// See [`CheckpointError`].
+pub fn checkpoint_sequential<L, A, R, F>(
+    model: &Sequential<L>,
+    segments: usize,
+    input: A,
+    loss: F,
+) -> Result<Checkpointed<R::Auxiliary>, CheckpointError>
+where
+    A: TensorTree,
+    L: Layer<Input = A, Output = A>,
+    R: StepResult,
+    F: FnOnce(A) -> R,
+{
+    let layers = model.layers();
+    if segments == 0 || segments > layers.len() {
+        let layers = layers.len();
+        return Err(CheckpointError::Segments { segments, layers });
+    }
+    let device = device_of(&input, &layers[0]);
+    let seed = device.as_ref().map(StepSeed::draw);
+    let reseed = |seed_of: &dyn Fn(StepSeed) -> u64| {
+        if let Some((device, seed)) = device.as_ref().zip(seed) {
+            device.seed(seed_of(seed));
+        }
+    };
+    let equal = layers.len() / segments;
+    let (first, last) = layers.split_at(equal * (segments - 1));
+    let first: Vec<&[L]> = first.chunks(equal).collect();
+    // Nothing below the first segment that trains needs a gradient. This also creates all parameters: copies share them.
+    let trained: Vec<bool> = first.iter().map(|segment| trains(segment)).collect();
+    let frozen = trained.iter().take_while(|trains| !**trains).count();
+
+    let mut boundaries = vec![detached(input)];
+    for (number, segment) in first.iter().enumerate() {
+        reseed(&|seed| seed.segment(number));
+        let input = boundaries[number].clone();
+        let output = segment
+            .iter()
+            .fold(input, |x, layer| layer.clone().no_grad().forward(x));
+        boundaries.push(detached(output));
+    }
+
+    let leaf_of = |number: usize, boundary| match number > frozen {
+        true => leaf(boundary),
+        false => boundary,
+    };
+    let mut gradients = GradientsParams::new();
+    let boundary = leaf_of(first.len(), boundaries.remove(first.len()));
+    reseed(&|seed| seed.segment(first.len()));
+    let output = last
+        .iter()
+        .fold(boundary.clone(), |x, layer| layer.forward(x));
+    let (loss, auxiliary) = loss(output).split();
+    let [elements] = loss.dims();
+    if elements != 1 {
+        if loss.is_tracked() {
+            // burn frees a graph only by its backward pass.
+            drop(loss.sum().backward());
+        }
+        return Err(CheckpointError::LossNotScalar { elements });
+    }
+    let auxiliary = detached(auxiliary);
+    let value = loss.clone().inner();
+    let mut upstream = None;
+    if loss.is_tracked() {
+        let mut passed = loss.backward();
+        // The loss may contain a penalty on any parameter.
+        collect(model, &mut passed, &mut gradients);
+        upstream = Some(taken(&boundary, &mut passed));
+    }
+    for (number, (segment, boundary)) in first.iter().zip(boundaries).enumerate().skip(frozen).rev()
+    {
+        let Some(gradient) = upstream.take() else {
+            break;
+        };
+        let boundary = leaf_of(number, boundary);
+        reseed(&|seed| seed.segment(number));
+        let copies: Vec<L> = segment.iter().map(|layer| layer.valid().train()).collect();
+        let output = copies
+            .iter()
+            .fold(boundary.clone(), |x, layer| layer.forward(x));
+        let (root, fits) = rooted(output, gradient);
+        if let Some(root) = root {
+            let mut passed = root.backward();
+            collect(&copies, &mut passed, &mut gradients);
+            upstream = Some(taken(&boundary, &mut passed));
+        }
+        if !fits {
+            return Err(CheckpointError::OtherShapes { segment: number });
+        }
+    }
+    reseed(&|seed| seed.after());
+    if let Some(refusal) = device.and_then(|device| device_errors::settled(&device)) {
+        return Err(CheckpointError::Refused { refusal });
+    }
+    Ok(Checkpointed {
+        loss: value,
+        auxiliary,
+        gradients,
+    })
+}
+
+/// Frees the nodes of burn's graph whose results no longer exist. burn creates a node for every operation on a device
+/// with autodiff, recorded or not, and looks for dead nodes only at the end of a backward pass. Call this after forward
+/// passes without a backward pass.
+pub fn free_dead_nodes(device: &Device) {
+    let leaf = Tensor::<1>::zeros([1], &device.clone().autodiff()).require_grad();
+    drop(leaf.backward());
+}
+
+/// Whether any parameter requires a gradient.
+fn trains<L: Module>(layers: &[L]) -> bool {
+    struct Look(bool);
+    impl ModuleVisitor for Look {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= param.val().is_require_grad();
+        }
+    }
+    let mut look = Look(false);
+    layers.iter().for_each(|layer| layer.visit(&mut look));
+    look.0
+}
+
+/// The same values without a graph, still on the device with autodiff.
+fn detached<A: TensorTree>(activation: A) -> A {
+    fn without_graph<const D: usize, K: Autodiff>(tensor: Tensor<D, K>) -> Tensor<D, K> {
+        tensor.inner().autodiff()
+    }
+    struct Detach;
+    impl TensorMapper for Detach {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            without_graph(tensor)
+        }
+
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            without_graph(tensor)
+        }
+
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            without_graph(tensor)
+        }
+    }
+    activation.map(&mut Detach)
+}
+
+/// The same values as the start of a graph.
+fn leaf<A: TensorTree>(activation: A) -> A {
+    struct Leaf;
+    impl TensorMapper for Leaf {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.require_grad()
+        }
+    }
+    activation.map(&mut Leaf)
+}
+
+/// The gradients of a boundary's float tensors, in visiting order; `None` where the loss does not depend on a tensor.
+fn taken<A: TensorTree>(boundary: &A, passed: &mut Gradients) -> Vec<Option<DispatchTensor>> {
+    struct Take<'a>(&'a mut Gradients, Vec<Option<DispatchTensor>>);
+    impl TensorVisitor for Take<'_> {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
+            let gradient = tensor.grad_remove(self.0);
+            self.1.push(gradient.map(Tensor::into_dispatch));
+        }
+    }
+    let mut take = Take(passed, Vec::new());
+    boundary.visit(&mut take);
+    take.1
+}
+
+/// A scalar whose backward pass gives `output` these gradients, the sum of their products, if any can flow; and whether the
+/// gradients are those of as many tensors with the same shapes.
+fn rooted<A: TensorTree>(
+    output: A,
+    gradient: Vec<Option<DispatchTensor>>,
+) -> (Option<Tensor<1>>, bool) {
+    struct Root {
+        gradient: std::vec::IntoIter<Option<DispatchTensor>>,
+        root: Option<Tensor<1>>,
+        fits: bool,
+    }
+    impl TensorVisitor for Root {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
+            let gradient = self.gradient.next();
+            self.fits &= gradient.is_some();
+            let Some(gradient) = gradient.flatten().filter(|_| tensor.is_tracked()) else {
+                return;
+            };
+            let part = match gradient.shape() == tensor.shape() {
+                true => tensor.clone() * Tensor::from_dispatch(gradient).autodiff(),
+                false => {
+                    self.fits = false;
+                    tensor.clone()
+                }
+            };
+            self.root = Some(match self.root.take() {
+                None => part.sum(),
+                Some(root) => root + part.sum(),
+            });
+        }
+    }
+    let mut root = Root {
+        gradient: gradient.into_iter(),
+        root: None,
+        fits: true,
+    };
+    output.visit(&mut root);
+    (root.root, root.fits && root.gradient.next().is_none())
+}
+
+/// Moves the gradients of a module's parameters out of the result of a backward pass and adds them to those already
+/// collected.
+fn collect<M: Module>(module: &M, passed: &mut Gradients, collected: &mut GradientsParams) {
+    struct Collect<'a>(&'a mut Gradients, &'a mut GradientsParams);
+    impl ModuleVisitor for Collect<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let Some(gradient) = param.val().grad_remove(self.0) else {
+                return;
+            };
+            let sum = match self.1.remove::<D>(param.id) {
+                None => gradient,
+                Some(earlier) => earlier + gradient,
+            };
+            self.1.register::<D>(param.id, sum);
+        }
+    }
+    module.visit(&mut Collect(passed, collected));
+}
