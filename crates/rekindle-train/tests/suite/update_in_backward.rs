@@ -115,11 +115,7 @@ where
     ];
     let mut repeated = 0;
     for (budget, planner) in plans {
-        // A step that has run is planned beside its optimizer's state, which is as large as two copies of the parameters.
-        let state = vec![0_u8; 2 * size_of::<f32>() * model.num_params()];
-        let again = planned.plan_again(budget, planner);
-        drop(state);
-        match again {
+        match planned.plan_again(budget, planner) {
             Ok(()) => {}
             Err(RecordError::Infeasible { .. }) => continue,
             Err(error) => panic!("{name}, {planner:?}: {error}"),
