@@ -62,6 +62,6 @@ pub use graph::{
 pub use plan::{Plan, PlanRequest, keep_useful};
 pub use planner::{PlanError, PlanSource, PlannerKind, PlannerParseError, Slots, smallest_peak};
 pub use planning::{frontier, plan};
-pub use schedule::{Rule, Schedule, ScheduleError, forward_counts};
+pub use schedule::{Rule, Schedule, ScheduleError};
 pub use seconds::Seconds;
 pub use simulator::{Parts, Simulation, Violation, simulate};

@@ -1,7 +1,5 @@
 //! Schedules: valid lists of actions.
 
-mod frozen;
-
 use serde::Serialize;
 
 use crate::action::{Action, StageId};
@@ -57,23 +55,6 @@ pub enum ScheduleError {
     },
 }
 
-/// How often the actions run each of `stages` stages forward, tracked or not.
-///
-/// # Panics
-/// If an action's stage is not one of these.
-pub fn forward_counts(stages: usize, actions: &[Action]) -> Vec<usize> {
-    let mut counts = vec![0; stages];
-    for action in actions {
-        if let Action::Forward(stage)
-        | Action::ForwardKeep(stage)
-        | Action::ForwardTracked { stage, .. } = action
-        {
-            counts[stage.0] += 1;
-        }
-    }
-    counts
-}
-
 impl Schedule {
     /// Checks the actions against the rules of a chain of `stages` stages.
     ///
@@ -117,7 +98,16 @@ impl Schedule {
 
     /// How often each stage runs forward, tracked or not.
     pub fn forward_counts(&self) -> Vec<usize> {
-        forward_counts(self.stages, &self.actions)
+        let mut counts = vec![0; self.stages];
+        for action in self.actions() {
+            if let Action::Forward(stage)
+            | Action::ForwardKeep(stage)
+            | Action::ForwardTracked { stage, .. } = action
+            {
+                counts[stage.0] += 1;
+            }
+        }
+        counts
     }
 
     /// Whether nothing is recomputed: every stage runs forward once.

@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, StageId,
-    forward_counts, frontier, plan, planner, simulate, smallest_peak,
+    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, StageId, frontier,
+    plan, planner, simulate, smallest_peak,
 };
 
 use crate::least_time::least_time;
@@ -79,83 +79,8 @@ fn budgets(chain: &Chain, count: u64) -> Vec<Bytes> {
         .collect()
 }
 
-/// Asserts that the actions find what they read, and returns the most bytes of activations that they hold: by the rules of
-/// the action table, written down once more, where frozen stages record nothing.
-fn run(chain: &Chain, actions: &[Action], frozen: usize) -> u64 {
-    let size = |i: usize| chain.activation_bytes(i).0;
-    let n = chain.stages.len();
-    let (mut kept, mut graph) = (vec![false; n + 1], vec![false; n + 1]);
-    kept[0] = true;
-    let (mut gradient, mut most) = (None, 0);
-    for &action in actions {
-        let there = |i: usize, kept: &[bool], graph: &[bool]| kept[i] || graph[i];
-        match action {
-            Action::Forward(StageId(i)) | Action::ForwardKeep(StageId(i)) => {
-                assert!(there(i, &kept, &graph) && !kept[i + 1], "{action}");
-                kept[i + 1] = true;
-                if matches!(action, Action::Forward(_)) && i > 0 {
-                    kept[i] = false;
-                }
-            }
-            Action::ForwardTracked {
-                stage: StageId(i), ..
-            } => {
-                assert!(
-                    there(i, &kept, &graph) && !graph[i + 1] && i >= frozen,
-                    "{action}"
-                );
-                graph[i + 1] = true;
-            }
-            Action::Loss => {
-                assert!(there(n, &kept, &graph) && gradient.is_none());
-                kept[n] = false;
-                gradient = Some(n);
-            }
-            Action::Backward(StageId(i)) => {
-                assert!(gradient == Some(i + 1) && graph[i + 1] && there(i, &kept, &graph));
-                graph[i + 1] = false;
-                if i > 0 {
-                    kept[i] = false;
-                }
-                gradient = Some(i);
-            }
-            Action::Optimize => panic!("the optimizer is the caller's"),
-        }
-        let held = |held: &[bool]| (0..=n).filter(|&i| held[i]).map(size).sum::<u64>();
-        let held = held(&kept) + held(&graph);
-        most = most.max(held);
-    }
-    assert_eq!(
-        gradient,
-        Some(frozen.min(n)),
-        "the last backward is that of the first stage that trains"
-    );
-    most
-}
-
 proptest! {
     #![proptest_config(cases(25))]
-
-    #[test]
-    fn frozen_stages_are_run_only_for_those_above(chain in random_chain(ROUNDED), frozen in 0_usize..14) {
-        let n = chain.stages.len();
-        let frozen = frozen.min(n);
-        for budget in budgets(&chain, 4) {
-            for planner in [PlannerKind::Optimal, PlannerKind::Segments, PlannerKind::Revolve] {
-                let Ok(plan) = ask(&chain, planner, budget, 20) else { continue };
-                let whole = plan.schedule.without_frozen(0);
-                let left = plan.schedule.without_frozen(frozen);
-                let counts = |actions: &[Action]| forward_counts(n, actions);
-                let all = plan.schedule.actions().iter().copied();
-                prop_assert_eq!(&whole, &all.filter(|&action| action != Action::Optimize).collect::<Vec<_>>());
-                prop_assert!(run(&chain, &left, frozen) <= run(&chain, &whole, 0));
-                prop_assert_eq!(&counts(&left)[frozen..], &counts(&whole)[frozen..]);
-                // Nothing of the frozen part is run again but to get to a stage that trains and is run again.
-                let again = counts(&left)[frozen.min(n - 1)];
-                prop_assert!(counts(&left)[..frozen].iter().all(|&count| (1..=again.max(1)).contains(&count)));
-            }
-        }
-    }
 
     #[test]
     fn better_planners_are_never_slower(chain in random_chain(ROUNDED), slots in 1_usize..60) {

@@ -59,13 +59,6 @@ impl<'a> PhaseRecorder<'a> {
         }
     }
 
-    /// Samples the bytes in use within a phase.
-    pub fn sample(&self) {
-        if let Some(meter) = self.meter {
-            meter.sample();
-        }
-    }
-
     /// The readings so far.
     #[must_use]
     pub fn finish(self) -> Vec<PhaseReading> {

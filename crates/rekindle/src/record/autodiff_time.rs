@@ -10,13 +10,14 @@ use burn::{
     module::Param,
     tensor::{Device, Tensor},
 };
-use rekindle_plan::{Bytes, Seconds, graph::Program};
+use rekindle_plan::{Bytes, Seconds};
 
 use super::{
     RecordError, bridge,
     given::{given, started},
     measure::Costs,
     places::Place,
+    planning::plain_order,
     program::{Prepared, Turn},
     recording::Recording,
     update::Update,
@@ -38,9 +39,7 @@ fn measured(device: &Device) -> Result<f64, RecordError> {
     let taken = bridge::take(&model, &Place::of(&model), &(), false, step)?;
     let (recording, ()) = Recording::new(taken, Update::After);
     let graph = Costs::estimated(&recording, true).graph(&recording, Bytes::ZERO);
-    let program = Program::recorded(&graph);
-    let program = program.map_err(|error| RecordError::Capture(error.to_string()))?;
-    let prepared = Prepared::new(&recording, program, Vec::new());
+    let prepared = Prepared::new(&recording, plain_order(&graph)?, Vec::new());
     let given = given(&recording, &model, &());
     let [mut plain, mut interpreted] = [Duration::MAX; 2];
     for _ in 0..RUNS {

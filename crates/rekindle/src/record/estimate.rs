@@ -10,8 +10,8 @@ use burn::{module::Module, tensor::Device};
 use rekindle_plan::{
     Bytes, Chain, OptimizerCost, Seconds,
     graph::{
-        ExchangeCost, Exchanged, GraphPlanner, GraphRequest, Program, Ring, Timetable, plan_graph,
-        simulate, smallest_program,
+        ExchangeCost, Exchanged, GraphPlanner, GraphRequest, Ring, Timetable, plan_graph, simulate,
+        smallest_program,
     },
 };
 
@@ -22,7 +22,7 @@ use super::{
     measure::Costs,
     measured::table_bytes,
     operation::flops,
-    planning::timetable,
+    planning::{plain_order, timetable},
     profile::StepProfile,
     recording::Recording,
     staged::{marks, named, stages},
@@ -161,7 +161,6 @@ where
 
 impl Estimate {
     fn of(recording: &Recording, assumed: Assumed<'_>) -> Result<Self, RecordError> {
-        let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
         let numbers = |tensor: usize| recording.tensors.shape(tensor).num_elements() as u64;
         let bytes = |tensor: usize| Bytes(recording.tensors.value_bytes(tensor));
         let of = |trains: bool| {
@@ -183,7 +182,7 @@ impl Estimate {
         };
         let held = assumed.held + optimizer.state_bytes + tables;
         let graph = costs.graph(recording, parameter_bytes + input_bytes + held);
-        let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
+        let plain = plain_order(&graph)?;
         let timetable = timetable(recording, &graph, &plain);
         let buckets = buckets(recording, order(recording, &timetable));
         let plain = simulate(&graph, &plain);

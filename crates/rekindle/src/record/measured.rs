@@ -23,6 +23,7 @@ use super::{
     options::Planning,
     places::Place,
     planned::MeasuredRecording,
+    planning::plain_order,
     program::Prepared,
     recording::Recording,
     wanted::PlanElsewhere,
@@ -203,7 +204,7 @@ fn first_program(
         return Ok((plan.program, plan.offloaded));
     }
     let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
-    let plain = Program::recorded(&graph).map_err(|error| wrong(&error))?;
+    let plain = plain_order(&graph)?;
     let surely = Bytes((budget.0 as f64 * SURELY) as u64);
     if simulate(&graph, &plain).peak <= surely {
         return Ok((plain, Vec::new()));

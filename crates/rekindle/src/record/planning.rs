@@ -92,7 +92,7 @@ pub(super) fn planned<A>(
         let how = (planning.elsewhere, planning.link);
         let (plan, fits) = chosen(&graph, apart, &planning.wanted, within, how)?;
         let plain = simulate(&graph, &plain_order(&graph)?);
-        let floor = floor(&measured.recording, &plan, apart);
+        let floor = (!fits).then(|| floor(&measured.recording, &plan, apart));
         let operations = measured.recording.operations.len();
         let beside_run = [apart, updating];
         let numbers = StepPlan::new(
@@ -157,7 +157,7 @@ pub(super) fn planned<A>(
             return Err(RecordError::Infeasible {
                 budget: planning.budget.unwrap_or(Bytes::MAX),
                 smallest: with_reserve(smallest + Bytes(smallest.0 / 64)),
-                floor: Some(floor),
+                floor,
             });
         }
         // Plan again, with the plan's own memory counted.

@@ -17,8 +17,7 @@ use crate::{
     update::{Candidate, InBackwardBecause, Updates},
 };
 use rekindle::{
-    record::with_reserve,
-    record::{RecordError, StepProfile, Update, Wanted},
+    record::{RecordError, StepProfile, Update, Wanted, with_reserve},
     reduce::Shards,
 };
 
