@@ -15,7 +15,7 @@ use crate::{
         bridge::{self, Taken},
         given::{given, shapes},
         measure::Known,
-        options::Planning,
+        options::{Planning, without_reserve},
         places::Place,
         planned::{MeasuredRecording, PlannedRecording},
         planning::planned,
@@ -343,7 +343,11 @@ where
         batch: &I,
     ) -> Result<Bytes, RecordError> {
         let meter = &*self.planning.meter;
-        let fits = |peak| self.planning.budget.is_none_or(|budget| peak <= budget);
+        // Half of the reserve is for growth, the other half for what varies from run to run.
+        let reserve = self.planning.wanted.reserve() / 2.0;
+        let most = self.planning.budget;
+        let most = most.map(|budget| without_reserve(budget, reserve));
+        let fits = |peak| most.is_none_or(|most| peak <= most);
         let (mut growth, mut peak) = state.plans[0].grown(meter);
         if !fits(peak) {
             // A queue may have freed buffers that pools still count.
